@@ -1,0 +1,78 @@
+# Every target works from a fresh clone. All but `e2e` and `cluster` need Python 3.11+ and PyPI alone.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules
+
+PYTHON ?= python3
+UV_VERSION := 0.13.8
+BIN := .venv/bin
+SYNCED := .venv/.synced
+# Further arguments for pytest: make test ARGS="-k probes -x"
+ARGS ?=
+
+export UV_PYTHON_DOWNLOADS := never
+export PYTHONUNBUFFERED := 1
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: venv
+venv: $(SYNCED) ## make .venv with exactly what uv.lock says
+	@true
+
+$(SYNCED): pyproject.toml uv.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; say make PYTHON=python3.12, for example.")'
+	@test -x $(BIN)/pip || $(PYTHON) -m venv .venv
+	@$(BIN)/pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	@$(BIN)/uv sync --frozen --quiet
+	@touch $@
+
+.PHONY: demo
+demo: $(SYNCED) ## show what the webhook does to the examples; no cluster needed
+	@$(BIN)/python -m examples.demo $(ARGS)
+
+.PHONY: test
+test: $(SYNCED) ## all tests but the end-to-end ones
+	@$(BIN)/pytest -m "not e2e" -n auto -q $(ARGS)
+
+.PHONY: lint
+lint: $(SYNCED) ## ruff, mypy, import contracts, generated documents
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/mypy -p tests.e2e
+	@$(BIN)/lint-imports
+	@$(BIN)/python -m webhook.docs --check
+
+.PHONY: bench
+bench: $(SYNCED) ## measure; ARGS names one benchmark
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+.PHONY: golden
+golden: $(SYNCED) ## rewrite the golden files from what the code does now; review the diff
+	@$(BIN)/pytest tests/policies --update-golden -q $(ARGS)
+
+.PHONY: docs
+docs: $(SYNCED) ## write the generated pages of docs/ anew
+	@$(BIN)/python -m webhook.docs
+
+.PHONY: binaries
+binaries: $(SYNCED) ## build the programs that e2e tests start (minutes, once; needs Go 1.26+)
+	@$(BIN)/python -m tests.e2e.binaries >/dev/null
+	@$(BIN)/python -m tests.e2e.puller.venvs >/dev/null
+
+.PHONY: e2e
+e2e: binaries ## end-to-end tests against a real kube-apiserver
+	@$(BIN)/pytest -m e2e -q $(ARGS)
+
+.PHONY: cluster
+cluster: $(SYNCED) ## the same control plane with the webhook installed, to play with until Ctrl-C
+	@$(BIN)/python -m tests.e2e.cluster
+
+.PHONY: clean
+clean: ## remove .venv and the caches in the tree
+	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist
