@@ -1,0 +1,173 @@
+"""Carrying out one step for one model. Each method changes the world first and the Model last, so that
+a step that fails, or is cancelled, leaves the Model telling the truth."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from puller.plan import Act, Loaded, Model
+from puller.servers.base import ModelServer, Pauses, ServerError
+from puller.spec import ModelSpec
+from puller.storage.base import in_thread
+from puller.storage.fetch import Fetch, Storage
+from puller.store import ModelStore, Stored
+
+
+@dataclass
+class Actions:
+    """The hands of the reconciler. `complete` names what a declarative server is to have."""
+
+    store: ModelStore
+    storage: Storage
+    server: ModelServer
+    complete: Callable[[], frozenset[str]]
+    fetches: dict[str, Fetch] = field(default_factory=dict)
+    settle: float = 5.0
+    """Seconds to wait for a load that nobody waits for any more, before the server is told again."""
+    _noted: set[str] = field(default_factory=set)
+    _in_doubt: dict[str, str] = field(default_factory=dict)
+    """Models whose load may still be going on in the server, with the digest of the tree it is of."""
+
+    def found(self, model: Model, stored: Stored | None) -> None:
+        """Take over what an audit saw on disk."""
+        model.stored = stored.spec if stored else None
+        self._noted.discard(model.name)
+        if stored is None:
+            self.storage.budget.release(model.name)
+            return
+        self.storage.budget.hold(model.name, stored.size)
+        if stored.loaded:
+            self._noted.add(model.name)
+        if stored.loading:
+            self._in_doubt[model.name] = stored.spec.digest
+
+    def server_gone(self) -> None:
+        """Whatever the server was doing, it does no more."""
+        self._in_doubt.clear()
+
+    async def run(self, act: Act, model: Model) -> None:
+        """Raises StorageError, ServerError or OSError."""
+        steps = {
+            Act.DOWNLOAD: self.download,
+            Act.CHECK: self.check,
+            Act.LOAD: self.load,
+            Act.UNLOAD: self.unload,
+            Act.DELETE: self.delete,
+        }
+        await steps[act](model)
+
+    async def download(self, model: Model) -> None:
+        """Fetch the wanted tree beside the one there is, and put it in its place if it is still wanted."""
+        spec = model.wanted
+        if spec is None:
+            return
+        fetch = await self._fetch(model, spec)
+        try:
+            tree = await fetch.run()
+            if model.wanted is not None and model.wanted.content == spec.content:
+                await self._install(model, spec, tree)
+        finally:
+            if model.wanted is None:
+                await self._discard(model)
+        if model.staged:
+            await self._discard(model)
+
+    async def check(self, model: Model) -> None:
+        """Ask the server whether it has the model."""
+        ready = await self.server.ready(model.name)
+        noted = model.name in self._noted
+        model.loaded = (Loaded.YES if noted else Loaded.STALE) if ready else Loaded.NO
+        model.checked = True
+
+    async def load(self, model: Model) -> None:
+        """Have the server serve the tree on disk."""
+        await self._declare()
+        if not await self._settled(model):
+            await self._note_loading(model, loading=True)
+            try:
+                await self.server.load(model.name, was_ready=model.available)
+            except ServerError as error:
+                if error.reason == "ServerTimeout" and model.stored is not None:
+                    self._in_doubt[model.name] = model.stored.digest
+                await self._note_loading(model, loading=False)
+                raise
+        model.loaded = Loaded.YES
+        # The note lies in the tree it is about, so it need never be taken back: another tree has none.
+        with suppress(OSError):
+            await in_thread(lambda: self.store.note_loaded(model.name))
+        self._noted.add(model.name)
+
+    async def _settled(self, model: Model) -> bool:
+        """Whether a load that an earlier call (or an earlier life) began has come to its end: two at once
+        in the server help nobody. False once it makes no sense to wait any longer."""
+        digest = self._in_doubt.pop(model.name, None)
+        if digest is None:
+            return False
+        telling = not model.available and model.stored is not None and model.stored.digest == digest
+        pauses = Pauses(self.settle)
+        while await pauses.more():
+            if telling and await self.server.ready(model.name):
+                return True
+        return False
+
+    async def _note_loading(self, model: Model, *, loading: bool) -> None:
+        with suppress(OSError):
+            await in_thread(lambda: self.store.note_loading(model.name, loading))
+
+    async def unload(self, model: Model) -> None:
+        """Have the server drop the model, while its files are still there."""
+        await self._declare()
+        await self.server.unload(model.name)
+        model.loaded = Loaded.NO
+
+    async def delete(self, model: Model) -> None:
+        """Off the disk, with whatever was staged."""
+        if model.staged:
+            await self._discard(model)
+        await in_thread(lambda: self.store.remove(model.name))
+        self.found(model, None)
+        self._in_doubt.pop(model.name, None)
+
+    async def _fetch(self, model: Model, spec: ModelSpec) -> Fetch:
+        """The fetch of this content that an earlier attempt began, or a new one."""
+        fetch = self.fetches.get(model.name)
+        if fetch is None or fetch.spec.content != spec.content or not fetch.staging.exists():
+            model.staged = True  # before it is: a cancellation may come in between
+            staging = await in_thread(lambda: self.store.staging(spec.name))
+            fetch = self.fetches[model.name] = Fetch(spec, staging, self.storage)
+        return fetch
+
+    async def _declare(self) -> None:
+        if self.server.declarative:
+            await self.server.declare(self.complete())
+
+    async def _install(self, model: Model, spec: ModelSpec, tree: Path) -> None:
+        def install() -> Stored:
+            stored = self.store.install(spec, tree)
+            self.store.discard(spec.name)
+            return stored
+
+        try:
+            stored = await in_thread(install)
+        except asyncio.CancelledError:
+            self.found(model, await in_thread(lambda: self.store.read(spec.name)))
+            raise
+        finally:
+            model.loaded = Loaded.STALE if model.loaded is Loaded.YES else model.loaded
+        self.found(model, stored)
+        self._drop(model)
+
+    async def _discard(self, model: Model) -> None:
+        await in_thread(lambda: self.store.discard(model.name))
+        self._drop(model)
+
+    def _drop(self, model: Model) -> None:
+        """What was staged is gone."""
+        fetch = self.fetches.pop(model.name, None)
+        if fetch is not None:
+            self.storage.budget.release(fetch.key)
+        model.staged = False

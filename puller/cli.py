@@ -1,0 +1,223 @@
+"""`chassis-puller`: the command line, and the process around the reconciler."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import resource
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+from puller import http
+from puller.log import configure, logger
+from puller.options import Options
+from puller.reconcile import Reconciler
+from puller.servers.base import ModelServer, Timeouts
+from puller.servers.none import NoServer
+from puller.servers.tfserving import TfServing
+from puller.servers.v2 import TritonServer, V2Server
+from puller.spec import quantity
+from puller.storage.base import DiskBudget, Limits
+from puller.storage.fetch import Storage
+
+SERVERS = ("v2", "kserve", "triton", "tfserving", "none")
+_ENV = "CHASSIS_PULLER_"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run until SIGTERM or SIGINT. Returns the exit code: 0, or 1 when the port cannot be had."""
+    arguments = parser(os.environ).parse_args(argv)
+    configure(arguments.log_level)
+    options = options_of(arguments)
+    os.umask(0o022)  # the model server may run as another user
+    _raise_file_limit()
+    return asyncio.run(serve(options, os.environ))
+
+
+async def serve(options: Options, env: Mapping[str, str]) -> int:
+    """The puller, with its HTTP port and its signal handlers."""
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(16 + 2 * options.downloads, "puller"))
+    server = server_of(options)
+    budget = DiskBudget(options.model_dir, options.max_disk)
+    connections = asyncio.Semaphore(options.limits.connections)
+    storage = Storage(env, options.limits, budget, options.claims_dir, connections)
+    reconciler = Reconciler(options, server, storage)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, reconciler.stop)
+    try:
+        runner = await http.listen(reconciler, options.host, options.port)
+    except OSError as error:
+        logger.error("port not available", port=options.port, error=str(error))
+        await server.close()
+        return 1
+    logger.info(
+        "listening", address=runner.addresses[0], server=options.server, models=str(options.model_dir)
+    )
+    try:
+        await reconciler.run()
+    finally:
+        await server.close()
+        await runner.cleanup()
+    logger.info("stopped")
+    return 0
+
+
+def server_of(options: Options) -> ModelServer:
+    """The protocol that `--server` names."""
+    if options.server == "none":
+        return NoServer()
+    if options.server == "tfserving":
+        seen = options.server_model_dir or options.model_dir
+        return TfServing(options.server_url, options.timeouts, options.model_dir, seen)
+    kind = TritonServer if options.server == "triton" else V2Server
+    return kind(options.server_url, options.timeouts)
+
+
+def options_of(arguments: argparse.Namespace) -> Options:
+    """Parsed arguments -> Options."""
+    url = arguments.server_url or f"http://127.0.0.1:{arguments.component_port}"
+    return Options(
+        config_dir=arguments.config_dir,
+        model_dir=arguments.model_dir,
+        claims_dir=arguments.pvc_dir,
+        server=arguments.server,
+        server_url=url,
+        server_model_dir=arguments.server_model_dir,
+        host=arguments.host,
+        port=arguments.port,
+        ready_when=arguments.ready_when,
+        downloads=arguments.num_workers,
+        loads=arguments.load_workers,
+        max_disk=arguments.max_disk,
+        max_memory=arguments.max_memory,
+        resync=arguments.resync,
+        config_poll=arguments.config_poll,
+        server_poll=arguments.server_poll,
+        backoff_initial=arguments.backoff_initial,
+        backoff_max=arguments.backoff_max,
+        grace=arguments.grace,
+        timeouts=Timeouts(arguments.probe_timeout, arguments.load_timeout, arguments.unload_timeout),
+        limits=Limits(
+            connections=arguments.connections,
+            connect_timeout=arguments.connect_timeout,
+            stall_timeout=arguments.stall_timeout,
+            max_entries=arguments.max_archive_entries,
+            max_expansion=arguments.max_archive_expansion,
+        ),
+    )
+
+
+def parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
+    """Every flag may also be given as CHASSIS_PULLER_<FLAG>; the command line wins."""
+    made = _Parser(prog="chassis-puller", description="Keeps a pod's models equal to a ConfigMap.", env=env)
+    flag = made.flag
+    flag("--config-dir", Path, Options.config_dir, "where the model ConfigMap is mounted")
+    flag("--model-dir", Path, Options.model_dir, "where models go, one directory each")
+    flag("--pvc-dir", Path, Options.claims_dir, "where claims named by pvc:// URIs are mounted")
+    flag("--server", str, "v2", "what the model server speaks", choices=SERVERS)
+    flag("--server-url", str, "", "the model server (default: http://127.0.0.1:<component port>)")
+    flag("--component-port", int, 8080, "port of the model server, when --server-url is not given")
+    flag("--server-model-dir", Path, None, "the model directory as the server sees it (tfserving)")
+    flag("--host", str, Options.host, "address of our own HTTP port")
+    flag("--port", int, Options.port, "our own HTTP port: /healthz, /readyz, /v1/models, /metrics")
+    flag("--ready-when", str, "all", "what /readyz waits for", choices=("first", "all", "any"))
+    flag("--num-workers", _count, Options.downloads, "models downloaded at a time", alias="--workers")
+    flag("--load-workers", _count, Options.loads, "load and unload calls at a time")
+    flag("--connections", _count, Limits().connections, "storage requests at a time, over all models")
+    flag("--max-disk", _size, 0, "what models may take on disk, such as 200Gi (0: what is free)")
+    flag("--max-memory", _size, 0, "what loaded models may want in memory, by their spec (0: no limit)")
+    flag("--max-archive-entries", _count, Limits().max_entries, "entries of an archive")
+    flag("--max-archive-expansion", _count, Limits().max_expansion, "unpacked bytes per byte of archive")
+    flag("--resync", _seconds, Options.resync, "seconds between full comparisons")
+    flag("--config-poll", _seconds, Options.config_poll, "seconds between reads of the config directory")
+    flag("--server-poll", _seconds, Options.server_poll, "seconds between looks at the model server")
+    flag("--connect-timeout", _seconds, Limits().connect_timeout, "seconds to reach the storage")
+    flag("--stall-timeout", _seconds, Limits().stall_timeout, "seconds without a byte from the storage")
+    flag("--probe-timeout", _seconds, Timeouts().probe, "seconds for a health or ready call")
+    flag("--load-timeout", _seconds, Timeouts().load, "seconds for a load, until the model is ready")
+    flag("--unload-timeout", _seconds, Timeouts().unload, "seconds for an unload")
+    flag("--backoff-initial", _seconds, Options.backoff_initial, "seconds before the first retry")
+    flag("--backoff-max", _seconds, Options.backoff_max, "seconds between retries at most")
+    flag("--grace", _seconds, Options.grace, "seconds a load in flight may finish in after SIGTERM")
+    flag("--log-level", str, "info", "least level logged", choices=("debug", "info", "warning", "error"))
+    made.add_argument(
+        "--enable-puller", nargs="?", const="true", help="accepted, as KServe's agent takes it; always on"
+    )
+    return made
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose defaults come from the environment, and are checked like arguments."""
+
+    def __init__(self, *, prog: str, description: str, env: Mapping[str, str]) -> None:
+        super().__init__(prog=prog, description=description, allow_abbrev=False)
+        self._env = env
+
+    def flag(
+        self,
+        name: str,
+        kind: type | object,
+        default: object,
+        text: str,
+        *,
+        choices: Sequence[str] | None = None,
+        alias: str | None = None,
+    ) -> None:
+        variable = _ENV + name.lstrip("-").replace("-", "_").upper()
+        shown = "" if default in (None, "") or "default" in text else f" (default: {default})"
+        self.add_argument(
+            *([name, alias] if alias else [name]),
+            type=_one_of(choices) if choices else kind,  # type: ignore[arg-type]
+            default=self._env.get(variable, default),
+            metavar=f"{{{','.join(choices)}}}" if choices else None,
+            help=f"{text}{shown} [{variable}]",
+        )
+
+
+def _one_of(choices: Sequence[str]) -> Callable[[str], str]:
+    """Like argparse's own choices, but also for what comes from the environment."""
+
+    def chosen(text: str) -> str:
+        if text not in choices:
+            raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(choices)}")
+        return text
+
+    return chosen
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("must be 1 or more")
+    return number
+
+
+def _seconds(text: str) -> float:
+    number = float(text.removesuffix("s"))
+    if not 0 < number < 1e9:
+        raise argparse.ArgumentTypeError("must be a number of seconds above 0")
+    return number
+
+
+def _size(text: str) -> int:
+    try:
+        size = quantity(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if size < 0:
+        raise argparse.ArgumentTypeError("must not be negative")
+    return size
+
+
+def _raise_file_limit() -> None:
+    """A model of a thousand files and a thousand models need more than the usual 1,024 descriptors."""
+    with suppress(OSError, ValueError):
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = 65536 if hard == resource.RLIM_INFINITY else min(65536, hard)
+        if soft < wanted:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -1,0 +1,37 @@
+"""What the command line decides, as one immutable value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from puller.servers.base import Timeouts
+from puller.storage.base import Limits
+
+
+@dataclass(frozen=True)
+class Options:
+    """Times in seconds, sizes in bytes (0: no limit)."""
+
+    config_dir: Path = Path("/mnt/configs")
+    model_dir: Path = Path("/mnt/models")
+    claims_dir: Path = Path("/mnt/pvc")
+    server: str = "v2"
+    server_url: str = "http://127.0.0.1:8080"
+    server_model_dir: Path | None = None
+    host: str = "0.0.0.0"  # noqa: S104  (kubelet and Prometheus come from outside the pod)
+    port: int = 9081
+    ready_when: str = "all"
+    downloads: int = 4
+    loads: int = 4
+    checks: int = 16
+    max_disk: int = 0
+    max_memory: int = 0
+    resync: float = 60.0
+    config_poll: float = 5.0
+    server_poll: float = 2.0
+    backoff_initial: float = 0.5
+    backoff_max: float = 60.0
+    grace: float = 25.0
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    limits: Limits = field(default_factory=Limits)

@@ -1,0 +1,1 @@
+"""Model servers: one class for each protocol, all alike to the reconciler."""

@@ -1,0 +1,124 @@
+"""What a model server is to the puller, whatever protocol it speaks."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from dataclasses import dataclass
+from typing import Protocol
+
+import aiohttp
+
+
+class Health(enum.Enum):
+    """UP: it answers. DOWN: nothing listens, so nothing is loaded. HUNG: it listens and does not answer."""
+
+    UP = "up"
+    DOWN = "down"
+    HUNG = "hung"
+
+
+class ServerError(Exception):
+    """A call that failed. `reason` is one CamelCase word, the message one sentence.
+
+    ServerUnavailable: nothing listens; it says nothing about the model. ServerLost: the server went away
+    during the call, perhaps because of it. ServerTimeout: no answer in time.
+    """
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class ModelServer(Protocol):
+    """Every call is bounded in time. What counts as loaded is what `ready` says. `declarative`: the server
+    wants to be told the whole set of models at once, by `declare`, before a load or an unload."""
+
+    declarative: bool
+
+    async def health(self) -> Health: ...
+
+    async def ready(self, name: str) -> bool:
+        """Whether the model serves. Raises ServerError when there is no telling."""
+        ...
+
+    async def load(self, name: str, *, was_ready: bool) -> None:
+        """Load, or load again, the tree on disk; returns once the model serves it. `was_ready` says that
+        the model served (another tree, perhaps) before. Raises ServerError."""
+        ...
+
+    async def unload(self, name: str) -> None:
+        """Returns once the model does not serve. Raises ServerError."""
+        ...
+
+    async def declare(self, names: frozenset[str]) -> None:
+        """The whole set of models that the server is to have. Raises ServerError."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """How long a call may take, in seconds."""
+
+    probe: float = 5.0
+    load: float = 600.0
+    unload: float = 60.0
+
+
+class HttpServer:
+    """The HTTP client that the protocols share."""
+
+    declarative = False
+
+    def __init__(self, url: str, timeouts: Timeouts) -> None:
+        self.url = url.rstrip("/")
+        self.timeouts = timeouts
+        self._session: aiohttp.ClientSession | None = None
+
+    async def call(self, method: str, path: str, timeout: float) -> tuple[int, bytes]:  # noqa: ASYNC109
+        """(status, the first 64 KiB of the body). Raises ServerError when no answer comes in `timeout` s."""
+        if self._session is None:
+            self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=64))
+        limit = aiohttp.ClientTimeout(total=timeout)
+        body: dict[str, str] | None = {} if method == "POST" else None
+        url = self.url + path
+        try:
+            async with self._session.request(method, url, json=body, timeout=limit) as response:
+                return response.status, await response.content.read(65536)
+        except TimeoutError:
+            raise ServerError("ServerTimeout", f"{method} {url}: no answer in {timeout:g} s.") from None
+        except aiohttp.ClientConnectorError as error:
+            raise ServerError("ServerUnavailable", f"{method} {url}: {error.strerror or error}.") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise ServerError("ServerLost", f"{method} {url}: {str(error) or 'connection lost'}.") from None
+
+    async def probe(self, path: str) -> Health:
+        """Any answer at all means UP."""
+        try:
+            await self.call("GET", path, self.timeouts.probe)
+        except ServerError as error:
+            return Health.HUNG if error.reason == "ServerTimeout" else Health.DOWN
+        return Health.UP
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+
+class Pauses:
+    """Growing pauses for asking again: 20 ms at first, a second at most, until `limit` s are over."""
+
+    def __init__(self, limit: float) -> None:
+        self._end = asyncio.get_running_loop().time() + limit
+        self._next = 0.02
+
+    async def more(self) -> bool:
+        """Wait; False once the time is over."""
+        if asyncio.get_running_loop().time() >= self._end:
+            return False
+        await asyncio.sleep(self._next)
+        self._next = min(self._next * 1.6, 1.0)
+        return True

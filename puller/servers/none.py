@@ -1,0 +1,29 @@
+"""No model server to talk to: one that watches the model directory by itself, or none at all."""
+
+from __future__ import annotations
+
+from puller.servers.base import Health
+
+
+class NoServer:
+    """On disk is loaded."""
+
+    declarative = False
+
+    async def health(self) -> Health:
+        return Health.UP
+
+    async def ready(self, name: str) -> bool:
+        return True
+
+    async def load(self, name: str, *, was_ready: bool) -> None:
+        """Nothing to do."""
+
+    async def unload(self, name: str) -> None:
+        """Nothing to do."""
+
+    async def declare(self, names: frozenset[str]) -> None:
+        """Nothing to do."""
+
+    async def close(self) -> None:
+        """Nothing to do."""

@@ -1,0 +1,120 @@
+"""TensorFlow Serving: declarative. It reads the whole set of models from one file.
+
+Start it with `--model_config_file=<model-dir>/models.config --model_config_file_poll_wait_seconds=1`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from urllib.parse import quote
+
+from puller.servers.base import Health, HttpServer, Pauses, ServerError, Timeouts
+from puller.store import write_atomically
+
+CONFIG_NAME = "models.config"
+
+
+class TfServing(HttpServer):
+    """`seen_dir`: the model directory as the server's container sees it."""
+
+    declarative = True
+
+    def __init__(self, url: str, timeouts: Timeouts, model_dir: Path, seen_dir: Path) -> None:
+        super().__init__(url, timeouts)
+        self._model_dir = model_dir
+        self._seen_dir = seen_dir
+        self._declared: frozenset[str] = frozenset()
+        self._withheld: set[str] = set()
+        self._written: bytes | None = None
+        self._writing = asyncio.Lock()
+
+    async def health(self) -> Health:
+        return await self.probe("/v1/models/-")
+
+    async def ready(self, name: str) -> bool:
+        return bool(await self._available(name))
+
+    async def load(self, name: str, *, was_ready: bool) -> None:
+        versions = await asyncio.to_thread(self._versions, name)
+        if not versions:
+            raise ServerError("NoVersion", "TensorFlow Serving needs a numbered directory in the model.")
+        if was_ready and versions & await self._available(name):
+            # A version that is being served is never read again under its number: take it away first.
+            self._withheld.add(name)
+            try:
+                await self._write()
+                await self._until(name, frozenset(), self.timeouts.unload)
+            finally:
+                self._withheld.discard(name)
+        await self._write()
+        await self._until(name, frozenset({max(versions)}), self.timeouts.load)
+
+    async def unload(self, name: str) -> None:
+        self._declared -= {name}
+        await self._write()
+        await self._until(name, frozenset(), self.timeouts.unload)
+
+    async def declare(self, names: frozenset[str]) -> None:
+        self._declared = names
+        await self._write()
+
+    async def _write(self) -> None:
+        async with self._writing:
+            text = render(sorted(self._declared - self._withheld), self._seen_dir).encode()
+            if text == self._written:
+                return
+            try:
+                await asyncio.to_thread(write_atomically, self._model_dir / CONFIG_NAME, text)
+            except OSError as error:
+                raise ServerError(
+                    "ConfigUnwritable", f"{CONFIG_NAME} cannot be written: {error.strerror}."
+                ) from None
+            self._written = text
+
+    async def _until(self, name: str, wanted: frozenset[int], limit: float) -> None:
+        """Until all `wanted` versions are available, or, with none, no version is."""
+        pauses = Pauses(limit)
+        while True:
+            available = await self._available(name)
+            if wanted <= available if wanted else not available:
+                return
+            if not await pauses.more():
+                verb = "loaded" if wanted else "unloaded"
+                raise ServerError(
+                    "NotReady", f"not {verb} within {limit:g} s; does the server poll its config file?"
+                )
+
+    async def _available(self, name: str) -> frozenset[int]:
+        status, body = await self.call("GET", f"/v1/models/{quote(name)}", self.timeouts.probe)
+        if status != 200:
+            return frozenset()
+        try:
+            states = json.loads(body)["model_version_status"]
+            return frozenset(int(state["version"]) for state in states if state["state"] == "AVAILABLE")
+        except (ValueError, KeyError, TypeError):
+            return frozenset()
+
+    def _versions(self, name: str) -> frozenset[int]:
+        directory = self._model_dir / name
+        return frozenset(
+            int(entry.name) for entry in directory.iterdir() if entry.name.isdecimal() and entry.is_dir()
+        )
+
+
+def render(names: list[str], seen_dir: Path) -> str:
+    """The ModelServerConfig text protobuf of exactly these models."""
+    configs = "".join(
+        f'  config {{\n    name: "{name}"\n    base_path: {_quoted(str(seen_dir / name))}\n'
+        '    model_platform: "tensorflow"\n  }\n'
+        for name in names
+    )
+    return f"model_config_list {{\n{configs}}}\n"
+
+
+def _quoted(text: str) -> str:
+    escaped = "".join(
+        chr(byte) if 32 <= byte < 127 and byte not in b'"\\' else f"\\{byte:03o}" for byte in text.encode()
+    )
+    return f'"{escaped}"'

@@ -1,0 +1,77 @@
+"""The Open Inference Protocol's model repository: MLServer, KServe's own servers, Triton.
+
+Source: the V2 model repository extension, and what MLServer 1.7, KServe 0.15 and Triton 2.5x answer.
+"""
+
+from __future__ import annotations
+
+import json
+from urllib.parse import quote
+
+from puller.servers.base import Health, HttpServer, Pauses, ServerError
+
+
+class V2Server(HttpServer):
+    """MLServer, and KServe's model servers (which answer 503 to a load that failed)."""
+
+    hints: tuple[tuple[str, str], ...] = ()
+
+    async def health(self) -> Health:
+        return await self.probe("/v2/health/live")
+
+    async def ready(self, name: str) -> bool:
+        status, body = await self.call("GET", f"/v2/models/{quote(name)}/ready", self.timeouts.probe)
+        # KServe's servers may answer 200 with {"ready": false}.
+        return status == 200 and _json(body).get("ready") is not False
+
+    async def load(self, name: str, *, was_ready: bool) -> None:
+        status, body = await self.call(
+            "POST", f"/v2/repository/models/{quote(name)}/load", self.timeouts.load
+        )
+        if not 200 <= status < 300:
+            # The ready state decides, where it can: a model that served before may still serve the old tree.
+            if not was_ready and await self.ready(name):
+                return
+            raise ServerError("LoadFailed", self._explain(status, body))
+        pauses = Pauses(self.timeouts.load)
+        while not await self.ready(name):
+            if not await pauses.more():
+                raise ServerError("NotReady", f"loaded, but not ready within {self.timeouts.load:g} s.")
+
+    async def unload(self, name: str) -> None:
+        path = f"/v2/repository/models/{quote(name)}/unload"
+        status, body = await self.call("POST", path, self.timeouts.unload)
+        if status == 404:
+            return
+        pauses = Pauses(self.timeouts.unload)
+        while await self.ready(name):
+            if not 200 <= status < 300:
+                raise ServerError("UnloadFailed", self._explain(status, body))
+            if not await pauses.more():
+                raise ServerError("UnloadFailed", f"still ready {self.timeouts.unload:g} s after the unload.")
+
+    async def declare(self, names: frozenset[str]) -> None:
+        """Nothing to do: this server is told model by model."""
+
+    def _explain(self, status: int, body: bytes) -> str:
+        said = _json(body)
+        text = str(said.get("error") or said.get("detail") or body[:300].decode(errors="replace")).strip()
+        hint = next((hint for sign, hint in self.hints if sign in text.lower()), "")
+        return f"the server answers {status}: {text[:300] or 'nothing more'}{hint}"
+
+
+class TritonServer(V2Server):
+    """Triton loads and unloads on demand in its explicit mode only."""
+
+    hints = (
+        ("polling is enabled", " (start Triton with --model-control-mode=explicit)"),
+        ("explicit model load / unload is not allowed", " (start Triton with --model-control-mode=explicit)"),
+    )
+
+
+def _json(body: bytes) -> dict[str, object]:
+    try:
+        value = json.loads(body)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}

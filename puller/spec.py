@@ -1,0 +1,408 @@
+"""What models are wanted: the text of a model ConfigMap -> specs, and one error for each that is refused.
+
+Law: a pure leaf. Standard library only, no I/O, no clock, nothing else of this package: the webhook
+judges a ConfigMap at admission with the very parser the sidecar runs. One bad model never takes
+another one with it, and no input, however hostile, raises.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from decimal import ROUND_CEILING, Decimal
+from hashlib import sha256
+from typing import Any
+from urllib.parse import SplitResult, unquote, urlsplit
+
+LIST_KEY = "models.json"
+"""The key that holds an array of models; every other `<name>.json` key holds one."""
+
+SCHEMES = ("s3", "gs", "az", "https", "http", "hf", "file", "pvc")
+
+MAX_NAME = 253
+MAX_URI = 4096
+MAX_TEXT = 253
+MAX_MEMORY = 1 << 50
+"""One pebibyte: a larger `memory` is a slip of the pen, not a model."""
+MAX_PRIORITY = 1_000_000
+
+_NAME = re.compile(r"[a-zA-Z0-9_-]+")
+_HF_PATH = re.compile(r"/[^/:]+(:[^/:]+)?/?")
+_SHA256 = re.compile(r"[0-9a-fA-F]{64}")
+_QUANTITY = re.compile(
+    r"([+-]?(?:[0-9]{1,40}(?:\.[0-9]{0,40})?|\.[0-9]{1,40}))([eE][+-]?[0-9]{1,2}|[a-zA-Z]{0,2})"
+)
+_UNITS = {
+    **{
+        unit: Decimal(1000) ** power
+        for power, unit in enumerate(("n", "u", "m", "", "k", "M", "G", "T", "P", "E"), -3)
+    },
+    **{unit: Decimal(1024) ** power for power, unit in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), 1)},
+}
+_FIELDS = frozenset({"storageUri", "framework", "memory", "sha256", "version", "files", "priority"})
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """One wanted model. `memory` is in bytes, 0 where none is given; `files` are globs, empty for all."""
+
+    name: str
+    storage_uri: str
+    framework: str = ""
+    memory: int = 0
+    sha256: str = ""
+    version: str = ""
+    files: tuple[str, ...] = ()
+    priority: int = 0
+
+    @property
+    def content(self) -> tuple[str, str, str, str, tuple[str, ...]]:
+        """What the files and the loaded model depend on. `memory` and `priority` only steer the puller:
+        an edit of these alone neither downloads nor reloads anything."""
+        return (self.storage_uri, self.framework, self.sha256, self.version, self.files)
+
+    @property
+    def digest(self) -> str:
+        """Hex SHA-256 of `content`; it names the marker file on disk."""
+        return sha256(json.dumps(self.content).encode()).hexdigest()
+
+    def to_json(self) -> dict[str, Any]:
+        """The modelSpec object; `from_json` reads it back to an equal spec."""
+        always = {"storageUri": self.storage_uri, "framework": self.framework, "memory": str(self.memory)}
+        optional = {
+            "sha256": self.sha256,
+            "version": self.version,
+            "files": list(self.files),
+            "priority": self.priority,
+        }
+        return always | {name: value for name, value in optional.items() if value}
+
+
+@dataclass(frozen=True, slots=True)
+class SpecError:
+    """One refusal, in one sentence. `path` is the JSON path within the key, empty for the whole text;
+    `model` the model it concerns, empty where none can be told."""
+
+    key: str
+    path: str
+    message: str
+    model: str = ""
+
+    @property
+    def where(self) -> str:
+        return self.key + self.path
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class Desired:
+    """What a config asks for.
+
+    `models`: the sound ones, by name. `errors`: why others are refused. `warnings`: fields that nobody
+    reads. `keys`: the key that each of `models` stands in. `unreadable`: keys whose text is not a list
+    of models (or a model) at all.
+    """
+
+    models: Mapping[str, ModelSpec] = field(default_factory=dict)
+    errors: tuple[SpecError, ...] = ()
+    warnings: tuple[SpecError, ...] = ()
+    keys: Mapping[str, str] = field(default_factory=dict)
+    unreadable: frozenset[str] = frozenset()
+
+    @property
+    def refused(self) -> frozenset[str]:
+        """Models that the config names but whose entry cannot be used."""
+        return frozenset(error.model for error in self.errors if error.model) - self.models.keys()
+
+    @property
+    def blind(self) -> bool:
+        """Whether the list itself is unreadable, so that any model may be a wanted one."""
+        return LIST_KEY in self.unreadable
+
+
+class RefusedError(ValueError):
+    """A value that cannot stand: where (relative to the value being read) and why."""
+
+    def __init__(self, path: str, message: str) -> None:
+        super().__init__(message)
+        self.path = path
+        self.message = message
+
+
+def parse(files: Mapping[str, str]) -> Desired:
+    """The models that ConfigMap data (key -> text) asks for. Never raises.
+
+    Keys that do not end in `.json` are none of ours and are passed over.
+    """
+    found: dict[str, list[tuple[str, str, ModelSpec]]] = {}
+    errors: list[SpecError] = []
+    warnings: list[SpecError] = []
+    unreadable: set[str] = set()
+    for key in sorted(key for key in files if key.endswith(".json")):
+        try:
+            entries = _entries(key, files[key])
+        except RefusedError as refusal:
+            named = key.removesuffix(".json")
+            model = named if key != LIST_KEY and valid_name(named) else ""
+            errors.append(SpecError(key, refusal.path, refusal.message, model))
+            unreadable.add(key)
+            continue
+        for base, entry in entries:
+            name = ""
+            try:
+                name, raw, at = _named(key, entry)
+                spec = from_json(name, raw, at)
+            except RefusedError as refusal:
+                errors.append(SpecError(key, base + refusal.path, refusal.message, name))
+                continue
+            found.setdefault(name, []).append((key, base, spec))
+            warnings += [
+                SpecError(
+                    key, f"{base}{at}{_member(unknown)}", "this field is not known and has no effect.", name
+                )
+                for unknown in sorted(raw.keys() - _FIELDS)
+            ]
+    return _settle(found, errors, warnings, unreadable)
+
+
+def carry_over(new: Desired, last_good: Desired) -> Desired:
+    """`new`, with what it could not read filled in from `last_good`: a slip in an edit stops that edit,
+    not the model that is being served."""
+    models = dict(new.models)
+    keys = dict(new.keys)
+    for name, spec in last_good.models.items():
+        if name not in models and (name in new.refused or last_good.keys[name] in new.unreadable):
+            models[name] = spec
+            keys[name] = last_good.keys[name]
+    return Desired(models, new.errors, new.warnings, keys, new.unreadable)
+
+
+def from_json(name: str, raw: Any, at: str = "") -> ModelSpec:
+    """A modelSpec object -> ModelSpec. Raises RefusedError with paths below `at`."""
+    if not isinstance(raw, dict):
+        raise RefusedError(at, f"must be a modelSpec object, not {_kind(raw)}.")
+    return ModelSpec(
+        name=name,
+        storage_uri=_storage_uri(raw.get("storageUri"), f"{at}.storageUri"),
+        framework=_text(raw.get("framework"), f"{at}.framework"),
+        memory=_memory(raw.get("memory"), f"{at}.memory"),
+        sha256=_sha256(raw.get("sha256"), f"{at}.sha256"),
+        version=_text(raw.get("version"), f"{at}.version", numbers=True),
+        files=_globs(raw.get("files"), f"{at}.files"),
+        priority=_priority(raw.get("priority"), f"{at}.priority"),
+    )
+
+
+def quantity(value: object) -> int:
+    """Plain bytes (7516192768, "7516192768") or a Kubernetes quantity ("7Gi", "1.5G", "1e9") -> bytes,
+    rounded up as Kubernetes does. Raises ValueError with one sentence."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError(  # noqa: TRY004  (a refused value like any other)
+            f"must be a number of bytes or a Kubernetes quantity such as 2Gi, not {_kind(value)}."
+        )
+    match = _QUANTITY.fullmatch(str(value).strip())
+    if match is None:
+        raise ValueError(
+            f"{_shown(value)} is neither a number of bytes nor a Kubernetes quantity such as 2Gi."
+        )
+    number, unit = Decimal(match[1]), match[2]
+    if unit in _UNITS:
+        factor = _UNITS[unit]
+    elif unit[1:].lstrip("+-").isdigit():
+        factor = Decimal(10) ** int(unit[1:])
+    else:
+        raise ValueError(
+            f"{_shown(value)} ends in the unknown unit {unit!r}; Kubernetes has k, M, G, Ki, Mi, Gi …"
+        )
+    return int((number * factor).to_integral_value(ROUND_CEILING))
+
+
+def _entries(key: str, text: str) -> list[tuple[str, Any]]:
+    """(JSON path, entry) of each model that the text of a key lists."""
+    try:
+        data = json.loads(text, object_pairs_hook=_object, parse_constant=_no_constant)
+    except RefusedError:
+        raise
+    except json.JSONDecodeError as error:
+        raise RefusedError(
+            "", f"is not JSON: {error.msg} (line {error.lineno}, column {error.colno})."
+        ) from None
+    except (ValueError, RecursionError):
+        raise RefusedError("", "is not usable JSON: a number is too long or the nesting too deep.") from None
+    if key != LIST_KEY:
+        return [("", data)]
+    if not isinstance(data, list):
+        raise RefusedError("", f"must hold an array of models, not {_kind(data)}.")
+    return [(f"[{index}]", entry) for index, entry in enumerate(data)]
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise RefusedError("", f"says {_shown(twice)} twice in one object; which one is meant?")
+    return members
+
+
+def _no_constant(name: str) -> Any:
+    raise RefusedError("", f"holds {name}, which is not JSON.")
+
+
+def _named(key: str, entry: Any) -> tuple[str, Any, str]:
+    """(model name, its raw modelSpec, the modelSpec's path within the entry)."""
+    name: Any = key.removesuffix(".json")
+    raw, name_path, spec_path = entry, "", ""
+    if key == LIST_KEY:
+        if not isinstance(entry, dict):
+            raise RefusedError("", f'must be an object with "modelName" and "modelSpec", not {_kind(entry)}.')
+        name, name_path = entry.get("modelName"), ".modelName"
+        raw, spec_path = entry.get("modelSpec"), ".modelSpec"
+    if not valid_name(name):
+        message = (
+            f"{_shown(name)} is no model name: 1 to {MAX_NAME} of the characters a-z A-Z 0-9 _ - may stand."
+        )
+        raise RefusedError(name_path, message)
+    return name, raw, spec_path
+
+
+def _settle(
+    found: Mapping[str, list[tuple[str, str, ModelSpec]]],
+    errors: list[SpecError],
+    warnings: list[SpecError],
+    unreadable: Iterable[str],
+) -> Desired:
+    """Refuse names that are listed more than once; one spec said twice over is still served."""
+    models: dict[str, ModelSpec] = {}
+    keys: dict[str, str] = {}
+    refused = {error.model for error in errors}
+    for name, entries in found.items():
+        first_key, first_path, first = entries[0]
+        errors += [
+            SpecError(
+                key, path, f"model {name} is already listed at {first_key}{first_path}; list it once.", name
+            )
+            for key, path, _ in entries[1:]
+        ]
+        if name not in refused and all(spec == first for _, _, spec in entries):
+            models[name] = first
+            keys[name] = first_key
+    return Desired(models, tuple(errors), tuple(warnings), keys, frozenset(unreadable))
+
+
+def valid_name(name: object) -> bool:
+    """Whether a model may be called that."""
+    return isinstance(name, str) and len(name) <= MAX_NAME and _NAME.fullmatch(name) is not None
+
+
+def _storage_uri(value: object, path: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise RefusedError(path, "is required: where the model's files are, such as s3://bucket/path.")
+    if len(value) > MAX_URI or not value.isprintable() or value != value.strip():
+        raise RefusedError(path, f"must be at most {MAX_URI} printable characters with no space around them.")
+    try:
+        uri = urlsplit(value)
+        _check_uri(uri)
+    except ValueError as error:
+        raise RefusedError(path, f"{_shown(value)} is not usable: {str(error).removesuffix('.')}.") from None
+    return value
+
+
+def _check_uri(uri: SplitResult) -> None:
+    """Raises ValueError, with the reason, for a URI that names no place a model can be."""
+    if uri.scheme not in SCHEMES:
+        raise ValueError(f"the scheme must be one of {', '.join(SCHEMES)}.")
+    if uri.username is not None or uri.password is not None:
+        raise ValueError("credentials do not belong in a URI; give them in the environment or a Secret.")
+    if ".." in unquote(uri.path).replace("\\", "/").split("/"):
+        raise ValueError('".." may not stand in the path.')
+    _ = uri.port  # raises ValueError for a port that is none
+    if uri.scheme == "file":
+        if uri.netloc not in ("", "localhost") or not uri.path.strip("/"):
+            raise ValueError("it must be file:///absolute/path.")
+    elif not uri.netloc:
+        raise ValueError(f"{uri.scheme}:// must be followed by {_AUTHORITY.get(uri.scheme, 'a host')}.")
+    if uri.scheme == "hf" and not _HF_PATH.fullmatch(uri.path):
+        raise ValueError("it must be hf://organisation/model, with :revision after it if need be.")
+
+
+_AUTHORITY = {
+    "s3": "a bucket",
+    "gs": "a bucket",
+    "az": "a container",
+    "pvc": "a claim's name",
+    "hf": "an organisation",
+}
+
+
+def _memory(value: object, path: str) -> int:
+    if value is None or value == "":
+        return 0
+    try:
+        size = quantity(value)
+    except ValueError as error:
+        raise RefusedError(path, str(error)) from None
+    if not 0 <= size <= MAX_MEMORY:
+        raise RefusedError(path, f"{_shown(value)} is not between 0 and 1Pi.")
+    return size
+
+
+def _sha256(value: object, path: str) -> str:
+    if value is None or value == "":
+        return ""
+    if not isinstance(value, str) or not _SHA256.fullmatch(value):
+        raise RefusedError(path, "must be a SHA-256 digest: 64 hexadecimal digits.")
+    return value.lower()
+
+
+def _text(value: object, path: str, *, numbers: bool = False) -> str:
+    if value is None:
+        return ""
+    if numbers and isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
+    if not isinstance(value, str) or len(value) > MAX_TEXT or not value.isprintable():
+        raise RefusedError(path, f"must be at most {MAX_TEXT} printable characters.")
+    return value
+
+
+def _globs(value: object, path: str) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        raise RefusedError(
+            path, f'must be an array of globs such as ["*.json", "weights/**"], not {_kind(value)}.'
+        )
+    for index, glob in enumerate(value):
+        sound = isinstance(glob, str) and 0 < len(glob) <= MAX_URI and glob.isprintable()
+        if not sound or glob.startswith("/") or ".." in glob.split("/"):
+            raise RefusedError(
+                f"{path}[{index}]", "must be a glob below the model's directory, such as weights/**."
+            )
+    return tuple(value)
+
+
+def _priority(value: object, path: str) -> int:
+    if value is None:
+        return 0
+    if isinstance(value, bool) or not isinstance(value, int) or abs(value) > MAX_PRIORITY:
+        raise RefusedError(path, f"must be a whole number between -{MAX_PRIORITY} and {MAX_PRIORITY}.")
+    return value
+
+
+def _kind(value: object) -> str:
+    """What a JSON reader calls it."""
+    names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
+    return names.get(type(value), "a number")
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 80 else text[:77] + "…"
+
+
+def _member(name: str) -> str:
+    return f".{name}" if name.isidentifier() else f"[{_shown(name)}]"

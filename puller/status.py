@@ -1,0 +1,253 @@
+"""What the puller tells: the state of each model, readiness, the status file, metrics, the log."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+
+from puller import plan
+from puller.log import logger
+from puller.metrics import Metrics
+from puller.options import Options
+from puller.plan import Act, Model, State
+from puller.servers.base import Health
+from puller.spec import Desired
+from puller.storage.base import Progress, human, in_thread
+from puller.storage.fetch import Fetch
+from puller.store import write_atomically
+
+STATUS_FILE = ".status.json"
+
+_STALLED = 60.0
+"""Seconds without a turn of the loop after which it counts as stuck."""
+
+
+@dataclass(slots=True)
+class _Told:
+    """What was last told of a model."""
+
+    state: State
+    reason: str
+    since: datetime
+
+
+class Status:
+    """Collects, and answers from, what the reconciler notes. No decision is ever taken from it."""
+
+    def __init__(self, options: Options) -> None:
+        self.metrics = Metrics()
+        self.config_trouble = ""
+        self.model_dir_trouble = ""
+        self._options = options
+        self._told: dict[str, _Told] = {}
+        self._desired: Desired | None = None
+        self._turned_at = time.monotonic()
+        self._health = Health.HUNG
+        self._was_ready = False
+        self._published = b""
+        self._line = ""
+
+    def configured(self, desired: Desired) -> None:
+        """A config was read."""
+        known = self._desired.errors if self._desired else ()
+        for error in desired.errors:
+            if error not in known:
+                logger.error(
+                    "config entry refused", where=error.where, model=error.model, error=error.message
+                )
+        for warning in desired.warnings:
+            if self._desired is None or warning not in self._desired.warnings:
+                logger.warning("config field ignored", where=warning.where, model=warning.model)
+        logger.info("config read", models=len(desired.models), refused=len(desired.errors))
+        self._desired = desired
+
+    def turned(self, health: Health) -> None:
+        """The loop went round."""
+        self._turned_at = time.monotonic()
+        self._health = health
+
+    def note(self, model: Model, now: float) -> None:
+        """Tell of a change of state, once."""
+        state = plan.state(model, now)
+        reason = model.failure.reason if model.failure is not None and state is State.FAILED else ""
+        told = self._told.get(model.name)
+        if told is not None and (told.state, told.reason) == (state, reason):
+            return
+        self._told[model.name] = _Told(state, reason, datetime.now(UTC))
+        if model.failure is not None and state is State.FAILED:
+            wait = max(model.failure.retry_at - now, 0)
+            logger.warning(
+                "model",
+                model=model.name,
+                state=state.value,
+                reason=reason,
+                message=model.failure.message,
+                attempts=model.failure.attempts,
+                retry_in=None if wait == float("inf") else round(wait, 1),
+            )
+        else:
+            logger.info("model", model=model.name, state=state.value)
+
+    def forgotten(self, name: str) -> None:
+        if self._told.pop(name, None) is not None:
+            logger.info("model", model=name, state="Removed")
+
+    def finished(self, step: Act, model: Model, seconds: float) -> None:
+        """A step ended, well or with `model.failure`."""
+        failed = model.failure is not None and model.failure.act is step
+        self.metrics.steps.labels(step.value, "failed" if failed else "done").inc()
+        self.metrics.duration.labels(step.value).observe(seconds)
+        if failed and model.failure is not None:
+            self.metrics.failures.labels(model.failure.reason).inc()
+
+    def healthy(self) -> tuple[bool, str]:
+        """Whether the loop turns."""
+        still = time.monotonic() - self._turned_at
+        if self.model_dir_trouble:
+            return True, f"waiting for the model directory: {self.model_dir_trouble}"
+        return still < _STALLED, "ok" if still < _STALLED else f"the loop has not turned for {still:.0f} s"
+
+    def ready(self, models: Mapping[str, Model]) -> tuple[bool, str]:
+        """Whether the listed models are served, in the sense of `--ready-when`.
+
+        A model counts while the server has any version of it, so that an update takes no pod out of
+        service; an entry that is refused does not count, for it can never be loaded.
+        """
+        if self.model_dir_trouble:
+            return False, f"the model directory cannot be used: {self.model_dir_trouble}"
+        if self._desired is None:
+            return False, "no config has been read yet"
+        listed = [model for model in models.values() if model.wanted is not None or model.held]
+        missing = sorted(model.name for model in listed if not model.available)
+        if self._desired.blind and not listed:
+            errors = [self.config_trouble, *map(str, self._desired.errors)]
+            return False, f"the config cannot be read: {next(filter(None, errors), 'nothing is known of it')}"
+        when = self._options.ready_when
+        if (
+            not missing
+            or (when == "any" and len(missing) < len(listed))
+            or (when == "first" and self._was_ready)
+        ):
+            return True, "ok"
+        return False, f"{len(missing)} of {len(listed)} models are not loaded: {', '.join(missing[:5])}"
+
+    def document(self, models: Mapping[str, Model], fetches: Mapping[str, Fetch]) -> dict[str, Any]:
+        """The body of /v1/models and of the status file."""
+        entries = [self._entry(model, fetches) for model in models.values()]
+        errors = self._desired.errors if self._desired else ()
+        refused = {error.model: error for error in errors if error.model}
+        for entry in entries:
+            if entry["name"] in refused:
+                entry["message"] = str(refused.pop(entry["name"]))
+                entry["reason"] = entry["reason"] or "InvalidSpec"
+        entries += [_refusal(name, str(error)) for name, error in refused.items()]
+        entries.sort(key=lambda entry: str(entry["name"]))
+        ready, why = self.ready(models)
+        troubles = [text for text in (self.config_trouble, self.model_dir_trouble) if text]
+        return {
+            "models": entries,
+            "errors": [str(error) for error in errors] + troubles,
+            "ready": ready,
+            "readyMessage": why,
+            "server": self._health.value,
+        }
+
+    async def publish(self, models: Mapping[str, Model], fetches: Mapping[str, Fetch]) -> None:
+        """Bring the status file, the metrics and the terminal up to date."""
+        document = self.document(models, fetches)
+        if document["ready"] and not self._was_ready:
+            self._was_ready = True
+            logger.info("ready", when=self._options.ready_when, models=len(models))
+        self._measure(document)
+        self._progress(document)
+        data = orjson.dumps(document)
+        if data == self._published or self.model_dir_trouble:
+            return
+        try:
+            path = self._options.model_dir / STATUS_FILE
+            await in_thread(lambda: write_atomically(path, data, durable=False))
+            self._published = data
+        except OSError as error:
+            logger.debug("status file not written", error=str(error))
+
+    def _entry(self, model: Model, fetches: Mapping[str, Fetch]) -> dict[str, Any]:
+        told = self._told.get(model.name)
+        fetch = fetches.get(model.name)
+        progress = fetch.progress if fetch else Progress()
+        state = told.state if told else State.PENDING
+        failure = model.failure
+        reason, message = self._why(model, state)
+        return {
+            "name": model.name,
+            "state": state.value,
+            "reason": failure.reason if failure and state is State.FAILED else reason,
+            "message": failure.message if failure and state is State.FAILED else progress.trouble or message,
+            "attempts": failure.attempts if failure else 0,
+            "bytesDone": progress.done,
+            "bytesTotal": progress.total,
+            "since": told.since.isoformat(timespec="seconds") if told else "",
+        }
+
+    def _why(self, model: Model, state: State) -> tuple[str, str]:
+        """The reason for a state that is neither the goal nor a failure."""
+        if state is State.PENDING:
+            return "Queued", "waits for its turn to download"
+        if state is State.DOWNLOADED and self._health is not Health.UP:
+            return "WaitingForServer", f"the model server is {self._health.value}"
+        if state is State.DOWNLOADED:
+            return "Queued", "waits for its turn to load"
+        if state is State.UNLOADING and model.doing is None:
+            return "Queued", "waits for its turn to be unloaded"
+        return "", ""
+
+    def _measure(self, document: dict[str, Any]) -> None:
+        metrics = self.metrics
+        counts = Counter(entry["state"] for entry in document["models"])
+        for state in State:
+            metrics.models.labels(state.value).set(counts[state.value])
+        received, expected = _in_flight(document)
+        metrics.received.set(received)
+        metrics.expected.set(expected)
+        metrics.refused.set(len(document["errors"]))
+        metrics.ready.set(document["ready"])
+        metrics.server_up.set(self._health is Health.UP)
+
+    def _progress(self, document: dict[str, Any]) -> None:
+        """A line a second for a person at a terminal, as long as there is something to tell."""
+        if not sys.stderr.isatty():
+            return
+        counts = Counter(entry["state"] for entry in document["models"])
+        done, total = _in_flight(document)
+        line = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
+        if total:
+            line += f"; {human(done)} of {human(total)}"
+        if line != self._line:
+            self._line = line
+            print(line, file=sys.stderr)
+
+
+def _in_flight(document: dict[str, Any]) -> tuple[int, int]:
+    """(bytes got, bytes expected) of the downloads in flight."""
+    flying = [entry for entry in document["models"] if entry["state"] == State.DOWNLOADING.value]
+    return sum(entry["bytesDone"] for entry in flying), sum(entry["bytesTotal"] for entry in flying)
+
+
+def _refusal(name: str, message: str) -> dict[str, Any]:
+    """The entry of a model that the config names but that cannot be wanted."""
+    return {
+        "name": name,
+        "state": State.FAILED.value,
+        "reason": "InvalidSpec",
+        "message": message,
+        "attempts": 0,
+        "bytesDone": 0,
+        "bytesTotal": 0,
+        "since": "",
+    }

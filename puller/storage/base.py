@@ -1,0 +1,151 @@
+"""What all storage back ends share: their one error, progress, and the rule for safe paths."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class StorageError(Exception):
+    """A fetch that failed. `reason` is one CamelCase word for status and metrics; the message is one
+    sentence for a person. Every failure is tried again later; `passing` ones within the attempt too."""
+
+    def __init__(self, reason: str, message: str, *, passing: bool = False) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.passing = passing
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a fetch is, in bytes, and what it is struggling with. Read by the status, never waited on."""
+
+    done: int = 0
+    total: int = 0
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds on one fetch. Sizes in bytes, times in seconds."""
+
+    connections: int = 8
+    """Requests in flight at a time, over all models."""
+    part_size: int = 32 << 20
+    """A longer object is fetched in ranges of this size, several at a time."""
+    chunk_size: int = 1 << 20
+    """What is held in memory for each connection."""
+    connect_timeout: float = 10.0
+    stall_timeout: float = 30.0
+    """How long a request may give no byte at all."""
+    trouble_timeout: float = 60.0
+    """How long an attempt goes on without a byte of progress before it counts as failed."""
+    retry_initial: float = 0.2
+    retry_max: float = 5.0
+    max_entries: int = 200_000
+    """Entries of an archive, or objects under a prefix."""
+    max_expansion: int = 200
+    """Unpacked bytes per byte of archive, once an archive has given more than `free_expansion`."""
+    free_expansion: int = 1 << 30
+
+
+@dataclass
+class DiskBudget:
+    """What models may occupy: `limit` bytes in all (0: no limit), and never more than is free.
+
+    Shared by the event loop and the threads that unpack.
+    """
+
+    root: Path
+    limit: int = 0
+    _held: dict[str, int] = field(default_factory=dict)
+    _total: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def hold(self, key: str, size: int) -> None:
+        """Record that `key` occupies `size` bytes already on disk."""
+        with self._lock:
+            self._set(key, size)
+
+    def release(self, key: str) -> None:
+        with self._lock:
+            self._total -= self._held.pop(key, 0)
+
+    def reserve(self, key: str, size: int, written: int = 0) -> None:
+        """Claim `size` bytes for `key`, of which `written` are on disk already; raises StorageError where
+        they would not fit, and claims nothing."""
+        with self._lock:
+            others = self._total - self._held.get(key, 0)
+            if self.limit and others + size > self.limit:
+                raise StorageError(
+                    "OverMaxDisk",
+                    f"{human(size)} do not fit: models hold {human(others)} of {human(self.limit)} allowed.",
+                )
+            try:
+                free = shutil.disk_usage(self.root).free
+            except OSError as error:
+                raise StorageError("ModelDirUnusable", f"cannot tell the free space: {error}") from None
+            if size - written > free:
+                raise StorageError(
+                    "DiskFull", f"{human(size - written)} more are needed and {human(free)} are free."
+                )
+            self._set(key, size)
+
+    @property
+    def held(self) -> int:
+        """Bytes that all models hold."""
+        with self._lock:
+            return self._total
+
+    def _set(self, key: str, size: int) -> None:
+        self._total += size - self._held.get(key, 0)
+        self._held[key] = size
+
+
+def human(size: int) -> str:
+    """1610612736 -> "1.5 GiB"."""
+    value = float(size)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(value) < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"
+
+
+def safe_path(path: str) -> str:
+    """The path of a file of a model, relative to its directory, or StorageError for one that would land
+    outside, or that no file system takes."""
+    parts = path.split("/")
+    if (
+        not path
+        or path.startswith("/")
+        or any(part in ("", ".", "..") or len(part.encode(errors="surrogateescape")) > 255 for part in parts)
+        or not path.isprintable()
+    ):
+        raise StorageError("HostilePath", f"the path {path!r} cannot stand in a model's directory.")
+    return path
+
+
+async def in_thread(work: Callable[[], T], cancel: Callable[[], None] = lambda: None) -> T:
+    """Run blocking work in a thread. When cancelled, call `cancel` and wait for the thread to end: no
+    write may outlive the descriptor or the directory it goes to."""
+    future = asyncio.get_running_loop().run_in_executor(None, work)
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        cancel()
+        while not future.done():
+            try:
+                await asyncio.wait({future})
+            except asyncio.CancelledError:
+                continue
+        if not future.cancelled():
+            future.exception()
+        raise

@@ -1,0 +1,261 @@
+"""One model from its URI to a staged tree, over as many attempts as it takes."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import hashlib
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, cast
+
+from obstore import Bytes
+
+from puller.spec import ModelSpec
+from puller.storage import local
+from puller.storage.archive import Unpacker
+from puller.storage.base import DiskBudget, Limits, Progress, StorageError, in_thread
+from puller.storage.source import RemoteObject, Source, archive_kind, resolve
+from puller.storage.transfer import Transfer, check_digest, chunks, verify
+from puller.store import remove_tree
+
+_BAD_CONTENT = ("DigestMismatch", "BadArchive", "HostileArchive", "HostilePath", "ArchiveBomb")
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@dataclass(frozen=True)
+class Storage:
+    """What all fetches share."""
+
+    env: Mapping[str, str]
+    limits: Limits
+    budget: DiskBudget
+    claims: Path
+    connections: asyncio.Semaphore
+
+
+@dataclass
+class Fetch:
+    """The fetch of one spec into `staging`. `run` may be called again after a StorageError and goes on
+    with what it has; cancelling it leaves no thread behind that still writes."""
+
+    spec: ModelSpec
+    staging: Path
+    storage: Storage
+    progress: Progress = field(default_factory=Progress)
+    _transfer: Transfer | None = None
+    _bad: tuple[Source, int, StorageError] | None = None
+
+    @property
+    def key(self) -> str:
+        """What the disk budget knows this fetch by, beside the model's installed tree."""
+        return f"{self.spec.name}/"
+
+    @property
+    def tree(self) -> Path:
+        return self.staging / "tree"
+
+    async def run(self) -> Path:
+        """The complete, verified tree. Raises StorageError."""
+        self.progress.trouble = ""
+        try:
+            if self.spec.storage_uri.startswith(("file://", "pvc://")):
+                await self._take_local()
+            else:
+                await self._take_remote()
+        except OSError as error:
+            reason = "DiskFull" if error.errno in _FULL else "ModelDirUnusable"
+            message = f"the model directory cannot be written: {error.strerror or error}."
+            raise StorageError(reason, message) from None
+        return self.tree
+
+    async def _take_remote(self) -> None:
+        storage, spec = self.storage, self.spec
+        source = await resolve(spec.storage_uri, spec.files, storage.env, storage.limits)
+        self._refuse_again(source)
+        try:
+            await self._take(source)
+        except StorageError as error:
+            self._remember(source, error)
+            raise
+
+    def _refuse_again(self, source: Source) -> None:
+        """Content that was found bad twice over stays bad until it is replaced: do not pay for it again."""
+        if self._bad is not None and self._bad[0] == source and self._bad[1] > 1:
+            raise self._bad[2]
+
+    def _remember(self, source: Source, error: StorageError) -> None:
+        """Note bad content. The first time may have been the network's fault: it is fetched afresh once."""
+        if error.reason in _BAD_CONTENT:
+            self._transfer = None
+            if all(item.etag or item.sha256 for item in source.objects):
+                times = self._bad[1] + 1 if self._bad is not None and self._bad[0] == source else 1
+                self._bad = (source, times, error)
+
+    async def _take(self, source: Source) -> None:
+        storage, spec = self.storage, self.spec
+        if source.archive.startswith("tar"):
+            await self._stream_tar(source)
+            return
+        self._reserve(source.size, self.progress.done)
+        self._transfer = self._transfer or Transfer(storage.limits, storage.connections, self.progress)
+        if source.archive == "zip":
+            scratch = self.staging / "archive"
+            await asyncio.to_thread(scratch.mkdir, exist_ok=True)
+            await self._transfer.run(source, scratch)
+            await asyncio.to_thread(verify, source, scratch, spec.sha256)
+            await self._unzip(scratch / source.objects[0].path, source.size)
+            return
+        await self._transfer.run(source, self.tree)
+        if spec.sha256 or any(item.sha256 for item in source.objects):
+            await asyncio.to_thread(verify, source, self.tree, spec.sha256)
+
+    async def _stream_tar(self, source: Source) -> None:
+        """Unpack as the bytes come: the archive itself is never on disk."""
+        await self._clear()
+        (item,) = source.objects
+        self._reserve(item.size, 0)
+        self.progress.done, self.progress.total = 0, item.size
+        reader = _Reader(item, self.storage, self.progress, digest=self.spec.sha256 != "")
+        try:
+            stream = cast(IO[bytes], reader)
+            await self._unpack(
+                lambda unpacker: unpacker.tar(stream, source.archive), reader.tell, stop=reader.stop
+            )
+        finally:
+            await reader.close()
+        if self.spec.sha256:
+            check_digest(reader.sha256, self.spec.sha256)
+
+    async def _unzip(self, path: Path, size: int) -> None:
+        await self._clear()
+        await self._unpack(lambda unpacker: unpacker.zip(path), lambda: size, beside=size)
+
+    async def _take_local(self) -> None:
+        await self._clear()
+        root = await asyncio.to_thread(local.local_path, self.spec.storage_uri, self.storage.claims)
+        items = await asyncio.to_thread(local.listing, root, self.spec.files)
+        self.progress.done, self.progress.total = 0, sum(size for _, _, size in items)
+        kind = archive_kind(root.name) if len(items) == 1 and items[0][0] == root else ""
+        if kind == "zip":
+            await self._unzip(root, items[0][2])
+        elif kind:
+            with root.open("rb") as stream:
+                await self._unpack(lambda unpacker: unpacker.tar(stream, kind), stream.tell)
+        else:
+            self._reserve(self.progress.total, 0)
+            stopped = threading.Event()
+            await in_thread(lambda: local.take(items, self.tree, self.progress, stopped.is_set), stopped.set)
+        if self.spec.sha256:
+            objects = tuple(RemoteObject(None, "", path, size) for _, path, size in items)  # type: ignore[arg-type]
+            where = root.parent if kind else self.tree
+            await asyncio.to_thread(verify, Source(objects), where, self.spec.sha256)
+        self.progress.done = self.progress.total
+
+    async def _unpack(
+        self,
+        work: Callable[[Unpacker], None],
+        consumed: Callable[[], int],
+        beside: int = 0,
+        stop: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Run an unpacker in a thread. `beside`: bytes that lie on disk next to what it writes."""
+        stopped = threading.Event()
+        unpacked = 0
+
+        def claim(size: int) -> None:
+            nonlocal unpacked
+            self._reserve(beside + size, beside + unpacked)
+            unpacked = size
+
+        def cancel() -> None:
+            stopped.set()
+            stop()
+
+        limits = self.storage.limits
+        unpacker = Unpacker(self.tree, self.spec.files, limits, consumed, claim, stopped.is_set)
+        await in_thread(lambda: work(unpacker), cancel)
+        if not any(self.tree.iterdir()):
+            raise StorageError("NotFound", "the archive holds no file that is wanted.")
+
+    async def _clear(self) -> None:
+        def clear() -> None:
+            remove_tree(self.tree)
+            self.tree.mkdir()
+
+        await in_thread(clear)
+
+    def _reserve(self, size: int, written: int) -> None:
+        self.storage.budget.reserve(self.key, size, written)
+
+
+class _Reader:
+    """An object as a blocking stream for a thread, while the event loop keeps fetching ahead of it."""
+
+    def __init__(self, item: RemoteObject, storage: Storage, progress: Progress, *, digest: bool) -> None:
+        self._item = item
+        self._storage = storage
+        self._progress = progress
+        self._sha256 = hashlib.sha256() if digest else None
+        self._loop = asyncio.get_running_loop()
+        self._ahead: asyncio.Queue[Bytes | Exception | None] = asyncio.Queue(maxsize=2)
+        self._pump = self._loop.create_task(self._fetch())
+        self._chunk = memoryview(b"")
+        self._failed: Exception | None = None
+        self._at_end = False
+
+    def read(self, size: int = -1, /) -> bytes:
+        """At most `size` bytes; fewer do not mean the end, none does. Called in the thread."""
+        if self._failed is not None:
+            raise self._failed
+        if not self._chunk and not self._at_end:
+            self._take(asyncio.run_coroutine_threadsafe(self._ahead.get(), self._loop).result())
+        taken = self._chunk if size < 0 else self._chunk[:size]
+        self._chunk = self._chunk[len(taken) :]
+        return bytes(taken)
+
+    def tell(self) -> int:
+        """Bytes that were handed over by the store so far."""
+        return self._progress.done
+
+    def stop(self) -> None:
+        """Make the next read fail. Called in the event loop."""
+        self._pump.cancel()
+        while not self._ahead.empty():
+            self._ahead.get_nowait()
+        self._ahead.put_nowait(StorageError("Cancelled", "the model is no longer wanted."))
+
+    async def close(self) -> None:
+        self._pump.cancel()
+        await asyncio.gather(self._pump, return_exceptions=True)
+
+    @property
+    def sha256(self) -> str:
+        """Of everything read."""
+        return self._sha256.hexdigest() if self._sha256 else ""
+
+    def _take(self, chunk: Bytes | Exception | None) -> None:
+        if isinstance(chunk, Exception):
+            self._failed = chunk
+            raise chunk
+        if chunk is None:
+            self._at_end = True
+            return
+        self._chunk = memoryview(chunk)
+        self._progress.done += len(self._chunk)
+        if self._sha256:
+            self._sha256.update(self._chunk)
+
+    async def _fetch(self) -> None:
+        stream = chunks(self._item, 0, self._item.size, self._storage.limits, self._progress)
+        try:
+            async with self._storage.connections, aclosing(stream):
+                async for chunk in stream:
+                    await self._ahead.put(chunk)
+        except StorageError as error:
+            await self._ahead.put(error)
+        else:
+            await self._ahead.put(None)

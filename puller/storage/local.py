@@ -1,0 +1,96 @@
+"""Models that are already in the pod: file:// and pvc://, linked or copied, never followed out."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from puller.storage.base import Progress, StorageError, safe_path
+from puller.storage.source import wanted
+from puller.store import reserved
+
+_BLOCK = 64 << 20
+
+
+def local_path(uri: str, claims: Path) -> Path:
+    """Where a file:// or pvc:// URI lies. Claims are mounted at `<claims>/<claim>`, or one at `<claims>`."""
+    parts = urlsplit(uri)
+    if parts.scheme == "file":
+        return Path(unquote(parts.path))
+    below = unquote(parts.path).strip("/")
+    own = claims / parts.netloc
+    return (own if own.is_dir() else claims) / below
+
+
+def listing(root: Path, files: tuple[str, ...]) -> list[tuple[Path, str, int]]:
+    """(file, path below the model's directory, bytes) of a local model: a tree or one file."""
+    try:
+        if root.is_file():
+            return [(root, safe_path(root.name), root.stat().st_size)]
+        found = list(_walk(root, root.resolve(strict=True), files))
+    except FileNotFoundError:
+        raise StorageError("NotFound", f"there is no {root} in this container.") from None
+    except OSError as error:
+        raise StorageError("SourceUnreadable", f"{root} cannot be read: {error.strerror}.") from None
+    if not found:
+        raise StorageError("NotFound", f"{root} holds no file" + (" that `files` picks." if files else "."))
+    return found
+
+
+def take(
+    items: list[tuple[Path, str, int]], into: Path, progress: Progress, stopped: Callable[[], bool]
+) -> None:
+    """Hard-link each file into the tree, or copy it where that cannot be (another mount, usually)."""
+    for source, path, size in items:
+        target = into / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(source.resolve(), target)
+        except OSError as error:
+            if error.errno not in (errno.EXDEV, errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.EMLINK):
+                raise
+            _copy(source, target, size, progress, stopped)
+        else:
+            progress.done += size
+
+
+def _walk(root: Path, real_root: Path, files: tuple[str, ...]) -> Iterator[tuple[Path, str, int]]:
+    for parent, directories, names in os.walk(root):
+        directories.sort()
+        for name in sorted(names):
+            source = Path(parent, name)
+            path = source.relative_to(root).as_posix()
+            if reserved(path) or not wanted(path, files):
+                continue
+            if not source.resolve(strict=True).is_relative_to(real_root):
+                raise StorageError("HostilePath", f"the link {path!r} leads out of {root}.")
+            found = source.stat()
+            if not stat.S_ISREG(found.st_mode):
+                raise StorageError("HostilePath", f"{path!r} is neither a file nor a directory.")
+            yield source, safe_path(path), found.st_size
+
+
+def _copy(source: Path, target: Path, size: int, progress: Progress, stopped: Callable[[], bool]) -> None:
+    """Copy inside the kernel (a reflink where the file system knows them)."""
+    with source.open("rb") as reader, target.open("wb") as writer:
+        copied = 0
+        while not stopped():
+            try:
+                count = os.copy_file_range(reader.fileno(), writer.fileno(), _BLOCK)
+            except OSError as error:
+                if error.errno not in (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
+                    raise
+                shutil.copyfileobj(reader, writer, 1 << 20)
+                progress.done += size - copied
+                return
+            if not count:
+                break
+            copied += count
+            progress.done += count
+    if copied != size and not stopped():
+        raise StorageError("SourceChanged", f"{source} changed while it was copied.")

@@ -1,0 +1,238 @@
+"""What a storage URI holds: the list of objects that make up a model.
+
+A URI names a prefix (all objects below it, and nothing of a sibling that merely starts alike), or one
+object, which may be an archive.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import aiohttp
+import obstore
+from obstore.exceptions import BaseError, NotSupportedError
+
+from puller.storage.base import Limits, StorageError, safe_path
+from puller.storage.locate import Location, Store, explain, locate, web
+from puller.store import reserved
+
+_SUFFIXES = (
+    (".tar", "tar"),
+    (".tar.gz", "tar.gz"),
+    (".tgz", "tar.gz"),
+    (".tar.zst", "tar.zst"),
+    (".tzst", "tar.zst"),
+    (".zip", "zip"),
+)
+_TYPES = {
+    "application/x-tar": "tar",
+    "application/tar": "tar",
+    "application/gzip": "tar.gz",
+    "application/x-gzip": "tar.gz",
+    "application/x-gtar": "tar.gz",
+    "application/x-compressed-tar": "tar.gz",
+    "application/zstd": "tar.zst",
+    "application/zip": "zip",
+    "application/x-zip-compressed": "zip",
+}
+_NOT_ARCHIVES = (
+    ".gz",
+    ".zst",
+    ".pt",
+    ".pth",
+    ".npz",
+    ".keras",
+    ".mar",
+    ".jar",
+    ".whl",
+    ".nemo",
+    ".bin",
+    ".onnx",
+)
+"""Formats that are zip or gzip inside but are loaded whole, whatever content type a server guesses."""
+
+_HF_TIMEOUT = aiohttp.ClientTimeout(total=30)
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteObject:
+    """One object: `key` in its store, `path` below the model's directory, `size` in bytes."""
+
+    store: Store = field(compare=False, repr=False)
+    key: str
+    path: str
+    size: int
+    etag: str = ""
+    sha256: str = ""
+    ranges: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What is to be fetched. With `archive` set ("tar", "tar.gz", "tar.zst", "zip") there is one object."""
+
+    objects: tuple[RemoteObject, ...]
+    archive: str = ""
+
+    @property
+    def size(self) -> int:
+        return sum(item.size for item in self.objects)
+
+
+async def resolve(uri: str, files: tuple[str, ...], env: Mapping[str, str], limits: Limits) -> Source:
+    """List what `uri` holds, narrowed to the globs in `files`. Raises StorageError."""
+    try:
+        if uri.startswith("hf://"):
+            return _tree(await _hub(uri, env, limits), files)
+        location = locate(uri, env, limits)
+        if not location.listable:
+            return await _web_object(location)
+        if archive_kind(location.name):
+            return await _single(location) or _tree(await _listing(location, limits), files)
+        objects = await _listing(location, limits)
+        if objects:
+            return _tree(objects, files)
+        single = await _single(location)
+    except (BaseError, OSError, ValueError, aiohttp.ClientError) as error:
+        raise explain(error) from None
+    if single is None:
+        raise StorageError("NotFound", f"neither an object nor a prefix is there: {uri}")
+    return single
+
+
+def archive_kind(name: str, content_type: str = "") -> str:
+    """ "tar", "tar.gz", "tar.zst" or "zip", by the suffix, else by the content type; "" for no archive."""
+    lower = name.lower()
+    for suffix, kind in _SUFFIXES:
+        if lower.endswith(suffix):
+            return kind
+    return "" if lower.endswith(_NOT_ARCHIVES) else _TYPES.get(content_type.split(";")[0].strip().lower(), "")
+
+
+def wanted(path: str, files: tuple[str, ...]) -> bool:
+    """Whether the globs pick this path. As in a shell, but `*` crosses `/`; no globs pick everything."""
+    return not files or any(fnmatchcase(path, glob) for glob in files)
+
+
+def _tree(objects: Iterable[RemoteObject], files: tuple[str, ...]) -> Source:
+    """The objects of a prefix, without directory placeholders and our own kind of notes."""
+    found = list(objects)
+    parents = {parent for item in found for parent in _parents(item.path)}
+    kept: list[RemoteObject] = []
+    for item in found:
+        if item.path in parents:
+            if item.size:
+                raise StorageError("HostilePath", f"{item.path!r} is both an object and a prefix of others.")
+        elif wanted(item.path, files) and not reserved(item.path):
+            kept.append(item)
+    if not kept:
+        raise StorageError(
+            "NotFound", "no object is picked by the globs in `files`." if files else "there are no objects."
+        )
+    return Source(tuple(kept))
+
+
+def _parents(path: str) -> Iterable[str]:
+    while "/" in path:
+        path = path.rsplit("/", 1)[0]
+        yield path
+
+
+async def _listing(location: Location, limits: Limits) -> list[RemoteObject]:
+    """All objects below the key. The closing slash keeps `m1` from pulling `m10/…`."""
+    prefix = f"{location.key}/" if location.key else ""
+    objects: list[RemoteObject] = []
+    async for batch in obstore.list(location.store, prefix or None, chunk_size=1000):
+        for meta in batch:
+            path = str(meta["path"]).removeprefix(prefix)
+            if path == location.key and meta["size"] == 0:
+                continue  # the placeholder of the prefix itself
+            objects.append(
+                RemoteObject(
+                    location.store, meta["path"], safe_path(path), meta["size"], meta.get("e_tag") or ""
+                )
+            )
+        if len(objects) > limits.max_entries:
+            raise StorageError(
+                "TooManyObjects", f"more than {limits.max_entries} objects are below {prefix!r}."
+            )
+    return objects
+
+
+async def _single(location: Location) -> Source | None:
+    """The object of exactly that key, if there is one."""
+    if not location.key:
+        return None
+    try:
+        meta = await obstore.head_async(location.store, location.key)
+    except FileNotFoundError:
+        return None
+    item = RemoteObject(
+        location.store, location.key, safe_path(location.name), meta["size"], meta.get("e_tag") or ""
+    )
+    return Source((item,), archive_kind(location.name))
+
+
+async def _web_object(location: Location) -> Source:
+    """The object of a plain URL. Asked for by GET: a URL signed for GET answers no HEAD."""
+    ranges = True
+    try:
+        result = await obstore.get_async(location.store, location.key, options={"range": (0, 1)})
+    except NotSupportedError:
+        ranges = False
+        result = await obstore.get_async(location.store, location.key)
+    except BaseError as error:
+        if "416" not in str(error):
+            raise
+        result = await obstore.get_async(location.store, location.key)  # an empty object has no first byte
+    etag = result.meta.get("e_tag") or ""
+    kind = archive_kind(location.name, str(result.attributes.get("Content-Type", "")))
+    path = safe_path(location.name)
+    return Source(
+        (RemoteObject(location.store, location.key, path, result.meta["size"], etag, ranges=ranges),), kind
+    )
+
+
+async def _hub(uri: str, env: Mapping[str, str], limits: Limits) -> list[RemoteObject]:
+    """The files of a Hugging Face repository at one commit, with the digests the hub keeps of large ones."""
+    endpoint = (env.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
+    token = env.get("HF_TOKEN") or env.get("HUGGING_FACE_HUB_TOKEN") or ""
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    parts = urlsplit(uri)
+    model, _, revision = parts.path.strip("/").partition(":")
+    repository = f"{parts.netloc}/{model}"
+    url = f"{endpoint}/api/models/{repository}/revision/{quote(revision or 'main', safe='')}?blobs=true"
+    async with (
+        aiohttp.ClientSession(timeout=_HF_TIMEOUT, headers=headers, trust_env=True) as session,
+        session.get(url) as response,
+    ):
+        if response.status in (401, 403):
+            raise StorageError("AccessDenied", f"the hub refuses HF_TOKEN for {repository}.")
+        if response.status == 404:
+            raise StorageError("NotFound", f"the hub has no {repository} at {revision or 'main'}.")
+        if response.status != 200:
+            raise StorageError("StorageUnavailable", f"the hub answers {response.status}.", passing=True)
+        info: Any = await response.json()
+    commit, siblings = info.get("sha"), info.get("siblings")
+    if not isinstance(commit, str) or not _COMMIT.fullmatch(commit) or not isinstance(siblings, list):
+        raise StorageError("StorageUnavailable", "the hub's answer names no commit or no files.")
+    base = urlsplit(f"{endpoint}/{repository}/resolve/{commit}")
+    store = web(base, tuple(headers.items()), limits)
+    if not all(isinstance(item, dict) and isinstance(item.get("size"), int) for item in siblings):
+        raise StorageError("StorageUnavailable", "the hub's answer names no size of a file.")
+    return [
+        RemoteObject(
+            store,
+            item["rfilename"],
+            safe_path(item["rfilename"]),
+            int(item["size"]),
+            sha256=str((item.get("lfs") or {}).get("sha256", "")),
+        )
+        for item in siblings
+    ]

@@ -1,0 +1,305 @@
+"""Models on disk: `<root>/<name>/` is complete and marked, or it is not there.
+
+Law: a tree gets its final name by one rename, after its bytes and its marker are on stable storage.
+Everything unfinished lives below `<root>/.puller/`, on the same file system, and is swept at the next
+start. All calls block; the reconciler runs them in threads, never two at once for one model.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import json
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from puller.spec import ModelSpec, RefusedError, from_json, valid_name
+
+WORK = ".puller"
+MARKER = "SUCCESS."
+LOADED = ".loaded"
+LOADING = ".loading"
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+_MAX_MARKER = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A complete model on disk: the spec in its marker, its size in bytes, and whether the model server
+    took exactly this tree (so that a restart of the puller need not load it again), or was being told to
+    when the puller ended."""
+
+    spec: ModelSpec
+    size: int
+    loaded: bool
+    loading: bool = False
+
+
+class StoreBusyError(RuntimeError):
+    """Another puller holds this model directory."""
+
+
+def reserved(path: str) -> bool:
+    """Whether a file of a model (relative path) would pass for one of our own notes."""
+    return path.startswith(MARKER) or path in (LOADED, LOADING)
+
+
+class ModelStore:
+    """The model directory. `open()` first; it may be tried again after an OSError."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._work = root / WORK
+        self._lock: int | None = None
+
+    def open(self) -> None:
+        """Create what is missing, take the lock, sweep what an earlier run left unfinished.
+
+        Raises OSError for a directory that cannot be used, StoreBusyError while another puller has it.
+        """
+        self.root.mkdir(parents=True, exist_ok=True)
+        self._work.mkdir(exist_ok=True)
+        if self._lock is None:
+            self._lock = _locked(self._work / "lock")
+        self.sweep()
+
+    def sweep(self) -> None:
+        """Remove everything unfinished. Nothing may be in flight. Nothing to do before `open`."""
+        if self._lock is not None:
+            for part in ("new", "old"):
+                remove_tree(self._work / part)
+                (self._work / part).mkdir()
+
+    def close(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def audit(self) -> dict[str, Stored]:
+        """The complete models, by name. Directories under a model's name that are not complete are
+        removed; whatever else lies here (`lost+found`, say) is left alone."""
+        complete: dict[str, Stored] = {}
+        with os.scandir(self.root) as entries:
+            directories = [
+                entry.name
+                for entry in entries
+                if valid_name(entry.name) and (entry.is_symlink() or entry.is_dir(follow_symlinks=False))
+            ]
+        for name in directories:
+            stored = self.read(name)
+            if stored is None:
+                self.remove(name)
+            else:
+                complete[name] = stored
+        return complete
+
+    def read(self, name: str) -> Stored | None:
+        """The complete model of that name, or None."""
+        directory = self.root / name
+        if directory.is_symlink():
+            return None
+        try:
+            with os.scandir(directory) as entries:
+                names = [entry.name for entry in entries]
+        except OSError:
+            return None
+        marked = [
+            found
+            for marker in names
+            if marker.startswith(MARKER)
+            if (found := _marker(name, directory / marker))
+        ]
+        if len(marked) != 1:
+            return None
+        spec, size = marked[0]
+        size = tree_size(directory) if size is None else size
+        return Stored(spec, size, LOADED in names, LOADING in names)
+
+    def staging(self, name: str) -> Path:
+        """An empty directory, on the same file system, in which to build a model."""
+        directory = self._work / "new" / name
+        remove_tree(directory)
+        directory.mkdir()
+        return directory
+
+    def discard(self, name: str) -> None:
+        """Drop what was staged."""
+        remove_tree(self._work / "new" / name)
+
+    def install(self, spec: ModelSpec, tree: Path) -> Stored:
+        """Make a staged tree the model of that name, in one step, replacing the one that is there."""
+        size = sync_tree(tree)
+        _write_marker(tree / f"{MARKER}{spec.digest}", spec.to_json() | {"bytes": size})
+        sync(tree)
+        final = self.root / spec.name
+        replaced = self._grave() if os.path.lexists(final) else None
+        if replaced is None:
+            tree.rename(final)
+        else:
+            _replace(tree, final, replaced)
+        sync(self.root)
+        if replaced is not None:
+            _bury(replaced)
+        return Stored(spec, size, loaded=False)
+
+    def remove(self, name: str) -> None:
+        """Delete a model: gone under its name at once, its bytes a moment later."""
+        final = self.root / name
+        if os.path.lexists(final):
+            grave = self._grave()
+            final.rename(grave)
+            sync(self.root)
+            _bury(grave)
+
+    def note_loaded(self, name: str) -> None:
+        """Keep in mind, across restarts, that the model server took this tree."""
+        (self.root / name / LOADING).rename(self.root / name / LOADED)
+
+    def note_loading(self, name: str, loading: bool) -> None:
+        """Keep in mind, across restarts, that a load of this tree is (or is no longer) under way."""
+        note = self.root / name / LOADING
+        if loading:
+            note.touch()
+        else:
+            note.unlink(missing_ok=True)
+
+    def _grave(self) -> Path:
+        """A free name, inside a directory of its own, to move a doomed tree to."""
+        return Path(tempfile.mkdtemp(dir=self._work / "old")) / "tree"
+
+
+def tree_size(directory: Path) -> int:
+    """Bytes in the regular files below."""
+    return sum(entry.stat(follow_symlinks=False).st_size for entry in _files(directory))
+
+
+def sync_tree(directory: Path) -> int:
+    """Flush every file and directory below (and this one) to stable storage; their size in bytes."""
+    size = 0
+    for parent, _, names in os.walk(directory):
+        for name in names:
+            path = Path(parent, name)
+            if not path.is_symlink():
+                size += sync(path)
+        sync(Path(parent))
+    return size
+
+
+def sync(path: Path) -> int:
+    """Flush one file or directory; its size in bytes."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+        return os.fstat(descriptor).st_size
+    finally:
+        os.close(descriptor)
+
+
+def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
+    """Replace a file's content; a reader sees the old or the new, never a part."""
+    scratch = path.with_name(f".{path.name}.new")
+    with scratch.open("wb") as file:
+        file.write(data)
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
+    scratch.replace(path)
+
+
+def _replace(tree: Path, final: Path, replaced: Path) -> None:
+    """`tree` becomes `final`, what was there becomes `replaced`: atomically where the file system can,
+    else by two renames, between which the model is absent (but never partial)."""
+    try:
+        _exchange(tree, final)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM):
+            raise
+        final.rename(replaced)
+        tree.rename(final)
+    else:
+        tree.rename(replaced)
+
+
+def _bury(grave: Path) -> None:
+    """Free the space of a doomed tree; what cannot be deleted now is swept at the next start."""
+    with suppress(OSError):
+        remove_tree(grave.parent)
+
+
+def _files(directory: Path) -> Iterator[os.DirEntry[str]]:
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                yield from _files(Path(entry.path))
+            elif entry.is_file(follow_symlinks=False):
+                yield entry
+
+
+def _marker(name: str, path: Path) -> tuple[ModelSpec, int | None] | None:
+    """(spec, size if we wrote it) of a sound marker, ours or KServe's; None for an empty or broken one."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with open(descriptor, "rb") as file:  # noqa: PTH123  (a descriptor, not a path)
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                return None
+            raw = json.loads(file.read(_MAX_MARKER))
+        size = raw.get("bytes") if isinstance(raw, dict) else None
+        return from_json(name, raw), size if isinstance(size, int) and size >= 0 else None
+    except (OSError, ValueError, RecursionError, RefusedError):
+        return None
+
+
+def _write_marker(path: Path, content: dict[str, object]) -> None:
+    with path.open("x") as file:
+        json.dump(content, file)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _exchange(one: Path, other: Path) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(libc, "renameat2"):
+        raise OSError(errno.ENOSYS, "renameat2 is not available")
+    done = libc.renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE)
+    if done != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), str(one))
+
+
+def _locked(path: Path) -> int:
+    """An open, locked file. The kernel drops the lock with the process, however that ends."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise StoreBusyError(f"another puller is using {path.parent.parent}") from None
+    except OSError:
+        pass  # a file system without locks: kubelet starts one puller at a time all the same
+    return descriptor
+
+
+def remove_tree(path: Path) -> None:
+    """Delete a file, a link or a tree; directories that an archive made unwritable included."""
+    if path.is_symlink() or path.is_file():
+        path.unlink()
+        return
+    with suppress(FileNotFoundError):
+        try:
+            shutil.rmtree(path)
+        except PermissionError:
+            path.chmod(0o700)
+            for parent, directories, _ in os.walk(path):
+                for directory in (Path(parent, name) for name in directories):
+                    if not directory.is_symlink():
+                        directory.chmod(0o700)
+            shutil.rmtree(path)

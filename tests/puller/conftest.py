@@ -1,0 +1,177 @@
+"""A pod in miniature: a ConfigMap volume, a model directory, a store, a model server, and the puller."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import shutil
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from puller.cli import server_of
+from puller.options import Options
+from puller.plan import State, state
+from puller.reconcile import Reconciler
+from puller.servers.base import Timeouts
+from puller.storage.base import DiskBudget, Limits
+from puller.storage.fetch import Storage
+from tests.puller.fakes import BUCKET, ConfigVolume, FakeServer, FaultStore, tree_bytes, until
+
+
+@dataclass
+class World:
+    """Everything around one puller. `start` and `stop` may be called again and again."""
+
+    store: FaultStore
+    server: FakeServer
+    config: ConfigVolume
+    options: Options
+    puller: Reconciler | None = None
+    _task: asyncio.Task[None] | None = None
+
+    @property
+    def model_dir(self) -> Path:
+        return self.options.model_dir
+
+    @property
+    def env(self) -> dict[str, str]:
+        return self.store.env
+
+    def put(self, name: str, content: bytes | str, file: str = "model.bin") -> str:
+        """An object below the prefix `name`; the URI of that prefix."""
+        self.store.objects[f"{name}/{file}"] = content.encode() if isinstance(content, str) else content
+        return f"s3://{BUCKET}/{name}"
+
+    def set(self, **changes: Any) -> None:
+        self.options = dataclasses.replace(self.options, **changes)
+
+    def start(self) -> Reconciler:
+        options = self.options
+        budget = DiskBudget(options.model_dir, options.max_disk)
+        connections = asyncio.Semaphore(options.limits.connections)
+        storage = Storage(self.env, options.limits, budget, options.claims_dir, connections)
+        self.puller = Reconciler(options, server_of(options), storage)
+        self._task = asyncio.create_task(self.puller.run())
+        return self.puller
+
+    async def stop(self) -> None:
+        if self.puller is not None and self._task is not None:
+            self.puller.stop()
+            await asyncio.wait_for(self._task, 10)
+            await self.puller.actions.server.close()
+        self.puller = self._task = None
+
+    async def kill(self) -> None:
+        """End as a crash would, as far as that can be had in one process: nothing is tidied up."""
+        assert self.puller is not None
+        assert self._task is not None
+
+        async def nothing() -> None:
+            """Instead of winding down."""
+
+        self.puller._wind_down = nothing  # type: ignore[method-assign]
+        tasks = [self._task, *self.puller._tasks.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self.puller._store.close()
+        await self.puller.actions.server.close()
+        self.puller = self._task = None
+
+    def on_disk(self, name: str) -> bytes | None:
+        """The content of a model that is complete (marked), else None."""
+        directory = self.model_dir / name
+        return tree_bytes(directory) if any(directory.glob("SUCCESS.*")) else None
+
+    def states(self) -> dict[str, State]:
+        assert self.puller is not None
+        now = asyncio.get_running_loop().time()
+        return {name: state(model, now) for name, model in self.puller.models.items()}
+
+    def entry(self, name: str) -> dict[str, Any]:
+        """The model's entry in /v1/models."""
+        assert self.puller is not None
+        document = self.puller.status.document(self.puller.models, self.puller.actions.fetches)
+        return next((entry for entry in document["models"] if entry["name"] == name), {})
+
+    def wants(self, name: str) -> str:
+        """The URI the puller knows to be wanted; empty where none is."""
+        model = self.puller.models.get(name) if self.puller is not None else None
+        return model.wanted.storage_uri if model is not None and model.wanted is not None else ""
+
+    def ready(self) -> bool:
+        assert self.puller is not None
+        return self.puller.status.ready(self.puller.models)[0]
+
+    async def serves(self, expected: dict[str, bytes | str], seconds: float = 20.0) -> None:
+        """Wait until the server serves exactly this, and the disk holds exactly this."""
+        wanted = {name: text.encode() if isinstance(text, str) else text for name, text in expected.items()}
+
+        def settled() -> bool:
+            return (
+                self.puller is not None
+                and self.server.serving == wanted
+                and {name: self.on_disk(name) for name in self.directories()} == wanted
+                and set(self.puller.models) == set(wanted)
+                and all(found is State.LOADED for found in self.states().values())
+            )
+
+        try:
+            await until(settled, seconds)
+        except AssertionError:
+            raise AssertionError(
+                f"wanted {wanted}; serving {self.server.serving}; {self.directories()}; {self.states()}"
+            ) from None
+
+    def directories(self) -> list[str]:
+        return sorted(path.name for path in self.model_dir.iterdir() if not path.name.startswith("."))
+
+    def leftovers(self) -> list[str]:
+        """What lies in the working directory and should not, once all is settled."""
+        work = self.model_dir / ".puller"
+        return sorted(str(path.relative_to(work)) for part in ("new/*", "old/*") for path in work.glob(part))
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    model_dir = tmp_path / "models"
+    store = FaultStore()
+    server = FakeServer(model_dir=model_dir)
+    await store.start()
+    await server.start()
+    options = Options(
+        config_dir=tmp_path / "configs",
+        model_dir=model_dir,
+        claims_dir=tmp_path / "claims",
+        server_url=server.url,
+        resync=2.0,
+        config_poll=1.0,
+        server_poll=0.1,
+        backoff_initial=0.05,
+        backoff_max=0.4,
+        grace=2.0,
+        timeouts=Timeouts(probe=0.5, load=5.0, unload=0.5),
+        limits=Limits(
+            part_size=1 << 20,
+            chunk_size=1 << 16,
+            stall_timeout=2.0,
+            trouble_timeout=0.5,
+            retry_initial=0.02,
+            retry_max=0.1,
+        ),
+    )
+    found = World(store, server, ConfigVolume(options.config_dir), options)
+    try:
+        yield found
+    finally:
+        for event in (store.gate, server.hung, server.hang_loads, server.hang_unloads):
+            if event is not None:
+                event.set()
+        await found.stop()
+        await server.stop()
+        await store.stop()
+        shutil.rmtree(model_dir, ignore_errors=True)

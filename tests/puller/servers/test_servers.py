@@ -1,0 +1,274 @@
+"""Each protocol against a server that speaks it, answer by answer."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from puller.servers.base import Health, ServerError, Timeouts
+from puller.servers.none import NoServer
+from puller.servers.tfserving import CONFIG_NAME, TfServing, render
+from puller.servers.v2 import TritonServer, V2Server
+from tests.puller.fakes import until
+
+QUICK = Timeouts(probe=0.3, load=0.5, unload=0.5)
+Answer = Callable[[web.Request], Any]
+
+
+class Scripted:
+    """Answers by method and path: a status, a (status, JSON) pair, a list of these in turn, or a function."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, Any] = {}
+        self.calls: list[str] = []
+        self.url = ""
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        call = f"{request.method} {request.path}"
+        self.calls.append(call)
+        answer = self.answers.get(call, 404)
+        if isinstance(answer, list):
+            answer = answer.pop(0) if len(answer) > 1 else answer[0]
+        if callable(answer):
+            answer = await answer(request)
+        status, body = answer if isinstance(answer, tuple) else (answer, {})
+        return web.json_response(body, status=status)
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Scripted]:
+    scripted = Scripted()
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", scripted.handle)
+    runner = web.AppRunner(app, shutdown_timeout=0.05)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    scripted.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    yield scripted
+    await runner.cleanup()
+
+
+@pytest.fixture
+async def v2(server: Scripted) -> AsyncIterator[V2Server]:
+    client = V2Server(server.url, QUICK)
+    yield client
+    await client.close()
+
+
+LOAD, UNLOAD, READY = (
+    "POST /v2/repository/models/m/load",
+    "POST /v2/repository/models/m/unload",
+    "GET /v2/models/m/ready",
+)
+
+
+async def hang(_: web.Request) -> int:
+    await asyncio.sleep(5)
+    return 200
+
+
+@pytest.mark.parametrize("status", [200, 404, 500, 503])
+async def test_any_answer_means_up(server: Scripted, v2: V2Server, status: int) -> None:
+    server.answers["GET /v2/health/live"] = status
+    assert await v2.health() is Health.UP
+
+
+async def test_silence_means_hung_and_a_closed_port_down(server: Scripted, v2: V2Server) -> None:
+    server.answers["GET /v2/health/live"] = hang
+    assert await v2.health() is Health.HUNG
+    closed = V2Server("http://127.0.0.1:1", QUICK)
+    assert await closed.health() is Health.DOWN
+    with pytest.raises(ServerError) as caught:
+        await closed.ready("m")
+    assert caught.value.reason == "ServerUnavailable"
+    await closed.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "ready"),
+    [
+        (200, True),
+        ((200, {"ready": True}), True),
+        ((200, {"ready": False}), False),
+        (404, False),
+        (503, False),
+    ],
+)
+async def test_what_counts_as_ready(server: Scripted, v2: V2Server, answer: Any, ready: bool) -> None:
+    server.answers[READY] = answer
+    assert await v2.ready("m") is ready
+
+
+async def test_a_load_is_over_when_the_model_is_ready(server: Scripted, v2: V2Server) -> None:
+    server.answers |= {LOAD: 200, READY: [404, 404, 200]}
+    await v2.load("m", was_ready=False)
+    assert server.calls == [LOAD, READY, READY, READY]
+
+
+async def test_a_load_that_never_gets_ready_fails(server: Scripted, v2: V2Server) -> None:
+    server.answers |= {LOAD: 200, READY: 404}
+    with pytest.raises(ServerError) as caught:
+        await v2.load("m", was_ready=False)
+    assert caught.value.reason == "NotReady"
+
+
+async def test_a_refused_load_fails_unless_the_model_got_ready_all_the_same(
+    server: Scripted, v2: V2Server
+) -> None:
+    server.answers |= {LOAD: (503, {"error": "out of memory"}), READY: 404}
+    with pytest.raises(ServerError, match="503: out of memory"):
+        await v2.load("m", was_ready=False)
+    server.answers[READY] = 200
+    await v2.load("m", was_ready=False)
+    with pytest.raises(ServerError, match="out of memory"):
+        await v2.load("m", was_ready=True)  # what is ready may be the version before
+
+
+async def test_a_load_that_hangs_is_given_up(server: Scripted, v2: V2Server) -> None:
+    server.answers[LOAD] = hang
+    with pytest.raises(ServerError) as caught:
+        await v2.load("m", was_ready=False)
+    assert caught.value.reason == "ServerTimeout"
+
+
+async def test_a_server_that_dies_during_a_load(server: Scripted, v2: V2Server) -> None:
+    async def die(request: web.Request) -> int:
+        assert request.transport is not None
+        request.transport.abort()
+        return 200
+
+    server.answers[LOAD] = die
+    with pytest.raises(ServerError) as caught:
+        await v2.load("m", was_ready=False)
+    assert caught.value.reason == "ServerLost"
+
+
+async def test_unloading(server: Scripted, v2: V2Server) -> None:
+    await v2.unload("m")  # 404: it is not there, which is what was wanted
+    server.answers |= {UNLOAD: 200, READY: [200, 404]}
+    await v2.unload("m")
+    server.answers |= {UNLOAD: 400, READY: 400}
+    await v2.unload("m")
+    server.answers |= {UNLOAD: (500, {"error": "busy"}), READY: 200}
+    with pytest.raises(ServerError, match="500: busy"):
+        await v2.unload("m")
+    server.answers |= {UNLOAD: 200, READY: 200}
+    with pytest.raises(ServerError, match="still ready"):
+        await v2.unload("m")
+
+
+async def test_triton_in_the_wrong_mode_gets_a_hint(server: Scripted) -> None:
+    triton = TritonServer(server.url, QUICK)
+    message = "explicit model load / unload is not allowed if polling is enabled"
+    server.answers |= {LOAD: (503, {"error": message}), READY: 404}
+    with pytest.raises(ServerError, match=re.escape("--model-control-mode=explicit")):
+        await triton.load("m", was_ready=False)
+    await triton.close()
+
+
+async def test_no_server_is_always_content() -> None:
+    none = NoServer()
+    assert await none.health() is Health.UP
+    assert await none.ready("m")
+    await none.load("m", was_ready=False)
+    await none.unload("m")
+    await none.declare(frozenset())
+    await none.close()
+
+
+class TensorFlowServing:
+    """Reads the config file as the real one does, and answers for what stands in it."""
+
+    def __init__(self, model_dir: Path) -> None:
+        self.file = model_dir / CONFIG_NAME
+        self.model_dir = model_dir
+        self.served: dict[str, str] = {}
+        self.history: list[list[str]] = []
+
+    def poll(self) -> None:
+        names = re.findall(r'name: "([^"]+)"', self.file.read_text()) if self.file.exists() else []
+        if not self.history or self.history[-1] != names:
+            self.history.append(names)
+        for name in self.served.keys() - set(names):
+            del self.served[name]
+        for name in names:  # a version that is served is not read again
+            self.served.setdefault(name, (self.model_dir / name / "1" / "saved_model.pb").read_text())
+
+    async def answer(self, request: web.Request) -> tuple[int, Any]:
+        self.poll()
+        name = request.path.rsplit("/", 1)[1]
+        if name not in self.served:
+            return 404, {"error": "no such model"}
+        return 200, {"model_version_status": [{"version": "1", "state": "AVAILABLE"}]}
+
+
+async def test_tensorflow_serving_is_told_the_whole_set(server: Scripted, tmp_path: Path) -> None:
+    serving = TensorFlowServing(tmp_path)
+    for name in "ab":
+        (tmp_path / name / "1").mkdir(parents=True)
+        (tmp_path / name / "1" / "saved_model.pb").write_text(f"{name} old")
+        server.answers[f"GET /v1/models/{name}"] = serving.answer
+    client = TfServing(server.url, QUICK, tmp_path, Path("/models"))
+    await client.declare(frozenset("ab"))
+    await client.load("a", was_ready=False)
+    await client.load("b", was_ready=False)
+    assert serving.served == {"a": "a old", "b": "b old"}
+    assert (tmp_path / CONFIG_NAME).read_text() == render(["a", "b"], Path("/models"))
+
+    (tmp_path / "a" / "1" / "saved_model.pb").write_text("a new")
+    await client.load("a", was_ready=True)
+    assert serving.served == {"a": "a new", "b": "b old"}, (
+        "the same version number is taken away and given back"
+    )
+    assert serving.history == [["a", "b"], ["b"], ["a", "b"]]
+
+    await client.unload("a")
+    assert serving.served == {"b": "b old"}
+    assert not await client.ready("a")
+    await client.close()
+
+
+async def test_tensorflow_serving_needs_a_version_directory(server: Scripted, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    client = TfServing(server.url, QUICK, tmp_path, tmp_path)
+    with pytest.raises(ServerError) as caught:
+        await client.load("a", was_ready=False)
+    assert caught.value.reason == "NoVersion"
+    await client.close()
+
+
+def test_the_config_file_is_text_protobuf() -> None:
+    assert render([], Path("/m")) == "model_config_list {\n}\n"
+    assert render(["a"], Path('/m "ü\\')) == (
+        'model_config_list {\n  config {\n    name: "a"\n    base_path: "/m \\042\\303\\274\\134/a"\n'
+        '    model_platform: "tensorflow"\n  }\n}\n'
+    )
+
+
+async def test_the_config_file_is_replaced_in_one_step(server: Scripted, tmp_path: Path) -> None:
+    """A reader that opens it again and again never sees a part of it."""
+    client = TfServing(server.url, QUICK, tmp_path, tmp_path)
+    sets = [frozenset(f"model-{index}" for index in range(count)) for count in (0, 50, 200)]
+    whole = {render(sorted(names), tmp_path) for names in sets}
+    seen: set[str] = set()
+    done = asyncio.Event()
+
+    def read() -> None:
+        while not done.is_set():
+            if (tmp_path / CONFIG_NAME).exists():
+                seen.add((tmp_path / CONFIG_NAME).read_text())
+
+    reader = asyncio.create_task(asyncio.to_thread(read))
+    for index in range(60):
+        await client.declare(sets[index % 3])
+    await until(lambda: len(seen) > 1)
+    done.set()
+    await reader
+    assert seen <= whole
+    await client.close()

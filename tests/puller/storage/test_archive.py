@@ -1,0 +1,297 @@
+"""Archives: what is unpacked, and what is refused before it can do harm."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import stat
+import tarfile
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, cast
+
+import pytest
+import zstandard
+
+from puller.storage.archive import Unpacker
+from puller.storage.base import Limits, StorageError
+
+LIMITS = Limits()
+
+
+def entry(name: str, kind: bytes = tarfile.REGTYPE, link: str = "", mode: int = 0o644) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname, info.mode = kind, link, mode
+    return info
+
+
+def tarred(*entries: tuple[tarfile.TarInfo, bytes], form: int = tarfile.PAX_FORMAT) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=form) as archive:
+        for info, content in entries:
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    return out.getvalue()
+
+
+def unpacker(
+    into: Path, limits: Limits = LIMITS, files: tuple[str, ...] = (), consumed: int = 1 << 40
+) -> Unpacker:
+    into.mkdir(exist_ok=True)
+    return Unpacker(into, files, limits, lambda: consumed, lambda size: None)
+
+
+def untar(into: Path, data: bytes, kind: str = "tar", **more: object) -> dict[str, bytes]:
+    unpacker(into, **more).tar(io.BytesIO(data), kind)  # type: ignore[arg-type]
+    return tree(into)
+
+
+def tree(into: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(into)): path.read_bytes() for path in into.rglob("*") if path.is_file()}
+
+
+PLAIN = (
+    (entry("./"), b""),
+    (entry("sub", tarfile.DIRTYPE), b""),
+    (entry("./sub/model.bin"), b"weights"),
+    (entry("run.sh", mode=0o4755), b"#!"),
+    (entry("SUCCESS.fake"), b"{}"),
+    (entry(".loaded"), b""),
+)
+PLAIN[0][0].type = tarfile.DIRTYPE
+CONTENT = {"sub/model.bin": b"weights", "run.sh": b"#!"}
+
+
+@pytest.mark.parametrize("form", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT])
+@pytest.mark.parametrize(
+    ("kind", "compress"),
+    [("tar", bytes), ("tar.gz", gzip.compress), ("tar.zst", zstandard.ZstdCompressor().compress)],
+)
+def test_a_tree_comes_out_without_anything_that_passes_for_our_notes(
+    tmp_path: Path, form: int, kind: str, compress: Callable[[bytes], bytes]
+) -> None:
+    assert untar(tmp_path / "m", compress(tarred(*PLAIN, form=form)), kind) == CONTENT
+    assert stat.S_IMODE((tmp_path / "m" / "run.sh").stat().st_mode) == 0o755
+    assert stat.S_IMODE((tmp_path / "m" / "sub" / "model.bin").stat().st_mode) == 0o644
+
+
+def test_gzip_members_and_zstd_frames_may_follow_each_other(tmp_path: Path) -> None:
+    data = tarred(*PLAIN)
+    compress = zstandard.ZstdCompressor().compress
+    assert untar(tmp_path / "a", gzip.compress(data[:700]) + gzip.compress(data[700:]), "tar.gz") == CONTENT
+    assert untar(tmp_path / "b", compress(data[:700]) + compress(data[700:]), "tar.zst") == CONTENT
+
+
+def test_a_long_name_is_kept(tmp_path: Path) -> None:
+    name = "/".join(["d" * 100] * 5) + "/f"
+    for index, form in enumerate((tarfile.PAX_FORMAT, tarfile.GNU_FORMAT)):
+        assert untar(tmp_path / str(index), tarred((entry(name), b"x"), form=form)) == {name: b"x"}
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        entry("/etc/passwd"),
+        entry("../evil"),
+        entry("a/../../evil"),
+        entry("a\x01b"),
+        entry("x" * 300),
+        entry("evil", tarfile.SYMTYPE, "/etc/passwd"),
+        entry("evil", tarfile.SYMTYPE, "../../evil"),
+        entry("a/evil", tarfile.SYMTYPE, "../.."),
+        entry("evil", tarfile.SYMTYPE, ""),
+        entry("evil", tarfile.SYMTYPE, "evil"),
+        entry("evil", tarfile.LNKTYPE, "/etc/passwd"),
+        entry("evil", tarfile.LNKTYPE, "../outside"),
+        entry("evil", tarfile.LNKTYPE, "not-there"),
+        entry("evil", tarfile.CHRTYPE),
+        entry("evil", tarfile.BLKTYPE),
+        entry("evil", tarfile.FIFOTYPE),
+    ],
+    ids=lambda info: f"{info.name[:12]!r}-{info.type.decode()}-{info.linkname}",
+)
+def test_an_entry_that_leads_outside_or_is_no_file_is_refused(tmp_path: Path, bad: tarfile.TarInfo) -> None:
+    (tmp_path / "outside").write_text("untouched")
+    with pytest.raises(StorageError) as caught:
+        untar(tmp_path / "m", tarred((entry("good"), b"x"), (bad, b"")))
+    assert caught.value.reason in ("HostileArchive", "HostilePath")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m", "outside"]
+
+
+def test_a_file_cannot_be_written_through_a_link(tmp_path: Path) -> None:
+    for name in ("door", "door/evil"):
+        with pytest.raises(StorageError, match="door"):
+            untar(
+                tmp_path / "m",
+                tarred(
+                    (entry("door", tarfile.SYMTYPE, "sub"), b""),
+                    (entry("sub/x"), b""),
+                    (entry("door/evil"), b""),
+                ),
+            )
+        assert not (tmp_path / "m" / "sub" / "evil").exists(), name
+
+
+def test_a_link_below_a_link_is_refused(tmp_path: Path) -> None:
+    chain = (entry("a", tarfile.SYMTYPE, "."), b""), (entry("a/b", tarfile.SYMTYPE, ".."), b"")
+    with pytest.raises(StorageError, match="something else"):
+        untar(tmp_path / "m", tarred((entry("x"), b""), *chain))
+
+
+def test_a_chain_of_links_that_ends_outside_is_refused(tmp_path: Path) -> None:
+    chain = (
+        (entry("d/up", tarfile.SYMTYPE, ".."), b""),
+        (entry("evil", tarfile.SYMTYPE, "d/up/../outside"), b""),
+    )
+    with pytest.raises(StorageError) as caught:
+        untar(tmp_path / "m", tarred((entry("x"), b""), *chain))
+    assert caught.value.reason == "HostileArchive"
+
+
+def test_links_inside_the_tree_are_kept(tmp_path: Path) -> None:
+    found = untar(
+        tmp_path / "m",
+        tarred(
+            (entry("snapshots/model.bin", tarfile.SYMTYPE, "../blobs/1"), b""),
+            (entry("blobs/1"), b"weights"),
+            (entry("copy"), b"c"),
+            (entry("hard", tarfile.LNKTYPE, "blobs/1"), b""),
+        ),
+    )
+    assert found["snapshots/model.bin"] == found["hard"] == b"weights"
+    assert (tmp_path / "m" / "snapshots" / "model.bin").is_symlink()
+
+
+def test_globs_narrow_an_archive(tmp_path: Path) -> None:
+    data = tarred((entry("a.json"), b"a"), (entry("w/b.bin"), b"b"), (entry("w/c.txt"), b"c"))
+    assert untar(tmp_path / "m", data, files=("*.json", "w/*.bin")) == {"a.json": b"a", "w/b.bin": b"b"}
+
+
+def test_a_later_entry_of_the_same_name_wins(tmp_path: Path) -> None:
+    assert untar(tmp_path / "m", tarred((entry("a"), b"old"), (entry("a"), b"new"))) == {"a": b"new"}
+
+
+@pytest.mark.parametrize("kind", ["tar", "tar.gz", "tar.zst"])
+def test_a_broken_archive_is_refused(tmp_path: Path, kind: str) -> None:
+    data = tarred((entry("a"), os.urandom(100_000)))
+    compress = {"tar": bytes, "tar.gz": gzip.compress, "tar.zst": zstandard.ZstdCompressor().compress}[kind]
+    for index, broken in enumerate((compress(data)[:50_000], os.urandom(5000), b"")):  # type: ignore[operator]
+        with pytest.raises(StorageError) as caught:
+            untar(tmp_path / str(index), broken, kind)
+        assert caught.value.reason == "BadArchive"
+
+
+def test_a_bomb_is_stopped_by_its_ratio(tmp_path: Path) -> None:
+    limits = replace(LIMITS, free_expansion=1 << 20)
+    data = gzip.compress(tarred((entry("zeros"), bytes(8 << 20))))
+    with pytest.raises(StorageError) as caught:
+        untar(tmp_path / "m", data, "tar.gz", limits=limits, consumed=len(data))
+    assert caught.value.reason == "ArchiveBomb"
+    assert sum(path.stat().st_size for path in (tmp_path / "m").iterdir()) <= 3 << 20
+
+
+def test_a_small_archive_of_zeros_is_no_bomb(tmp_path: Path) -> None:
+    data = gzip.compress(tarred((entry("zeros"), bytes(8 << 20))))
+    assert untar(tmp_path / "m", data, "tar.gz", consumed=len(data)) == {"zeros": bytes(8 << 20)}
+
+
+def test_too_many_entries_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="more than 10 entries"):
+        untar(
+            tmp_path / "m",
+            tarred(*((entry(str(i)), b"") for i in range(11))),
+            limits=replace(LIMITS, max_entries=10),
+        )
+
+
+def test_an_extended_header_cannot_fill_the_memory(tmp_path: Path) -> None:
+    header = entry("x", tarfile.XHDTYPE)
+    header.size = 4 << 30
+    with pytest.raises(StorageError, match=r"extended header claims 4\.0 GiB"):
+        untar(tmp_path / "m", header.tobuf() + bytes(10_000))
+
+
+def test_the_disk_budget_is_asked_as_an_archive_grows(tmp_path: Path) -> None:
+    (tmp_path / "m").mkdir()
+    claims: list[int] = []
+
+    def claim(size: int) -> None:
+        claims.append(size)
+        if size > 100 << 20:
+            raise StorageError("OverMaxDisk", "no more")
+
+    big = entry("big")
+    big.size = 1 << 40
+    endless = cast(IO[bytes], _Endless(big.tobuf()))
+    with pytest.raises(StorageError, match="no more"):
+        Unpacker(tmp_path / "m", (), LIMITS, lambda: 1 << 40, claim).tar(endless, "tar")
+    assert len(claims) == 2
+
+
+class _Endless(io.RawIOBase):
+    """A header, then zeros for ever."""
+
+    def __init__(self, head: bytes) -> None:
+        self._head = head
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: bytearray) -> int:  # type: ignore[override]
+        block = (self._head + bytes(len(buffer)))[: len(buffer)]
+        self._head = self._head[len(buffer) :]
+        buffer[:] = block
+        return len(buffer)
+
+
+def zipped(path: Path, *entries: tuple[str, bytes, int]) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content, mode in entries:
+            info = zipfile.ZipInfo(name)
+            info.external_attr = mode << 16
+            info.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(info, content)
+    return path
+
+
+def test_a_zip_comes_out(tmp_path: Path) -> None:
+    path = zipped(
+        tmp_path / "a.zip",
+        ("sub/", b"", stat.S_IFDIR | 0o755),
+        ("sub/model.bin", b"weights", stat.S_IFREG | 0o600),
+        ("link", b"sub/model.bin", stat.S_IFLNK | 0o777),
+        ("plain", b"p", 0),
+    )
+    unpacker(tmp_path / "m").zip(path)
+    assert tree(tmp_path / "m") == {"sub/model.bin": b"weights", "link": b"weights", "plain": b"p"}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "mode"),
+    [
+        ("../evil", b"", 0),
+        ("/evil", b"", 0),
+        ("evil", b"/etc/passwd", stat.S_IFLNK | 0o777),
+        ("evil", b"../..", stat.S_IFLNK | 0o777),
+        ("evil", b"", stat.S_IFIFO),
+    ],
+)
+def test_a_hostile_zip_is_refused(tmp_path: Path, name: str, content: bytes, mode: int) -> None:
+    with pytest.raises(StorageError) as caught:
+        unpacker(tmp_path / "m").zip(zipped(tmp_path / "a.zip", (name, content, mode)))
+    assert caught.value.reason in ("HostileArchive", "HostilePath")
+
+
+def test_a_zip_bomb_is_stopped_and_a_broken_zip_refused(tmp_path: Path) -> None:
+    path = zipped(tmp_path / "a.zip", ("zeros", bytes(8 << 20), 0))
+    limits = replace(LIMITS, free_expansion=1 << 20)
+    with pytest.raises(StorageError) as caught:
+        unpacker(tmp_path / "m", limits, consumed=path.stat().st_size).zip(path)
+    assert caught.value.reason == "ArchiveBomb"
+    path.write_bytes(path.read_bytes()[:-30])
+    with pytest.raises(StorageError) as caught:
+        unpacker(tmp_path / "n").zip(path)
+    assert caught.value.reason == "BadArchive"

@@ -1,0 +1,361 @@
+"""From a URI to a verified tree: every scheme that can be had on the loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import hashlib
+import io
+import os
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from puller.spec import ModelSpec
+from puller.storage.base import DiskBudget, Limits, StorageError, safe_path
+from puller.storage.fetch import Fetch, Storage
+from puller.storage.source import archive_kind, wanted
+from puller.storage.transfer import listing_sha256
+from tests.puller.fakes import FaultStore
+
+MB = 1 << 20
+Run = Callable[[], Awaitable[dict[str, bytes]]]
+LIMITS = Limits(part_size=MB, chunk_size=1 << 16, retry_initial=0.01, retry_max=0.05, trouble_timeout=0.5)
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[FaultStore]:
+    found = FaultStore()
+    await found.start()
+    yield found
+    await found.stop()
+
+
+async def fetch(
+    store: FaultStore, tmp_path: Path, uri: str, *, max_disk: int = 0, **spec: Any
+) -> dict[str, bytes]:
+    run = await prepared(store, tmp_path, uri, max_disk=max_disk, **spec)
+    return await run()
+
+
+async def prepared(store: FaultStore, tmp_path: Path, uri: str, *, max_disk: int = 0, **spec: Any) -> Run:
+    """A function that runs (and may run again) one fetch, and returns its files."""
+    staging = Path(tempfile.mkdtemp(dir=tmp_path))
+    connections = asyncio.Semaphore(4)
+    storage = Storage(store.env, LIMITS, DiskBudget(tmp_path, max_disk), tmp_path / "claims", connections)
+    one = Fetch(ModelSpec("m", uri, **spec), staging, storage)
+
+    async def run() -> dict[str, bytes]:
+        tree = await one.run()
+        return {str(path.relative_to(tree)): path.read_bytes() for path in tree.rglob("*") if path.is_file()}
+
+    return run
+
+
+def tarred(files: dict[str, bytes]) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    return out.getvalue()
+
+
+def zipped(files: dict[str, bytes]) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return out.getvalue()
+
+
+FILES = {"model.bin": os.urandom(3 * MB + 17), "sub/config.json": b"{}", "empty": b""}
+
+
+async def test_a_prefix_comes_whole_over_several_pages(store: FaultStore, tmp_path: Path) -> None:
+    store.page = 2
+    store.objects = {f"deep/m/{name}": content for name, content in FILES.items()} | {"deep/m2/x": b"other"}
+    assert await fetch(store, tmp_path, "s3://bucket/deep/m/") == FILES
+    assert await fetch(store, tmp_path / "..", "s3://bucket/deep/m", files=("*.json",)) == {
+        "sub/config.json": b"{}"
+    }
+
+
+async def test_a_whole_bucket_is_a_prefix_too(store: FaultStore, tmp_path: Path) -> None:
+    store.objects = {"a": b"A", "b/c": b"C"}
+    assert await fetch(store, tmp_path, "s3://bucket") == {"a": b"A", "b/c": b"C"}
+
+
+async def test_directory_placeholders_are_passed_over(store: FaultStore, tmp_path: Path) -> None:
+    store.objects = {"m/": b"", "m/sub/": b"", "m/sub/x": b"X"}
+    assert await fetch(store, tmp_path, "s3://bucket/m") == {"sub/x": b"X"}
+
+
+async def test_keys_with_odd_characters(store: FaultStore, tmp_path: Path) -> None:
+    odd = {"a b+c%20d#e~f.bin": b"1", "ü/ñ.txt": b"2", "q?x=1&y": b"3"}
+    store.objects = {f"m/{name}": content for name, content in odd.items()}
+    assert await fetch(store, tmp_path, "s3://bucket/m") == odd
+
+
+@pytest.mark.parametrize(
+    ("name", "pack"),
+    [
+        ("m.tar", tarred),
+        ("m.tar.gz", lambda files: gzip.compress(tarred(files))),
+        ("m.tgz", lambda files: gzip.compress(tarred(files))),
+        ("m.zip", zipped),
+    ],
+)
+@pytest.mark.parametrize("scheme", ["s3", "http", "file"])
+async def test_archives_are_unpacked_and_not_kept(
+    store: FaultStore, tmp_path: Path, name: str, pack: Any, scheme: str
+) -> None:
+    data = pack(FILES)
+    store.objects[name] = data
+    (tmp_path / name).write_bytes(data)
+    uri = {
+        "s3": f"s3://bucket/{name}",
+        "http": f"{store.url}/web/{name}",
+        "file": f"file://{tmp_path}/{name}",
+    }[scheme]
+    digest = hashlib.sha256(data).hexdigest()
+    assert await fetch(store, tmp_path, uri, sha256=digest) == FILES
+    with pytest.raises(StorageError, match="the config wants 0000"):
+        await fetch(store, tmp_path, uri, sha256="0" * 64)
+
+
+async def test_an_archive_that_breaks_off_again_and_again_is_resumed(
+    store: FaultStore, tmp_path: Path
+) -> None:
+    store.objects["m.tar"] = tarred(FILES)
+    store.cuts, store.cut_after = 6, MB // 2
+    assert await fetch(store, tmp_path, "s3://bucket/m.tar") == FILES
+    assert store.cuts == 0
+    assert store.bytes_sent < 4.5 * MB
+
+
+async def test_an_archive_that_cannot_be_got_at_all_fails_and_comes_later(
+    store: FaultStore, tmp_path: Path
+) -> None:
+    store.objects["m.tar"] = tarred(FILES)
+    run = await prepared(store, tmp_path, "s3://bucket/m.tar")
+    store.cuts, store.cut_after = 10_000, 0
+    with pytest.raises(StorageError) as caught:
+        await run()
+    assert caught.value.reason == "StorageUnavailable"
+    store.cuts = 0
+    assert await run() == FILES
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+async def test_a_plain_url(store: FaultStore, tmp_path: Path, ranges: bool) -> None:
+    store.ranges = ranges
+    store.objects["model.bin"] = FILES["model.bin"]
+    found = await fetch(store, tmp_path, f"{store.url}/web/model.bin?signature=a%2Fb")
+    assert found == {"model.bin": FILES["model.bin"]}
+    assert {method for method, _ in store.requests} == {"GET"}, "a URL that is signed for GET answers no HEAD"
+    assert all(path.endswith("?signature=a%2Fb") for _, path in store.requests)
+
+
+async def test_a_url_without_ranges_starts_over(store: FaultStore, tmp_path: Path) -> None:
+    store.ranges = False
+    store.objects["model.bin"] = FILES["model.bin"]
+    run = await prepared(store, tmp_path, f"{store.url}/web/model.bin")
+    store.cuts, store.cut_after = 1000, MB
+    with pytest.raises(StorageError):
+        await run()
+    store.cuts = 0
+    assert await run() == {"model.bin": FILES["model.bin"]}
+
+
+async def test_a_content_type_tells_an_archive(store: FaultStore, tmp_path: Path) -> None:
+    store.objects["download"] = gzip.compress(tarred(FILES))
+    store.types["download"] = "application/gzip; charset=binary"
+    assert await fetch(store, tmp_path, f"{store.url}/web/download") == FILES
+
+
+async def test_an_empty_object(store: FaultStore, tmp_path: Path) -> None:
+    store.objects["e"] = b""
+    assert await fetch(store, tmp_path, f"{store.url}/web/e") == {"e": b""}
+    assert await fetch(store, tmp_path, "s3://bucket/e") == {"e": b""}
+
+
+async def test_digests(store: FaultStore, tmp_path: Path) -> None:
+    store.objects = {"m/a": b"A", "m/b": b"B", "solo": b"S"}
+    one = hashlib.sha256(b"S").hexdigest()
+    assert await fetch(store, tmp_path, "s3://bucket/solo", sha256=one)
+    many = listing_sha256({name: hashlib.sha256(name.upper().encode()).hexdigest() for name in "ab"})
+    assert await fetch(store, tmp_path, "s3://bucket/m", sha256=many)
+    with pytest.raises(StorageError) as caught:
+        await fetch(store, tmp_path, "s3://bucket/m", sha256=one)
+    assert caught.value.reason == "DigestMismatch"
+
+
+async def test_the_digest_of_many_files_is_what_sha256sum_makes(tmp_path: Path) -> None:
+    (tmp_path / "t" / "sub").mkdir(parents=True)
+    (tmp_path / "t" / "a").write_text("A")
+    (tmp_path / "t" / "sub" / "b").write_text("B")
+    command = "find * -type f | LC_ALL=C sort | xargs sha256sum | sha256sum"
+    process = await asyncio.create_subprocess_shell(
+        command, cwd=tmp_path / "t", stdout=asyncio.subprocess.PIPE
+    )
+    said, _ = await process.communicate()
+    digests = {"a": hashlib.sha256(b"A").hexdigest(), "sub/b": hashlib.sha256(b"B").hexdigest()}
+    assert said.split()[0].decode() == listing_sha256(digests)
+
+
+@pytest.mark.parametrize("name", ["m.tar", "m.zip", "m.bin"])
+async def test_bad_content_is_fetched_twice_and_then_not_until_it_is_replaced(
+    store: FaultStore, tmp_path: Path, name: str
+) -> None:
+    digest = hashlib.sha256(b"right").hexdigest()
+    store.objects[name] = b"wrong"
+    run = await prepared(store, tmp_path, f"s3://bucket/{name}", sha256=digest if name == "m.bin" else "")
+    for _ in range(5):
+        with pytest.raises(StorageError) as caught:
+            await run()
+        assert caught.value.reason in ("DigestMismatch", "BadArchive")
+    assert store.gets[name] == 2
+    right = {"m.tar": tarred(FILES), "m.zip": zipped(FILES), "m.bin": b"right"}[name]
+    store.objects[name] = right
+    assert await run() == ({"m.bin": b"right"} if name == "m.bin" else FILES)
+
+
+class Azure(FaultStore):
+    """The List Blobs and Get Blob of an Azure container."""
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        assert request.headers["Authorization"].startswith("SharedKey account:")
+        if request.query.get("comp") != "list":
+            return await self._object(
+                request, request.match_info["path"].removeprefix("container/"), ranges=True
+            )
+        blobs = "".join(
+            f"<Blob><Name>{key}</Name><Properties>"
+            "<Last-Modified>Thu, 01 Jan 2026 00:00:00 GMT</Last-Modified>"
+            f"<Content-Length>{len(data)}</Content-Length><Content-Type>x</Content-Type>"
+            f'<Etag>"{hashlib.md5(data).hexdigest()}"</Etag></Properties></Blob>'
+            for key, data in self.objects.items()
+            if key.startswith(request.query["prefix"])
+        )
+        text = f"<EnumerationResults><Blobs>{blobs}</Blobs><NextMarker/></EnumerationResults>"
+        return web.Response(content_type="application/xml", text=text)
+
+
+@pytest.mark.parametrize("base", ["az://container", "https://account.blob.core.windows.net/container"])
+async def test_azure_blobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, base: str) -> None:
+    azure = Azure(objects={"m/a": b"A", "m2/x": b"X", "m.tar": tarred({"b": b"B"})})
+    await azure.start()
+    env = {
+        "AZURE_STORAGE_ACCOUNT_NAME": "account",
+        "AZURE_STORAGE_ACCESS_KEY": "a2V5",
+        "AZURE_STORAGE_ENDPOINT": azure.url,
+    }
+    monkeypatch.setattr(Azure, "env", env)
+    try:
+        assert await fetch(azure, tmp_path, f"{base}/m") == {"a": b"A"}
+        assert await fetch(azure, tmp_path, f"{base}/m.tar") == {"b": b"B"}
+    finally:
+        await azure.stop()
+
+
+async def test_google_storage(store: FaultStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.objects = {"m/a": b"A", "m.tar": tarred({"b": b"B"})}
+    base = FaultStore.env.fget(store)  # type: ignore[attr-defined]
+    monkeypatch.setattr(FaultStore, "env", base | {"STORAGE_EMULATOR_HOST": store.url})
+    assert await fetch(store, tmp_path, "gs://bucket/m") == {"a": b"A"}
+    assert await fetch(store, tmp_path, "gs://bucket/m.tar") == {"b": b"B"}
+
+
+async def test_max_disk_is_asked_before_anything_is_fetched(store: FaultStore, tmp_path: Path) -> None:
+    store.objects["m/a"] = bytes(MB)
+    with pytest.raises(StorageError, match=r"1\.0 MiB do not fit"):
+        await fetch(store, tmp_path, "s3://bucket/m", max_disk=MB - 1)
+    assert store.gets["m/a"] == 0
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"), [(403, "AccessDenied"), (401, "AccessDenied"), (404, "NotFound")]
+)
+async def test_a_refusal_says_what_it_is(tmp_path: Path, status: int, reason: str) -> None:
+    class Refusing(FaultStore):
+        async def handle(self, request: web.Request) -> web.StreamResponse:
+            return web.Response(status=status)
+
+    store = Refusing()
+    await store.start()
+    try:
+        for uri in ("s3://bucket/m", f"{store.url}/web/m?sig=secret"):
+            with pytest.raises(StorageError) as caught:
+                await fetch(store, tmp_path, uri)
+            assert caught.value.reason == reason
+            assert "secret" not in str(caught.value)
+    finally:
+        await store.stop()
+
+
+class Hub(FaultStore):
+    """The two calls of the Hugging Face hub that a pull needs; large files are redirected, as there."""
+
+    commit = "a" * 40
+    tokens: list[str]
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        self.tokens.append(request.headers.get("Authorization", ""))
+        parts = request.match_info["path"].split("/", 5)
+        if parts[:2] == ["hub", "api"]:
+            assert request.match_info["path"] == "hub/api/models/org/model/revision/v1"
+            siblings = [
+                {
+                    "rfilename": name,
+                    "size": len(content),
+                    "lfs": {"sha256": hashlib.sha256(content).hexdigest()},
+                }
+                for name, content in self.objects.items()
+            ]
+            return web.json_response({"sha": self.commit, "siblings": siblings})
+        if parts[:4] == ["hub", "org", "model", "resolve"]:
+            name = request.match_info["path"].split(f"{self.commit}/", 1)[1]
+            if len(self.objects[name]) > 100:
+                raise web.HTTPFound(f"/web/{name}")
+            return await self._object(request, name, ranges=True)
+        return await self._object(request, request.match_info["path"].removeprefix("web/"), ranges=True)
+
+
+async def test_a_hub_repository_at_one_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = Hub()
+    hub.tokens = []
+    hub.objects = dict(FILES)
+    await hub.start()
+    monkeypatch.setattr(Hub, "env", property(lambda self: FaultStore.env.fget(self) | {"HF_TOKEN": "hf_x"}))  # type: ignore[attr-defined]
+    try:
+        assert await fetch(hub, tmp_path, "hf://org/model:v1") == FILES
+        assert set(hub.tokens) == {"Bearer hf_x"}
+        assert await fetch(hub, tmp_path, "hf://org/model:v1", files=("*.json",)) == {
+            "sub/config.json": b"{}"
+        }
+    finally:
+        await hub.stop()
+
+
+@pytest.mark.parametrize("path", ["", "/a", "a//b", "../a", "a/./b", "a/..", "a\n", "x" * 256, "a\x00"])
+def test_unsafe_paths(path: str) -> None:
+    with pytest.raises(StorageError):
+        safe_path(path)
+
+
+def test_globs_and_kinds() -> None:
+    assert wanted("a/b.json", ("*.json",))
+    assert wanted("w/x/y", ("w/**",))
+    assert not wanted("b.bin", ("*.json",))
+    assert archive_kind("M.TAR.GZ") == "tar.gz"
+    assert archive_kind("weights.gz", "application/gzip") == ""
+    assert archive_kind("model.pt", "application/zip") == ""
+    assert archive_kind("x", "application/zip") == "zip"

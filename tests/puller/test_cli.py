@@ -1,0 +1,227 @@
+"""The command line and the process: flags, KServe's own, ports, signals, the status over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from puller.cli import main, options_of, parser, server_of
+from puller.options import Options
+from puller.servers.none import NoServer
+from puller.servers.tfserving import TfServing
+from puller.servers.v2 import TritonServer, V2Server
+from tests.puller.fakes import ConfigVolume, FaultStore
+
+
+def options(*arguments: str, **env: str) -> Options:
+    return options_of(parser(env).parse_args(arguments))
+
+
+def test_without_flags_the_contract_holds() -> None:
+    assert options() == Options()
+    assert (Options.config_dir, Options.model_dir) == (Path("/mnt/configs"), Path("/mnt/models"))
+    assert (Options.server, Options.server_url, Options.port) == ("v2", "http://127.0.0.1:8080", 9081)
+
+
+def test_kserves_agent_flags_are_taken() -> None:
+    taken = options(
+        "--enable-puller", "--config-dir", "/c", "--model-dir=/m", "--workers", "7", "--component-port=8085"
+    )
+    assert (taken.config_dir, taken.model_dir, taken.downloads) == (Path("/c"), Path("/m"), 7)
+    assert taken.server_url == "http://127.0.0.1:8085"
+    assert options("--enable-puller=true", "--num-workers=2").downloads == 2
+
+
+def test_the_environment_gives_defaults_and_the_command_line_wins() -> None:
+    env = {
+        "CHASSIS_PULLER_NUM_WORKERS": "9",
+        "CHASSIS_PULLER_MAX_DISK": "2Gi",
+        "CHASSIS_PULLER_SERVER": "none",
+    }
+    taken = options("--num-workers", "3", **env)
+    assert (taken.downloads, taken.max_disk, taken.server) == (3, 2 << 30, "none")
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "field", "expected"),
+    [
+        ("--max-disk", "1.5Gi", "max_disk", 3 << 29),
+        ("--max-memory", "7516192768", "max_memory", 7 << 30),
+        ("--ready-when", "first", "ready_when", "first"),
+        ("--resync", "30s", "resync", 30.0),
+        ("--load-workers", "2", "loads", 2),
+        ("--grace", "5", "grace", 5.0),
+        ("--pvc-dir", "/x", "claims_dir", Path("/x")),
+        ("--server-model-dir", "/y", "server_model_dir", Path("/y")),
+        ("--server-url", "http://127.0.0.1:1", "server_url", "http://127.0.0.1:1"),
+    ],
+)
+def test_each_flag_lands_in_its_option(flag: str, value: str, field: str, expected: Any) -> None:
+    assert getattr(options(flag, value), field) == expected
+
+
+def test_timeouts_and_limits() -> None:
+    taken = options(
+        "--probe-timeout=1", "--load-timeout=2", "--unload-timeout=3",
+        "--connections=4", "--connect-timeout=5", "--stall-timeout=6",
+        "--max-archive-entries=7", "--max-archive-expansion=8",
+    )  # fmt: skip
+    assert (taken.timeouts.probe, taken.timeouts.load, taken.timeouts.unload) == (1, 2, 3)
+    limits = taken.limits
+    assert (limits.connections, limits.connect_timeout, limits.stall_timeout) == (4, 5, 6)
+    assert (limits.max_entries, limits.max_expansion) == (7, 8)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--server", "other"),
+        ("--num-workers", "0"),
+        ("--resync", "0"),
+        ("--max-disk", "-1"),
+        ("--max-disk", "x"),
+        ("--no",),
+    ],
+)
+def test_nonsense_is_refused_with_status_2(
+    arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert "chassis-puller: error:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("variable", ["SERVER", "READY_WHEN", "NUM_WORKERS"])
+def test_nonsense_in_the_environment_is_refused_too(variable: str) -> None:
+    with pytest.raises(SystemExit):
+        options(**{f"CHASSIS_PULLER_{variable}": "nonsense"})
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("v2", V2Server),
+        ("kserve", V2Server),
+        ("triton", TritonServer),
+        ("tfserving", TfServing),
+        ("none", NoServer),
+    ],
+)
+async def test_each_server_has_its_protocol(name: str, kind: type) -> None:
+    assert type(server_of(options("--server", name))) is kind
+
+
+class Running:
+    """The puller as a process."""
+
+    def __init__(self, process: asyncio.subprocess.Process, lines: list[dict[str, Any]], port: int) -> None:
+        self.process, self.lines, self.port = process, lines, port
+
+    async def get(self, path: str) -> tuple[int, str]:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"http://127.0.0.1:{self.port}{path}") as answer,
+        ):
+            return answer.status, await answer.text()
+
+    async def line(self, **wanted: Any) -> dict[str, Any]:
+        """The next log line that says all this."""
+        assert self.process.stderr is not None
+        async with asyncio.timeout(20):
+            async for text in self.process.stderr:
+                self.lines.append(json.loads(text))
+                if wanted.items() <= self.lines[-1].items():
+                    return self.lines[-1]
+        raise AssertionError(f"never said {wanted}: {self.lines}")
+
+
+@pytest.fixture
+async def running(tmp_path: Path) -> AsyncIterator[tuple[Running, ConfigVolume, FaultStore]]:
+    store = FaultStore()
+    await store.start()
+    store.objects["m/model.bin"] = b"weights"
+    volume = ConfigVolume(tmp_path / "configs")
+    volume.write({"m": "s3://bucket/m", "bad": "ftp://nowhere/x"})
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "puller", "--config-dir", volume.path, "--model-dir", tmp_path / "models",
+        "--server=none", "--host=127.0.0.1", "--port=0",
+        env=os.environ | store.env, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    found = Running(process, [], 0)
+    found.port = (await found.line(event="listening"))["address"][1]
+    yield found, volume, store
+    if process.returncode is None:
+        process.kill()
+        await process.wait()
+    await store.stop()
+
+
+async def test_a_life(running: tuple[Running, ConfigVolume, FaultStore], tmp_path: Path) -> None:
+    """Started, configured, ready, asked about everything, told to stop."""
+    puller, _, _ = running
+    await puller.line(event="model", model="m", state="Loaded")
+    await puller.line(event="ready")
+    states = [line["state"] for line in puller.lines if line.get("model") == "m"]
+    assert states == sorted(states, key=["Pending", "Downloading", "Downloaded", "Loading", "Loaded"].index)
+    refused = next(line for line in puller.lines if line["event"] == "config entry refused")
+    assert refused["where"] == "models.json[1].modelSpec.storageUri"
+
+    assert (await puller.get("/healthz"))[0] == 200
+    assert await puller.get("/readyz") == (200, "ok\n")
+    status, text = await puller.get("/v1/models")
+    document = json.loads(text)
+    fields = {"name", "state", "reason", "message", "attempts", "bytesDone", "bytesTotal", "since"}
+    assert status == 200
+    assert all(set(entry) == fields for entry in document["models"])
+    assert {entry["name"]: entry["state"] for entry in document["models"]} == {"m": "Loaded", "bad": "Failed"}
+    _, metrics = await puller.get("/metrics")
+    assert 'chassis_puller_models{state="Loaded"} 1.0' in metrics
+    assert "chassis_puller_disk_bytes 7.0" in metrics
+    assert "chassis_puller_ready 1.0" in metrics
+    assert 'chassis_puller_steps_total{result="done",step="download"} 1.0' in metrics
+    assert (await puller.get("/nothing"))[0] == 404
+
+    puller.process.terminate()
+    assert await asyncio.wait_for(puller.process.wait(), 10) == 0
+    written = json.loads((tmp_path / "models" / ".status.json").read_text())
+    assert {entry["name"]: entry["state"] for entry in written["models"]} == {"m": "Loaded", "bad": "Failed"}
+
+
+async def test_a_stop_in_the_middle_of_a_download(
+    running: tuple[Running, ConfigVolume, FaultStore], tmp_path: Path
+) -> None:
+    puller, volume, store = running
+    await puller.line(event="model", model="m", state="Loaded")
+    store.gate = asyncio.Event()
+    store.objects["n/model.bin"] = b"n"
+    volume.write({"m": "s3://bucket/m", "n": "s3://bucket/n"})
+    await puller.line(event="model", model="n", state="Downloading")
+    puller.process.terminate()
+    assert await asyncio.wait_for(puller.process.wait(), 10) == 0
+    store.gate.set()
+    assert list((tmp_path / "models" / ".puller" / "new").iterdir()) == []
+    assert not (tmp_path / "models" / "n").exists()
+
+
+def test_a_port_that_is_taken_is_said_and_is_status_1(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = subprocess.run(
+            [sys.executable, "-m", "puller", "--host=127.0.0.1", f"--port={port}", f"--model-dir={tmp_path}"],
+            capture_output=True, text=True, timeout=30, check=False,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert json.loads(done.stderr.splitlines()[-1])["event"] == "port not available"

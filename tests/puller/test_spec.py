@@ -1,0 +1,316 @@
+"""The parser that the sidecar and the webhook share."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from puller.spec import LIST_KEY, Desired, ModelSpec, RefusedError, carry_over, from_json, parse, quantity
+
+URI = "s3://bucket/m"
+
+
+def listed(*entries: Any) -> dict[str, str]:
+    return {LIST_KEY: json.dumps(entries)}
+
+
+def entry(name: Any = "m", **spec: Any) -> dict[str, Any]:
+    return {
+        "modelName": name,
+        "modelSpec": {"storageUri": URI, "framework": "sklearn", "memory": "1Gi"} | spec,
+    }
+
+
+def only_error(files: dict[str, str]) -> tuple[str, str]:
+    desired = parse(files)
+    assert len(desired.errors) == 1, desired.errors
+    return desired.errors[0].where, desired.errors[0].message
+
+
+def test_kserves_list_is_read() -> None:
+    desired = parse(listed(entry("a"), entry("b", storageUri="gs://c/d", memory="500M")))
+    assert desired.models == {
+        "a": ModelSpec("a", URI, "sklearn", 1 << 30),
+        "b": ModelSpec("b", "gs://c/d", "sklearn", 500_000_000),
+    }
+    assert desired.errors == ()
+    assert desired.keys == {"a": LIST_KEY, "b": LIST_KEY}
+
+
+def test_one_key_per_model_may_be_mixed_with_the_list_and_other_keys_are_passed_over() -> None:
+    desired = parse(listed(entry("a")) | {"b.json": json.dumps({"storageUri": URI}), "README": "hello"})
+    assert set(desired.models) == {"a", "b"}
+    assert desired.models["b"] == ModelSpec("b", URI)
+    assert desired.errors == ()
+
+
+def test_our_own_fields() -> None:
+    spec = parse(listed(entry(sha256="AB" * 32, version=7, files=["*.json", "w/**"], priority=-3))).models[
+        "m"
+    ]
+    assert (spec.sha256, spec.version, spec.files, spec.priority) == ("ab" * 32, "7", ("*.json", "w/**"), -3)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "a/b", "..", "a.b", "ä", "a\n", "x" * 254, None, 7, ["a"], "\ud800"], ids=repr
+)
+def test_a_bad_name_is_refused_alone(name: Any) -> None:
+    desired = parse(listed(entry(name), entry("good")))
+    assert set(desired.models) == {"good"}
+    assert [error.where for error in desired.errors] == ["models.json[0].modelName"]
+
+
+def test_the_longest_name_is_accepted() -> None:
+    assert "x" * 253 in parse(listed(entry("x" * 253))).models
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("storageUri", None),
+        ("storageUri", ""),
+        ("storageUri", 7),
+        ("storageUri", "ftp://host/m"),
+        ("storageUri", "bucket/m"),
+        ("storageUri", "s3:///m"),
+        ("storageUri", "s3://bucket/../m"),
+        ("storageUri", "s3://bucket/%2e%2e/m"),
+        ("storageUri", "s3://bucket/a\nb"),
+        ("storageUri", "s3://bucket/" + "a" * 5000),
+        ("storageUri", "https://user:secret@host/m"),
+        ("storageUri", "https://host:port/m"),
+        ("storageUri", "http://[::1/m"),
+        ("storageUri", "file://host/m"),
+        ("storageUri", "file:///"),
+        ("storageUri", "hf://organisation"),
+        ("storageUri", "hf://organisation/model/more"),
+        ("memory", "-1"),
+        ("memory", "2Pi"),
+        ("memory", "1e99"),
+        ("memory", "lots"),
+        ("memory", "1Zi"),
+        ("memory", True),
+        ("memory", []),
+        ("framework", 5),
+        ("framework", "a\tb"),
+        ("sha256", "abc"),
+        ("version", 1.5),
+        ("files", "*.json"),
+        ("priority", "high"),
+        ("priority", True),
+        ("priority", 10**9),
+    ],
+)
+def test_a_bad_field_refuses_its_model_and_says_where(field: str, value: Any) -> None:
+    desired = parse(listed(entry("good"), entry("bad", **{field: value})))
+    assert set(desired.models) == {"good"}
+    (error,) = desired.errors
+    assert (error.where, error.model) == (f"models.json[1].modelSpec.{field}", "bad")
+    assert error.message.endswith((".", "?", "…"))
+    assert desired.refused == {"bad"}
+
+
+@pytest.mark.parametrize("glob", ["", "/etc/*", "a/../b", 3, "a\x00"])
+def test_a_bad_glob_is_named_by_its_index(glob: Any) -> None:
+    assert only_error(listed(entry(files=["ok", glob])))[0] == "models.json[0].modelSpec.files[1]"
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "s3://bucket",
+        "s3://bucket/a/b.tar.gz",
+        "gs://bucket/a",
+        "az://container/a",
+        "https://account.blob.core.windows.net/container/a",
+        "http://127.0.0.1:8080/m.zip?token=a",
+        "hf://organisation/model",
+        "hf://organisation/model:v1.0",
+        "file:///mnt/models/a",
+        "pvc://claim/a",
+        "s3://bucket/a..b/c",
+    ],
+)
+def test_every_scheme_of_the_contract(uri: str) -> None:
+    assert parse(listed(entry(storageUri=uri))).models["m"].storage_uri == uri
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        (0, 0),
+        (7_516_192_768, 7_516_192_768),
+        ("7516192768", 7_516_192_768),
+        ("1Gi", 1 << 30),
+        ("0.5Gi", 1 << 29),
+        (".5Ki", 512),
+        ("1.", 1),
+        ("2k", 2000),
+        ("3M", 3_000_000),
+        ("1E", 10**18),
+        ("1Ei", 1 << 60),
+        ("1e3", 1000),
+        ("1E3", 1000),
+        (1e9, 10**9),
+        ("100m", 1),
+        ("1500m", 2),
+        ("-1", -1),
+        (" 5 ", 5),
+    ],
+)
+def test_quantities_as_kubernetes_reads_them(text: object, size: int) -> None:
+    assert quantity(text) == size
+
+
+@pytest.mark.parametrize(
+    "text", ["", "Gi", "1 Gi", "1gi", "1e", "1K", "0x10", "\u0661", "1e1000", "nan", None, True, float("inf")]
+)
+def test_what_is_no_quantity(text: object) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        quantity(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[1,",
+        "nul",
+        "[NaN]",
+        "[" * 100_000,
+        "9" * 5000,
+        '{"a": 1, "a": 2}',
+        "\ufeff[]",
+        "{}",
+        "null",
+        "7",
+    ],
+)
+def test_a_list_that_does_not_parse_is_one_error_and_blinds(text: str) -> None:
+    desired = parse({LIST_KEY: text, "b.json": json.dumps({"storageUri": URI})})
+    assert set(desired.models) == {"b"}
+    assert [error.key for error in desired.errors] == [LIST_KEY]
+    assert desired.blind
+
+
+def test_a_model_key_that_does_not_parse_refuses_that_model_alone() -> None:
+    desired = parse({"a.json": "{", "b.json": json.dumps({"storageUri": URI})})
+    assert set(desired.models) == {"b"}
+    assert desired.refused == {"a"}
+    assert not desired.blind
+
+
+def test_entries_of_the_wrong_shape() -> None:
+    desired = parse(listed(7, {"modelName": "a"}, {"modelName": "b", "modelSpec": []}, entry("c")))
+    assert set(desired.models) == {"c"}
+    assert [error.where for error in desired.errors] == [
+        "models.json[0]",
+        "models.json[1].modelSpec",
+        "models.json[2].modelSpec",
+    ]
+
+
+def test_two_different_entries_of_one_name_refuse_the_name() -> None:
+    desired = parse(listed(entry("a"), entry("a", storageUri="s3://other/m"), entry("b")))
+    assert set(desired.models) == {"b"}
+    assert [(error.where, error.model) for error in desired.errors] == [("models.json[1]", "a")]
+
+
+def test_the_same_entry_twice_is_reported_and_served() -> None:
+    desired = parse(listed(entry("a"), entry("a")))
+    assert set(desired.models) == {"a"}
+    assert len(desired.errors) == 1
+
+
+def test_an_unknown_field_warns_with_its_path() -> None:
+    desired = parse(listed(entry("a", sha265="…")))
+    assert set(desired.models) == {"a"}
+    assert [warning.where for warning in desired.warnings] == ["models.json[0].modelSpec.sha265"]
+
+
+def test_carry_over_keeps_what_an_edit_broke() -> None:
+    good = parse(listed(entry("a"), entry("b")) | {"c.json": json.dumps({"storageUri": URI})})
+
+    one_bad = carry_over(parse(listed(entry("a", memory="-1"), entry("b", storageUri="s3://new/m"))), good)
+    assert one_bad.models["a"] == good.models["a"]
+    assert one_bad.models["b"].storage_uri == "s3://new/m"
+    assert "c" not in one_bad.models
+
+    list_broken = carry_over(parse({LIST_KEY: "[", "c.json": "{"}), good)
+    assert list_broken.models == good.models
+    assert len(list_broken.errors) == 2
+
+    assert carry_over(parse(listed()), good).models == {}
+
+
+def test_memory_and_priority_do_not_change_the_content() -> None:
+    spec = from_json("m", {"storageUri": URI})
+    steered = from_json("m", {"storageUri": URI, "memory": "5Gi", "priority": 2})
+    assert spec.digest == steered.digest
+    for change in (
+        {"framework": "x"},
+        {"version": "2"},
+        {"files": ["*"]},
+        {"sha256": "0" * 64},
+        {"storageUri": URI + "2"},
+    ):
+        assert from_json("m", {"storageUri": URI} | change).digest != spec.digest
+
+
+def test_a_spec_survives_its_own_json() -> None:
+    spec = from_json("m", {"storageUri": URI, "memory": "5Gi", "priority": 2, "files": ["a"], "version": "3"})
+    assert from_json("m", json.loads(json.dumps(spec.to_json()))) == spec
+
+
+def test_from_json_refuses_with_a_path() -> None:
+    with pytest.raises(RefusedError) as caught:
+        from_json("m", {"storageUri": URI, "memory": "-1"}, ".modelSpec")
+    assert caught.value.path == ".modelSpec.memory"
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=10,
+)
+specs = st.fixed_dictionaries(
+    {},
+    optional=dict.fromkeys(("storageUri", "memory", "files", "sha256", "version", "priority"), json_values),
+)
+entries = st.lists(
+    json_values
+    | st.fixed_dictionaries({"modelName": st.sampled_from(["a", "b"]) | json_values, "modelSpec": specs}),
+    max_size=5,
+)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.dictionaries(
+        st.sampled_from([LIST_KEY, "a.json", "x y.json", "z"]), st.text() | entries.map(json.dumps)
+    )
+)
+def test_no_input_raises_and_every_model_is_valid(files: dict[str, str]) -> None:
+    desired = parse(files)
+    assert isinstance(desired, Desired)
+    for name, spec in desired.models.items():
+        assert from_json(name, spec.to_json()) == spec
+    for error in desired.errors:
+        assert str(error)
+
+
+def test_importing_the_parser_brings_in_nothing_else() -> None:
+    code = (
+        "import sys; import puller.spec;"
+        "print([name for name in sys.modules if name.split('.')[0] in {'aiohttp', 'asyncio', 'socket'}],"
+        " sorted(name for name in sys.modules if name.startswith('puller')))"
+    )
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert loaded == "[] ['puller', 'puller.spec']\n"

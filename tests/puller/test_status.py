@@ -1,0 +1,134 @@
+"""Readiness, in each of its three senses, and what the document says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from puller.options import Options
+from puller.plan import Act, Doing, Failure, Loaded, Model
+from puller.servers.base import Health
+from puller.spec import Desired, ModelSpec, parse
+from puller.status import Status
+from tests.puller.conftest import World
+from tests.puller.fakes import until
+
+
+def spec(name: str) -> ModelSpec:
+    return ModelSpec(name, f"s3://bucket/{name}")
+
+
+def model(name: str, loaded: Loaded = Loaded.NO) -> Model:
+    return Model(name, wanted=spec(name), loaded=loaded)
+
+
+NONE = {"a": model("a"), "b": model("b")}
+ONE = {"a": model("a", Loaded.YES), "b": model("b")}
+ALL = {"a": model("a", Loaded.YES), "b": model("b", Loaded.STALE)}
+
+
+@pytest.mark.parametrize(
+    ("when", "models", "ready"),
+    [
+        ("all", NONE, False),
+        ("all", ONE, False),
+        ("all", ALL, True),
+        ("any", NONE, False),
+        ("any", ONE, True),
+        ("first", ONE, False),
+        ("first", ALL, True),
+        ("all", {}, True),
+        ("any", {}, True),
+    ],
+)
+def test_when_it_is_ready(when: str, models: dict[str, Model], ready: bool) -> None:
+    status = Status(Options(ready_when=when))
+    assert status.ready(models)[0] is False, "nothing is known before the first config"
+    status.configured(Desired({name: spec(name) for name in models}))
+    assert status.ready(models)[0] is ready
+
+
+async def test_first_stays_ready_and_all_does_not(tmp_path: Path) -> None:
+    for when, later in (("first", True), ("all", False)):
+        status = Status(Options(ready_when=when, model_dir=tmp_path))
+        status.configured(Desired({"a": spec("a")}))
+        await status.publish({"a": model("a", Loaded.YES)}, {})
+        assert status.ready(NONE)[0] is later, when
+
+
+def test_the_reason_names_what_is_missing() -> None:
+    status = Status(Options())
+    status.configured(Desired({name: spec(name) for name in "ab"}))
+    assert status.ready(ONE)[1] == "1 of 2 models are not loaded: b"
+
+
+def test_a_refused_entry_does_not_count_but_a_list_that_cannot_be_read_does() -> None:
+    status = Status(Options())
+    status.configured(parse({"models.json": '[{"modelName": "bad", "modelSpec": {}}]'}))
+    assert status.ready({})[0]
+    status.configured(parse({"models.json": "["}))
+    assert not status.ready({})[0]
+    assert "is not JSON" in status.ready({})[1]
+    status.configured(Desired(unreadable=frozenset({"models.json"})))
+    assert status.ready({}) == (False, "the config cannot be read: nothing is known of it")
+
+
+def test_an_unusable_model_directory_is_neither_ready_nor_unhealthy() -> None:
+    status = Status(Options())
+    status.configured(Desired())
+    status.model_dir_trouble = "read-only"
+    assert not status.ready({})[0]
+    assert status.healthy()[0]
+
+
+def test_a_loop_that_stands_still_is_unhealthy(monkeypatch: pytest.MonkeyPatch) -> None:
+    status = Status(Options())
+    status.turned(Health.UP)
+    assert status.healthy()[0]
+    now = status._turned_at
+    monkeypatch.setattr("time.monotonic", lambda: now + 61)
+    well, why = status.healthy()
+    assert not well
+    assert "has not turned for 61 s" in why
+
+
+def test_a_failure_is_told_with_its_words() -> None:
+    status = Status(Options())
+    failed = model("a")
+    failed.failure = Failure(Act.DOWNLOAD, failed.wanted, 3, 1e12, "NotFound", "there is nothing there")
+    status.note(failed, 0.0)
+    (entry,) = status.document({"a": failed}, {})["models"]
+    assert (entry["state"], entry["reason"], entry["message"], entry["attempts"]) == (
+        "Failed", "NotFound", "there is nothing there", 3,
+    )  # fmt: skip
+    failed.failure, failed.doing = None, Doing(Act.DOWNLOAD, failed.wanted)
+    status.note(failed, 0.0)
+    assert status.document({"a": failed}, {})["models"][0]["state"] == "Downloading"
+
+
+async def test_bytes_are_counted_while_they_come(world: World) -> None:
+    world.config.write({"m": world.put("m", bytes(3 << 20))})
+    world.store.cuts, world.store.cut_after = 10_000, 1 << 19
+    world.start()
+    await until(lambda: 0 < world.entry("m").get("bytesDone", 0) < 3 << 20)
+    assert world.entry("m")["bytesTotal"] == 3 << 20
+    world.store.cuts = 0
+    await world.serves({"m": bytes(3 << 20)})
+
+
+async def test_a_person_at_a_terminal_sees_a_line_when_something_moves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = Status(Options(model_dir=tmp_path))
+    status.configured(Desired({"a": spec("a")}))
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    models = {"a": model("a"), "b": model("b", Loaded.YES)}
+    models["b"].stored = models["b"].wanted
+    models["a"].doing = Doing(Act.DOWNLOAD, models["a"].wanted)
+    for each in models.values():
+        status.note(each, 0.0)
+    capsys.readouterr()
+    for _ in range(3):
+        await status.publish(models, {})
+    assert capsys.readouterr().err.count("1 Downloading, 1 Loaded") == 1
