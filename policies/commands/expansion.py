@@ -1,0 +1,178 @@
+"""The shell's expansions: words of the syntax tree to text, as far as the environment is known."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from policies.commands import values
+from policies.commands.syntax import Arithmetic, Literal, Part, Script, Substitution, Variable, Word
+
+MAX_EXPANDED = 262_144
+"""Characters that all expansions of one command may come to: `$A$A$A…` multiplies."""
+
+_DIGITS = re.compile(r"\d+")
+
+
+class Scope:
+    """The variables of one shell, known and unknown, and its positional parameters.
+
+    `substitute` reads the commands of a `$(…)` and returns what is known of its output.
+    """
+
+    def __init__(self, environment: values.Environment, substitute: Callable[[Script], str]) -> None:
+        self.environment = environment
+        self.substitute = substitute
+        self.variables: dict[str, str] = dict(environment.values)
+        self.positional: tuple[str, ...] | None = ()
+        self.sourced = False
+        """A file was read into the shell: it may have set anything."""
+        self._spent = 0
+        self._log: list[tuple[str, str | None]] = []
+
+    def lookup(self, name: str) -> str | None:
+        """A variable's value, or None where nothing is known to set it."""
+        value = self.variables.get(name)
+        if value is not None:
+            return values.unknown(name) if self.sourced and value and values.is_known(value) else value
+        if name == "HOSTNAME":
+            return values.own(name)
+        if name == "KUBERNETES_SERVICE_HOST":
+            return values.other(name)
+        return values.unknown(name) if self.environment.open or self.sourced else None
+
+    def assign(self, name: str, value: str) -> None:
+        self._log.append((name, self.variables.get(name)))
+        self.variables[name] = value if len(value) <= values.MAX_VALUE else values.unknown(name)
+
+    @contextmanager
+    def branch(self, *, leaks: bool = True) -> Iterator[None]:
+        """Commands that may not run, or (`leaks` False) run in a subshell.
+
+        Afterwards a variable that they changed is unknown, or as it was before the subshell.
+        """
+        mark = len(self._log)
+        yield
+        changes, self._log[mark:] = self._log[mark:], []
+        before: dict[str, str | None] = {}
+        for name, value in changes:
+            before.setdefault(name, value)
+        for name, value in before.items():
+            if leaks and self.variables.get(name) != value:
+                self._log.append((name, value))
+                self.variables[name] = values.unknown(name)
+            elif not leaks:
+                self._restore(name, value)
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """The scope as it is: the counterpart of `branch` where there is nothing to undo."""
+        yield
+
+    def _restore(self, name: str, value: str | None) -> None:
+        if value is None:
+            self.variables.pop(name, None)
+        else:
+            self.variables[name] = value
+
+    # Words
+
+    def fields(self, word: Word) -> list[str]:
+        """The arguments that a word becomes: one, or several where an unquoted variable has blanks."""
+        only = word.parts[0] if len(word.parts) == 1 else None
+        if isinstance(only, Literal):
+            return [self._spend(only.text)]
+        if _is_all_arguments(word):
+            return self._arguments()
+        fields: list[list[str]] = [[]]
+        splits = False
+        for part in word.parts:
+            text = self._spend(self._part(part))
+            if isinstance(part, Variable) and not part.quoted and " " in text:
+                first, *others = text.split(" ")
+                fields[-1].append(first)
+                fields.extend([other] for other in others)
+                splits = True
+            else:
+                fields[-1].append(text)
+        texts = ["".join(field) for field in fields]
+        if splits:
+            return [text for text in texts if text]
+        unquoted_nothing = not texts[0] and all(
+            isinstance(part, Variable | Substitution) and not part.quoted for part in word.parts
+        )
+        return [] if unquoted_nothing else texts
+
+    def _arguments(self) -> list[str]:
+        """`"$@"`: none where it isn't known, or once it comes to too much (`set -- "$@" "$@"` doubles)."""
+        arguments = self.positional or ()
+        self._spent += len(arguments)
+        if self._spent > MAX_EXPANDED:
+            return []
+        return [self._spend(argument) for argument in arguments]
+
+    def text(self, word: Word) -> str:
+        """The word as one text, unsplit: an assignment's value, a redirection's target."""
+        if len(word.parts) == 1:
+            return self._spend(self._part(word.parts[0]))
+        return "".join(self._spend(self._part(part)) for part in word.parts)
+
+    def _spend(self, text: str) -> str:
+        self._spent += len(text)
+        return text if self._spent <= MAX_EXPANDED else values.unknown("value")
+
+    def _part(self, part: Part) -> str:
+        match part:
+            case Literal(text=text):
+                return text
+            case Variable():
+                return self._variable(part)
+            case Substitution(script=script, process=process):
+                output = self.substitute(script)
+                return values.unknown("file") if process else output
+            case Arithmetic(text=text):
+                number = text.strip()
+                return number if _DIGITS.fullmatch(number) and len(number) < 12 else values.unknown("number")
+
+    def _variable(self, variable: Variable) -> str:
+        name, operator = variable.name, variable.operator
+        value = self._positional(name) if not (name[0].isalpha() or name[0] == "_") else self.lookup(name)
+        match operator:
+            case "":
+                return values.unknown(name) if value is None else value
+            case ":-" | "-" | ":=" | "=":
+                if value is None or (not value and operator[0] == ":"):
+                    default = self.text(variable.operand) if variable.operand else ""
+                    if operator.endswith("="):
+                        self.assign(name, default)
+                    return default
+                return value
+            case ":?" | "?":
+                return values.unknown(name) if value is None else value
+            case ":+" | "+":
+                return self.text(variable.operand) if variable.operand and value else ""
+        return self._trimmed(name, value, operator, variable.operand)
+
+    def _trimmed(self, name: str, value: str | None, operator: str, operand: Word | None) -> str:
+        """`${x%suffix}` and `${x#prefix}` where both are plain text; anything else is unknown."""
+        pattern = operand.literal if operand else None
+        if value is None or not values.is_known(value) or pattern is None or set(pattern) & set("*?["):
+            return values.unknown(name)
+        if operator in ("%", "%%"):
+            return value.removesuffix(pattern)
+        if operator in ("#", "##"):
+            return value.removeprefix(pattern)
+        return values.unknown(name)
+
+    def _positional(self, name: str) -> str | None:
+        if self.positional is None or not name.isdigit():
+            return None
+        index = int(name[:6])
+        return self.positional[index - 1] if 0 < index <= len(self.positional) else None
+
+
+def _is_all_arguments(word: Word) -> bool:
+    """Whether the word is `$@`, `"$@"` or `$*` and nothing else."""
+    parts = [part for part in word.parts if not isinstance(part, Literal) or part.text]
+    return len(parts) == 1 and isinstance(parts[0], Variable) and parts[0].name in ("@", "*")

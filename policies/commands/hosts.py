@@ -1,0 +1,151 @@
+"""Taking hosts out of URLs, host:port pairs and connection strings, and telling where they stand."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Collection, Iterator
+
+from policies.commands import values
+from policies.commands.model import Host, How, Reach
+
+_SCHEME = re.compile("(?:jdbc:)?([A-Za-z][A-Za-z0-9+.-]*|\ue000[^\ue003]*\ue003)://", re.ASCII)
+_CREDENTIALS = re.compile(r"//[^/@\s]*@")
+_AUTHORITY_END = re.compile(r"[/?#]")
+_LOCAL_SCHEMES = frozenset({"file", "unix", "data", "about", "sqlite", "ipc", "npipe"})
+_LOCAL_NAMES = frozenset(
+    {"localhost", "localhost.localdomain", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback"}
+)
+MAX_HOSTS = 32
+"""Hosts of one URL, list or command that are read."""
+
+_HOSTNAME = re.compile(r"[a-z0-9._-]+", re.ASCII)
+_LABEL = re.compile(r"[a-z_]([a-z0-9_-]*[a-z0-9_])?", re.ASCII)
+
+
+def is_url(text: str) -> bool:
+    """Whether `text` begins with a scheme and `://`."""
+    return _SCHEME.match(text) is not None
+
+
+def reach_of(name: str, local_names: Collection[str] = ()) -> Reach:
+    """Where the host `name` stands. `local_names`: further names known to be the pod's own."""
+    name = name.strip("[]").rstrip(".").lower()
+    if not name:
+        return Reach.UNDECIDABLE
+    if name in _LOCAL_NAMES or name.endswith(".localhost") or name in local_names or name.startswith("/"):
+        return Reach.LOCAL
+    if values.starts_with_own(name):
+        rest = values.after_mark(name)
+        return Reach.LOCAL if not rest or rest[0] in ".%" else Reach.UNDECIDABLE
+    if values.starts_with_other(name):
+        return Reach.EXTERNAL
+    if not values.is_known(name):
+        # "db.$NAMESPACE.svc" can't be loopback, whatever the namespace; "$RELEASE-db" could be this pod.
+        label, dot, _ = name.partition(".")
+        named = dot and values.is_known(label) and _LABEL.fullmatch(label) and label != "localhost"
+        return Reach.EXTERNAL if named else Reach.UNDECIDABLE
+    return _reach_of_known(name)
+
+
+def _reach_of_known(name: str) -> Reach:
+    try:
+        address = ipaddress.ip_address(name.partition("%")[0])
+    except ValueError:
+        if not _HOSTNAME.fullmatch(name):
+            return Reach.UNDECIDABLE  # "$(DB)" that kubelet left as it is, a glob, half of a template
+        octets = name.split(".")
+        short_loopback = octets[0] in ("127", "0") and all(octet.isdigit() for octet in octets)
+        return Reach.LOCAL if short_loopback else Reach.EXTERNAL
+    mapped = getattr(address, "ipv4_mapped", None) or address
+    return Reach.LOCAL if mapped.is_loopback or mapped.is_unspecified else Reach.EXTERNAL
+
+
+def split_port(text: str) -> tuple[str, int | None]:
+    """`host`, `host:port`, `[v6]:port` or a bare IPv6 address -> the host without brackets, the port."""
+    if text.startswith("["):
+        inside, _, rest = text[1:].partition("]")
+        return inside, _port(rest.removeprefix(":"))
+    if text.count(":") > 1:
+        return text, None
+    name, _, port = text.partition(":")
+    return name, _port(port)
+
+
+def _port(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 5 else None
+
+
+def shown(text: str) -> str:
+    """`text` for a message: cut to 200 characters, credentials of a URL left out."""
+    return _CREDENTIALS.sub("//", values.show(text[:400]))[:200]
+
+
+def _shown_name(name: str) -> str:
+    name = name.rstrip(".")
+    return name.lower() if values.is_known(name) else values.show(name)
+
+
+def host(
+    text: str,
+    client: str,
+    how: How,
+    *,
+    port: str = "",
+    name_lookup: bool = False,
+    local_names: Collection[str] = (),
+) -> Host:
+    """The host named by `text`, which is `host` or `host:port`; `port` where it stands apart.
+
+    `:8080` is this machine, as Go's clients read it.
+    """
+    name, own_port = split_port(text.rpartition("@")[2])
+    reach = Reach.LOCAL if text.startswith(":") and own_port else reach_of(name, local_names)
+    number = _port(port) if port else own_port
+    return Host(
+        name=_shown_name(name.strip("[]")),
+        reach=reach,
+        how=how,
+        client=client,
+        text=shown(text),
+        port=number,
+        name_lookup=name_lookup,
+    )
+
+
+def url_hosts(text: str, client: str, local_names: Collection[str] = ()) -> Iterator[Host]:
+    """The hosts of the URL `text`, with or without its scheme; several for `mongodb://a,b`."""
+    text = text.strip()
+    scheme = _SCHEME.match(text)
+    if scheme and scheme[1].lower() in _LOCAL_SCHEMES:
+        return
+    rest = text[scheme.end() :] if scheme else text
+    end = _AUTHORITY_END.search(rest)
+    authority = rest[: end.start()] if end else rest
+    authority = authority.rpartition("@")[2]
+    parts = authority.split(",", MAX_HOSTS)[:MAX_HOSTS] if scheme else [authority]
+    for part in parts:
+        if scheme and not part and scheme[1].lower() not in ("http", "https"):
+            continue  # "redis:///0", "postgresql:///db": the client's own default
+        name, port = split_port(part)
+        yield Host(
+            name=_shown_name(name),
+            reach=reach_of(name, local_names),
+            how=How.URL,
+            client=client,
+            text=shown(text),
+            port=_DEFAULT_PORTS.get(scheme[1].lower()) if scheme and part in (name, f"[{name}]") else port,
+        )
+
+
+_DEFAULT_PORTS = {
+    "http": 80,
+    "https": 443,
+    "postgres": 5432,
+    "postgresql": 5432,
+    "mysql": 3306,
+    "redis": 6379,
+    "rediss": 6379,
+    "mongodb": 27017,
+    "amqp": 5672,
+}

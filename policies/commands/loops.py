@@ -1,0 +1,227 @@
+"""Whether a loop of a shell script ends by itself, and after how many rounds at most."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from policies.commands.syntax import (
+    Arithmetic,
+    Case,
+    Command,
+    Function,
+    Group,
+    If,
+    Item,
+    Literal,
+    Loop,
+    Redirected,
+    Script,
+    Simple,
+    Substitution,
+    Test,
+    Variable,
+    Word,
+)
+
+_BRACE_RANGE = re.compile(r"\{(\d{1,9})\.\.(\d{1,9})\}")
+_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_COMPARISON = re.compile(r"[<>]=?|==|!=")
+_COMPARING = frozenset({"-lt", "-le", "-gt", "-ge", "-eq", "-ne"})
+_LEAVING = frozenset({"exit", "break", "return"})
+_CLOCKS = frozenset({"SECONDS", "EPOCHSECONDS"})
+MAX_COUNT = 1_000_000
+
+
+def is_bounded(loop: Loop) -> bool:
+    """Whether the text shows an end: a list, `read`, or a counter or clock that is compared.
+
+    A `break` that depends on the awaited thing alone is no bound.
+    """
+    if loop.head is not None:
+        return bool(_COMPARISON.search(loop.head))
+    if loop.condition is None:
+        return True
+    counters = _counters(loop)
+    for simple in _simples(loop.condition):
+        if isinstance(simple, Simple) and _program(simple) in ("read", "getopts", "shift"):
+            return True
+        if _compares(simple, counters):
+            return True
+    return any(_leaves_by_counter(script, counters) for script in _scripts(loop.body))
+
+
+def count(loop: Loop) -> int | None:
+    """How often the loop goes round at most, where the text says so."""
+    if loop.words is not None:
+        return _count_of_words(loop.words)
+    text = loop.head
+    if text is None and loop.condition is not None:
+        tests = [simple for simple in _simples(loop.condition) if _compares(simple, _counters(loop))]
+        text = " ".join(_plain(word) for test in tests for word in test.words)
+    limits = [int(number) for number in re.findall(r"(?<![\w$])\d{1,9}(?!\w)", text or "")]
+    return min(max(limits), MAX_COUNT) if limits and max(limits) > 0 else None
+
+
+def _count_of_words(words: tuple[Word, ...]) -> int | None:
+    total = 0
+    for word in words:
+        text = word.literal
+        if text is None:
+            match word.parts:
+                case (Substitution(script=script),):
+                    sequence = _sequence(script)
+                    if sequence is None:
+                        return None
+                    total += sequence
+                    continue
+            return None
+        span = _BRACE_RANGE.fullmatch(text)
+        total += abs(int(span[2]) - int(span[1])) + 1 if span else 1
+    return min(total, MAX_COUNT)
+
+
+def _sequence(script: Script) -> int | None:
+    """`seq 30` or `seq 1 30` -> 30."""
+    simples = list(_simples(script))
+    if len(simples) != 1 or not isinstance(simples[0], Simple) or _program(simples[0]) != "seq":
+        return None
+    numbers = [word.literal or "" for word in simples[0].words[1:]]
+    if not numbers or not all(number.isdigit() and len(number) < 10 for number in numbers):
+        return None
+    first, step, last = 1, 1, int(numbers[-1])
+    if len(numbers) > 1:
+        first = int(numbers[0])
+    if len(numbers) == 3:
+        step = int(numbers[1]) or 1
+    return max((last - first) // step + 1, 0)
+
+
+def _scripts(script: Script) -> Iterator[Script]:
+    """The script and every script inside it, substitutions left out."""
+    pending = [script]
+    while pending:
+        current = pending.pop()
+        yield current
+        for item in current.items:
+            for command in item.pipeline.commands:
+                pending.extend(_inner(command))
+
+
+def _inner(command: Command) -> Iterator[Script]:
+    match command:
+        case Group(body=body):
+            yield body
+        case If(branches=branches, otherwise=otherwise):
+            for condition, body in branches:
+                yield condition
+                yield body
+            if otherwise is not None:
+                yield otherwise
+        case Loop(condition=condition, body=body):
+            if condition is not None:
+                yield condition
+            yield body
+        case Case(arms=arms):
+            yield from arms
+        case Function(body=inner) | Redirected(command=inner):
+            yield from _inner(inner)
+
+
+def _simples(script: Script) -> Iterator[Simple | Test]:
+    for inner in _scripts(script):
+        for item in inner.items:
+            yield from _direct(item)
+
+
+def _direct(item: Item) -> Iterator[Simple | Test]:
+    for command in item.pipeline.commands:
+        plain = command.command if isinstance(command, Redirected) else command
+        if isinstance(plain, Simple | Test):
+            yield plain
+
+
+def _program(simple: Simple) -> str:
+    return (simple.words[0].literal or "") if simple.words else ""
+
+
+def _plain(word: Word) -> str:
+    return "".join(part.text for part in word.parts if isinstance(part, Literal | Arithmetic))
+
+
+def _counters(loop: Loop) -> set[str]:
+    """Variables that the loop changes by arithmetic, and the shell's clocks."""
+    counters = set(_CLOCKS)
+    for script in (loop.condition, loop.body):
+        for simple in _simples(script) if script else ():
+            if isinstance(simple, Test):
+                counters.update(_NAME.findall(" ".join(map(_plain, simple.words))))
+                continue
+            program = _program(simple)
+            if program in ("let", "expr"):
+                counters.update(_NAME.findall(" ".join(map(_plain, simple.words[1:]))))
+            for assignment in simple.assignments:
+                if any(_is_arithmetic(part) for part in assignment.value.parts):
+                    counters.add(assignment.name)
+            for word in simple.words:  # `: $((n+=1))`, `[ $((n++)) -lt 30 ]`
+                for part in word.parts:
+                    if isinstance(part, Arithmetic):
+                        counters.update(_NAME.findall(part.text))
+    return counters
+
+
+def _is_arithmetic(part: object) -> bool:
+    if isinstance(part, Substitution):
+        programs = {_program(simple) for simple in _simples(part.script) if isinstance(simple, Simple)}
+        return bool(programs & {"expr", "bc", "date"})
+    return isinstance(part, Arithmetic)
+
+
+def _compares(simple: Simple | Test, counters: set[str]) -> bool:
+    """`[ $n -lt 30 ]`, `[[ n -gt 30 ]]`, `(( n < 30 ))`, `[ $(date +%s) -gt $end ]` on a counter."""
+    words = simple.words
+    if isinstance(simple, Simple):
+        if _program(simple) not in ("[", "test"):
+            return False
+        words = words[1:]
+    if isinstance(simple, Test) and len(words) == 1 and isinstance(words[0].parts[0], Arithmetic):
+        text = words[0].parts[0].text
+        return bool(_COMPARISON.search(text)) and bool(counters & set(_NAME.findall(text)))
+    if not any(word.literal in _COMPARING for word in words):
+        return False
+    for word in words:
+        for part in word.parts:
+            if isinstance(part, Variable) and part.name in counters:
+                return True
+            if isinstance(part, Arithmetic) or (isinstance(part, Substitution) and _is_arithmetic(part)):
+                return True
+    return False
+
+
+def _leaves_by_counter(script: Script, counters: set[str]) -> bool:
+    """`if [ $n -gt 30 ]; then exit 1; fi` or `[ $n -gt 30 ] && exit 1` in a loop's body."""
+    compared = False
+    for item in script.items:
+        if item.operator == ";":
+            compared = False
+        for command in item.pipeline.commands:
+            plain = command.command if isinstance(command, Redirected) else command
+            if compared and any(_program(simple) in _LEAVING for simple in _of(plain)):
+                return True
+            if isinstance(plain, If):
+                for condition, body in plain.branches:
+                    if any(_compares(simple, counters) for simple in _simples(condition)) and any(
+                        isinstance(simple, Simple) and _program(simple) in _LEAVING
+                        for simple in _simples(body)
+                    ):
+                        return True
+            if isinstance(plain, Simple | Test):
+                compared = compared or _compares(plain, counters)
+    return False
+
+
+def _of(command: Command) -> Iterator[Simple]:
+    if isinstance(command, Simple):
+        yield command
+    elif isinstance(command, Group):
+        yield from (simple for simple in _simples(command.body) if isinstance(simple, Simple))

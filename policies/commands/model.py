@@ -1,0 +1,117 @@
+"""What a command does, as far as its text tells: the types that the reader returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Reach(StrEnum):
+    """Where a host stands, seen from inside the container."""
+
+    LOCAL = "local"
+    """Loopback, a Unix socket, or the pod's own address or name."""
+    EXTERNAL = "external"
+    """Another machine or another pod: a Service, the node, the API server, the internet."""
+    UNDECIDABLE = "undecidable"
+    """Only the running container knows. Rules warn about these and never deny."""
+
+
+class How(StrEnum):
+    """What names the host."""
+
+    URL = "url"
+    ARGUMENT = "argument"
+    FLAG = "flag"
+    ENV = "env"
+    DEFAULT = "default"
+    DEVTCP = "/dev/tcp"
+    CODE = "code"
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """One host that a command reaches.
+
+    `name` is the host alone, lower case, without brackets and without a trailing dot; a part that only
+    the running container knows is shown as the script spells it (`$DB_HOST`), and `name` is empty where
+    nothing names the host. `text` is the URL or argument it was read from, for messages. `port` is None
+    where it isn't stated or isn't known.
+    """
+
+    name: str
+    reach: Reach
+    how: How
+    client: str
+    text: str = ""
+    port: int | None = None
+    name_lookup: bool = False
+    """Only the name is resolved (nslookup, getent): nothing is connected to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One simple command of a script, in reading order, its wrappers (`timeout`, `env`, `exec`) removed.
+
+    `argv` holds the words after expansion; what only the running container knows stays as it is spelled.
+    """
+
+    name: str
+    """The program: the last part of argv[0]'s path, in lower case. Empty for a redirection alone."""
+    argv: tuple[str, ...]
+    hosts: tuple[Host, ...] = ()
+    timeout: float | None = None
+    """Seconds that its own flags allow it (curl -m, wget -T, nc -w …); None if they state none."""
+    calls: tuple[str, ...] = ()
+    """For code given to an interpreter (`python -c`): the dotted names it imports and calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A loop, with what it reaches in its condition and body."""
+
+    keyword: str
+    """`for`, `while` or `until`."""
+    bounded: bool
+    """It ends by itself: a list, a counter, a deadline, or an enclosing `timeout N`."""
+    sleeps: bool
+    hosts: tuple[Host, ...] = ()
+    count: int | None = None
+    """How often it goes round at most, where the text says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptFile:
+    """A file that an interpreter or shell runs. `path` may be `-m module` for python."""
+
+    path: str
+    interpreter: str
+
+
+@dataclass(frozen=True, slots=True)
+class CommandSummary:
+    """What `read` found in one container's or probe's command."""
+
+    commands: tuple[Command, ...] = ()
+    loops: tuple[Loop, ...] = ()
+    scripts: tuple[ScriptFile, ...] = ()
+    seconds: float = 0.0
+    """The longest time that the stated timeouts and sleeps allow: summed over what runs in sequence, the
+    longest of a pipeline's or a branch's parts, capped by an enclosing `timeout N`; infinite for an
+    unbounded loop around any of them; 0 where nothing states a time."""
+    undecidable: tuple[str, ...] = ()
+    """Sentences for people: what the text doesn't tell, and why."""
+
+    @property
+    def hosts(self) -> tuple[Host, ...]:
+        """Every host of every command, in reading order."""
+        return tuple(host for command in self.commands for host in command.hosts)
+
+    def reaching(self, reach: Reach) -> tuple[Host, ...]:
+        """The hosts that stand at `reach`."""
+        return tuple(host for host in self.hosts if host.reach is reach)
+
+    @property
+    def external(self) -> tuple[Host, ...]:
+        """Hosts that are another machine's for certain."""
+        return self.reaching(Reach.EXTERNAL)

@@ -1,0 +1,363 @@
+"""What the code given to `python -c` reaches: its syntax tree, read by `ast`, never run.
+
+Known calls tell hosts from their arguments: string literals, f-strings, `os.environ`, names bound to
+these, `socket.gethostname()`. Code that can't be parsed is undecidable.
+"""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from policies.commands import values
+from policies.commands.hosts import host, is_url, url_hosts
+from policies.commands.model import Host, How, Reach
+from policies.commands.reach import Context
+
+MAX_CODE = 32_768
+"""Longest code that is parsed, in characters."""
+
+_URL_CALLS = frozenset(
+    {
+        f"{module}.{verb}"
+        for module in ("requests", "httpx")
+        for verb in ("get", "post", "head", "put", "options")
+    }
+    | {"urllib.request.urlopen", "urlopen", "request.urlopen", "urllib.request.Request", "urllib.urlopen"}
+    | {"urllib2.urlopen", "urllib.request.urlretrieve", "websocket.create_connection", "websockets.connect"}
+    | {"pymongo.MongoClient", "MongoClient", "redis.from_url", "redis.Redis.from_url", "Redis.from_url"}
+    | {"sqlalchemy.create_engine", "create_engine", "psycopg.connect", "psycopg2.connect", "asyncpg.connect"}
+    | {"amqp.Connection", "pika.URLParameters", "nats.connect"}
+)
+_REQUEST_CALLS = frozenset({"requests.request", "httpx.request"})
+"""Calls whose second argument is the URL."""
+_ADDRESS_CALLS = frozenset(
+    {"grpc.insecure_channel", "grpc.secure_channel", "grpc.aio.insecure_channel", "grpc.aio.secure_channel"}
+    | {"ray.init", "http.client.HTTPConnection", "http.client.HTTPSConnection"}
+    | {"smtplib.SMTP", "ftplib.FTP", "telnetlib.Telnet"}
+    | {"socket.gethostbyname", "socket.getaddrinfo", "memcache.Client"}
+)
+"""Calls whose first argument is `host`, `host:port` or a URL."""
+_ADDRESS_CLASSES = frozenset({"InferenceServerClient", "HTTPConnection", "HTTPSConnection"})
+"""Classes of which the module doesn't matter: Triton's client has one for HTTP and one for gRPC."""
+_CONNECTING = frozenset({"connect", "connect_ex"})
+_SAYING = frozenset(
+    {"print", "write", "log", "debug", "info", "warning", "error", "exception", "format", "join", "split"}
+    | {"urlparse", "urlsplit", "quote", "replace", "startswith", "endswith", "strip", "dumps", "len", "str"}
+)
+"""Calls that only handle text: a URL in them is reached by nobody."""
+_PAIR_CALLS = frozenset({"socket.create_connection", "create_connection"})
+"""Calls whose first argument is a pair (host, port)."""
+_KEYWORD_CALLS: dict[str, str] = {
+    "redis.Redis": "localhost",
+    "redis.StrictRedis": "localhost",
+    "Redis": "localhost",
+    "StrictRedis": "localhost",
+    "psycopg.connect": "localhost",
+    "psycopg2.connect": "localhost",
+    "pymysql.connect": "localhost",
+    "MySQLdb.connect": "localhost",
+    "mysql.connector.connect": "127.0.0.1",
+    "asyncpg.connect": "localhost",
+    "clickhouse_connect.get_client": "localhost",
+}
+"""Calls that name the host by keyword, with the default they fall back to."""
+_CLOUD_CALLS = frozenset({"boto3.client", "boto3.resource", "boto3.Session", "storage.Client"})
+_NAME_LOOKUPS = frozenset({"socket.gethostbyname", "socket.getaddrinfo"})
+_HOST_KEYWORDS = (
+    "host",
+    "hostname",
+    "server",
+    "bootstrap_servers",
+    "hosts",
+    "address",
+    "target",
+    "url",
+    "dsn",
+)
+_OWN_CALLS = frozenset({"socket.gethostname", "gethostname", "socket.getfqdn", "platform.node"})
+_NETWORK_WORDS = ("requests", "urllib", "httpx", "socket", "redis", "psycopg", "grpc", "pymongo", "boto3")
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """What a piece of Python does. `commands`: what it gives to a shell (str) or runs (list)."""
+
+    hosts: tuple[Host, ...] = ()
+    timeout: float | None = None
+    calls: tuple[str, ...] = ()
+    commands: tuple[str | list[str], ...] = ()
+    sleeps: bool = False
+    endless: bool = False
+    """It has a `while True` that no counter or deadline ends."""
+    undecidable: str = ""
+
+
+def read_python(code: str, context: Context) -> Code:
+    """What `code` reaches, calls and runs. Never raises."""
+    tree = _parsed(code) if len(code) <= MAX_CODE else None
+    if tree is None:
+        reaches = any(word in code for word in _NETWORK_WORDS)
+        unread = (Host("", Reach.UNDECIDABLE, How.CODE, "python"),) if reaches else ()
+        return Code(unread, undecidable="the Python code could not be parsed")
+    reader = _CodeReader(tree, context)
+    return reader.code()
+
+
+def _parsed(code: str) -> ast.Module | None:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+class _CodeReader:
+    def __init__(self, tree: ast.Module, context: Context) -> None:
+        self.context = context
+        self.nodes = list(ast.walk(tree))
+        self.imports = _imported_names(self.nodes)
+        self.bound = self._bindings()
+        self.texts: dict[str, str] = {}
+
+    def code(self) -> Code:
+        hosts: list[Host] = []
+        timeouts: list[float] = []
+        calls: list[str] = list(self.imports.values())
+        commands: list[str | list[str]] = []
+        sleeps = False
+        for node in self.nodes:
+            if not isinstance(node, ast.Call):
+                continue
+            name = self._name(node.func)
+            calls.append(name)
+            hosts.extend(self._hosts_of_call(name, node))
+            timeouts.extend(_timeouts_of_call(node))
+            commands.extend(self._commands_of_call(name, node))
+            sleeps = sleeps or name in ("time.sleep", "sleep")
+        return Code(
+            hosts=tuple(hosts),
+            timeout=sum(timeouts) if timeouts else None,
+            calls=tuple(dict.fromkeys(call for call in calls if call)),
+            commands=tuple(commands),
+            sleeps=sleeps,
+            endless=any(isinstance(node, ast.While) and _endless(node) for node in self.nodes),
+        )
+
+    def _bindings(self) -> dict[str, ast.expr]:
+        """Names that are bound once, to an expression."""
+        bound: dict[str, ast.expr] = {}
+        often: set[str] = set()
+        for node in self.nodes:
+            if (
+                isinstance(node, ast.Assign)
+                and len(node.targets) == 1
+                and isinstance(node.targets[0], ast.Name)
+            ):
+                name = node.targets[0].id
+                often.update({name} & bound.keys())
+                bound[name] = node.value
+            elif isinstance(node, ast.For | ast.AugAssign | ast.NamedExpr) and isinstance(
+                node.target, ast.Name
+            ):
+                often.add(node.target.id)
+        return {name: value for name, value in bound.items() if name not in often}
+
+    def _name(self, node: ast.expr) -> str:
+        """The dotted name of a callee, its first part as imported: `r.get` -> `requests.get`."""
+        parts: list[str] = []
+        while isinstance(node, ast.Attribute):
+            parts.append(node.attr)
+            node = node.value
+        if not isinstance(node, ast.Name):
+            return ".".join(["", *reversed(parts)]) if parts else ""
+        return ".".join([self.imports.get(node.id, node.id), *reversed(parts)])
+
+    def _text(self, node: ast.expr | None, depth: int = 0) -> str:
+        """The string that an expression gives, with marks where only the running container knows."""
+        if depth > 30:
+            return values.unknown("value")
+        match node:
+            case ast.Constant(value=str(text)):
+                return values.clean(text)
+            case ast.Constant(value=bytes(raw)):
+                return values.clean(raw.decode("ascii", "replace"))
+            case ast.Constant(value=int(number)):
+                return str(number)
+            case ast.JoinedStr(values=parts):
+                return "".join(self._text(part, depth + 1) for part in parts)[: values.MAX_VALUE]
+            case ast.FormattedValue(value=inner):
+                return self._text(inner, depth + 1)
+            case ast.BinOp(op=ast.Add(), left=left, right=right):
+                joined = self._text(left, depth + 1) + self._text(right, depth + 1)
+                return joined if len(joined) <= values.MAX_VALUE else values.unknown("value")
+            case ast.Name(id=name) if name in self.bound:
+                if name not in self.texts:
+                    self.texts[name] = values.unknown(name)  # what a name bound to itself is
+                    self.texts[name] = self._text(self.bound[name], depth + 1)
+                return self.texts[name]
+            case ast.Name(id=name):
+                return values.unknown(name)
+            case ast.Subscript(value=mapping, slice=ast.Constant(value=str(variable))):
+                if self._name(mapping) in ("os.environ", "environ"):
+                    return self._variable(variable, None)
+            case ast.Call(func=function, args=arguments):
+                return self._text_of_call(self._name(function), arguments, depth)
+        return values.unknown("value")
+
+    def _text_of_call(self, name: str, arguments: list[ast.expr], depth: int) -> str:
+        if name in _OWN_CALLS:
+            return values.own("HOSTNAME")
+        if name in ("socket.gethostbyname", "str") and arguments:
+            return self._text(arguments[0], depth + 1)
+        if name in ("os.getenv", "getenv", "os.environ.get", "environ.get") and arguments:
+            match arguments[0]:
+                case ast.Constant(value=str(variable)):
+                    default = self._text(arguments[1], depth + 1) if len(arguments) > 1 else None
+                    return self._variable(variable, default)
+        return values.unknown(name or "value")
+
+    def _variable(self, name: str, default: str | None) -> str:
+        value = self.context.lookup(name)
+        if value is not None:
+            return value
+        return values.unknown(name) if default is None else default
+
+    def _hosts_of_call(self, name: str, call: ast.Call) -> Iterator[Host]:
+        keywords = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
+        first = call.args[0] if call.args else None
+        base = name.rpartition(".")[2]
+        pair = first if first is not None else keywords.get("address")
+        if (
+            (base in _CONNECTING or name in _PAIR_CALLS)
+            and isinstance(pair, ast.Tuple)
+            and len(pair.elts) > 1
+        ):
+            yield self._host(self._text(pair.elts[0]), port=self._text(pair.elts[1]))
+        elif name in _PAIR_CALLS:
+            yield Host("", Reach.UNDECIDABLE, How.CODE, "python")
+        elif name in _REQUEST_CALLS:
+            yield from self._address(call.args[1] if len(call.args) > 1 else keywords.get("url"))
+        elif name in _URL_CALLS or name in _ADDRESS_CALLS or base in _ADDRESS_CLASSES:
+            yield from self._first_or_keyword(name, first, keywords)
+        elif name in _KEYWORD_CALLS:
+            yield from self._by_keyword(name, first, keywords)
+        elif name in _CLOUD_CALLS:
+            endpoint = keywords.get("endpoint_url")
+            aws = Host("AWS", Reach.EXTERNAL, How.DEFAULT, "python")
+            yield from self._address(endpoint) if endpoint is not None else [aws]
+        elif base not in _SAYING and is_url(url := self._text(first) if first is not None else ""):
+            # A session's `get`, a client of a library that no table knows: probably it asks, but who knows.
+            for each in url_hosts(url, "python", self.context.local_names):
+                doubt = each.reach is Reach.EXTERNAL
+                yield replace(each, how=How.CODE, reach=Reach.UNDECIDABLE if doubt else each.reach)
+
+    def _first_or_keyword(
+        self, name: str, first: ast.expr | None, keywords: dict[str, ast.expr]
+    ) -> Iterator[Host]:
+        named = (
+            first if first is not None else next((keywords[k] for k in _HOST_KEYWORDS if k in keywords), None)
+        )
+        if named is not None:
+            lookup = name in _NAME_LOOKUPS
+            yield from (replace(each, name_lookup=lookup) for each in self._address(named))
+        elif name in _KEYWORD_CALLS:
+            yield self._host(_KEYWORD_CALLS[name], how=How.DEFAULT)
+
+    def _by_keyword(self, name: str, first: ast.expr | None, keywords: dict[str, ast.expr]) -> Iterator[Host]:
+        named = next((keywords[keyword] for keyword in _HOST_KEYWORDS if keyword in keywords), first)
+        if named is None:
+            yield self._host(_KEYWORD_CALLS[name], how=How.DEFAULT)
+        else:
+            yield from self._address(named, port=self._text(keywords["port"]) if "port" in keywords else "")
+
+    def _address(self, node: ast.expr | None, port: str = "") -> Iterator[Host]:
+        if isinstance(node, ast.List | ast.Tuple) and node.elts:
+            for element in node.elts[:20]:
+                yield from self._address(element, port)
+            return
+        if isinstance(node, ast.Call) and node.args and self._name(node.func).endswith("Request"):
+            node = node.args[0]
+        text = self._text(node)
+        if is_url(text):
+            yield from (
+                replace(each, how=How.CODE) for each in url_hosts(text, "python", self.context.local_names)
+            )
+        elif "=" in text:
+            pairs = dict(pair.partition("=")[::2] for pair in text.split())
+            yield self._host(pairs.get("host") or "localhost", port=pairs.get("port", port))
+        else:
+            yield self._host(text, port=port)
+
+    def _host(self, text: str, *, port: str = "", how: How = How.CODE) -> Host:
+        return host(text, "python", how, port=port, local_names=self.context.local_names)
+
+    def _commands_of_call(self, name: str, call: ast.Call) -> Iterator[str | list[str]]:
+        if not call.args or not (
+            name in ("os.system", "os.popen", "system", "popen")
+            or name.startswith("subprocess.")
+            or name in ("check_output", "check_call", "run", "Popen")
+        ):
+            return
+        match call.args[0]:
+            case ast.List(elts=elements) | ast.Tuple(elts=elements):
+                yield [self._text(element) for element in elements]
+            case ast.expr() as node:
+                yield self._text(node)
+
+
+def _imported_names(nodes: list[ast.AST]) -> dict[str, str]:
+    """Local name -> dotted name, of every import."""
+    names: dict[str, str] = {}
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                local = alias.asname or alias.name.partition(".")[0]
+                names[local] = alias.name if alias.asname else local
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                names[alias.asname or alias.name] = f"{node.module or ''}.{alias.name}"
+    return names
+
+
+def _timeouts_of_call(call: ast.Call) -> Iterator[float]:
+    for keyword in call.keywords:
+        if keyword.arg not in ("timeout", "connect_timeout", "socket_timeout"):
+            continue
+        match keyword.value:
+            case ast.Constant(value=int() | float() as number) if (
+                not isinstance(number, bool) and number >= 0
+            ):
+                yield float(min(number, 1e6))
+            case ast.Tuple(elts=elements):
+                yield sum(
+                    float(min(each.value, 1e6))
+                    for each in elements
+                    if isinstance(each, ast.Constant) and isinstance(each.value, int | float)
+                )
+
+
+def _endless(loop: ast.While) -> bool:
+    """`while True`, and no test of a counter or a clock that leaves it."""
+    if not isinstance(loop.test, ast.Constant) or not loop.test.value:
+        return False
+    for node in ast.walk(loop):
+        if not isinstance(node, ast.If) or not isinstance(node.test, ast.Compare):
+            continue
+        counts = any(isinstance(op, ast.Lt | ast.LtE | ast.Gt | ast.GtE) for op in node.test.ops)
+        if counts and any(_leaves(inner) for inner in ast.walk(node)):
+            return False
+    return True
+
+
+def _leaves(node: ast.AST) -> bool:
+    if isinstance(node, ast.Break | ast.Raise | ast.Return):
+        return True
+    if not isinstance(node, ast.Call):
+        return False
+    function = node.func
+    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    return name in ("exit", "_exit", "quit")

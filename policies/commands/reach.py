@@ -1,0 +1,297 @@
+"""What one client program reaches and how long it may take: a row of `clients` applied to an argv."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from policies.commands import hosts as hosts_module
+from policies.commands import values
+from policies.commands.client import Client, Operands
+from policies.commands.clients import CLIENTS
+from policies.commands.hosts import host, is_url, url_hosts
+from policies.commands.model import Host, How, Reach
+from policies.commands.options import Parsed, Style, Syntax, parse, seconds
+
+Lookup = Callable[[str], str | None]
+"""A variable's value in the command's environment, or None if nothing is known to set it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    hosts: tuple[Host, ...] = ()
+    timeout: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a program finds around it."""
+
+    lookup: Lookup
+    stated: Lookup
+    """The same for variables that the container or the script sets itself: what `envFrom` or a sourced file
+    might hold doesn't make a client's default doubtful."""
+    local_names: Collection[str] = ()
+
+
+def reached(name: str, arguments: Sequence[str], context: Context) -> Reached | None:
+    """What the program `name` with `arguments` reaches; None if it is no known client."""
+    special = _SPECIAL.get(name)
+    if special is not None:
+        return Reached(*special(name, arguments, context))
+    client = CLIENTS.get(name)
+    if client is None:
+        return None
+    parsed = parse(arguments, client.syntax)
+    if parsed.has(*client.offline) or (parsed.operands and parsed.operands[0] in client.offline):
+        return Reached()
+    return Reached(tuple(_hosts(name, client, parsed, context)), _timeout(client, parsed))
+
+
+def _hosts(name: str, client: Client, parsed: Parsed, context: Context) -> Iterator[Host]:
+    if parsed.has(*client.sockets):
+        return
+    found = False
+    port = parsed.value(tuple(client.ports))
+    for text in parsed.values(tuple(client.hosts))[: hosts_module.MAX_HOSTS]:
+        for item in text.split(",", hosts_module.MAX_HOSTS)[: hosts_module.MAX_HOSTS]:
+            found = True
+            if not item.isdigit():  # sqlcmd writes `host,port`
+                yield from _named(item, name, How.FLAG, context, port)
+    for index, each in _operand_hosts(name, client.operands, parsed, context, port):
+        found = True
+        doubtful = index in parsed.doubtful and each.reach is Reach.EXTERNAL
+        yield replace(each, reach=Reach.UNDECIDABLE) if doubtful else each
+    if found:
+        return
+    if parsed.has(*client.unread):
+        yield Host("", Reach.UNDECIDABLE, How.FLAG, name)
+        return
+    for variable in client.env:
+        value = context.stated(variable)
+        if value:
+            yield from _named(value, name, How.ENV, context, port)
+            return
+    if client.default is not None:
+        yield Host(client.default_name, client.default, How.DEFAULT, name)
+
+
+def _named(text: str, name: str, how: How, context: Context, port: str = "") -> Iterator[Host]:
+    """The hosts in an option's value: a URL, a host, host:port, `tcp:host:port` or `set/host:port`."""
+    if is_url(text):
+        yield from (replace(each, how=how) for each in url_hosts(text, name, context.local_names))
+    elif text.startswith("/"):
+        return  # the directory of a Unix socket
+    else:
+        text = text.removeprefix("tcp:").rpartition("/")[2]
+        yield host(text, name, how, port=port, local_names=context.local_names)
+
+
+def _operand_hosts(
+    name: str, kind: Operands, parsed: Parsed, context: Context, port: str
+) -> Iterator[tuple[int, Host]]:
+    operands = parsed.operands[: hosts_module.MAX_HOSTS]
+    if not operands:
+        return
+    names = context.local_names
+    match kind:
+        case Operands.URLS:
+            for index, text in enumerate(operands):
+                for each in url_hosts(text, name, names):
+                    yield index, each
+        case Operands.HOSTS | Operands.HOST:
+            for index, text in enumerate(operands if kind is Operands.HOSTS else operands[:1]):
+                for each in _named(text, name, How.ARGUMENT, context, port):
+                    yield index, each
+        case Operands.HOST_PORT:
+            second = operands[1] if len(operands) > 1 else ""
+            for each in _named(operands[0], name, How.ARGUMENT, context, second):
+                yield 0, each
+        case Operands.LOCATION:
+            for index, text in enumerate(operands):
+                for each in _location(text, name, context):
+                    yield index, each
+        case Operands.REMOTE:
+            for index, text in enumerate(operands):
+                for each in _remote(text, name, context):
+                    yield index, each
+        case Operands.LOOKUP:
+            for each in _name_lookup(operands, name, context):
+                yield 0, each
+
+
+def _location(text: str, name: str, context: Context) -> Iterator[Host]:
+    """psql's and mongosh's operand: a URL, `host=… port=…`, `host:port/db` or `host/db`."""
+    if is_url(text):
+        yield from url_hosts(text, name, context.local_names)
+    elif "=" in text:
+        pairs = dict(pair.partition("=")[::2] for pair in text.split())
+        if address := pairs.get("hostaddr") or pairs.get("host"):
+            yield from _named(address.strip("'"), name, How.ARGUMENT, context, pairs.get("port", ""))
+    elif name.startswith("mongo") and not text.endswith(".js") and ("/" in text or ":" in text):
+        yield from url_hosts(text, name, context.local_names)
+
+
+def _remote(text: str, name: str, context: Context) -> Iterator[Host]:
+    if is_url(text):
+        yield from url_hosts(text, name, context.local_names)
+        return
+    remote, colon, _ = text.partition(":")
+    if colon and "/" not in remote:
+        yield host(remote, name, How.ARGUMENT, local_names=context.local_names)
+
+
+def _name_lookup(operands: Sequence[str], name: str, context: Context) -> Iterator[Host]:
+    """A look-up touches the DNS server; without one named, it is the name that tells what is waited for."""
+    if len(operands) > 1:
+        yield host(operands[1].removeprefix("@"), name, How.ARGUMENT, local_names=context.local_names)
+    else:
+        yield replace(
+            host(operands[0], name, How.ARGUMENT, local_names=context.local_names), name_lookup=True
+        )
+
+
+def _timeout(client: Client, parsed: Parsed) -> float | None:
+    bounds: dict[str, float] = {}
+    for option, value in parsed.options:
+        unit = client.timeouts.get(option)
+        if unit is not None and (length := seconds(value, unit)) is not None:
+            bounds[option] = length
+    if not bounds:
+        return None
+    whole = [length for option, length in bounds.items() if option not in client.parts]
+    total = sum(whole) if client.syntax.style is Style.GO else max(whole or bounds.values())
+    tries = 1.0
+    for option, extra in client.repeats.items():
+        number = seconds(parsed.value((option,)))
+        if number:
+            tries = min(number, 1000.0) + extra
+    return total * tries
+
+
+# Clients that no row describes
+
+
+def _dig(name: str, arguments: Sequence[str], context: Context) -> tuple[tuple[Host, ...], float | None]:
+    parsed = parse(arguments, Syntax(frozenset({"-p", "-t", "-c", "-b", "-f", "-k", "-q", "-x", "-y"})))
+    servers = [word[1:] for word in parsed.operands if word.startswith("@")]
+    names = [word for word in parsed.operands if word[:1] not in "@+" and not word.isupper()]
+    timeout = None
+    for word in parsed.operands:
+        if word.startswith(("+time=", "+timeout=")):
+            timeout = seconds(word.partition("=")[2])
+    for word in parsed.operands:
+        if word.startswith("+tries=") and timeout is not None:
+            timeout *= min(seconds(word.partition("=")[2]) or 1.0, 1000.0)
+    looked_up = [*servers[:1], *names[:1]] if servers else names[:1]
+    return tuple(_name_lookup(looked_up[::-1], name, context)) if looked_up else (), timeout
+
+
+def _getent(name: str, arguments: Sequence[str], context: Context) -> tuple[tuple[Host, ...], float | None]:
+    databases = ("hosts", "ahosts", "ahostsv4", "ahostsv6")
+    parsed = parse(arguments, Syntax(frozenset({"-s", "--service"})))
+    if not parsed.operands or parsed.operands[0] not in databases:
+        return (), None
+    return tuple(host_ for each in parsed.operands[1:] for host_ in _name_lookup([each], name, context)), None
+
+
+def _openssl(name: str, arguments: Sequence[str], context: Context) -> tuple[tuple[Host, ...], float | None]:
+    if not arguments or arguments[0] != "s_client":
+        return (), None
+    parsed = parse(
+        arguments[1:],
+        Syntax(
+            frozenset(
+                {
+                    "-connect",
+                    "-host",
+                    "-port",
+                    "-servername",
+                    "-CAfile",
+                    "-cert",
+                    "-key",
+                    "-proxy",
+                    "-starttls",
+                }
+            ),
+            style=Style.GO,
+        ),
+    )
+    target = parsed.value(("-connect",)) or parsed.value(("-host",)) or next(iter(parsed.operands), "")
+    if not target:
+        return (), None
+    port = parsed.value(("-port",))
+    return (host(target, name, How.FLAG, port=port, local_names=context.local_names),), None
+
+
+def _ray(name: str, arguments: Sequence[str], context: Context) -> tuple[tuple[Host, ...], float | None]:
+    """`ray health-check` and its like. Without an address Ray looks for one in RAY_ADDRESS, then on disk."""
+    if not arguments or arguments[0] not in ("health-check", "status", "list", "summary", "job", "memory"):
+        return (), None
+    parsed = parse(
+        arguments[1:], Syntax(frozenset({"--address", "--redis_password", "--component", "--timeout"}))
+    )
+    address = parsed.value(("--address",)) or context.stated("RAY_ADDRESS") or ""
+    if address in ("", "auto"):
+        return (Host("", Reach.UNDECIDABLE, How.DEFAULT, name),), None
+    how = How.FLAG if parsed.has("--address") else How.ENV
+    return tuple(_named(address, name, how, context)), None
+
+
+_SOCAT_REMOTE = ("tcp", "tcp4", "tcp6", "tcp-connect", "udp", "udp4", "udp6", "openssl", "ssl", "udp-connect")
+
+
+def _socat(name: str, arguments: Sequence[str], context: Context) -> tuple[tuple[Host, ...], float | None]:
+    found = []
+    for word in parse(arguments, Syntax(frozenset({"-t", "-T", "-b", "-lf"}))).operands:
+        kind, colon, rest = word.partition(":")
+        if colon and kind.lower() in _SOCAT_REMOTE:
+            found.append(host(rest.partition(",")[0], name, How.ARGUMENT, local_names=context.local_names))
+    return tuple(found), None
+
+
+def _git(name: str, arguments: Sequence[str], context: Context) -> tuple[tuple[Host, ...], float | None]:
+    parsed = parse(arguments, Syntax(frozenset({"-C", "-c", "-b", "--branch", "--depth", "--git-dir"})))
+    if not parsed.operands or parsed.operands[0] not in ("clone", "fetch", "pull", "push", "ls-remote"):
+        return (), None
+    named = [each for word in parsed.operands[1:] for each in _remote(word, name, context)]
+    return tuple(named) or (Host("the git remote", Reach.UNDECIDABLE, How.DEFAULT, name),), None
+
+
+_Special = Callable[[str, Sequence[str], Context], tuple[tuple[Host, ...], float | None]]
+_SPECIAL: dict[str, _Special] = {
+    "dig": _dig,
+    "drill": _dig,
+    "kdig": _dig,
+    "getent": _getent,
+    "openssl": _openssl,
+    "ray": _ray,
+    "socat": _socat,
+    "git": _git,
+}
+
+NAMES = frozenset(CLIENTS) | frozenset(_SPECIAL)
+"""Every program that is known to reach hosts."""
+
+
+def urls_of_unknown_program(name: str, arguments: Sequence[str], context: Context) -> Iterator[Host]:
+    """The hosts of the URLs among `arguments` of a program that no table knows.
+
+    It probably reaches them, but who knows: another machine's URL is undecidable, never external.
+    """
+    for word in arguments:
+        text = word.partition("=")[2] if word.startswith("-") and "=" in word else word
+        if not is_url(text):
+            continue
+        for each in url_hosts(text, name, context.local_names):
+            external = each.reach is Reach.EXTERNAL
+            yield replace(each, reach=Reach.UNDECIDABLE) if external else each
+
+
+def devtcp(path: str, context: Context) -> Host | None:
+    """The host of bash's `/dev/tcp/host/port`, if `path` is one."""
+    parts = path.split("/", 4)
+    if len(parts) < 5 or parts[0] or parts[1] != "dev" or parts[2] not in ("tcp", "udp"):
+        return None
+    found = host(parts[3], "/dev/tcp", How.DEVTCP, port=parts[4], local_names=context.local_names)
+    return replace(found, text=hosts_module.shown(values.show(path)))

@@ -1,0 +1,335 @@
+"""Where a serving container answers for its health, and how long it takes to start.
+
+From annotations, presets and the model config; nothing is guessed. Law: unsure is None.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from policies import units
+from policies.base import Facts, Json
+from policies.objects import Container, Role, annotations_of, mapping
+from policies.presets import Protocol
+from policies.programs import has_option, launch_of, programs
+from policies.servers import Server, port_number, tcp_ports
+from policies.serving import (
+    HEALTH_ANNOTATIONS,
+    HEALTH_PATH,
+    HEALTH_PORT,
+    LIVE_PATH,
+    READY_PATH,
+    StandardProbes,
+    recognised,
+    serving_containers,
+)
+from puller import spec as model_spec
+
+MODEL_SIZE: Final = "mlchassis.dev/model-size"
+EXPECTED_START: Final = "mlchassis.dev/expected-start"
+MODEL_CONFIG: Final = "mlchassis.dev/model-config"
+DEFAULT_CONTAINER: Final = "kubectl.kubernetes.io/default-container"
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """A known health endpoint: handlers such as `{"httpGet": {"path": "/health", "port": 8000}}`.
+
+    None where that half is not known. `source` says who knows: `annotation` or `preset <name>`.
+    """
+
+    source: str
+    live: Json | None
+    ready: Json | None
+
+
+class AnnotationError(ValueError):
+    """An annotation that can't be used: which one, why, and how to mend it."""
+
+    def __init__(self, key: str, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.key = key
+        self.message = message
+        self.hint = hint
+
+
+def known_health(pod: Json, container: Container, facts: Facts) -> Health | None:
+    """Where a serving container answers for its health, by annotation or preset; None when unsure.
+
+    Annotations that can't be used count as none; `annotated_health` says what is wrong with them.
+    """
+    settings = facts.settings(StandardProbes)
+    try:
+        annotated = annotated_health(pod, container, facts)
+    except AnnotationError:
+        return None
+    preset = preset_health(container, settings)
+    if annotated is None or preset is None:
+        return annotated or preset
+    return Health(annotated.source, annotated.live or preset.live, annotated.ready or preset.ready)
+
+
+# --- annotations -----------------------------------------------------------------------------
+
+
+def annotated_health(pod: Json, container: Container, facts: Facts) -> Health | None:
+    """What the pod's annotations say of a container; None when they say nothing of it.
+
+    Raises AnnotationError when they can't be used.
+    """
+    given = dict(_health_annotations(pod, container, facts))
+    if not given:
+        return None
+    server = recognised(container, facts.settings(StandardProbes))
+    if server is not None and server.preset.protocol is not Protocol.HTTP:
+        server = None  # the annotations speak of HTTP
+    port = _annotated_port(container, given, server)
+    paths = {name: _path(key, value) for name, (key, value) in given.items() if name != HEALTH_PORT}
+    live = paths.get(LIVE_PATH, paths.get(HEALTH_PATH))
+    ready = paths.get(READY_PATH, paths.get(HEALTH_PATH))
+    if not paths:
+        live, ready = _paths(server) if server else (None, None)
+    if live is None and ready is None:
+        key, _ = given[HEALTH_PORT]
+        raise AnnotationError(
+            key,
+            f"Annotation {key} gives a port, and nothing gives a path to ask there.",
+            f"Add {HEALTH_PATH} with the path of the health endpoint, such as /health.",
+        )
+    tls = _speaks_tls(container, server, port)
+    return Health(
+        "annotation",
+        http_get(live, port, tls=tls) if live else None,
+        http_get(ready, port, tls=tls) if ready else None,
+    )
+
+
+def _health_annotations(
+    pod: Json, container: Container, facts: Facts
+) -> Iterator[tuple[str, tuple[str, str]]]:
+    """(annotation without suffix, (key as written, value)) of what is said of one container."""
+    annotations = annotations_of(pod)
+    for name in HEALTH_ANNOTATIONS:
+        suffixed = f"{name}.{container.name}"
+        if suffixed in annotations:
+            yield name, (suffixed, str(annotations[suffixed]))
+        elif name in annotations and is_meant(pod, container, facts):
+            yield name, (name, str(annotations[name]))
+
+
+def is_meant(pod: Json, container: Container, facts: Facts) -> bool:
+    """Whether a health annotation without a container suffix means this container.
+
+    It means the only serving container, or the one that `kubectl.kubernetes.io/default-container`
+    names, or the only one that declares the port in `mlchassis.dev/health-port`.
+    """
+    serving = [item for item in serving_containers(pod, facts) if item.role is Role.MAIN]
+    if len(serving) > 1:
+        annotations = annotations_of(pod)
+        default, port = annotations.get(DEFAULT_CONTAINER), annotations.get(HEALTH_PORT)
+        named = [item for item in serving if item.name == default]
+        declaring = [item for item in serving if port_number(item.spec, port) in tcp_ports(item.spec)]
+        serving = named or declaring
+    return len(serving) == 1 and serving[0].name == container.name
+
+
+def _annotated_port(container: Container, given: dict[str, tuple[str, str]], server: Server | None) -> int:
+    key, value = given.get(HEALTH_PORT, (HEALTH_PORT, None))
+    if value is not None:
+        port = port_number(container.spec, value.strip())
+        if port is None:
+            raise AnnotationError(
+                key,
+                f"Annotation {key} is {value!r}: neither a port number nor the name of a port of "
+                f"container {container.name}.",
+                "Write a number from 1 to 65535 or the name of a declared port.",
+            )
+        return port
+    port = (server and server_port(container, server)) or declared_http_port(container.spec)
+    if port is None:
+        key, _ = next(iter(given.values()))
+        raise AnnotationError(
+            key,
+            f"Annotation {key} has no effect: nothing says on which port container {container.name} answers.",
+            f"Add {HEALTH_PORT}, or name the container's port http.",
+        )
+    return port
+
+
+def _path(key: str, value: str) -> str:
+    if value.startswith("/") and value.isprintable() and " " not in value and len(value) <= 2048:
+        return value
+    raise AnnotationError(
+        key,
+        f"Annotation {key} is {value!r}, which is not an HTTP path.",
+        "Write a path that begins with /, such as /health.",
+    )
+
+
+# --- presets ---------------------------------------------------------------------------------
+
+_HTTP_NAMES: Final = ("http", "https", "http1", "rest", "web", "api")
+_GRPC_NAMES: Final = ("grpc", "h2c")
+
+
+def preset_health(container: Container, settings: StandardProbes) -> Health | None:
+    """Where the recognised server answers, its flags and variables heeded; None when unsure."""
+    server = recognised(container, settings)
+    if server is None or server.has_option(*server.preset.unless_flags):
+        return None
+    port = server_port(container, server)
+    if port is None or _only_loopback(server):
+        return None
+    source, tls = f"preset {server.name}", _speaks_tls(container, server, port)
+    if server.preset.protocol is Protocol.GRPC:
+        if tls:  # kubelet's gRPC probes don't speak TLS
+            return None
+        service = server.preset.grpc_service
+        handler: Json = {"grpc": {"port": port} | ({"service": service} if service else {})}
+        return Health(source, handler, handler)
+    live, ready = _paths(server)
+    return Health(
+        source,
+        http_get(live, port, tls=tls) if live else None,
+        http_get(ready, port, tls=tls) if ready else None,
+    )
+
+
+def server_port(container: Container, server: Server) -> int | None:
+    """The port on which a recognised server answers: its flag, its variable, a declared port of the
+    protocol's name, the preset's own, the only declared one. None when that can't be told."""
+    preset = server.preset
+    told = server.told(preset.port_flags, preset.port_env)
+    if told is not None and not _HOST_ALONE.fullmatch(told):
+        return _port_in(told)
+    if preset.own_port:
+        return preset.port
+    declared = tcp_ports(container.spec)
+    names = (*(_GRPC_NAMES if preset.protocol is Protocol.GRPC else _HTTP_NAMES), *preset.port_names)
+    named = [port for port, name in declared.items() if name in names]
+    if len(named) == 1:
+        return named[0]
+    sure = not server.has_option(*preset.config_flags) and (server.own_image or not preset.image_port)
+    if preset.port in declared or (not declared and sure):
+        return preset.port or None
+    return next(iter(declared)) if len(declared) == 1 else None
+
+
+def declared_http_port(container: Json) -> int | None:
+    """The declared TCP port that speaks HTTP: the only one, or the only one named so."""
+    declared = tcp_ports(container)
+    if len(declared) == 1:
+        return next(iter(declared))
+    named = [port for port, name in declared.items() if name in _HTTP_NAMES]
+    return named[0] if len(named) == 1 else None
+
+
+_HOST_ALONE: Final = re.compile(r"(?:\w+://)?[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+/?")
+
+
+def _port_in(value: str) -> int | None:
+    """`8000`, `0.0.0.0:8000`, `http://0.0.0.0:8000/` -> 8000."""
+    digits = value.rpartition("//")[2].partition("/")[0].rpartition(":")[2]
+    return int(digits) if digits.isascii() and digits.isdigit() and 0 < int(digits) < 65536 else None
+
+
+def _only_loopback(server: Server) -> bool:
+    """Whether the server listens on loopback alone, where kubelet's probes can't reach it."""
+    preset = server.preset
+    told = server.told(preset.host_flags, preset.host_env)
+    if told is None:
+        return preset.loopback and not (preset.image_listens and server.own_image)
+    host = told.rpartition("//")[2].strip("[]")
+    return host.startswith(("127.", "localhost", "::1"))
+
+
+def _speaks_tls(container: Container, server: Server | None, port: int) -> bool:
+    if tcp_ports(container.spec).get(port, "").startswith("https"):
+        return True
+    if server is None:
+        started = programs(launch_of(container.spec))
+        return any(has_option(program, "--ssl-keyfile", "--keyfile") for program in started)
+    told = server.variables.keys()
+    return server.has_option(*server.preset.tls_flags) or not told.isdisjoint(server.preset.tls_env)
+
+
+def _paths(server: Server) -> tuple[str | None, str | None]:
+    """The liveness and readiness paths, with the model's name put in; None where it isn't known."""
+    preset = server.preset
+    if "{model}" not in f"{preset.live_path}{preset.ready_path}":
+        return preset.live_path, preset.ready_path
+    model = server.told(preset.model_flags, preset.model_env)
+    model = preset.default_model if model is None else model
+    if not model or not model.replace("-", "").replace("_", "").replace(".", "").isalnum():
+        return None, None
+    live, ready = (path and path.replace("{model}", model) for path in (preset.live_path, preset.ready_path))
+    return live, ready
+
+
+def http_get(path: str, port: int, *, tls: bool = False) -> Json:
+    """An httpGet handler."""
+    return {"httpGet": {"path": path, "port": port} | ({"scheme": "HTTPS"} if tls else {})}
+
+
+# --- the expected start ----------------------------------------------------------------------
+
+
+def expected_start(pod: Json, container: Container, facts: Facts) -> int | None:
+    """Seconds from the container's start until it serves; None when nothing tells, or it never serves.
+
+    The annotation `mlchassis.dev/expected-start` decides; else the longer of what the preset says of
+    its server and of what the models' size comes to at the settings' `loadRate`.
+    """
+    settings = facts.settings(StandardProbes)
+    if settings.recogniser.is_infrastructure(container):
+        return None
+    annotated = _annotation(pod, container, EXPECTED_START, facts)
+    if annotated is not None:
+        try:
+            return units.parse_duration(annotated)
+        except ValueError:
+            pass
+    size = model_size(pod, container, facts)
+    server = recognised(container, settings)
+    known = [] if size is None else [settings.boot - (-size // settings.load_rate)]
+    if server is not None and server.preset.expected_start is not None:
+        known.append(server.preset.expected_start)
+    return max(known, default=None)
+
+
+def model_size(pod: Json, container: Container, facts: Facts) -> int | None:
+    """Bytes of model that a container loads before it serves: from the annotation
+    `mlchassis.dev/model-size`, else the sum in the pod's model config; None when neither tells."""
+    annotated = _annotation(pod, container, MODEL_SIZE, facts)
+    if annotated is not None:
+        try:
+            return units.parse_bytes(annotated)
+        except ValueError:
+            pass
+    name = _annotation(pod, container, MODEL_CONFIG, facts)
+    config = facts.model_config(name) if name else None
+    if config is None:
+        return None
+    data = {key: value for key, value in mapping(config, "data").items() if isinstance(value, str)}
+    return sum(model.memory for model in model_spec.parse(data).models.values()) or None
+
+
+def _annotation(pod: Json, container: Container, key: str, facts: Facts) -> str | None:
+    """What an annotation says of a container: by its name, or of all that serve."""
+    annotations = annotations_of(pod)
+    value = annotations.get(f"{key}.{container.name}")
+    if value is None and key in annotations and _loads_models(pod, container, facts):
+        value = annotations[key]
+    return value if isinstance(value, str) else None
+
+
+def _loads_models(pod: Json, container: Container, facts: Facts) -> bool:
+    """Whether what is said of the pod's models concerns a container: one that serves, or, where none
+    does, any main one. Native sidecars and helpers start at their own pace."""
+    if container.role is not Role.MAIN:
+        return False
+    serving = [item.name for item in serving_containers(pod, facts) if item.role is Role.MAIN]
+    return not serving or container.name in serving

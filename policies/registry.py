@@ -1,0 +1,53 @@
+"""Every policy and rule there is. A new one is a new file: nothing here is edited for it."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterator, Mapping
+from functools import cache
+from graphlib import TopologicalSorter
+from types import MappingProxyType, ModuleType
+from typing import Any
+
+import policies.mutate
+import policies.rules
+from policies.base import Family, Policy, Rule
+
+
+@cache
+def mutating() -> Mapping[str, Policy[Any]]:
+    """The mutating policies by id, in the order in which they are folded over an object."""
+    found = {
+        module.POLICY.id: module.POLICY for module in _modules(policies.mutate) if hasattr(module, "POLICY")
+    }
+    order = TopologicalSorter({name: policy.after for name, policy in sorted(found.items())})
+    return MappingProxyType({name: found[name] for name in order.static_order() if name in found})
+
+
+@cache
+def rules() -> Mapping[str, Rule]:
+    """The validating rules by id, in the order of their families and files."""
+    found = [rule for module in _modules(policies.rules) for rule in getattr(module, "RULES", ())]
+    by_id = {rule.id: rule for rule in sorted(found, key=lambda rule: tuple(Family).index(rule.family))}
+    if len(by_id) != len(found):
+        raise RuntimeError("two rules share an id")
+    return MappingProxyType(by_id)
+
+
+@cache
+def documentation(policy_id: str) -> str:
+    """The documentation of a mutating policy: its module's docstring, without the id it begins with.
+
+    Markdown; the first line says in one sentence what the policy does. Raises KeyError.
+    """
+    for module in _modules(policies.mutate):
+        policy = getattr(module, "POLICY", None)
+        if policy is not None and policy.id == policy_id:
+            return (module.__doc__ or "").strip().removeprefix(f"{policy_id}:").strip()
+    raise KeyError(policy_id)
+
+
+def _modules(package: ModuleType) -> Iterator[ModuleType]:
+    for info in sorted(pkgutil.iter_modules(package.__path__), key=lambda info: info.name):
+        yield importlib.import_module(f"{package.__name__}.{info.name}")

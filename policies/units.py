@@ -1,0 +1,69 @@
+"""Durations and quantities as people write them in Kubernetes YAML. Pure text to numbers."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal, InvalidOperation
+
+_DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", re.ASCII)
+_QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(m|k|[KMGTPE]i?|[eE][+-]?\d{1,3})?", re.ASCII)
+_MOST_SECONDS = 2**31 - 1
+_MOST_BYTES = 2**63 - 1
+_SUFFIX: dict[str | None, Decimal] = {
+    None: Decimal(1),
+    "m": Decimal("0.001"),
+    "k": Decimal(10) ** 3,
+    **{unit: Decimal(10) ** (3 * n) for n, unit in enumerate("MGTPE", 2)},
+    **{f"{unit}i": Decimal(2) ** (10 * n) for n, unit in enumerate("KMGTPE", 1)},
+}
+
+
+def parse_duration(value: object) -> int:
+    """Seconds from a whole number of seconds or from `90s`, `15m`, `24h`, `7d`, `1h30m`.
+
+    Raises ValueError on anything else, negative numbers and booleans included.
+    """
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return _countable(value, _MOST_SECONDS)
+    if isinstance(value, str) and value:
+        match = _DURATION.fullmatch(value)
+        if match:
+            days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+            return _countable(((days * 24 + hours) * 60 + minutes) * 60 + seconds, _MOST_SECONDS)
+        if value.isascii() and value.isdigit():
+            return _countable(int(value), _MOST_SECONDS)
+    raise ValueError(f"{value!r} is not a duration: write seconds, or for example 90s, 15m, 24h, 7d")
+
+
+def parse_quantity(value: object) -> Decimal:
+    """A Kubernetes quantity (`500m`, `40Gi`, `1e3`, 2) as an exact number.
+
+    Raises ValueError when it is none.
+    Source: https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
+    """
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return Decimal(str(value))
+    match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError(f"{value!r} is not a quantity: write a number, or for example 500M, 40Gi")
+    number, suffix = match.groups()
+    try:
+        scale = _SUFFIX[suffix] if suffix in _SUFFIX else Decimal(f"1{suffix}")
+        return Decimal(number) * scale
+    except InvalidOperation:
+        raise ValueError(f"{value!r} is not a quantity that can be counted") from None
+
+
+def parse_bytes(value: object) -> int:
+    """Bytes, rounded up, from a number or a Kubernetes quantity. Raises ValueError below zero."""
+    quantity = parse_quantity(value)
+    if not quantity.is_finite() or quantity < 0:
+        raise ValueError(f"{value!r} is not a size: it must be zero or more")
+    return _countable(int(quantity.to_integral_value(rounding="ROUND_CEILING")), _MOST_BYTES)
+
+
+def _countable(number: int, most: int) -> int:
+    """The number, unless it is beyond what the API's own fields can hold."""
+    if number > most:
+        raise ValueError(f"it is more than can be counted, which is {most}")
+    return number

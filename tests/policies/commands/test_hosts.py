@@ -1,0 +1,180 @@
+"""Hosts in URLs and host:port pairs, where they stand, and values that are known in part."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policies.commands import How, Reach, values
+from policies.commands.hosts import host, is_url, reach_of, split_port, url_hosts
+from policies.commands.options import seconds
+
+UNKNOWN, OWN, OTHER = values.unknown("X"), values.own("POD_IP"), values.other("HOST_IP")
+
+
+@pytest.mark.parametrize(
+    ("name", "reach"),
+    [
+        ("localhost", Reach.LOCAL),
+        ("LOCALHOST.", Reach.LOCAL),
+        ("app.localhost", Reach.LOCAL),
+        ("127.0.0.1", Reach.LOCAL),
+        ("127.9.9.9", Reach.LOCAL),
+        ("127.1", Reach.LOCAL),
+        ("0", Reach.LOCAL),
+        ("0.0.0.0", Reach.LOCAL),
+        ("::1", Reach.LOCAL),
+        ("[::1]", Reach.LOCAL),
+        ("::", Reach.LOCAL),
+        ("::ffff:127.0.0.1", Reach.LOCAL),
+        ("/var/run/postgresql", Reach.LOCAL),
+        (OWN, Reach.LOCAL),
+        (f"{OWN}.headless.ns.svc", Reach.LOCAL),
+        ("localhost.example.com", Reach.EXTERNAL),
+        ("127.0.0.1.example.com", Reach.EXTERNAL),
+        ("notlocalhost", Reach.EXTERNAL),
+        ("128.0.0.1", Reach.EXTERNAL),
+        ("::2", Reach.EXTERNAL),
+        ("fe80::1%eth0", Reach.EXTERNAL),
+        ("db.ns.svc.cluster.local.", Reach.EXTERNAL),
+        (OTHER, Reach.EXTERNAL),
+        (f"db.{UNKNOWN}.svc", Reach.EXTERNAL),
+        (UNKNOWN, Reach.UNDECIDABLE),
+        (f"{UNKNOWN}.svc", Reach.UNDECIDABLE),
+        (f"{UNKNOWN}-db", Reach.UNDECIDABLE),
+        (f"{OWN}-db", Reach.UNDECIDABLE),
+        (f"localhost.{UNKNOWN}", Reach.UNDECIDABLE),
+        (f"10.{UNKNOWN}", Reach.UNDECIDABLE),
+        ("$(DB)", Reach.UNDECIDABLE),
+        ("{a,b}", Reach.UNDECIDABLE),
+        ("", Reach.UNDECIDABLE),
+    ],
+)
+def test_reach(name: str, reach: Reach) -> None:
+    assert reach_of(name) is reach
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("http://db", [("db", 80)]),
+        ("HTTPS://DB:8443/x?y#z", [("db", 8443)]),
+        ("http://u:p@db:1/@localhost", [("db", 1)]),
+        ("http://[2001:db8::1]:9/", [("2001:db8::1", 9)]),
+        ("http://db?x=/y", [("db", 80)]),
+        ("db:80/health", [("db", 80)]),
+        ("mongodb+srv://u:p@a:1,b:2/x", [("a", 1), ("b", 2)]),
+        ("jdbc:postgresql://db/x", [("db", 5432)]),
+        (f"{UNKNOWN}://localhost:80/", [("localhost", 80)]),
+        (f"http://{UNKNOWN}:{UNKNOWN}/", [("$X", None)]),
+        ("http:///x", [("", 80)]),
+        ("unix:///run/x.sock", []),
+        ("file:///etc/passwd", []),
+        ("redis:///0", []),
+    ],
+)
+def test_url_hosts(text: str, expected: list[tuple[str, int | None]]) -> None:
+    assert [(each.name, each.port) for each in url_hosts(text, "curl")] == expected
+
+
+def test_credentials_are_not_shown() -> None:
+    (found,) = url_hosts("redis://:secret@db:6379/0", "redis-cli")
+    assert (found.name, found.text) == ("db", "redis://db:6379/0")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("db", ("db", None)),
+        ("db:80", ("db", 80)),
+        ("[::1]:80", ("::1", 80)),
+        ("[::1]", ("::1", None)),
+        ("fe80::1", ("fe80::1", None)),
+        ("db:http", ("db", None)),
+        (":80", ("", 80)),
+        ("db:999999", ("db", None)),
+    ],
+)
+def test_split_port(text: str, expected: tuple[str, int | None]) -> None:
+    assert split_port(text) == expected
+
+
+def test_a_port_alone_is_this_machine() -> None:
+    assert host(":8080", "grpc_health_probe", How.FLAG).reach is Reach.LOCAL
+
+
+@given(text=st.text(max_size=60))
+def test_any_text_may_be_a_url(text: str) -> None:
+    for each in url_hosts(text, "curl"):
+        assert each.reach in Reach
+    assert isinstance(is_url(text), bool)
+    assert host(text, "curl", How.ARGUMENT).client == "curl"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("5", 5),
+        ("0.5", 0.5),
+        (".5s", 0.5),
+        ("2m", 120),
+        ("1m30s", 90),
+        ("500ms", 0.5),
+        ("1h", 3600),
+        ("1d", 86400),
+    ],
+)
+def test_seconds(text: str, expected: float) -> None:
+    assert seconds(text) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("text", ["", "x", "5x", "-5", "$T", "٣", "1" * 50, "s"])
+def test_no_seconds(text: str) -> None:
+    assert seconds(text) is None
+
+
+def environment(*entries: Any, **options: Any) -> values.Environment:
+    return values.Environment(entries, **options)
+
+
+def test_values_refer_to_earlier_ones() -> None:
+    known = environment(
+        {"name": "LATER", "value": "$(HOST)"},
+        {"name": "HOST", "value": "db"},
+        {"name": "URL", "value": "http://$(HOST):$(PORT)/$$(HOST)"},
+    )
+    assert known.values["LATER"] == "$(HOST)"
+    assert known.values["URL"] == "http://db:$(PORT)/$(HOST)"
+    assert known.expand("$(URL) $$(URL) $URL $$URL $(") == "http://db:$(PORT)/$(HOST) $(URL) $URL $URL $("
+
+
+def test_the_last_of_two_entries_counts() -> None:
+    field = {"fieldRef": {"fieldPath": "status.podIP"}}
+    known = environment({"name": "A", "valueFrom": field}, {"name": "A", "value": "x"})
+    assert known.expand("$(A)") == "x"
+    assert list(known.emptied_in("$(A)")) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "reach"),
+    [
+        ("status.podIP", Reach.LOCAL),
+        ("status.podIPs", Reach.LOCAL),
+        ("metadata.name", Reach.LOCAL),
+        ("status.hostIP", Reach.EXTERNAL),
+        ("spec.nodeName", Reach.EXTERNAL),
+        ("metadata.labels['host']", Reach.UNDECIDABLE),
+        ("metadata.namespace", Reach.UNDECIDABLE),
+    ],
+)
+def test_downward_api(path: str, reach: Reach) -> None:
+    known = environment({"name": "A", "valueFrom": {"fieldRef": {"fieldPath": path}}}, static=False)
+    assert reach_of(known.expand("$(A)")) is reach
+
+
+def test_marks_in_the_users_own_text_mean_nothing() -> None:
+    assert reach_of(environment().expand("\ue001POD_IP\ue003")) is Reach.UNDECIDABLE
+    assert environment({"name": "A", "value": "\ue001x\ue003"}).values["A"] == "?x?"

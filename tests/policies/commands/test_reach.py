@@ -1,0 +1,273 @@
+"""Where hosts stand: the cases that a rule must not get wrong, then each client's own ways."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from policies.commands import Host, How, Reach, read
+
+ENV: list[dict[str, Any]] = [
+    {"name": "MODEL_REGISTRY", "value": "http://registry:5000"},
+    {"name": "LOCAL_URL", "value": "http://127.0.0.1:$(PORT)"},
+    {"name": "PORT", "value": "8080"},
+    {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+    {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+    {"name": "NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}},
+    {"name": "HOST_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}},
+    {"name": "DB_HOST", "valueFrom": {"secretKeyRef": {"name": "db", "key": "host"}}},
+]
+
+
+def reaches(argv: list[str], **options: Any) -> list[tuple[str, Reach]]:
+    return [(host.name, host.reach) for host in read(argv, ENV, **options).hosts]
+
+
+def sh(script: str) -> list[str]:
+    return ["/bin/sh", "-c", script]
+
+
+LOCAL = [
+    sh("curl -sf http://localhost:8080/health"),
+    sh("curl -sf http://$POD_IP:8080/health"),
+    sh("curl -sf http://${HOSTNAME}:8080/"),
+    sh("curl -sf http://$POD_NAME.svc-headless:8080/"),
+    sh("curl 'http://[::1]:8080/'"),
+    ["curl", "http://127.0.0.1:$(PORT)/ready"],
+    ["curl", "$(LOCAL_URL)/ready"],
+    ["curl", "--url", "localhost:8080", "-H", "Host: example.com", "-o", "/dev/null"],
+    sh("curl http://${BIND_HOST:-localhost}:8080"),
+    sh("curl http://$(hostname -i):8080"),
+    sh("curl http://`hostname`:8080"),
+    sh('IP=$(hostname -I | cut -d" " -f1); curl http://$IP:8080'),
+    sh("curl --unix-socket /run/x.sock http://payments/health; redis-cli ping"),
+    sh("wget -T 2 -q -O- http://localhost:52365/api/local_raylet_healthz | grep success"),
+    ["grpc_health_probe", "-addr=:8080"],
+    ["grpc_health_probe", "--addr", "localhost:8080"],
+    ["redis-cli", "ping"],
+    ["pg_isready", "-U", "postgres"],
+    ["psql", "-U", "postgres", "-c", "select 1"],
+    ["psql", "postgresql:///app?host=/run/postgresql"],
+    ["mysqladmin", "ping", "-h127.0.0.1", "-psecret@db"],
+    ["mongosh", "--eval", "db.adminCommand('ping')"],
+    ["aws", "--endpoint-url", "http://localhost:9000", "s3", "ls"],
+    ["nc", "-z", "127.1", "9000"],
+    ["etcdctl", "endpoint", "health"],
+    sh("exec 3<>/dev/tcp/127.0.0.1/5432"),
+    sh("dig @127.0.0.1 -p 53 kubernetes.default.svc"),
+    ["python3", "-c", "import requests; requests.get(f'http://localhost:{8000}/health')"],
+    ["python", "-c", "import socket; socket.create_connection((socket.gethostname(), 8080))"],
+    ["node", "-e", "require('http').get('http://127.0.0.1:3000/healthz')"],
+    ["env", "PGHOST=localhost", "psql", "-c", "select 1"],
+    sh("for p in 80 81; do curl -sf localhost:$p || exit 1; done"),
+    sh("for h in localhost 127.0.0.1; do nc -z $h 80; done"),
+    ["sqlcmd", "-S", "localhost,1433", "-Q", "select 1"],
+    sh('http() { set -- -s "$@"; curl "$@" "http://127.0.0.1:9200$1"; }; http / -f'),
+    sh("if curl -sf localhost; then echo http://db; fi || kill 1"),
+    ["wget", "-qO-", "--header=Host: db", "http://127.0.0.1"],
+    ["curl", "-d", '{"url": "http://db"}', "localhost/health"],
+]
+
+
+@pytest.mark.parametrize("argv", LOCAL, ids=lambda argv: argv[-1])
+def test_local(argv: list[str]) -> None:
+    found = [reach for name, reach in reaches(argv) if name]
+    assert set(found) <= {Reach.LOCAL}, reaches(argv)
+
+
+NOTHING = [
+    sh("echo http://payments/health"),
+    sh("test -f /tmp/redis-cli && cat /opt/redis-cli/ready"),
+    ["cat", "/var/lib/curl/http://payments"],
+    ["/opt/redis-cli/bin/check"],
+    sh("grep -q http://payments /etc/config"),
+    sh("[ -s /model ] && ! pgrep -f 'curl http://payments'"),
+    ["kubectl", "version", "--client"],
+    ["curl", "--version"],
+    sh("# curl http://payments\ntrue"),
+    sh("cat <<'EOF'\ncurl http://payments\nEOF"),
+    ["getent", "passwd", "app"],
+    ["ray", "--version"],
+    ["python", "-c", "import logging; logging.info('http://payments/'); print('http://db')"],
+    ["python", "-c", "import sqlite3; sqlite3.connect('/data/db')"],
+]
+
+
+@pytest.mark.parametrize("argv", NOTHING, ids=lambda argv: argv[-1])
+def test_reaches_nothing(argv: list[str]) -> None:
+    assert reaches(argv) == []
+
+
+EXTERNAL = [
+    (sh("exec 3<>/dev/tcp/db/5432"), "db"),
+    (["bash", "-c", "</dev/tcp/db/5432"], "db"),
+    (sh("(echo > /dev/tcp/db/5432) 2>/dev/null"), "db"),
+    (["bash", "-c", "{ true; } 3<>/dev/tcp/db/5432"], "db"),
+    (sh('curl "$MODEL_REGISTRY/health"'), "registry"),
+    (["curl", "$(MODEL_REGISTRY)/health"], "registry"),
+    (["bash", "-c", "wget -qO- http://other-svc"], "other-svc"),
+    (sh("curl http://$HOST_IP:8126/health"), "$HOST_IP"),
+    (sh("curl http://db.$NAMESPACE.svc:80/"), "db.$NAMESPACE.svc"),
+    (sh("true && (sleep 1; sh -c \"bash -c 'curl -s http://db'\")"), "db"),
+    (sh("timeout 3 env A=b nohup curl db:80"), "db"),
+    (sh("if [ -f x ]; then :; else exec nc -w 2 db 80; fi"), "db"),
+    (sh("case $1 in a) ;; *) curl db;; esac"), "db"),
+    (sh("until curl -s db; do sleep 1; done"), "db"),
+    (sh("H=db; curl http://$H/"), "db"),
+    (sh("check() { curl -sf http://$1/; }; check db"), "db"),
+    (sh('[ "$(curl -s -o /dev/null -w "%{http_code}" http://db/)" = 200 ]'), "db"),
+    (sh("echo `curl -s http://db/`"), "db"),
+    (sh("cat <(curl -s http://db/)"), "db"),
+    (["sh", "-c", 'curl "http://$1/"', "_", "db"], "db"),
+    (sh("for h in db cache:6379; do nc -z $h 80 || exit 1; done"), "db"),
+    (["sh", "-c", 'exec "$@"', "_", "curl", "http://db"], "db"),
+    (["sh", "-euo", "pipefail", "-c", "curl db"], "db"),
+    (["bash", "-lc", "bash <<'EOF'\ncurl db\nEOF"], "db"),
+    (sh('bash <<< "curl db"'), "db"),
+    (sh('eval "curl http://db"'), "db"),
+    (sh('CMD="curl -s http://db"; $CMD'), "db"),
+    (["busybox", "wget", "-q", "http://db/"], "db"),
+    (["curl", "http://user:p@ss@db:80/?next=http://localhost/"], "db"),
+    (["curl", "http://localhost@db/"], "db"),
+    (["curl", "-sfm5", "db"], "db"),
+    (["curl", "-x", "http://proxy:3128", "http://localhost"], "proxy"),
+    (["curl", "http://[2001:db8::1]:80/"], "2001:db8::1"),
+    (["nc", "-zvw3", "db", "5432"], "db"),
+    (["telnet", "db", "80"], "db"),
+    (["grpc_health_probe", "-addr", "triton:8001"], "triton"),
+    (["redis-cli", "-h", "redis", "ping"], "redis"),
+    (["redis-cli", "-u", "redis://redis:6379/0"], "redis"),
+    (["env", "PGHOST=db", "psql", "-c", "select 1"], "db"),
+    (["psql", "host=db port=5432 dbname=x"], "db"),
+    (["psql", "postgresql://u:p@db/x"], "db"),
+    (["mysqladmin", "--host=db", "ping"], "db"),
+    (["mongosh", "mongodb://a,b/x"], "a"),
+    (["mongo", "db:27017/admin", "--eval", "1"], "db"),
+    (["cqlsh", "cassandra", "9042"], "cassandra"),
+    (["kafka-topics.sh", "--bootstrap-server", "k1:9092,k2:9092", "--list"], "k2"),
+    (["/usr/bin/kubectl", "get", "pods"], "the Kubernetes API server"),
+    (["aws", "s3", "ls"], "AWS"),
+    (["gsutil", "ls", "gs://models"], "Google Cloud Storage"),
+    (["ping", "-q", "-c", "1", "db"], "db"),
+    (["openssl", "s_client", "-connect", "db:443"], "db"),
+    (["ssh", "user@bastion", "true"], "bastion"),
+    (["ray", "health-check", "--address", "head:6379"], "head"),
+    (["dig", "@10.0.0.10", "x"], "10.0.0.10"),
+    (["getent", "hosts", "db"], "db"),
+    (["socat", "-", "TCP:db:80,connect-timeout=2"], "db"),
+    (["wait-for-it.sh", "db:5432", "-t", "0"], "db"),
+    (["dockerize", "-wait", "tcp://db:5432"], "db"),
+    (["python", "-c", "import requests as r; r.get('http://db/x')"], "db"),
+    (["python", "-c", "from urllib.request import urlopen\nurlopen('http://db/')"], "db"),
+    (["python", "-c", "import os,redis; redis.Redis(host=os.getenv('R', 'redis')).ping()"], "redis"),
+    (["python", "-c", "import socket; s=socket.socket(); s.connect(('db', 1))"], "db"),
+    (["python", "-c", "import grpc; grpc.insecure_channel('db:1')"], "db"),
+    (["python", "-c", "import psycopg; psycopg.connect('host=db dbname=x')"], "db"),
+    (["python", "-c", "import os; os.system('curl http://db')"], "db"),
+    (["python", "-c", "import subprocess; subprocess.run(['curl', 'http://db'])"], "db"),
+    (["python", "-c", "import os,httpx\nu=os.environ['MODEL_REGISTRY']\nhttpx.get(u+'/h')"], "registry"),
+    (
+        [
+            "python",
+            "-c",
+            "import tritonclient.http as t; t.InferenceServerClient('triton:8000').is_server_live()",
+        ],
+        "triton",
+    ),
+    (["python", "-c", "import http.client as h; h.HTTPConnection('db', 80)"], "db"),
+    (["python", "-c", "import boto3; boto3.client('s3').list_buckets()"], "AWS"),
+    (sh("python - <<EOF\nimport requests\nrequests.get('http://db')\nEOF"), "db"),
+]
+
+
+@pytest.mark.parametrize(("argv", "name"), EXTERNAL, ids=lambda value: str(value)[-60:])
+def test_external(argv: list[str], name: str) -> None:
+    assert (name, Reach.EXTERNAL) in reaches(argv)
+
+
+UNDECIDABLE = [
+    sh("curl http://$DB_HOST/"),
+    sh("curl $UNSET_URL/health"),
+    ["curl", "$(DB_HOST)/health"],
+    ["mysqladmin", "ping", "-h", "$(NOT_SET)"],
+    sh(". /etc/app.env; curl $MODEL_REGISTRY"),
+    sh("if [ -n $X ]; then H=db; else H=localhost; fi; curl http://$H/"),
+    sh("read H < /etc/host; curl http://$H/"),
+    sh("for h in db localhost; do nc -z $h 80; done"),
+    sh("for h in $HOSTS; do nc -z $h 80; done"),
+    sh("curl http://$NAMESPACE-db/"),
+    sh("echo http://db | xargs curl"),
+    ["curl", "-K", "/etc/curlrc"],
+    ["curl", "--brand-new-option", "db:80"],
+    ["/app/check", "--url=http://db/health"],
+    ["node", "-e", "require('http').get('http://db/')"],
+    ["perl", "-e", "use IO::Socket; socket($x)"],
+    ["python", "-c", "import requests; requests.get(url"],
+    ["python", "-c", "import requests; requests.Session().get('http://db/')"],
+    ["python", "-c", "import requests,sys; requests.get(sys.argv[1])"],
+    ["ray", "health-check"],
+    sh("curl http://db/ ; ((("),
+    sh("if true; then curl http://db"),
+]
+
+
+@pytest.mark.parametrize("argv", UNDECIDABLE, ids=lambda argv: argv[-1])
+def test_undecidable(argv: list[str]) -> None:
+    found = [reach for _, reach in reaches(argv)]
+    assert Reach.UNDECIDABLE in found
+    assert Reach.EXTERNAL not in found
+
+
+def test_a_host_says_where_it_was_read() -> None:
+    (found,) = read(sh("curl -s https://user:secret@Registry.example.:8443/v2/?a=b")).hosts
+    assert found == Host(
+        name="registry.example",
+        reach=Reach.EXTERNAL,
+        how=How.URL,
+        client="curl",
+        text="https://Registry.example.:8443/v2/?a=b",
+        port=8443,
+    )
+
+
+def test_a_lookup_connects_to_nothing() -> None:
+    (found,) = read(["nslookup", "mydb"]).hosts
+    assert (found.name, found.name_lookup, found.reach) == ("mydb", True, Reach.EXTERNAL)
+    (asked,) = read(["nslookup", "mydb", "127.0.0.1"]).hosts
+    assert (asked.name, asked.name_lookup, asked.reach) == ("127.0.0.1", False, Reach.LOCAL)
+
+
+def test_references_are_literal_in_probes_and_full_in_a_containers_command() -> None:
+    probe = read(["curl", "http://$(POD_IP):80/"], ENV)
+    assert [host.reach for host in probe.hosts] == [Reach.UNDECIDABLE]
+    assert any("$(POD_IP) is empty in a probe" in note for note in probe.undecidable)
+    assert reaches(["curl", "http://$(POD_IP):80/"], static=False) == [("$POD_IP", Reach.LOCAL)]
+    assert reaches(["curl", "http://$$(PORT):80/"]) == [("$(port)", Reach.UNDECIDABLE)]
+
+
+def test_env_from_makes_unset_variables_unknown() -> None:
+    argv = sh("curl http://${BIND_HOST:-localhost}:8080")
+    assert reaches(argv) == [("localhost", Reach.LOCAL)]
+    assert reaches(argv, env_from=[{"configMapRef": {"name": "x"}}]) == [("$BIND_HOST", Reach.UNDECIDABLE)]
+
+
+@pytest.mark.parametrize(
+    "script", ["pg_isready -U app", "mysqladmin ping", ". /opt/env.sh; psql -c 'select 1'"]
+)
+def test_a_clients_default_stands_whatever_env_from_may_hold(script: str) -> None:
+    found = read(sh(script), [], [{"secretRef": {"name": "db"}}]).hosts
+    assert [host.reach for host in found] == [Reach.LOCAL]
+    stated = [{"name": name, "value": "db"} for name in ("PGHOST", "MYSQL_HOST")]
+    assert {host.reach for host in read(["sh", "-c", script], stated).hosts} <= {
+        Reach.EXTERNAL,
+        Reach.UNDECIDABLE,
+    }
+
+
+def test_the_nodes_address_is_the_pods_own_with_host_network() -> None:
+    assert reaches(sh("curl $HOST_IP"), host_network=True) == [("$HOST_IP", Reach.LOCAL)]
+
+
+def test_further_local_names() -> None:
+    assert reaches(["curl", "http://Me:80"], local_names=["me"]) == [("me", Reach.LOCAL)]

@@ -1,0 +1,327 @@
+"""Commands, timeouts, loops, scripts, and what hostile text can't do to the reader."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policies.commands import CommandSummary, Loop, ScriptFile, read
+from policies.commands.shell import MAX_DEPTH, ShellError, parse
+
+
+def sh(script: str) -> CommandSummary:
+    return read(["sh", "-c", script])
+
+
+@pytest.mark.parametrize(
+    ("script", "seconds"),
+    [
+        ("curl -m 3 localhost", 3),
+        ("curl --max-time 0.5 localhost", 0.5),
+        ("curl --connect-timeout 2 --max-time 10 localhost", 10),
+        ("curl --connect-timeout 2 localhost", 2),
+        ("curl -m 2 --retry 2 localhost", 6),
+        ("wget -T 2 -t 3 localhost", 6),
+        ("wget --tries 1 -T 2 -qO- localhost:1 | grep x && wget --tries=1 -T 10 localhost:2", 12),
+        ("nc -zw 3 localhost 80", 3),
+        ("grpc_health_probe -addr=:1 -connect-timeout=500ms -rpc-timeout 2s", 2.5),
+        ("timeout 5 curl -m 10 localhost", 5),
+        ("timeout 10 curl -m 5 localhost", 5),
+        ("timeout -k 2 5s cat x", 7),
+        ("timeout -t 5 cat x", 5),
+        ("sleep 1; sleep 2m", 121),
+        ("curl -m 2 localhost & curl -m 3 localhost", 3),
+        ("curl -m 2 a | curl -m 3 b", 3),
+        ("if curl -m 1 a; then curl -m 2 b; else curl -m 5 c; fi", 6),
+        ("for i in 1 2 3; do curl -m 2 a; done", 6),
+        ("for i in $(seq 1 30); do nc -w 2 db 80 && exit; sleep 1; done", 90),
+        ("for i in {1..5}; do sleep 1; done", 5),
+        ("for ((i=0; i<4; i++)); do sleep 1; done", 4),
+        ("while true; do sleep 1; done", math.inf),
+        ("timeout 60 sh -c 'until nc -z db 80; do sleep 1; done'", 60),
+        ('x="$(curl -m 4 a)"', 4),
+        ("python -c 'import requests; requests.get(\"http://a\", timeout=3)'", 3),
+        ("dig +time=2 +tries=3 x", 6),
+        ("curl -s localhost", 0),
+    ],
+)
+def test_seconds(script: str, seconds: float) -> None:
+    assert sh(script).seconds == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("script", "bounded", "count"),
+    [
+        ("until nslookup db; do echo waiting; sleep 2; done", False, None),
+        ("while ! nc -z db 80; do sleep 1; done", False, None),
+        ("while true; do curl -s db && break; sleep 1; done", False, None),
+        ('while [ "$(curl -s -w %{http_code} db)" != 200 ]; do sleep 1; done', False, None),
+        ("until [ $(curl -s -o /dev/null -w %{http_code} db) -eq 200 ]; do sleep 1; done", False, None),
+        ("while ! (echo >/dev/tcp/db/80); do sleep 1; done", False, None),
+        ("for ((;;)); do curl db && break; sleep 1; done", False, None),
+        ("for i in $(seq 30); do curl db && break; sleep 1; done", True, 30),
+        ("for i in {1..60}; do curl db && exit 0; sleep 1; done", True, 60),
+        ("i=0; while [ $i -lt 30 ]; do curl db && break; i=$((i+1)); sleep 1; done", True, 30),
+        ("n=0; until curl db; do n=$((n+1)); [ $n -ge 30 ] && exit 1; sleep 1; done", True, None),
+        ("n=0; until curl db; do ((n++)); if [[ $n -gt 9 ]]; then exit 1; fi; sleep 1; done", True, None),
+        ("until curl db || (( n++ >= 30 )); do sleep 1; done", True, 30),
+        ("until curl db; do [ $SECONDS -gt 300 ] && exit 1; sleep 1; done", True, None),
+        ("n=0; until curl db; do n=`expr $n + 1`; test $n -gt 9 && exit 1; sleep 1; done", True, None),
+        (
+            "e=$(($(date +%s)+60)); until curl db; do [ $(date +%s) -gt $e ] && exit 1; sleep 1; done",
+            True,
+            None,
+        ),
+        ("timeout 60 bash -c 'until curl db; do sleep 1; done'", True, None),
+        ("while read host; do curl $host; sleep 1; done < hosts", True, None),
+    ],
+)
+def test_loops(script: str, bounded: bool, count: int | None) -> None:
+    (loop,) = sh(script).loops
+    assert (loop.bounded, loop.count, loop.sleeps) == (bounded, count, True)
+    assert loop.hosts
+
+
+def test_a_python_loop_that_never_ends() -> None:
+    code = (
+        "import time, socket\nwhile True:\n"
+        "  try: socket.create_connection(('db', 1)); break\n"
+        "  except OSError: time.sleep(1)"
+    )
+    (loop,) = read(["python", "-c", code]).loops
+    assert loop == Loop("while", bounded=False, sleeps=True, hosts=loop.hosts)
+    assert [host.name for host in loop.hosts] == ["db"]
+    (bounded,) = read(["timeout", "60", "python", "-c", code]).loops
+    assert bounded.bounded
+
+
+@pytest.mark.parametrize(
+    ("argv", "scripts"),
+    [
+        (["sh", "/health/ping.sh", "5"], [ScriptFile("/health/ping.sh", "sh")]),
+        (["sh", "-c", "/health/ping.sh 5"], [ScriptFile("/health/ping.sh", "")]),
+        (["python3", "-u", "/app/check.py"], [ScriptFile("/app/check.py", "python3")]),
+        (["python", "-m", "app.health"], [ScriptFile("-m app.health", "python")]),
+        (["bash", "-ec", "exec perl check.pl"], [ScriptFile("check.pl", "perl")]),
+        (["cat", "/app/check.py"], []),
+        (["python", "-c", "print(1)"], []),
+        (["sh", "-c", "test -x /health/ping.sh"], []),
+    ],
+)
+def test_script_files(argv: list[str], scripts: list[ScriptFile]) -> None:
+    assert list(read(argv).scripts) == scripts
+
+
+def test_commands_stand_in_reading_order_without_their_wrappers() -> None:
+    summary = sh("timeout 3 env A=b /usr/bin/md5sum -c x | grep -q OK && find / -name '*.bin'")
+    assert [command.name for command in summary.commands] == ["sh", "md5sum", "grep", "find"]
+    assert summary.commands[1].argv == ("/usr/bin/md5sum", "-c", "x")
+
+
+def test_calls_of_python_code() -> None:
+    code = "import torch as t; from transformers import AutoModel as A\nt.load('x'); A.from_pretrained('y')"
+    (command,) = read(["python", "-c", code]).commands
+    assert {"torch", "torch.load", "transformers.AutoModel.from_pretrained"} <= set(command.calls)
+
+
+@pytest.mark.parametrize("name", ["DB_HOST", "lower_case", "X1"])
+def test_an_unknown_part_is_shown_as_it_is_spelled(name: str) -> None:
+    (host,) = sh(f"curl http://${name}:80/x").hosts
+    assert (host.name, host.text, host.port) == (f"${name}", f"http://${name}:80/x", 80)
+
+
+# What hostile text can't do
+
+MEBIBYTE = 1 << 20
+HOSTILE = {
+    "open parentheses": "(",
+    "pairs of parentheses": "()",
+    "subshells": "(a);",
+    "double quotes": '"',
+    "single quotes": "'",
+    "escaped quotes": "\\'",
+    "quotes and parentheses": "('\"",
+    "substitutions": "$(",
+    "quoted substitutions": '"$(',
+    "backticks": "`",
+    "arithmetic": "$((1))",
+    "open arithmetic": "$((",
+    "braces": "${a:-",
+    "commands": "curl a;",
+    "here-documents": "<<A ",
+    "here-document bodies": "a <<A\n",
+    "if": "if ",
+    "functions": "f()",
+    "lines": "\n",
+    "variables": "$A$A",
+    "doubling": "A=$A$A;",
+    "loops": "while a;do ",
+    "evaluation": "eval 'eval ",
+    "tests": "[[ a ]];",
+    "assignments": "a=(",
+    "brackets": "a[",
+    "continued lines": "\\\n",
+    "process substitutions": "<(",
+    "cases": "case a in a)",
+    "urls": "curl http://a,",
+    "evals": "eval ",
+    "indexes": "a[;",
+    "references": "$(a $$",
+    "long variables": "$B",
+    "doubling arguments": 'set -- "$@" "$@" a;',
+    "all arguments": 'a "$@";',
+}
+
+
+@pytest.mark.parametrize("unit", HOSTILE.values(), ids=HOSTILE.keys())
+def test_a_mebibyte_of_anything_is_read_at_once(unit: str) -> None:
+    text = f"A=aaaaaaaa; B={'b' * 4000};" + unit * (MEBIBYTE // len(unit))
+    start = time.process_time()
+    summary = read(["sh", "-c", text, "_", *["x"] * 10_000])
+    read(["python", "-c", text])
+    read(["curl", text, text])
+    assert time.process_time() - start < 2.0  # 0.2 s where nothing else runs
+    assert summary.undecidable
+
+
+@pytest.mark.parametrize("unit", ["(", "()", "'", '"', "$(", "(a);", "curl a;"])
+def test_reading_is_linear(unit: str) -> None:
+    """Twice the text takes at most about twice the time, also below the length that is cut off."""
+
+    def spent(length: int) -> float:
+        best = math.inf
+        for _ in range(3):
+            start = time.process_time()
+            sh(unit * (length // len(unit)))
+            best = min(best, time.process_time() - start)
+        return best
+
+    assert spent(32_768) < 6 * spent(16_384) + 0.01
+
+
+def test_functions_that_call_each_other_end() -> None:
+    levels = ";".join(f"f{n}() {{ f{n + 1}; f{n + 1}; }}" for n in range(24))
+    summary = sh(f"{levels}; f0")
+    assert "the command is too long to be read whole" in summary.undecidable
+    assert sh("f() { curl a; f; }; f").hosts
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "a " + "x " * 5000,
+        "python -c '" + "a.b(c);" * 4000 + "'",
+        'sh -c "$S"',
+        'eval "$S $S $S"',
+        "for i in " + "x " * 5000 + "; do a; done",
+        "[[ " + "x " * 5000 + "]]",
+        "case $x in " + "a) b;; " * 2000 + "esac",
+        "a=(" + "x " * 5000 + ")",
+        "a <<E\n" + "$S" * 2000 + "\nE\n",
+    ],
+    ids=lambda body: body[:12],
+)
+def test_a_costly_function_called_often_ends(body: str) -> None:
+    script = f"S='{'curl a;' * 500}'\nf() {{ {body}\n}}\n" + "f;" * 3000
+    start = time.process_time()
+    sh(script)
+    assert time.process_time() - start < 2.0  # 0.2 s where nothing else runs
+
+
+@pytest.mark.parametrize(
+    "program", ["curl", "psql", "nc", "echo", "/app/check", "env", "dig", "python", "xargs", "sh"]
+)
+def test_many_arguments_are_read_at_once(program: str) -> None:
+    start = time.process_time()
+    read([program, *["http://a"] * 200_000])
+    read([program, *["-a"] * 200_000])
+    assert time.process_time() - start < 2.0  # 0.2 s where nothing else runs
+
+
+def test_variables_that_double_end() -> None:
+    env = [{"name": "A0", "value": "x" * 64}]
+    env += [{"name": f"A{n + 1}", "value": f"$(A{n})$(A{n})$(A{n})"} for n in range(40)]
+    assert read(["curl", "$(A40)"], env).hosts[0].reach == "undecidable"
+    doubling = ";".join(f"A{n + 1}=$A{n}$A{n}" for n in range(60))
+    assert read(["sh", "-c", f"{doubling}; curl $A60"], env).hosts
+
+
+def test_depth_is_bounded() -> None:
+    def nested(levels: int) -> str:
+        return "(" + "( " * (levels - 1) + "curl a" + ")" * levels
+
+    assert [host.name for host in sh(nested(10).replace("((", "( (")).hosts] == ["a"]
+    with pytest.raises(ShellError, match="deeper"):
+        parse("( " * (MAX_DEPTH + 1) + "a" + ")" * (MAX_DEPTH + 1))
+
+
+JUNK = st.text(alphabet="abc $(){}[]'\"`\\;&|<>#\n=~!*?-/:@.%\ue000\ue003", max_size=80)
+SHELL_WORDS = (
+    "curl http://db/ sh -c $( ) ' \" ` && | ; if then fi do done while until for in case esac { } (( )) [[ ]]"
+    " <<EOF EOF $X ${X:- X=1 timeout 5 python -c eval exec >/dev/tcp/a/1"
+)
+TOKENS = st.lists(st.sampled_from([*SHELL_WORDS.split(), "\n"]), max_size=25).map(" ".join)
+ARGUMENT = st.one_of(JUNK, TOKENS, st.text(max_size=30))
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+ENTRY = st.one_of(
+    JSON,
+    st.fixed_dictionaries({"name": st.sampled_from(["X", "PGHOST"]), "value": ARGUMENT}),
+    st.fixed_dictionaries({"name": st.just("X"), "valueFrom": JSON}),
+)
+
+
+@given(script=st.one_of(ARGUMENT, JUNK), env=st.lists(ENTRY, max_size=3), static=st.booleans())
+def test_never_raises_on_scripts(script: str, env: list[Any], static: bool) -> None:
+    assert isinstance(read(["sh", "-c", script], env, static=static), CommandSummary)
+
+
+@given(
+    argv=st.lists(
+        ARGUMENT | st.sampled_from(["curl", "nc", "psql", "python", "-c", "env", "dig"]), max_size=6
+    )
+)
+def test_never_raises_on_words(argv: list[str]) -> None:
+    assert isinstance(read(argv), CommandSummary)
+
+
+@given(argv=st.lists(JSON, max_size=4))
+def test_never_raises_on_json(argv: list[Any]) -> None:
+    assert isinstance(read(argv), CommandSummary)
+
+
+@given(code=st.one_of(JUNK, st.text(max_size=60), st.sampled_from(["-" * 20000 + "1", "a" + ".b" * 20000])))
+def test_never_raises_on_code(code: str) -> None:
+    assert isinstance(read(["python", "-c", code]), CommandSummary)
+
+
+@given(name=st.from_regex(r"[a-z]([a-z0-9-]{0,20}[a-z0-9])?", fullmatch=True), port=st.integers(1, 65535))
+def test_any_other_host_is_external_however_it_is_quoted(name: str, port: int) -> None:
+    url = f"http://{name}:{port}/health"
+    expected = {(name, port, "local" if name == "localhost" else "external")}
+    for script in (
+        f"curl {url}",
+        f"curl '{url}'",
+        f'sh -c "curl -s \\"{url}\\""',
+        f"U={url}; true && curl $U",
+    ):
+        assert {(host.name, host.port, str(host.reach)) for host in sh(script).hosts} == expected
+
+
+def test_a_deep_stack_above_is_survived() -> None:
+    script = "$(" * (MAX_DEPTH - 2) + "curl db" + ")" * (MAX_DEPTH - 2)
+
+    def called_from(depth: int) -> CommandSummary:
+        return sh(script) if depth == 0 else called_from(depth - 1)
+
+    assert [host.name for host in called_from(0).hosts] == ["db"]
+    assert any("nested too deep" in note for note in called_from(sys.getrecursionlimit() - 300).undecidable)

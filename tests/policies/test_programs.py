@@ -1,0 +1,66 @@
+import pytest
+
+from policies.programs import REMEMBERED, has_option, launch_of, option, programs
+
+
+def started(container: dict) -> tuple[tuple[str, ...], ...]:
+    return programs(launch_of(container))
+
+
+@pytest.mark.parametrize(
+    ("container", "expected"),
+    [
+        ({}, ()),
+        ({"args": ["--model", "m"]}, (("--model", "m"),)),
+        (
+            {"args": ["/opt/bin/tritonserver", "--model-repository=/m/x"]},
+            (("tritonserver", "--model-repository=/m/x"),),
+        ),
+        (
+            {"command": ["tini", "--", "python3", "-m", "mlserver", "start", "."]},
+            (("mlserver", "start", "."),),
+        ),
+        ({"command": ["python3", "-u", "/srv/app.py", "--port", "1"]}, (("app.py", "--port", "1"),)),
+        ({"command": ["python3", "-c", "import vllm"]}, ()),
+        ({"command": ["uv", "run", "--frozen", "vllm", "serve"]}, (("vllm", "serve"),)),
+        ({"command": ["entrypoint.sh"]}, (("entrypoint.sh",),)),
+    ],
+)
+def test_programs(container: dict, expected: tuple[tuple[str, ...], ...]) -> None:
+    assert started(container) == expected
+
+
+def test_variables_are_put_in_where_the_container_sets_them() -> None:
+    container = {
+        "command": ["sh", "-c", "D=/models; exec vllm serve $D --port $(PORT) --key $KEY"],
+        "env": [{"name": "PORT", "value": "81"}, {"name": "KEY", "valueFrom": {"secretKeyRef": {}}}],
+    }
+    assert started(container)[-1] == ("vllm", "serve", "/models", "--port", "81", "--key", "$KEY")
+
+
+def test_every_program_of_a_script_is_seen() -> None:
+    script = "mkdir -p /x && (vllm serve m &)\nuntil curl -sf localhost:8000/health; do sleep 1; done"
+    names = [words[0] for words in started({"command": ["bash", "-ec", script]})]
+    assert {"mkdir", "vllm", "curl", "sleep"} <= set(names)
+
+
+def test_a_launch_too_large_to_remember_is_still_read() -> None:
+    container = {"command": ["sh", "-c", f"echo {'x' * REMEMBERED}; vllm serve m"]}
+    assert started(container)[-1] == ("vllm", "serve", "m")
+
+
+def test_option() -> None:
+    words = ("server", "--port", "1", "--host=a", "--port=2", "--quiet", "--name")
+    assert option(words, "--port") == "2", "the last one wins"
+    assert option(words, "--host", "-h") == "a"
+    assert option(words, "--name") == ""
+    assert option(words, "--none") is None
+
+
+def test_has_option() -> None:
+    words = ("server", "--tls=true", "--http=false", "--headless")
+    assert has_option(words, "--tls")
+    assert has_option(words, "--headless")
+    assert has_option(words, "--http=false")
+    assert not has_option(words, "--http=0")
+    assert not has_option(words, "--head")
