@@ -1,0 +1,40 @@
+"""The API server refuses an object with more than 256 KiB of annotations: a policy adds none beyond that."""
+
+import pytest
+
+from policies.base import Facts, Json, default_settings
+from policies.mutate import disruption_guard, model_puller
+from policies.puller_settings import ByLabel, ModelPuller
+
+LARGEST = 256 << 10
+BY_LABEL = ModelPuller(by_label=(ByLabel(match_labels={"app": "ranker"}, model_config_map="models"),))
+ADDED = len("mlchassis.dev/model-config" + "models")
+
+
+def pod(filled: int) -> Json:
+    gpu = {"limits": {"nvidia.com/gpu": "1"}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "full", "labels": {"app": "ranker"}, "annotations": {"k": "v" * (filled - 1)}},
+        "spec": {
+            "restartPolicy": "Never",
+            "containers": [{"name": "main", "image": "registry.example/train:1", "resources": gpu}],
+        },
+    }
+
+
+@pytest.mark.parametrize(("filled", "asks"), [(LARGEST - ADDED, True), (LARGEST - ADDED + 1, False)])
+def test_the_puller_asked_for_by_labels(filled: int, asks: bool) -> None:
+    given = pod(filled)
+    after = model_puller.mutate(given, BY_LABEL, Facts())
+    assert (after is not given) is asks
+    assert bool(list(model_puller.advise(given, BY_LABEL, Facts()))) is not asks
+
+
+def test_the_guards_of_a_training_pod() -> None:
+    settings = default_settings(disruption_guard.DisruptionGuard)
+    size = sum(len(key) + len(value) for key, value in disruption_guard.GUARDS.items())
+    fits, full = pod(LARGEST - size), pod(LARGEST - size + 1)
+    assert disruption_guard.mutate(fits, settings, Facts()) is not fits
+    assert disruption_guard.mutate(full, settings, Facts()) is full

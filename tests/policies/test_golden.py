@@ -1,0 +1,149 @@
+"""The golden cases of the mutating policies: tests/policies/<policy id>/<case>/.
+
+`input.yaml` is the object as it arrives; `expected.yaml` as it must leave; `settings.yaml` (optional) the
+policy's key in the ConfigMap; `facts.yaml` (optional) manifests that stand for the cluster;
+`warnings.txt` (optional) what the policy says beside the change, one finding a line. `make golden`
+rewrites what is expected; the diff is for a person to review.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonpatch
+import pytest
+import yaml
+
+from policies import registry
+from policies.base import Facts, Json, Policy
+from policies.objects import Role, containers, kind_of, mapping, maps
+from webhook.config import load
+from webhook.documents import load_all
+from webhook.offline import ManifestCluster
+from webhook.patch import diff, same
+from webhook.report import dump
+
+HERE = Path(__file__).parent
+CASES = sorted(
+    path.parent for policy_id in registry.mutating() for path in (HERE / policy_id).glob("*/input.yaml")
+)
+
+
+def case_id(case: Path) -> str:
+    return f"{case.parent.name}/{case.name}"
+
+
+def documents(path: Path) -> list[Any]:
+    return [doc for doc in load_all(path.read_text()) if doc is not None] if path.exists() else []
+
+
+def facts_of(case: Path, policy: Policy[Any], obj: Json) -> Facts:
+    """The facts of a case: its settings loaded as the server loads them, its manifests as the cluster."""
+    settings = case / "settings.yaml"
+    snapshot = load({f"{policy.id}.yaml": settings.read_text()} if settings.exists() else {})
+    namespace = mapping(obj, "metadata").get("namespace", "default")
+    effective = snapshot.effective(obj, namespace, None)
+    return Facts(namespace, ManifestCluster(documents(case / "facts.yaml")), effective.settings)
+
+
+def findings(policy: Policy[Any], obj: Json, facts: Facts) -> list[str]:
+    if policy.advise is None:
+        return []
+    found = policy.advise(obj, facts.settings(policy.settings), facts)
+    return [f"{finding.path}: {finding.message} {finding.hint}" for finding in found]
+
+
+@pytest.mark.parametrize("case", CASES, ids=case_id)
+def test_case(case: Path, request: pytest.FixtureRequest) -> None:
+    policy = registry.mutating()[case.parent.name]
+    assert policy.mutate is not None
+    [obj] = documents(case / "input.yaml")
+    assert kind_of(obj) in policy.kinds, "a case must be of a kind that the policy changes"
+    facts = facts_of(case, policy, obj)
+    settings = facts.settings(policy.settings)
+    before = copy.deepcopy(obj)
+
+    after = policy.mutate(obj, settings, facts)
+
+    assert same(obj, before), "the policy changed its input in place"
+    patch = diff(obj, after)
+    patched = jsonpatch.apply_patch(before, patch)
+    assert same(patched, after), "the patch does not lead to what the policy returned"
+    warnings = findings(policy, after, facts)
+    if request.config.getoption("--update-golden", default=False):
+        write(case, after, warnings)
+    [expected] = documents(case / "expected.yaml")
+    assert same(patched, expected), yaml.safe_dump(diff(expected, patched), sort_keys=False)
+    told = case / "warnings.txt"
+    assert warnings == (told.read_text().splitlines() if told.exists() else [])
+    assert policy.mutate(after, settings, facts) is after, "a second pass changes something"
+    stored = with_api_defaults(after)
+    assert policy.mutate(stored, settings, facts) is stored, "the API server's defaults set it off again"
+
+
+def write(case: Path, after: Json, warnings: list[str]) -> None:
+    (case / "expected.yaml").write_text(dump(after))
+    told = case / "warnings.txt"
+    if warnings:
+        told.write_text("".join(f"{line}\n" for line in warnings))
+    else:
+        told.unlink(missing_ok=True)
+
+
+def test_every_mutating_policy_has_cases() -> None:
+    without = [
+        policy.id
+        for policy in registry.mutating().values()
+        if policy.mutate is not None and not any(case.parent.name == policy.id for case in CASES)
+    ]
+    assert without == []
+
+
+PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
+PROBE_DEFAULTS = {"timeoutSeconds": 1, "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3}
+
+
+def with_api_defaults(obj: Json) -> Json:
+    """A copy of a Pod with the fields that the API server fills in: what a reinvocation sees."""
+    stored = copy.deepcopy(obj)
+    if kind_of(stored).kind != "Pod":
+        return stored
+    for container in containers(stored):
+        spec = container.spec
+        defaults = {"terminationMessagePath": "/dev/termination-log", "terminationMessagePolicy": "File"}
+        for name, value in {**defaults, "imagePullPolicy": "IfNotPresent", "resources": {}}.items():
+            spec.setdefault(name, value)
+        for port in maps(spec, "ports"):
+            port.setdefault("protocol", "TCP")
+        for probe in probes_of(spec):
+            probe.update({**PROBE_DEFAULTS, **probe})
+            if "httpGet" in probe:
+                probe["httpGet"].setdefault("scheme", "HTTP")
+            if "grpc" in probe:
+                probe["grpc"].setdefault("service", "")
+    for volume in maps(stored, "spec", "volumes"):
+        for kind in ("configMap", "secret", "projected"):
+            if kind in volume:
+                volume[kind].setdefault("defaultMode", 0o644)
+    for name, value in {"restartPolicy": "Always", "dnsPolicy": "ClusterFirst"}.items():
+        stored["spec"].setdefault(name, value)
+    return stored
+
+
+def probes_of(spec: Json) -> Iterator[Json]:
+    return (spec[name] for name in PROBES if isinstance(spec.get(name), dict))
+
+
+def test_defaults_are_filled_in_a_copy() -> None:
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "spec": {"containers": [{"name": "m", "livenessProbe": {"httpGet": {"port": 1}}}]},
+    }
+    before = copy.deepcopy(pod)
+    [container] = containers(with_api_defaults(pod), Role.MAIN)
+    assert container.spec["livenessProbe"]["periodSeconds"] == 10
+    assert pod == before

@@ -1,0 +1,35 @@
+"""What the probe and puller policies add must pass the rules: a mutation that trips its own webhook's
+validation would turn a sound pod into a refused one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from policies import registry
+from policies.base import Facts, Json
+from policies.kinds import POD
+from policies.objects import Subject, pod_templates
+from tests.policies.test_golden import CASES, case_id, documents, facts_of
+
+ADDING = ("standard-probes", "model-puller")
+
+
+def findings(pod: Json, facts: Facts) -> dict[tuple[str, str], str]:
+    subject = Subject(pod, POD, pod_templates(pod, {}))
+    return {
+        (rule.id, finding.path): finding.message
+        for rule in registry.rules().values()
+        if rule.kinds is None or POD in rule.kinds
+        for finding in rule.check(subject, facts)
+    }
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.parent.name in ADDING], ids=case_id)
+def test_no_rule_objects_to_what_was_added(case: Path) -> None:
+    [before], [after] = documents(case / "input.yaml"), documents(case / "expected.yaml")
+    facts = facts_of(case, registry.mutating()[case.parent.name], before)
+    known = findings(before, facts)
+    new = {key: message for key, message in findings(after, facts).items() if key not in known}
+    assert new == {}

@@ -1,0 +1,186 @@
+"""The laws that hold for every mutating policy, whatever is thrown at it.
+
+Real workloads are damaged at random places; still no policy may raise, overwrite or drop what the
+user wrote, edit its argument, or find something to do in a second pass.
+"""
+
+import copy
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from policies import registry
+from policies.base import Facts, Json
+from policies.kinds import WORKLOADS
+from policies.objects import kind_of, pod_templates, replaced
+from webhook.patch import same
+from webhook.report import dump
+
+TABLE = {workload.gk: workload for workload in WORKLOADS}
+
+GPU = {"limits": {"nvidia.com/gpu": "1"}}
+SEEDS: tuple[Json, ...] = (
+    {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": "p",
+            "namespace": "ml",
+            "labels": {"app": "x"},
+            "annotations": {
+                "mlchassis.dev/model-config": "models",
+                "mlchassis.dev/health-path": "/health",
+                "mlchassis.dev/model-size": "20Gi",
+                "mlchassis.dev/gpu-product": "NVIDIA-*",
+                "mlchassis.dev/gpu-memory": ">=40Gi",
+                "mlchassis.dev/topology": "same-zone",
+            },
+        },
+        "spec": {
+            "restartPolicy": "Always",
+            "initContainers": [{"name": "wait", "image": "busybox", "command": ["sh", "-c", "true"]}],
+            "containers": [
+                {
+                    "name": "server",
+                    "image": "nvcr.io/nvidia/tritonserver:24.12-py3",
+                    "ports": [{"name": "http", "containerPort": 8000}],
+                    "resources": GPU,
+                    "readinessProbe": {"httpGet": {"path": "/ready", "port": "http"}, "periodSeconds": 5},
+                    "volumeMounts": [{"name": "models", "mountPath": "/models"}],
+                },
+                {"name": "api", "image": "example/api:1", "ports": [{"containerPort": 8080}], "env": []},
+            ],
+            "volumes": [{"name": "models", "emptyDir": {}}],
+            "tolerations": [{"key": "a", "operator": "Exists"}],
+            "affinity": {
+                "nodeAffinity": {
+                    "requiredDuringSchedulingIgnoredDuringExecution": {
+                        "nodeSelectorTerms": [{"matchExpressions": [{"key": "zone", "operator": "Exists"}]}]
+                    }
+                }
+            },
+        },
+    },
+    {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "train", "namespace": "ml"},
+        "spec": {
+            "backoffLimit": 0,
+            "ttlSecondsAfterFinished": 60,
+            "podReplacementPolicy": "TerminatingOrFailed",
+            "template": {
+                "spec": {
+                    "restartPolicy": "Never",
+                    "containers": [{"name": "main", "image": "train:1", "resources": GPU}],
+                }
+            },
+        },
+    },
+    {
+        "apiVersion": "batch/v1",
+        "kind": "CronJob",
+        "metadata": {"name": "nightly", "namespace": "ml"},
+        "spec": {
+            "schedule": "0 3 * * *",
+            "failedJobsHistoryLimit": 0,
+            "jobTemplate": {
+                "spec": {
+                    "template": {
+                        "spec": {"restartPolicy": "Never", "containers": [{"name": "m", "image": "x"}]}
+                    }
+                }
+            },
+        },
+    },
+)
+JUNK = st.sampled_from(
+    [None, True, 0, -1, 10**30, 1.5, "", "x", "$(A)", [], {}, [None], {"name": None}, [[]]]
+)
+
+MENDED = {
+    ("podReplacementPolicy",): "it can't be told from the API server's default",
+    ("ttlSecondsAfterFinished",): "raising it is what job-retries is for",
+    ("failedJobsHistoryLimit",): "raising it is what job-retries is for",
+    ("backoffLimit",): "raised from 0 where the Job would else die on eviction",
+}
+"""Fields that a policy may change although they stand there, each with the reason."""
+
+
+def places(value: Any, at: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [at, *(place for key, item in inner for place in places(item, (*at, key)))]
+
+
+@st.composite
+def damaged(draw: st.DrawFn) -> Json:
+    obj = draw(st.sampled_from(SEEDS))
+    for _ in range(draw(st.integers(0, 3))):
+        path = draw(st.sampled_from([place for place in places(obj) if len(place) > 1]))
+        obj = replaced(obj, path, draw(JUNK))
+    return obj
+
+
+def lost(before: Any, after: Any, at: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
+    """Paths whose value the user wrote and that is no longer there."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        return [
+            place
+            for key, value in before.items()
+            if value is not None
+            for place in (lost(value, after[key], (*at, key)) if key in after else [(*at, key)])
+        ]
+    if isinstance(before, list) and isinstance(after, list):
+        if len(after) < len(before):
+            return [at]
+        rest = iter(after)
+        # In order, but others may stand between: containers and volumes are put in front, too.
+        kept = [any(_is_same_element(item, other) for other in rest) for item in before]
+        return [(*at, n) for n, found in enumerate(kept) if not found]
+    return [] if same(before, after) else [at]
+
+
+def _is_same_element(before: Any, after: Any) -> bool:
+    return not lost(before, after) and (
+        not isinstance(before, dict) or before.get("name") == (after or {}).get("name")
+    )
+
+
+@pytest.mark.parametrize("policy_id", sorted(n for n, p in registry.mutating().items() if p.mutate))
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_a_policy_keeps_the_laws(policy_id: str, data: st.DataObject) -> None:
+    policy = registry.mutating()[policy_id]
+    obj = data.draw(damaged())
+    candidates = [obj, *(template.pod for template in pod_templates(obj, TABLE))]
+    for candidate in candidates:
+        if kind_of(candidate) not in policy.kinds:
+            continue
+        before = copy.deepcopy(candidate)
+        mutate = partial(policy.mutate, settings=policy.settings(), facts=Facts("ml"))  # type: ignore[arg-type]
+        after = mutate(candidate)
+        assert same(candidate, before), "the argument was edited"
+        dropped = [place for place in lost(before, after) if place[-1:] not in MENDED]
+        assert not dropped, f"{dropped} were overwritten or dropped:\n{dump(before)}\n{dump(after)}"
+        assert same(mutate(after), after), "a second pass found something to do"
+        if policy.advise:
+            list(policy.advise(after, policy.settings(), Facts("ml")))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ({"a": 1}, {"a": 1, "b": 2}, []),
+        ({"a": None}, {}, []),
+        ({"a": 1}, {}, [("a",)]),
+        ({"a": 1}, {"a": True}, [("a",)]),
+        ([{"name": "x"}], [{"name": "y"}, {"name": "x", "z": 1}], []),
+        ([{"name": "x"}, {"name": "y"}], [{"name": "y"}, {"name": "x"}], [(1,)]),
+        ({"c": [{"name": "x", "v": 1}]}, {"c": [{"name": "x", "v": 2}]}, [("c", 0)]),
+    ],
+)
+def test_what_is_lost_is_noticed(before: Any, after: Any, expected: list[tuple[Any, ...]]) -> None:
+    assert lost(before, after) == expected
