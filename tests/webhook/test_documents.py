@@ -1,0 +1,94 @@
+"""YAML as the Kubernetes tools read it, and the narrower dialect of policies."""
+
+from typing import Any
+
+import pytest
+
+from webhook.documents import BadDocument, load_all, load_policy
+from webhook.report import dump
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("mode: 0644", 420),
+        ("mode: 0o17", 15),
+        ("mode: 0x1F", 31),
+        ("mode: 08", "08"),
+        ("mode: 1e3", 1000.0),
+        ("mode: 22:22", "22:22"),
+        ("mode: 2020-01-01", "2020-01-01"),
+        ("mode: yes", True),
+        ("mode: off", False),
+        ('mode: "yes"', "yes"),
+        ("mode: n", "n"),
+        ("mode:", None),
+        ("{mode: [1, null]}", [1, None]),
+        ("base: &b {x: 1, y: 2}\nmode: {<<: *b, y: 3}", {"x": 1, "y": 3}),
+    ],
+)
+def test_manifest_values(text: str, value: object) -> None:
+    assert next(load_all(text))["mode"] == value
+
+
+def test_keys_are_text() -> None:
+    assert list(load_all("1: a\ntrue: b")) == [{"1": "a", "true": "b"}]
+
+
+def test_every_document_of_a_stream() -> None:
+    assert list(load_all("a: 1\n---\n---\nb: 2\n")) == [{"a": 1}, None, {"b": 2}]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("a: 1\na: 2", "line 2: the key 'a' stands there twice"),
+        ('{"a": 1, "a": 2}', "line 1: the key 'a' stands there twice"),
+        ("1: a\n'1': b", "line 2: the key '1' stands there twice"),
+        ("a: .nan", "line 1: .nan is not a number that JSON has"),
+        ("a: 1e999", "line 1: 1e999 is not a number that JSON has"),
+        ("a: [", "line 2: did not find expected node content"),
+        ("? [1]\n: 2", "line 1: a key must be text"),
+        ("a: !!python/object:os.system x", "could not determine a constructor"),
+        ("a: \x00", "control characters are not allowed"),
+        ("a: " + "[" * 3000 + "]" * 3000, "nested too deeply"),
+    ],
+)
+def test_bad_text_gets_one_sentence(text: str, sentence: str) -> None:
+    with pytest.raises(BadDocument) as caught:
+        list(load_all(text))
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("a: off", {"a": "off"}),
+        ("a: true", {"a": True}),
+        ("a: yes", {"a": "yes"}),
+        ("", None),
+        ("# x\n", None),
+    ],
+)
+def test_a_policy_has_only_true_and_false(text: str, value: Any) -> None:
+    assert load_policy(text) == value
+
+
+def test_a_policy_has_no_aliases_and_one_document() -> None:
+    with pytest.raises(BadDocument, match="line 2: aliases are not supported"):
+        load_policy("a: &b 1\nc: *b")
+    with pytest.raises(BadDocument, match="more than one"):
+        load_policy("a: 1\n---\nb: 2")
+
+
+@pytest.mark.parametrize("value", ["9e400", "12e4567", "1e3", "0o17", "0x1F", "1_0", ".5", "yes", "~", ""])
+def test_text_that_looks_like_something_else_is_written_so_that_it_stays_text(value: str) -> None:
+    assert list(load_all(dump({"metadata": {"annotations": {"a": value}}}))) == [
+        {"metadata": {"annotations": {"a": value}}}
+    ]
+
+
+@pytest.mark.parametrize("value", [1, -7, 1.5, 1e20, 1e-7, True, None])
+def test_numbers_are_written_as_numbers(value: object) -> None:
+    assert list(load_all(dump({"a": value}))) == [{"a": value}]

@@ -1,0 +1,402 @@
+"""The endpoint /name against a small API server over real HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jsonpatch
+import pytest
+from prometheus_client import CollectorRegistry
+
+from policies.base import Kind
+from policies.objects import text
+from policies.workers import Owner, Worker
+from tests.webhook.apiserver import FakeApiServer, running
+from webhook import names
+from webhook.cluster import ApiServer
+from webhook.cluster_names import LiveWorkers
+from webhook.config import load
+from webhook.names import LEDGER, Listed, NameMetrics, Namer
+from webhook.review import Request, Response
+from webhook.snapshot import Snapshot
+
+Json = dict[str, Any]
+
+PODS = "/api/v1/namespaces/ml/pods"
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/ml/leases"
+EVENTS = "/api/v1/namespaces/ml/events"
+CLUSTERS = "/apis/ray.io/v1/namespaces/ml/rayclusters"
+PATIENCE = 5.0
+
+
+class Setting:
+    """A namer, the API server it asks, and the policy in force."""
+
+    def __init__(self, fake: FakeApiServer, api: ApiServer, kind: type[LiveWorkers] = LiveWorkers) -> None:
+        self.fake, self.api = fake, api
+        self.workers = kind(api)
+        self.registry = CollectorRegistry()
+        self.policy = Snapshot()
+        self.namer = Namer(
+            self.workers, lambda: self.policy, NameMetrics(self.registry), identity="webhook-0"
+        )
+
+    def configure(self, **files: str) -> None:
+        self.policy = load({f"{key.replace('_', '-')}.yaml": value for key, value in files.items()})
+
+    async def cluster(self, replicas: int, uid: str = "uid-1", **spec: Any) -> None:
+        group = {"groupName": "small", "replicas": replicas, **spec}
+        await self.fake.put(
+            CLUSTERS, {"metadata": {"name": "demo", "uid": uid}, "spec": {"workerGroupSpecs": [group]}}
+        )
+
+    async def ask(self, pod: Json | None = None, patience: float = PATIENCE, **fields: Any) -> Response:
+        request = Request(
+            "uid", Kind("", "Pod"), "CREATE", "ml", object=pod or worker(), **{"dry_run": False, **fields}
+        )
+        return await self.namer.review(request, asyncio.get_running_loop().time() + patience)
+
+    async def create(self, pod: Json | None = None) -> str:
+        """Ask, and create the pod as the API server would."""
+        pod = pod or worker()
+        response = await self.ask(pod)
+        assert response.allowed, response.status
+        named: Json = jsonpatch.apply_patch(pod, response.patch)
+        await self.fake.put(PODS, named)
+        return text(named, "metadata", "name")
+
+    def leases(self) -> list[Json]:
+        return [item for path, item in self.fake.objects.items() if path.startswith(LEASES)]
+
+    async def events(self) -> list[Json]:
+        await self.namer.close()
+        return [item for path, item in self.fake.objects.items() if path.startswith(EVENTS)]
+
+    def count(self, metric: str, **labels: str) -> float:
+        return self.registry.get_sample_value(f"chassis_worker_names_{metric}", labels) or 0
+
+
+@pytest.fixture
+async def setting(tmp_path: Path) -> AsyncIterator[Setting]:
+    async with running() as fake, ApiServer.connect(fake.kubeconfig(tmp_path)) as api:
+        yield Setting(fake, api)
+
+
+def worker(labels: Mapping[str, str] | None = None, **metadata: Any) -> Json:
+    ray = {
+        "ray.io/is-ray-node": "yes",
+        "ray.io/cluster": "demo",
+        "ray.io/group": "small",
+        "ray.io/node-type": "worker",
+    }
+    owner = {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayCluster",
+        "name": "demo",
+        "uid": "uid-1",
+        "controller": True,
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "generateName": "demo-small-worker-",
+            "labels": {**ray, **(labels or {})},
+            "ownerReferences": [owner],
+            **metadata,
+        },
+        "spec": {"containers": [{"name": "ray-worker", "image": "ray"}]},
+    }
+
+
+# --- what is given -----------------------------------------------------------
+
+
+async def test_the_name_comes_with_the_promise_and_without_generate_name(setting: Setting) -> None:
+    await setting.cluster(2)
+    response = await setting.ask()
+    name = response.patch[-1]["value"]
+    assert sorted(response.patch, key=lambda operation: operation["op"]) == [
+        {"op": "add", "path": "/metadata/name", "value": name},
+        {"op": "remove", "path": "/metadata/generateName"},
+    ]
+    assert response.audit == {"name": name}
+    [lease] = setting.leases()
+    assert name in lease["metadata"]["annotations"][LEDGER]
+    assert lease["spec"]["holderIdentity"] == "webhook-0"
+    assert lease["metadata"]["ownerReferences"] == [
+        {"apiVersion": "ray.io/v1", "kind": "RayCluster", "name": "demo", "uid": "uid-1"}
+    ]
+    assert setting.count("given_total", strategy="sequence") == 1
+
+
+async def test_what_others_wrote_into_the_lease_stays(setting: Setting) -> None:
+    await setting.cluster(3)
+    await setting.create()
+    [lease] = setting.leases()
+    lease["metadata"]["labels"]["theirs"] = "kept"
+    await setting.fake.put(LEASES, {**lease, "spec": {**lease["spec"], "strategy": "OldestEmulationVersion"}})
+    await setting.create()
+    [lease] = setting.leases()
+    assert lease["metadata"]["labels"]["theirs"] == "kept"
+    assert lease["spec"]["strategy"] == "OldestEmulationVersion"
+
+
+async def test_an_index_is_given_without_a_lease(setting: Setting) -> None:
+    await setting.cluster(2)
+    name = await setting.create(worker({"ray.io/worker-group-replica-index": "1"}))
+    assert name.endswith("-1")
+    assert setting.leases() == []
+    assert setting.count("given_total", strategy="index") == 1
+
+
+async def test_a_barred_index_falls_back_on_a_number(setting: Setting) -> None:
+    await setting.cluster(2)
+    pod = worker({"ray.io/worker-group-replica-index": "1"})
+    name = await setting.create(pod)
+    await setting.fake.delete(f"{PODS}/{name}")
+    await setting.cluster(2, scaleStrategy={"workersToDelete": [name]})
+    other = await setting.create(pod)
+    assert other != name
+    assert len(setting.leases()) == 1
+
+
+async def test_a_pod_that_came_and_went_frees_its_place_at_once(setting: Setting) -> None:
+    await setting.cluster(1)
+    name = await setting.create()
+    await setting.fake.delete(f"{PODS}/{name}")
+    assert await setting.create() != name
+
+
+async def test_without_the_history_its_place_is_free_a_lifetime_later(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await setting.cluster(1)
+    name = await setting.create()
+    await setting.fake.delete(f"{PODS}/{name}")
+    await setting.fake.expire()
+    refused = await setting.ask()
+    assert refused.status is not None
+    assert f"1 being created ({name})" in refused.status.message
+    assert setting.count("refused_total", reason="promised") == 1
+    now = setting.workers.now()
+    monkeypatch.setattr(setting.workers, "now", lambda: now + 77)  # the clock lags up to 2 s
+    assert (await setting.ask()).allowed
+
+
+# --- what is refused -----------------------------------------------------------
+
+
+async def test_a_double_creation_is_a_409_and_an_event_at_the_first_of_a_burst(setting: Setting) -> None:
+    await setting.cluster(1)
+    await setting.create()
+    for _ in range(3):
+        response = await setting.ask()
+        assert response.status is not None
+        assert (response.status.code, response.status.reason) == (409, "AlreadyExists")
+        assert response.patch == ()
+    [event] = await setting.events()
+    assert event["reason"] == "DoubleCreationRefused"
+    assert event["involvedObject"]["uid"] == "uid-1"
+    assert setting.count("refused_total", reason="exists") == 3
+    writes = [path for method, path in setting.fake.requests if method == "POST" and path == EVENTS]
+    assert len(writes) == 1
+
+
+async def test_an_owner_of_another_uid_is_not_trusted(setting: Setting) -> None:
+    await setting.cluster(1, uid="uid-2")
+    response = await setting.ask()
+    assert response.status is not None
+    assert (response.status.code, response.status.reason) == (409, "Conflict")
+    assert setting.leases() == []
+
+
+# --- what is left alone -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        worker(name="demo-head"),
+        worker(ownerReferences=[]),
+        worker({"ray.io/node-type": "redis-cleanup"}),
+        worker({"ray.io/is-ray-node": "no"}),
+    ],
+    ids=["named", "no-controller", "redis-cleanup", "not-a-ray-node"],
+)
+async def test_left_alone_without_a_question(setting: Setting, pod: Json) -> None:
+    assert await setting.ask(pod) == Response()
+    assert setting.fake.requests == []
+
+
+async def test_an_update_a_subresource_and_an_excluded_namespace_are_left_alone(setting: Setting) -> None:
+    setting.configure(webhook="namespaces: {exclude: [ml]}")
+    assert await setting.ask() == Response()
+    setting.policy = Snapshot()
+    create = Request("uid", Kind("", "Pod"), "CREATE", "ml", object=worker())
+    for request in (
+        replace(create, operation="UPDATE"),
+        replace(create, subresource="binding"),
+        replace(create, name="demo-0"),
+    ):
+        deadline = asyncio.get_running_loop().time() + PATIENCE
+        assert await setting.namer.review(request, deadline) == Response()
+    assert setting.fake.requests == []
+
+
+async def test_a_label_whose_owner_has_no_scale_is_said_to_have_no_effect(setting: Setting) -> None:
+    pod = worker({"mlchassis.dev/worker-group": "w"})
+    del pod["metadata"]["labels"]["ray.io/is-ray-node"]
+    pod["metadata"]["ownerReferences"][0] |= {"apiVersion": "batch/v1", "kind": "Job"}
+    served = [{"name": "jobs", "kind": "Job"}, {"name": "jobs/status", "kind": "Job"}]
+    setting.fake.objects["/apis/batch/v1"] = {"resources": served}
+    response = await setting.ask(pod)
+    assert response.allowed
+    assert "has no scale subresource" in response.warnings[0]
+
+
+async def test_other_controllers_want_what_their_scale_says(setting: Setting) -> None:
+    owner = {
+        "apiVersion": "apps/v1",
+        "kind": "ReplicaSet",
+        "name": "crunch",
+        "uid": "uid-9",
+        "controller": True,
+    }
+    pod = worker(ownerReferences=[owner])
+    pod["metadata"]["labels"] = {"mlchassis.dev/worker-group": "w"}
+    served = [{"name": "replicasets", "kind": "ReplicaSet"}, {"name": "replicasets/scale", "kind": "Scale"}]
+    setting.fake.objects["/apis/apps/v1"] = {"metadata": {"name": ""}, "resources": served}
+    path = "/apis/apps/v1/namespaces/ml/replicasets/crunch/scale"
+    setting.fake.objects[path] = {"metadata": {"name": "crunch", "uid": "uid-9"}, "spec": {"replicas": 1}}
+    assert (await setting.create(pod)).startswith("crunch-w-")
+    response = await setting.ask(pod)
+    assert response.status is not None
+    assert "ReplicaSet crunch, worker group w: 1 wanted, 1 existing" in response.status.message
+
+
+# --- modes, exemptions, dry runs -----------------------------------------------------------
+
+
+async def test_a_dry_run_gets_the_same_answers_and_writes_nothing(setting: Setting) -> None:
+    await setting.cluster(1)
+    shown = await setting.ask(dry_run=True)
+    assert setting.leases() == []
+    assert (await setting.ask()).patch == shown.patch
+    [before] = setting.leases()
+    response = await setting.ask(dry_run=True)
+    assert response.status is not None
+    assert response.status.reason == "AlreadyExists"
+    assert setting.leases() == [before]
+    assert await setting.events() == []
+    assert setting.count("given_total", strategy="sequence") == 1
+    assert setting.count("refused_total", reason="exists") == 0
+
+
+async def test_warn_and_audit_say_what_would_be_done_and_do_nothing(setting: Setting) -> None:
+    await setting.cluster(1)
+    for mode, warned in (("warn", True), ("audit", False)):
+        setting.configure(worker_names=f"mode: {mode}")
+        response = await setting.ask()
+        assert response.allowed
+        assert response.patch == ()
+        assert "would-name" in response.audit
+        assert bool(response.warnings) is warned
+    assert setting.leases() == []
+    await setting.fake.put(PODS, worker(name="demo-small-worker-random"))
+    response = await setting.ask()
+    assert response.allowed
+    assert "would-refuse" in response.audit
+
+
+async def test_off_and_exempted_ask_nothing(setting: Setting) -> None:
+    setting.configure(worker_names="mode: off")
+    assert await setting.ask() == Response()
+    setting.policy = Snapshot()
+    exempt = worker(annotations={"mlchassis.dev/exempt": "worker-names=benchmarks the operator"})
+    assert await setting.ask(exempt) == Response(audit={"exempted": "benchmarks the operator"})
+    assert setting.fake.requests == []
+
+
+# --- the API server can't be asked -----------------------------------------------------------
+
+
+class Silent(LiveWorkers):
+    """An API server that never answers a list of pods."""
+
+    async def pods(self, namespace: str, labels: Mapping[str, str], *, phases: bool = True) -> Listed:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+async def test_unavailable_refuses_so_that_the_operator_tries_again(setting: Setting) -> None:
+    await setting.cluster(1)
+    await setting.fake.forbid(PODS)
+    response = await setting.ask()
+    assert response.status is not None
+    assert (response.status.code, response.status.reason) == (409, "Conflict")
+    assert "may not read" in response.status.message
+    assert setting.count("unavailable_total", answer="refuse") == 1
+
+
+async def test_unavailable_may_allow_under_the_random_name(setting: Setting) -> None:
+    setting.configure(worker_names="onUnavailable: allow")
+    await setting.fake.forbid(CLUSTERS)
+    response = await setting.ask()
+    assert response.allowed
+    assert response.patch == ()
+    assert "keeps its random name" in response.warnings[0]
+    assert setting.count("unavailable_total", answer="allow") == 1
+
+
+async def test_an_answer_comes_before_the_deadline_though_the_api_server_is_silent(setting: Setting) -> None:
+    await setting.cluster(1)
+    setting = Setting(setting.fake, setting.api, Silent)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    first, second = await asyncio.gather(setting.ask(patience=0.4), setting.ask(patience=0.4))
+    assert loop.time() - began < 0.4
+    for response in (first, second):
+        assert response.status is not None
+        assert "did not answer in time" in response.status.message
+
+
+# --- concurrency -----------------------------------------------------------
+
+
+async def test_many_at_once_through_two_processes_get_as_many_names_as_are_wanted(
+    setting: Setting, tmp_path: Path
+) -> None:
+    await setting.cluster(5)
+    async with ApiServer.connect(setting.fake.kubeconfig(tmp_path)) as api:
+        other = Setting(setting.fake, api)
+        responses = await asyncio.gather(*(it.ask() for it in (setting, other) * 6))
+    given = [response.audit["name"] for response in responses if response.allowed]
+    assert len(given) == len(set(given)) == 5
+    assert setting.count("swaps_lost_total") + other.count("swaps_lost_total") > 0
+
+
+def test_lease_names_are_dns_labels_and_one_for_each_owner_and_group() -> None:
+    def member(cluster: str = "demo", group: str = "small", head: bool = False) -> Worker:
+        return Worker("ml", Owner("ray.io/v1", "RayCluster", cluster, f"uid of {cluster}"), group, {}, head)
+
+    members = [member(), member(group="s" * 80), member("c" * 80), member(head=True), member(group="head")]
+    found = {names.lease_name(it) for it in members}
+    assert len(found) == len(members)
+    assert all(len(name) <= 63 and name.replace("-", "").isalnum() for name in found)
+
+
+async def test_time_is_told_by_the_api_server(
+    setting: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("webhook.cluster.time.time", lambda: 1000.0)
+    async with ApiServer.connect(setting.fake.kubeconfig(tmp_path)) as api:
+        monkeypatch.undo()
+        assert LiveWorkers(api).now() < 2000
+        await api.get(CLUSTERS + "/demo")
+        assert abs(LiveWorkers(api).now() - time.time()) < 3

@@ -1,0 +1,36 @@
+"""Field paths followed through an object."""
+
+import pytest
+
+from policies.objects import field_path
+from webhook.paths import named, value_at
+
+OBJ = {
+    "metadata": {"annotations": {"a.b/c[d": "x"}},
+    "spec": {"containers": [{"name": "api", "args": ["-v"]}], "items": [1]},
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("spec.containers[0].args[0]", "-v"),
+        ("spec.containers[1].args", None),
+        ("spec.items[0]", 1),
+        ("spec.items[0].x", None),
+        ("metadata.annotations[a.b/c[d]", "x"),
+        ("", OBJ),
+    ],
+)
+def test_value_at(path: str, value: object) -> None:
+    assert value_at(OBJ, path) == value
+
+
+def test_a_path_is_spelled_and_read_back() -> None:
+    assert value_at(OBJ, field_path(["metadata", "annotations", "a.b/c[d"])) == "x"
+
+
+def test_elements_go_by_their_name() -> None:
+    assert named(OBJ, "spec.containers[0].args[0]") == ("spec", "containers", "api", "args", "0")
+    assert named(OBJ, "spec.items[0]") == ("spec", "items", "0")
+    assert named({}, "spec.containers[0].image") == ("spec", "containers", "0", "image")

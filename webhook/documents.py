@@ -1,0 +1,155 @@
+"""YAML and JSON text to plain JSON values, as kubectl reads them, with duplicate keys refused.
+
+No tags, no objects, no dates: what comes out could have come out of a JSON parser. The policy
+dialect is narrower still: `true` and `false` are its only booleans, so that `mode: off` is text.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+import yaml
+
+try:
+    from yaml import CSafeLoader as _SafeLoader
+except ImportError:  # PyYAML built without libyaml: slower, same answers
+    from yaml import SafeLoader as _SafeLoader  # type: ignore[assignment]
+
+
+class BadDocument(ValueError):
+    """The text is not YAML that could be JSON; the message is one sentence with the line."""
+
+
+class ManifestLoader(_SafeLoader):
+    """YAML 1.1 as the Kubernetes tools read it: `yes` and `off` are booleans, dates are text."""
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        self.flatten_mapping(node)
+        result: dict[str, Any] = {}
+        own = set()
+        for key_node, value_node in node.value:
+            key = self.construct_object(key_node, deep=True)
+            name = _key(key, key_node)
+            if name in own:
+                raise BadDocument(f"line {key_node.start_mark.line + 1}: the key {name!r} stands there twice")
+            own.add(name)
+            result[name] = self.construct_object(value_node, deep=True)
+        return result
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Merge keys (`<<`), in which a key of the map's own wins over the merged one."""
+        if not any(key.tag == "tag:yaml.org,2002:merge" for key, _ in node.value):
+            return
+        own = [pair for pair in node.value if pair[0].tag != "tag:yaml.org,2002:merge"]
+        present = {key.value for key, _ in own}
+        super().flatten_mapping(node)
+        merged = [pair for pair in node.value if pair not in own and pair[0].value not in present]
+        seen: dict[str, tuple[yaml.Node, yaml.Node]] = {key.value: (key, value) for key, value in merged}
+        node.value = [*seen.values(), *own]
+
+
+class PolicyLoader(ManifestLoader):
+    """The same, with `true` and `false` as the only booleans."""
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
+
+
+def _key(key: object, node: yaml.Node) -> str:
+    match key:
+        case str():
+            return key
+        case bool():
+            return "true" if key else "false"
+        case int():
+            return str(key)
+    raise BadDocument(f"line {node.start_mark.line + 1}: a key must be text")
+
+
+def _construct_float(loader: ManifestLoader, node: yaml.ScalarNode) -> float:
+    value = float(
+        loader.construct_scalar(node).replace("_", "").lower().replace(".inf", "inf").replace(".nan", "nan")
+    )
+    if not math.isfinite(value):
+        raise BadDocument(f"line {node.start_mark.line + 1}: {node.value} is not a number that JSON has")
+    return value
+
+
+def _construct_int(loader: ManifestLoader, node: yaml.ScalarNode) -> int:
+    text = loader.construct_scalar(node).replace("_", "")
+    digits = text.lstrip("+-")
+    if len(digits) > 1 and digits[0] == "0" and digits.isdigit():
+        return int(text, 8)
+    if len(digits) > 100:
+        raise BadDocument(f"line {node.start_mark.line + 1}: the number is too long")
+    return int(text, 0)
+
+
+_NULL = re.compile(r"^(?:~|null|Null|NULL|)$")
+_TRUE_FALSE = re.compile(r"^(?:true|false)$")
+_BOOLEAN = re.compile(r"^(?:yes|Yes|YES|no|No|NO|true|True|TRUE|false|False|FALSE|on|On|ON|off|Off|OFF)$")
+_INTEGER = re.compile(r"^[-+]?(?:0b[01_]+|0o?[0-7_]+|0x[0-9a-fA-F_]+|0|[1-9][0-9_]*)$")
+_FLOAT = re.compile(
+    r"^[-+]?(?:(?:\.[0-9]+|[0-9]+\.[0-9]*)(?:[eE][-+]?[0-9]+)?|[0-9]+[eE][-+]?[0-9]+|\.(?:inf|Inf|INF))$|^\.(?:nan|NaN|NAN)$"
+)
+
+
+NUMBERS: Final = (
+    ("int", _INTEGER, list("-+0123456789")),
+    ("float", _FLOAT, list("-+0123456789.")),
+)
+"""What counts as a number, with the characters that it may begin with: more than PyYAML itself thinks, so
+that whoever writes YAML must quote these."""
+
+
+def _add_resolvers(loader: type[ManifestLoader], booleans: re.Pattern[str], first: str) -> None:
+    for tag, pattern, starts in (
+        ("null", _NULL, ["~", "n", "N", ""]),
+        ("bool", booleans, list(first)),
+        *NUMBERS,
+        ("merge", re.compile("^<<$"), ["<"]),
+    ):
+        loader.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", pattern, starts)
+    loader.add_constructor("tag:yaml.org,2002:float", _construct_float)
+    loader.add_constructor("tag:yaml.org,2002:int", _construct_int)
+
+
+_add_resolvers(ManifestLoader, _BOOLEAN, "yYnNtTfFoO")
+_add_resolvers(PolicyLoader, _TRUE_FALSE, "tf")
+
+
+def load_all(text: str, loader: type[ManifestLoader] = ManifestLoader) -> Iterator[Any]:
+    """Every document of a YAML stream (JSON is YAML), in order.
+
+    Raises BadDocument with one sentence at the first thing that is wrong.
+    """
+    try:
+        yield from yaml.load_all(text, Loader=loader)  # a SafeLoader, narrowed further
+    except yaml.MarkedYAMLError as error:
+        where = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
+        raise BadDocument(f"{where}{error.problem or error.context or 'it is not YAML'}") from None
+    except yaml.YAMLError as error:
+        raise BadDocument(" ".join(str(error).split())) from None
+    except RecursionError:
+        raise BadDocument("it is nested too deeply") from None
+    except ValueError as error:
+        raise error if isinstance(error, BadDocument) else BadDocument(str(error)) from None
+
+
+def load_policy(text: str) -> Any:
+    """The one document of a policy key; None when it is empty. Raises BadDocument.
+
+    Aliases are refused: a few lines of them can stand for gigabytes.
+    """
+    documents = list(load_all(text, PolicyLoader))
+    for event in yaml.parse(text, Loader=PolicyLoader):
+        if isinstance(event, yaml.AliasEvent):
+            line = event.start_mark.line + 1 if event.start_mark else "?"
+            raise BadDocument(f"line {line}: aliases are not supported in a policy, write the value out")
+    if len(documents) > 1:
+        raise BadDocument("it holds more than one YAML document")
+    return documents[0] if documents else None

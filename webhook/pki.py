@@ -1,0 +1,206 @@
+"""Certificates as values: issuing, renewing, repairing. Pure functions of bytes and a time; no I/O.
+
+The CA rotates without a gap because its two lifetimes are far apart: a new CA is put *beside* the old one a
+year before that one ends, and signs nothing before `SETTLING` has passed, by which time every webhook
+configuration trusts both.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+CA_LIFETIME = timedelta(days=3650)
+CA_RENEW_BEFORE = timedelta(days=365)
+SERVING_LIFETIME = timedelta(days=90)
+SERVING_RENEW_BEFORE = timedelta(days=30)
+CLOCK_SKEW = timedelta(hours=1)
+"""How far a certificate is dated back, for an API server whose clock is behind ours."""
+SETTLING = timedelta(hours=1)
+"""How long a new CA stands in every caBundle before it signs a serving certificate."""
+
+
+class CertificateError(Exception):
+    """The certificate can't be used; the message says which part and why."""
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A serving pair and what its clients must trust, all PEM.
+
+    `certificate` may hold a chain, leaf first. `ca` may hold several CAs, newest first, and is empty where
+    the caBundle is somebody else's business. `ca_key` is set only for the CA that we manage.
+    """
+
+    certificate: bytes
+    key: bytes
+    ca: bytes = b""
+    ca_key: bytes = b""
+
+
+def service_hosts(namespace: str, service: str, extra: Iterable[str] = ()) -> tuple[str, ...]:
+    """The names under which the API server calls a Service, then any extra names or IP addresses."""
+    name = f"{service}.{namespace}.svc"
+    return tuple(dict.fromkeys([name, f"{name}.cluster.local", f"{service}.{namespace}", *extra]))
+
+
+def issue(hosts: Iterable[str], now: datetime) -> Bundle:
+    """A new CA and a serving certificate for `hosts` (DNS names or IP addresses)."""
+    ca, ca_key = _new_ca(now)
+    return _sign(Bundle(b"", b"", ca=ca, ca_key=ca_key), hosts, now)
+
+
+def renewed(bundle: Bundle, hosts: Iterable[str], now: datetime) -> Bundle:
+    """`bundle` itself while nothing is due, else its successor; one step a call.
+
+    Hosts are only ever added, so that replicas with different flags (a rolling update) agree on the union
+    instead of overwriting each other for ever.
+    """
+    leaf, cas = _leaf(bundle.certificate), _certificates(bundle.ca)
+    if now >= cas[0].not_valid_after_utc - CA_RENEW_BEFORE:
+        ca, ca_key = _new_ca(now)
+        return replace(bundle, ca=ca + _valid(cas, now), ca_key=ca_key)
+    known = _names(leaf)
+    wanted = tuple(dict.fromkeys([*known, *hosts]))
+    works = leaf.not_valid_after_utc > now and any(_signed_by(leaf, ca) for ca in cas)
+    settled = _signed_by(leaf, cas[0]) or now >= cas[0].not_valid_before_utc + CLOCK_SKEW + SETTLING
+    due = needs_renewal(bundle, now) or set(wanted) != set(known)
+    if not works or (due and settled):
+        return _sign(bundle, wanted, now)
+    return bundle
+
+
+def repaired(bundle: Bundle, hosts: Iterable[str], now: datetime) -> Bundle:
+    """The successor of a bundle that can't be served: signed anew by its CA, or by a new one beside it.
+
+    What other replicas still serve stays trusted either way.
+    """
+    with suppress(CertificateError, ValueError):
+        return _sign(bundle, hosts, now)
+    fresh = issue(hosts, now)
+    with suppress(CertificateError):
+        fresh = replace(fresh, ca=fresh.ca + _valid(_certificates(bundle.ca), now))
+    return fresh
+
+
+def needs_renewal(bundle: Bundle, now: datetime) -> bool:
+    """Whether the serving certificate is inside the last third of its life, or past it."""
+    leaf = _leaf(bundle.certificate)
+    life = leaf.not_valid_after_utc - leaf.not_valid_before_utc
+    return now >= leaf.not_valid_after_utc - min(SERVING_RENEW_BEFORE, life / 3)
+
+
+def expiry(bundle: Bundle) -> datetime:
+    """When the serving certificate ends (UTC)."""
+    return _leaf(bundle.certificate).not_valid_after_utc
+
+
+def hosts_of(bundle: Bundle) -> tuple[str, ...]:
+    """The DNS names, then the IP addresses, that the serving certificate is for."""
+    return _names(_leaf(bundle.certificate))
+
+
+def _new_ca(now: datetime) -> tuple[bytes, bytes]:
+    key = ec.generate_private_key(ec.SECP256R1())
+    serial = x509.random_serial_number()
+    # The serial in the name keeps two generations apart for clients that look a CA up by subject.
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"mlchassis webhook CA {serial:040x}"[:64])])
+    usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), serial)
+        .not_valid_before(now - CLOCK_SKEW)
+        .not_valid_after(now + CA_LIFETIME)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    return _pem(certificate), _key_pem(key)
+
+
+def _sign(bundle: Bundle, hosts: Iterable[str], now: datetime) -> Bundle:
+    ca = _certificates(bundle.ca)[0]
+    ca_key = serialization.load_pem_private_key(bundle.ca_key, password=None)
+    if not isinstance(ca_key, ec.EllipticCurvePrivateKey):
+        raise CertificateError("the CA's key is not an elliptic-curve key of our making")
+    if ca_key.public_key() != ca.public_key():
+        raise CertificateError("the CA's key does not belong to the CA's certificate")
+    key = ec.generate_private_key(ec.SECP256R1())
+    names = list(hosts)
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:64])])
+    usage = x509.KeyUsage(True, False, False, False, False, False, False, False, False)
+    leaf = (
+        x509.CertificateBuilder(ca.subject, subject, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - CLOCK_SKEW)
+        .not_valid_after(min(now + SERVING_LIFETIME, ca.not_valid_after_utc))
+        .add_extension(x509.SubjectAlternativeName([_general_name(n) for n in names]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False
+        )
+        .sign(ca_key, hashes.SHA256())
+    )
+    return replace(bundle, certificate=_pem(leaf), key=_key_pem(key))
+
+
+def _general_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _names(leaf: x509.Certificate) -> tuple[str, ...]:
+    try:
+        alternatives = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return ()
+    addresses = [str(address) for address in alternatives.get_values_for_type(x509.IPAddress)]
+    return (*alternatives.get_values_for_type(x509.DNSName), *addresses)
+
+
+def _signed_by(leaf: x509.Certificate, ca: x509.Certificate) -> bool:
+    try:
+        leaf.verify_directly_issued_by(ca)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
+
+
+def _certificates(pem: bytes) -> list[x509.Certificate]:
+    try:
+        return x509.load_pem_x509_certificates(pem)
+    except ValueError as error:
+        raise CertificateError(f"not a PEM certificate: {error}") from error
+
+
+def _valid(certificates: Iterable[x509.Certificate], now: datetime) -> bytes:
+    return b"".join(
+        _pem(certificate) for certificate in certificates if certificate.not_valid_after_utc > now
+    )
+
+
+def _leaf(pem: bytes) -> x509.Certificate:
+    return _certificates(pem)[0]
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
