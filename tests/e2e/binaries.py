@@ -1,0 +1,205 @@
+"""The programs of the control plane: taken from KUBEBUILDER_ASSETS, or built once from Go modules.
+
+Versions are pinned by the go.mod files under `tools/` and nowhere else. What is built lies in
+`$XDG_CACHE_HOME/ml-chassis/bin`, outside the tree, under a name that changes with everything that
+goes into the build; a second run, or a second clone, builds nothing.
+
+    python -m tests.e2e.binaries [NAME...]     build what is missing, print the paths
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+TOOLS = Path(__file__).with_name("tools")
+STRIPPED = "-s -w"
+
+
+class BinaryError(RuntimeError):
+    """A program is neither there nor can it be built; one sentence says why."""
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A Go program and the module that pins it."""
+
+    name: str
+    module: str
+    package: str
+    directory: str = "."
+    """Where the go.mod lies, below `tools/`."""
+
+    @property
+    def root(self) -> Path:
+        """The directory of the go.mod."""
+        return TOOLS / self.directory
+
+    @property
+    def version(self) -> str:
+        """The version that go.mod requires, with its `v`."""
+        text = (self.root / "go.mod").read_text()
+        found = re.search(rf"^\s*(?:require )?{re.escape(self.module)} (v\S+)", text, re.MULTILINE)
+        if found is None:
+            raise BinaryError(f"{self.root / 'go.mod'} does not require {self.module}.")
+        return found[1]
+
+    @property
+    def link_flags(self) -> str:
+        """Stripped; Kubernetes programs carry their true version, which a release build stamps too."""
+        if self.module != "k8s.io/kubernetes":
+            return STRIPPED
+        major, minor = self.version.removeprefix("v").split(".")[:2]
+        values = {"gitVersion": self.version, "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
+        stamps = [
+            f"-X {package}.{variable}={value}"
+            for package in ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
+            for variable, value in values.items()
+        ]
+        return " ".join((STRIPPED, *stamps))
+
+    @property
+    def key(self) -> str:
+        """The file name in the cache: changes when any input of the build does."""
+        inputs = [(self.root / name).read_text() for name in ("go.mod", "go.sum")]
+        inputs += [self.package, self.link_flags]
+        digest = hashlib.sha256("\0".join(inputs).encode()).hexdigest()[:12]
+        return f"{self.name}-{self.version}-{digest}"
+
+
+def _kubernetes(name: str) -> Tool:
+    return Tool(name, "k8s.io/kubernetes", f"k8s.io/kubernetes/cmd/{name}")
+
+
+def _kuberay(release: str) -> Tool:
+    module = "github.com/ray-project/kuberay/ray-operator"
+    return Tool(f"kuberay-{release}", module, module, f"kuberay-{release}")
+
+
+CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kwok")
+KUBERAY = ("kuberay-1.0", "kuberay-1.2", "kuberay-1.6")
+TABLE: dict[str, Tool] = {
+    tool.name: tool
+    for tool in (
+        Tool("etcd", "go.etcd.io/etcd/server/v3", "go.etcd.io/etcd/server/v3"),
+        _kubernetes("kube-apiserver"),
+        _kubernetes("kube-controller-manager"),
+        _kubernetes("kube-scheduler"),
+        _kubernetes("kubectl"),
+        Tool("kwok", "sigs.k8s.io/kwok", "sigs.k8s.io/kwok/cmd/kwok", "kwok"),
+        _kuberay("1.0"),
+        _kuberay("1.2"),
+        _kuberay("1.6"),
+    )
+}
+
+
+def binary(name: str) -> Path:
+    """The path of a program, built now if it was never built before (minutes, once).
+
+    Args:
+        name: a key of `TABLE`, e.g. "kube-apiserver" or "kuberay-1.0".
+
+    Raises:
+        BinaryError: Go is missing, or the build failed.
+    """
+    tool = TABLE[name]
+    assets = os.environ.get("KUBEBUILDER_ASSETS")
+    if assets and (given := Path(assets, name)).is_file():
+        return given
+    built = cache_directory() / "bin" / tool.key
+    if not built.exists():
+        with _locked(built):
+            if not built.exists():  # another process may have built it while this one waited
+                _build(tool, built)
+    return built
+
+
+@cache
+def module_directory(name: str) -> Path:
+    """The source of a program's module (read-only): KubeRay's CRDs and samples, KWOK's stages.
+
+    Raises:
+        BinaryError: Go is missing, or the module cannot be had.
+    """
+    tool = TABLE[name]
+    answer = _go("mod", "download", "-json", tool.module, directory=tool.root)
+    return Path(json.loads(answer)["Dir"])
+
+
+def cache_directory() -> Path:
+    """`$XDG_CACHE_HOME/ml-chassis`, by default `~/.cache/ml-chassis`: all that tests keep."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base, "ml-chassis")
+
+
+def _build(tool: Tool, built: Path) -> None:
+    _say(f"building {tool.name} {tool.version} from its Go module, once …")
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(dir=built.parent, prefix=".building-") as scratch:
+        output = Path(scratch, tool.name)
+        _go(
+            "build", "-trimpath", "-ldflags", tool.link_flags, "-o", str(output), tool.package,
+            directory=tool.root,
+        )  # fmt: skip
+        output.replace(built)
+    _say(f"built {tool.name} in {time.monotonic() - began:.0f} s: {built}")
+
+
+def _go(*arguments: str, directory: Path) -> str:
+    go = shutil.which("go") or shutil.which("/usr/local/go/bin/go")
+    if go is None:
+        raise BinaryError(
+            "The end-to-end tests build their control plane with Go 1.26 or newer, and `go` is not on PATH: "
+            "install it from https://go.dev/dl/."
+        )
+    # No cgo: static binaries and no C compiler needed. No workspace or flags of the caller's own.
+    env = os.environ | {"CGO_ENABLED": "0", "GOWORK": "off", "GOFLAGS": "-mod=readonly"}
+    done = subprocess.run([go, *arguments], cwd=directory, env=env, text=True, capture_output=True)
+    if done.returncode:
+        raise BinaryError(f"`go {' '.join(arguments)}` failed in {directory}:\n{done.stderr.strip()}")
+    return done.stdout
+
+
+@contextmanager
+def _locked(built: Path) -> Iterator[None]:
+    """Hold the lock of one cached file against other processes, so that nothing is built twice."""
+    built.parent.mkdir(parents=True, exist_ok=True)
+    with built.with_name(f".{built.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _say(sentence: str) -> None:
+    print(sentence, file=sys.stderr, flush=True)
+
+
+def main(names: list[str]) -> int:
+    """Build the named programs (all by default) and print where they are."""
+    if unknown := [name for name in names if name not in TABLE]:
+        _say(f"No such program: {', '.join(unknown)}. Known: {', '.join(TABLE)}.")
+        return 2
+    try:
+        for name in names or TABLE:
+            print(binary(name))
+    except BinaryError as error:
+        _say(str(error))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,86 @@
+"""`make cluster`: a control plane with the webhook installed, to play with until Ctrl-C."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.e2e.binaries import TABLE, BinaryError, binary
+from tests.e2e.controlplane import ControlPlane, KubectlError
+from tests.e2e.install import REPOSITORY, Chassis
+from tests.e2e.processes import ProcessFailedError
+
+EXAMPLES = REPOSITORY / "examples"
+GPU_LABELS = {
+    "nvidia.com/gpu.present": "true",
+    "nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB",
+    "nvidia.com/gpu.memory": "81920",
+    "nvidia.com/gpu.count": "8",
+}
+GPU_TAINT = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
+GREETING = """
+A Kubernetes {version} control plane with ML Chassis is running; its nodes are fake, no container runs.
+
+  export KUBECONFIG={kubeconfig}
+  export PATH={programs}:$PATH   # the kubectl that fits it
+
+Try this in another terminal:
+
+  kubectl apply --dry-run=server -o yaml -f {examples}
+  kubectl -n mlchassis-system edit configmap mlchassis-policy
+  kubectl get pods -A
+  curl -k {url}/metrics
+
+Logs are in {logs}. Ctrl-C stops it and removes everything."""
+
+
+def main() -> int:
+    """Run until SIGINT or SIGTERM, or until a component ends by itself."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with (
+            tempfile.TemporaryDirectory(prefix="ml-chassis-") as directory,
+            ControlPlane(Path(directory, "cluster")) as control_plane,
+        ):
+            chassis = Chassis(control_plane)
+            try:
+                _set_up(control_plane, chassis)
+                print(_greeting(control_plane, chassis), flush=True)
+                control_plane.watch_over(chassis.process)
+            finally:
+                chassis.stop()
+    except KeyboardInterrupt:
+        print("\nStopped.")
+        return 0
+    except (BinaryError, KubectlError, ProcessFailedError) as error:
+        print(error, file=sys.stderr)
+        return 1
+
+
+def _set_up(control_plane: ControlPlane, chassis: Chassis) -> None:
+    """Two nodes with accelerators, one without, and the webhook."""
+    control_plane.add_node("cpu-0")
+    for name in ("gpu-0", "gpu-1"):
+        control_plane.add_node(name, GPU_LABELS, [GPU_TAINT], {"nvidia.com/gpu": "8"})
+    chassis.install()
+    chassis.start()
+
+
+def _greeting(control_plane: ControlPlane, chassis: Chassis) -> str:
+    programs = control_plane.state / "bin"
+    programs.mkdir()
+    (programs / "kubectl").symlink_to(binary("kubectl"))
+    return GREETING.format(
+        version=TABLE["kube-apiserver"].version,
+        kubeconfig=control_plane.kubeconfig,
+        programs=programs,
+        examples=EXAMPLES,
+        url=chassis.url,
+        logs=control_plane.logs,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

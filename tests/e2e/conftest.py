@@ -1,0 +1,41 @@
+"""Fixtures of the end-to-end tests: one control plane a session, one namespace a test."""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e.controlplane import ControlPlane
+from tests.e2e.install import Chassis
+
+
+@pytest.fixture(scope="session")
+def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """The real control plane with one large fake node; the same one for the whole session."""
+    state = tmp_path_factory.mktemp("control-plane")
+    with ControlPlane(state) as running:
+        running.add_node("node-0")
+        yield running
+    shutil.rmtree(state / "etcd", ignore_errors=True)  # pytest keeps the logs of the last three runs
+
+
+@pytest.fixture
+def namespace(control_plane: ControlPlane) -> Iterator[str]:
+    """A fresh namespace; it is deleted afterwards, and nobody waits for that."""
+    name = f"test-{uuid.uuid4().hex[:8]}"
+    control_plane.create_namespace(name)
+    yield name
+    control_plane.api.delete("namespaces", name)
+
+
+@pytest.fixture(scope="session")
+def chassis(control_plane: ControlPlane) -> Iterator[Chassis]:
+    """The webhook, installed from the shipped manifests and running; the same one for the session."""
+    installed = Chassis(control_plane)
+    installed.install()
+    installed.start()
+    yield installed
+    assert installed.stop() == 0, "chassis serve did not end in order:\n" + "\n".join(installed.log_lines())

@@ -1,0 +1,74 @@
+"""Few false alarms: KubeRay's own samples under the standard profile, judged by the command line.
+
+The samples come with the operator's Go modules. What is refused is held exactly: a refusal that turns
+up here is either a hazard that one would defend before KubeRay's authors, and then it is written down
+with its reason, or a false alarm.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from tests.e2e.binaries import module_directory
+from webhook import cli
+
+pytestmark = pytest.mark.e2e
+
+REFUSED: dict[str, set[tuple[str, str, str]]] = {
+    "kuberay-1.0": set(),
+    "kuberay-1.2": set(),
+    "kuberay-1.6": set(),
+}
+"""By release: (file, kind/name, rule)."""
+
+LEAST = {"kuberay-1.0": 60, "kuberay-1.2": 80, "kuberay-1.6": 140}
+"""Objects that there are to judge, so that an empty directory is no success."""
+
+
+def review(release: str, capsys: pytest.CaptureFixture[str]) -> Sequence[dict[str, Any]]:
+    samples = module_directory(release) / "config" / "samples"
+    status = cli.main(["review", str(samples), "--profile", "standard", "-o", "json"])
+    reviews: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
+    assert status == int(any(not each["allowed"] for each in reviews))
+    return reviews
+
+
+def found(reviews: Sequence[dict[str, Any]], *modes: str) -> set[tuple[str, str, str]]:
+    return {
+        (each["source"].rpartition("/")[2], f"{each['kind']}/{each['name']}", finding["rule"])
+        for each in reviews
+        for finding in each["findings"]
+        if finding["mode"] in modes
+    }
+
+
+@pytest.mark.parametrize("release", REFUSED)
+def test_only_hazards_are_refused(release: str, capsys: pytest.CaptureFixture[str]) -> None:
+    reviews = review(release, capsys)
+    assert len(reviews) >= LEAST[release]
+    assert found(reviews, "enforce") == REFUSED[release]
+    assert [each["name"] for each in reviews if not each["allowed"]] == []
+
+
+def test_warnings_are_few_and_true(capsys: pytest.CaptureFixture[str]) -> None:
+    """The samples' Redis is one replica without probes, and some RayJobs are gone after ten seconds."""
+    warned = found(review("kuberay-1.6", capsys), "warn")
+    redis = ("ray-service.high-availability.yaml", "Deployment/redis")
+    assert {(*redis, "liveness-missing"), (*redis, "single-replica-eviction")} <= warned
+    assert ("ray-job.shutdown.yaml", "RayJob/rayjob-sample-shutdown", "job-logs-lost") in warned
+    assert {rule for _, _, rule in warned} == {"liveness-missing", "single-replica-eviction", "job-logs-lost"}
+
+
+def test_ray_clusters_pass_in_every_profile_without_a_word_on_probes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """KubeRay fills the probes of Ray's containers itself."""
+    samples = module_directory("kuberay-1.6") / "config" / "samples" / "ray-cluster.complete.yaml"
+    assert cli.main(["review", str(samples), "--profile", "strict", "-o", "json"]) == 0
+    (reviewed,) = json.loads(capsys.readouterr().out)
+    assert reviewed["kind"] == "RayCluster"
+    assert reviewed["findings"] == []

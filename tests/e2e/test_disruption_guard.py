@@ -1,0 +1,94 @@
+"""disruption-guard as the API server stores it, beside what it stores without the webhook."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e.api import JSON
+from tests.e2e.controlplane import ControlPlane
+from tests.e2e.install import Chassis
+
+pytestmark = pytest.mark.e2e
+
+GUARDS = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "karpenter.sh/do-not-disrupt": "true"}
+
+
+@pytest.fixture
+def bare_namespace(control_plane: ControlPlane) -> Iterator[str]:
+    """A namespace that the webhook leaves alone."""
+    name = f"bare-{uuid.uuid4().hex[:8]}"
+    control_plane.create_namespace(name, {"mlchassis.dev/admission": "disabled"})
+    yield name
+    control_plane.api.delete("namespaces", name)
+
+
+def pods_of(control_plane: ControlPlane, namespace: str) -> list[JSON]:
+    return control_plane.api.wait_for("pods", bool, namespace=namespace)
+
+
+def training(**spec: object) -> JSON:
+    container = {
+        "name": "main",
+        "image": "registry.example/train:1",
+        "resources": {"limits": {"nvidia.com/gpu": "1"}},
+    }
+    pod = {"restartPolicy": "Never", "containers": [container], **spec}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "train"},
+        "spec": {"template": {"spec": pod}},
+    }
+
+
+def server() -> JSON:
+    labels = {"app": "server"}
+    container = {
+        "name": "main",
+        "image": "registry.example/server:1",
+        "ports": [{"containerPort": 8080}],
+        "readinessProbe": {"httpGet": {"path": "/ready", "port": 8080}},
+    }
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "server"},
+        "spec": {
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": {"containers": [container]}},
+        },
+    }
+
+
+def test_a_training_pod_is_kept_from_bin_packing(
+    control_plane: ControlPlane, chassis: Chassis, namespace: str, bare_namespace: str
+) -> None:
+    for where, expected in ((namespace, GUARDS), (bare_namespace, {})):
+        control_plane.api.create(training(activeDeadlineSeconds=3600), where)
+        [pod] = pods_of(control_plane, where)
+        annotations = pod["metadata"].get("annotations", {})
+        assert {key: annotations[key] for key in GUARDS if key in annotations} == expected
+
+
+def test_whoever_creates_a_job_without_an_end_is_told(
+    control_plane: ControlPlane, chassis: Chassis, namespace: str
+) -> None:
+    endless = control_plane.api.create(training(), namespace, dry_run=True)
+    assert any("disruption-guard" in it and "nothing ends it" in it for it in endless.warnings)
+    bounded = training()
+    bounded["spec"]["activeDeadlineSeconds"] = 86400
+    warnings = control_plane.api.create(bounded, namespace, dry_run=True).warnings
+    assert not any("nothing ends it" in warning for warning in warnings), warnings
+
+
+def test_a_server_sleeps_before_it_is_stopped(
+    control_plane: ControlPlane, chassis: Chassis, namespace: str, bare_namespace: str
+) -> None:
+    for where, expected in ((namespace, {"preStop": {"sleep": {"seconds": 5}}}), (bare_namespace, None)):
+        control_plane.api.create(server(), where)
+        [pod] = pods_of(control_plane, where)
+        assert pod["spec"]["containers"][0].get("lifecycle") == expected
+        assert pod["spec"]["terminationGracePeriodSeconds"] == 30, "5 s leave 25 s for the last requests"

@@ -1,0 +1,45 @@
+"""gpu-unschedulable under the default policy: an autoscaler might bring the node, so it only warns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e.api import JSON
+from tests.e2e.controlplane import ControlPlane
+from tests.e2e.install import Chassis
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture
+def small_node(control_plane: ControlPlane) -> Iterator[str]:
+    control_plane.add_node("gpu-small", capacity={"nvidia.com/gpu": "4"})
+    yield "gpu-small"
+    control_plane.api.delete("nodes", "gpu-small")
+
+
+def asking(gpus: int) -> JSON:
+    limits = {"nvidia.com/gpu": str(gpus)}
+    container = {"name": "main", "image": "registry.example/train:1", "resources": {"limits": limits}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "train"},
+        "spec": {"containers": [container], "restartPolicy": "Never"},
+    }
+
+
+def test_a_pod_too_large_for_every_node_is_let_in_with_a_warning(
+    control_plane: ControlPlane, chassis: Chassis, namespace: str, small_node: str
+) -> None:
+    def told(gpus: int) -> str:
+        return " ".join(control_plane.api.create(asking(gpus), namespace, dry_run=True).warnings)
+
+    # Once the webhook has heard of the node, it names it.
+    chassis.process.wait_until(lambda: f"({small_node})" in told(16), 20)
+    warning = told(16)
+    assert "gpu-unschedulable" in warning
+    assert "asks for 16 nvidia.com/gpu" in warning
+    assert "gpu-unschedulable" not in told(4)

@@ -1,0 +1,257 @@
+"""job-retries before the real Job controller, with the same Jobs beside it that the webhook never saw.
+
+The test plays the kubelet of one node: nothing but it ends a pod there.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from tests.e2e.api import JSON
+from tests.e2e.controlplane import ControlPlane
+from tests.e2e.install import Chassis
+
+pytestmark = pytest.mark.e2e
+
+NODE = "kubelet-by-hand"
+BACKOFF = 30  # seconds; the Job controller waits 10 s before its first retry
+
+
+@dataclass
+class Kubelet:
+    """Runs and ends the pods of Jobs as a kubelet reports it, in a namespace with or without the webhook."""
+
+    control_plane: ControlPlane
+    namespace: str
+
+    def create(self, item: JSON) -> JSON:
+        return self.control_plane.api.create(item, self.namespace).body
+
+    def pod_of(self, job: str, *, after: str = "", timeout: float = BACKOFF) -> JSON:
+        """The Job's pod that the scheduler has bound: another than the one with the uid `after`."""
+
+        def fresh(pod: JSON) -> bool:
+            return bool(pod["spec"].get("nodeName")) and pod["metadata"]["uid"] != after
+
+        pods = self.control_plane.api.wait_for(
+            "pods",
+            lambda found: any(map(fresh, found)),
+            namespace=self.namespace,
+            labels=f"batch.kubernetes.io/job-name={job}",
+            timeout=timeout,
+        )
+        return next(filter(fresh, pods))
+
+    def exits(self, pod: JSON, code: int) -> None:
+        """The pod's container has ended."""
+        terminated = {"exitCode": code, "reason": "Error"}
+        status = {
+            "phase": "Failed",
+            "containerStatuses": [
+                {
+                    "name": "main",
+                    "image": "registry.example/train:1",
+                    "imageID": "",
+                    "ready": False,
+                    "restartCount": 0,
+                    "state": {"terminated": terminated},
+                }
+            ],
+        }
+        name = pod["metadata"]["name"]
+        self.control_plane.api.patch("pods", name, {"status": status}, self.namespace, "status")
+
+    def evict(self, pod: JSON) -> None:
+        """As a drain does it: the Eviction API marks and deletes the pod, its process ends by SIGTERM."""
+        name = pod["metadata"]["name"]
+        eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
+        path = f"/api/v1/namespaces/{self.namespace}/pods/{name}/eviction"
+        self.control_plane.api.request("POST", path, eviction)
+        self.leaves(self.control_plane.api.get("pods", name, self.namespace))
+
+    def leaves(self, pod: JSON) -> None:
+        """A pod that is being deleted ends by SIGTERM and is gone."""
+        assert pod["metadata"]["deletionTimestamp"]
+        assert any(c["type"] == "DisruptionTarget" for c in pod["status"]["conditions"])
+        self.exits(pod, 143)
+        self.control_plane.api.delete("pods", pod["metadata"]["name"], self.namespace, grace=0)
+
+    def job(self, name: str) -> JSON:
+        return self.control_plane.api.get("jobs", name, self.namespace)
+
+    def failed(self, name: str) -> str:
+        """Why the Job has failed; waits until it has."""
+
+        def reasons(job: JSON) -> list[str]:
+            return [
+                condition["reason"]
+                for condition in job["status"].get("conditions", ())
+                if condition["type"] == "Failed" and condition["status"] == "True"
+            ]
+
+        job = self.control_plane.wait("jobs", name, lambda it: bool(reasons(it)), namespace=self.namespace)
+        return reasons(job)[0]
+
+
+def job(name: str, *, gpus: int = 0, template: JSON | None = None, **spec: object) -> JSON:
+    container: JSON = {"name": "main", "image": "registry.example/train:1"}
+    if gpus:
+        container["resources"] = {"limits": {"nvidia.com/gpu": str(gpus)}}
+    pod = {"restartPolicy": "Never", "nodeSelector": {"kubernetes.io/hostname": NODE}, **(template or {})}
+    pod["containers"] = [container]
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name},
+        "spec": {**spec, "template": {"spec": pod}},
+    }
+
+
+@pytest.fixture(scope="module")
+def node(control_plane: ControlPlane, chassis: Chassis) -> Iterator[str]:
+    """A node that only the test moves, with one GPU."""
+    control_plane.add_node(NODE, capacity={"nvidia.com/gpu": "1"}, runs_pods=False)
+    yield NODE
+    control_plane.api.delete("nodes", NODE)
+
+
+@pytest.fixture
+def kubelet(control_plane: ControlPlane, node: str, namespace: str) -> Kubelet:
+    """In a namespace that the webhook looks after."""
+    return Kubelet(control_plane, namespace)
+
+
+@pytest.fixture
+def unhelped(control_plane: ControlPlane, node: str) -> Iterator[Kubelet]:
+    """In a namespace that the webhook leaves alone."""
+    name = f"bare-{uuid.uuid4().hex[:8]}"
+    control_plane.create_namespace(name, {"mlchassis.dev/admission": "disabled"})
+    yield Kubelet(control_plane, name)
+    control_plane.api.delete("namespaces", name)
+
+
+def test_an_eviction_costs_a_job_nothing(kubelet: Kubelet) -> None:
+    kubelet.create(job("train", backoffLimit=0))
+    pod = kubelet.pod_of("train")
+    for _ in range(2):
+        kubelet.evict(pod)
+        pod = kubelet.pod_of("train", after=pod["metadata"]["uid"])
+    status = kubelet.job("train")["status"]
+    assert status["active"] == 1
+    assert status.get("failed", 0) == 0
+    kubelet.exits(pod, 1)
+    assert kubelet.failed("train") == "PodFailurePolicy", "two evictions later a real error still stops it"
+
+
+def test_without_the_webhook_the_first_eviction_fails_the_job(unhelped: Kubelet) -> None:
+    unhelped.create(job("train", backoffLimit=0))
+    unhelped.evict(unhelped.pod_of("train"))
+    assert unhelped.failed("train") == "BackoffLimitExceeded"
+
+
+def test_a_real_error_fails_the_job_at_once(kubelet: Kubelet) -> None:
+    kubelet.create(job("train"))
+    kubelet.exits(kubelet.pod_of("train"), 1)
+    assert kubelet.failed("train") == "PodFailurePolicy"
+    assert kubelet.job("train")["status"]["failed"] == 1
+
+
+def test_without_the_webhook_a_real_error_is_tried_again(unhelped: Kubelet) -> None:
+    unhelped.create(job("train"))
+    pod = unhelped.pod_of("train")
+    unhelped.exits(pod, 1)
+    again = unhelped.pod_of("train", after=pod["metadata"]["uid"])
+    assert again["metadata"]["name"] != pod["metadata"]["name"]
+
+
+def test_a_retryable_exit_code_is_tried_again_and_counted(kubelet: Kubelet) -> None:
+    kubelet.create(job("train"))
+    pod = kubelet.pod_of("train")
+    kubelet.exits(pod, 143)
+    kubelet.pod_of("train", after=pod["metadata"]["uid"])
+    status = kubelet.job("train")["status"]
+    assert (status["active"], status["failed"]) == (1, 1)
+
+
+def test_a_preempted_job_runs_again_when_there_is_room(control_plane: ControlPlane, kubelet: Kubelet) -> None:
+    priority = f"urgent-{kubelet.namespace}"
+    control_plane.api.create(
+        {
+            "apiVersion": "scheduling.k8s.io/v1",
+            "kind": "PriorityClass",
+            "metadata": {"name": priority},
+            "value": 1000,
+        }
+    )
+    kubelet.create(job("train", gpus=1, backoffLimit=0))
+    pod = kubelet.pod_of("train")
+    kubelet.create(job("urgent", gpus=1, template={"priorityClassName": priority}))
+    victim = control_plane.wait(
+        "pods",
+        pod["metadata"]["name"],
+        lambda it: "deletionTimestamp" in it["metadata"],
+        namespace=kubelet.namespace,
+    )
+    kubelet.leaves(victim)
+    urgent = kubelet.pod_of("urgent")
+    kubelet.exits(urgent, 1)
+    assert kubelet.failed("urgent") == "PodFailurePolicy"
+    again = kubelet.pod_of("train", after=pod["metadata"]["uid"])
+    assert again["spec"]["nodeName"] == NODE
+    assert kubelet.job("train")["status"].get("failed", 0) == 0
+    control_plane.api.delete("priorityclasses", priority)
+
+
+def test_a_suspended_job_has_its_policy_when_it_is_resumed(kubelet: Kubelet) -> None:
+    suspended = job("train", suspend=True)
+    suspended["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "training"}
+    made = kubelet.create(suspended)
+    assert made["spec"]["podReplacementPolicy"] == "Failed"
+    assert [rule["action"] for rule in made["spec"]["podFailurePolicy"]["rules"]] == ["Ignore", "FailJob"]
+    kubelet.control_plane.api.patch("jobs", "train", {"spec": {"suspend": False}}, kubelet.namespace)
+    pod = kubelet.pod_of("train")
+    kubelet.control_plane.api.patch("jobs", "train", {"spec": {"suspend": True}}, kubelet.namespace)
+    kubelet.control_plane.wait(
+        "jobs", "train", lambda it: not it["status"].get("active"), namespace=kubelet.namespace
+    )
+    assert not any(c["type"] == "Failed" for c in kubelet.job("train")["status"].get("conditions", ()))
+    assert pod["metadata"]["name"]
+
+
+def test_every_form_of_job_is_accepted(kubelet: Kubelet) -> None:
+    """Whatever job-retries writes is valid to the API server."""
+    indexed = job("indexed", completionMode="Indexed", completions=2, parallelism=2, backoffLimitPerIndex=1)
+    made = kubelet.create({**indexed, "spec": {**indexed["spec"], "suspend": True}})
+    assert made["spec"]["podFailurePolicy"]["rules"][1]["action"] == "FailIndex"
+
+    short = job("short", gpus=1, ttlSecondsAfterFinished=60, suspend=True)
+    assert kubelet.create(short)["spec"]["ttlSecondsAfterFinished"] == 86400
+
+    in_place = job("in-place", gpus=1, backoffLimit=0, suspend=True)
+    in_place["spec"]["template"]["spec"]["restartPolicy"] = "OnFailure"
+    made = kubelet.create(in_place)
+    assert made["spec"]["backoffLimit"] == 3
+    assert "podFailurePolicy" not in made["spec"]
+
+    nightly = {
+        "apiVersion": "batch/v1",
+        "kind": "CronJob",
+        "metadata": {"name": "nightly"},
+        "spec": {
+            "schedule": "0 3 * * *",
+            "suspend": True,
+            "failedJobsHistoryLimit": 0,
+            "jobTemplate": {"spec": job("nightly", gpus=1)["spec"]},
+        },
+    }
+    made = kubelet.create(nightly)
+    assert made["spec"]["failedJobsHistoryLimit"] == 1
+    assert made["spec"]["jobTemplate"]["spec"]["podReplacementPolicy"] == "Failed"
+    # An update by someone who does not know of the policy brings it back.
+    del made["spec"]["jobTemplate"]["spec"]["podFailurePolicy"]
+    updated = kubelet.control_plane.api.replace(made).body
+    assert "podFailurePolicy" in updated["spec"]["jobTemplate"]["spec"]

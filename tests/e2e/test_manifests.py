@@ -1,0 +1,58 @@
+"""Every kustomization that ships renders, and a real API server takes what it renders."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.e2e.controlplane import ControlPlane
+from tests.e2e.install import BASE, REPOSITORY, Chassis
+
+pytestmark = pytest.mark.e2e
+MANIFESTS = REPOSITORY / "manifests"
+KUSTOMIZATIONS = sorted(path.parent for path in MANIFESTS.rglob("kustomization.yaml"))
+
+
+def rendered(control_plane: ControlPlane, directory: Path, scratch: Path) -> str:
+    """What kustomize makes of a directory; a component is put on top of the base."""
+    kustomization = yaml.safe_load((directory / "kustomization.yaml").read_text())
+    if kustomization["kind"] == "Component":
+        overlay = {
+            "resources": [os.path.relpath(BASE, scratch)],
+            "components": [os.path.relpath(directory, scratch)],
+        }
+        (scratch / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
+        directory = scratch
+    return control_plane.kubectl("kustomize", str(directory)).stdout
+
+
+def test_they_are_found() -> None:
+    assert BASE in KUSTOMIZATIONS
+    assert len(KUSTOMIZATIONS) > 1
+
+
+@pytest.mark.parametrize("directory", KUSTOMIZATIONS, ids=lambda path: str(path.relative_to(MANIFESTS)))
+def test_the_api_server_takes_it_without_a_word(
+    control_plane: ControlPlane, chassis: Chassis, tmp_path: Path, directory: Path
+) -> None:
+    documents = yaml.safe_load_all(rendered(control_plane, directory, tmp_path))
+    # cert-manager's own kinds need its CRDs, which no plain cluster has.
+    manifest = yaml.safe_dump_all(item for item in documents if "cert-manager.io" not in item["apiVersion"])
+    taken = control_plane.apply(manifest, "--dry-run=server", "--validate=strict")
+    assert taken.stderr == "", "no deprecation, no unknown field, nothing that Pod Security would refuse"
+    assert len(taken.stdout.splitlines()) == sum(1 for item in yaml.safe_load_all(manifest) if item)
+
+
+def test_fail_closed_validation_spares_the_policy_itself(control_plane: ControlPlane, tmp_path: Path) -> None:
+    component = MANIFESTS / "components" / "fail-closed-validation"
+    modes = {
+        entry["name"]: entry["failurePolicy"]
+        for item in yaml.safe_load_all(rendered(control_plane, component, tmp_path))
+        if item["kind"] == "ValidatingWebhookConfiguration"
+        for entry in item["webhooks"]
+    }
+    assert modes.pop("policy.mlchassis.dev") == "Ignore"
+    assert set(modes.values()) == {"Fail"}

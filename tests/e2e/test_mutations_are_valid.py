@@ -1,0 +1,275 @@
+"""A mutation never turns a pod that the API server takes into one that it refuses.
+
+The API server itself is asked, by dry runs in a namespace that the webhook leaves alone; the engine
+decides as the webhook would, about the object as the server's defaulting leaves it. Then it decides
+again about what the server made of the result, as in a reinvocation: nothing may be left to change.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from copy import deepcopy
+from pathlib import Path
+
+import jsonpatch
+import pytest
+
+from policies import registry
+from policies.base import Cluster
+from policies.objects import kind_of, pod_templates
+from tests.e2e import strange, workloads
+from tests.e2e.api import JSON, Api, ApiError
+from tests.e2e.controlplane import ControlPlane
+from tests.e2e.install import REPOSITORY
+from tests.policies.test_golden import CASES, case_id, documents
+from tests.policies.test_laws import MENDED, lost
+from webhook import engine
+from webhook.config import load
+from webhook.offline import ManifestCluster
+from webhook.patch import same
+from webhook.review import Request
+from webhook.snapshot import Snapshot
+
+pytestmark = pytest.mark.e2e
+
+UNSEEN = "kube-public"
+UID = "00000000-0000-0000-0000-000000000000"
+SERVERS_OWN = ("uid", "creationTimestamp", "generation", "managedFields", "resourceVersion")
+RAISED = {*MENDED, ("successfulJobsHistoryLimit",), ("terminationGracePeriodSeconds",)}
+MUTATED = {kind for policy in registry.mutating().values() if policy.mutate for kind in policy.kinds}
+EXAMPLES = sorted((REPOSITORY / "examples").glob("*.yaml"))
+SEED = 1903
+
+
+class DryRun:
+    """Asks the API server what it would store, less what only a stored object has."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self.dropped: set[str] = set()
+        """Warnings of fields that this release does not know."""
+
+    def __call__(self, obj: JSON) -> JSON:
+        """Raises ApiError where the object is refused, LookupError where its kind is not served."""
+        sent = deepcopy(obj)
+        sent["metadata"]["namespace"] = UNSEEN
+        for reference in sent["metadata"].get("ownerReferences", ()):
+            reference["uid"] = UID
+        answer = self._api.create(sent, UNSEEN, dry_run=True)
+        self.dropped.update(it for it in answer.warnings if "unknown field" in it)
+        return as_sent(answer.body, obj)
+
+
+@pytest.fixture
+def dry_run(control_plane: ControlPlane) -> DryRun:
+    control_plane.api.wait("serviceaccounts", "default", namespace=UNSEEN)
+    return DryRun(control_plane.api)
+
+
+def as_sent(stored: JSON, obj: JSON) -> JSON:
+    """What the API server made of an object, as a webhook sees it before it is stored."""
+    metadata = {key: value for key, value in stored["metadata"].items() if key not in SERVERS_OWN}
+    metadata.pop("namespace")
+    if "namespace" in obj["metadata"]:
+        metadata["namespace"] = obj["metadata"]["namespace"]
+    made = {**stored, "metadata": metadata}
+    made.pop("status", None)
+    if stored["kind"] == "Job":  # the labels and the selector that tell its pods come after admission
+        template = {**stored["spec"]["template"], "metadata": obj["spec"]["template"].get("metadata", {})}
+        made["spec"] = {**stored["spec"], "template": template}
+        made["spec"].pop("selector", None)
+    return made
+
+
+def mutated(obj: JSON, snapshot: Snapshot, cluster: Cluster) -> JSON:
+    """The object with the engine's patch applied to it."""
+    namespace = obj["metadata"].get("namespace", "default")
+    request = Request("uid", kind_of(obj), "CREATE", namespace=namespace, object=obj)
+    decision = engine.mutate(request, snapshot, cluster)
+    assert not decision.crashes, decision.crashes
+    patched: JSON = jsonpatch.apply_patch(obj, list(decision.patch))
+    assert same(patched, decision.object)
+    return patched
+
+
+def harm(obj: JSON, dry_run: DryRun, snapshot: Snapshot, cluster: Cluster) -> str | None:
+    """What the mutations do to an object that the API server takes; empty if nothing bad, None if it
+    doesn't take the object in the first place."""
+    try:
+        sent = dry_run(obj)
+    except ApiError:
+        return None
+    after = mutated(sent, snapshot, cluster)
+    dropped = [place for place in lost(sent, after) if place[-1:] not in RAISED]
+    if dropped:
+        return f"overwritten or dropped: {dropped}"
+    try:
+        stored = dry_run(after)
+    except ApiError as error:
+        return f"refused: {error.message}"
+    again = mutated(stored, snapshot, cluster)
+    return "" if same(again, stored) else f"a second pass changes {lost(again, stored)}"
+
+
+# --- the golden cases and the examples -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", sorted(id for id, it in registry.mutating().items() if it.mutate))
+def test_golden_cases(dry_run: DryRun, policy: str) -> None:
+    checked, bad = 0, {}
+    for case in (case for case in CASES if case.parent.name == policy):
+        settings = case / "settings.yaml"
+        snapshot = load({f"{policy}.yaml": settings.read_text()} if settings.exists() else {})
+        said = golden_harm(case, dry_run, snapshot, ManifestCluster(documents(case / "facts.yaml")))
+        checked += said is not None
+        if said:
+            bad[case_id(case)] = said
+    assert bad == {}
+    assert checked > 20
+
+
+def golden_harm(case: Path, dry_run: DryRun, snapshot: Snapshot, cluster: Cluster) -> str | None:
+    """What is wrong with a case: of its own policy by itself, or of all policies together."""
+    [given], [expected] = documents(case / "input.yaml"), documents(case / "expected.yaml")
+    try:
+        said = harm(given, dry_run, snapshot, cluster)
+        if said == "":
+            dry_run(expected)
+    except LookupError:
+        return None  # a kind that comes with a CRD
+    except ApiError as error:
+        return f"what is expected is refused: {error.message}"
+    return said
+
+
+def test_the_examples_and_the_pods_that_they_make(dry_run: DryRun) -> None:
+    snapshot, checked, bad = load({}), 0, {}
+    for path in EXAMPLES:
+        objects = documents(path)
+        cluster = ManifestCluster(objects)
+        made = (each for obj in objects for each in (obj, *pods_of(obj, snapshot)))
+        for obj in (each for each in made if kind_of(each) in MUTATED):
+            said = harm(obj, dry_run, snapshot, cluster)
+            assert said is not None, f"{path.name}: the {obj['kind']} is not valid to begin with"
+            checked += obj["kind"] == "Pod"
+            if said:
+                bad[f"{path.name} {obj['kind']}"] = said
+    assert bad == {}
+    assert checked >= len(EXAMPLES) - 2, "a broken ConfigMap and a budget make no pods"
+
+
+def pods_of(obj: JSON, snapshot: Snapshot) -> Iterator[JSON]:
+    """The pods of a workload, with a name and the claims that their controller adds."""
+    for template in pod_templates(obj, snapshot.workloads):
+        if template.workload is None:
+            continue
+        pod = deepcopy(template.pod)
+        pod["metadata"]["name"] = "example"
+        pod["spec"].pop("serviceAccountName", None)  # nobody made it here
+        for claim in obj["spec"].get("volumeClaimTemplates", ()):
+            name = claim["metadata"]["name"]
+            volume = {"name": name, "persistentVolumeClaim": {"claimName": name}}
+            pod["spec"].setdefault("volumes", []).append(volume)
+        yield pod
+
+
+# --- quotas and ranges ------------------------------------------------------------------------------
+
+
+def test_a_sidecar_fits_into_a_quota(control_plane: ControlPlane, namespace: str) -> None:
+    """A quota refuses a pod in which one container does not state what the quota counts."""
+    counted = {f"{kind}.{name}": "9" for kind in ("requests", "limits") for name in ("cpu", "memory")}
+    counted |= {"requests.ephemeral-storage": "1Ti", "limits.ephemeral-storage": "1Ti"}
+    counted |= {"requests.memory": "9Gi", "limits.memory": "9Gi"}
+    quota: JSON = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "all"},
+        "spec": {"hard": counted},
+    }
+    control_plane.api.create(quota, namespace)
+    control_plane.wait("resourcequotas", "all", lambda it: bool(it.get("status")), namespace=namespace)
+    stated = {"cpu": "500m", "memory": "1Gi", "ephemeral-storage": "1Gi"}
+    pod = workloads.pod("counted", workloads.container(resources={"limits": stated}))
+    pod["metadata"]["annotations"] = {"mlchassis.dev/model-config": "models"}
+    wait_until_in_force(control_plane, namespace)
+    control_plane.api.create(pod, namespace, dry_run=True)
+    control_plane.api.create(mutated(pod, load({}), CLUSTER), namespace, dry_run=True)
+
+
+def wait_until_in_force(control_plane: ControlPlane, namespace: str) -> None:
+    """The quota's admission reads quotas from a watch of its own, a moment after they are written."""
+    deadline = time.monotonic() + 15
+    while time.monotonic() < deadline:
+        try:
+            control_plane.api.create(workloads.pod("unstated"), namespace, dry_run=True)
+        except ApiError as error:
+            if "must specify" in error.message:
+                return
+            raise
+    pytest.fail("the quota never counts")
+
+
+# --- by chance -------------------------------------------------------------------------------------
+
+
+def node(name: str, labels: JSON, taints: list[JSON], allocatable: JSON) -> JSON:
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, **labels}},
+        "spec": {"taints": taints},
+        "status": {"allocatable": allocatable},
+    }
+
+
+A100 = {
+    "nvidia.com/gpu.present": "true",
+    "nvidia.com/gpu.product": "A100-SXM4-40GB",
+    "nvidia.com/gpu.memory": "40960",
+}
+GPU_TAINT = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
+MODELS: JSON = {
+    "apiVersion": "v1",
+    "kind": "ConfigMap",
+    "metadata": {"name": "models", "namespace": "default", "labels": {"mlchassis.dev/model-config": "true"}},
+    "data": {"a.json": '{"storageUri": "pvc://disk/a", "framework": "onnx", "memory": "40Gi"}'},
+}
+CLUSTER = ManifestCluster(
+    [
+        node("gpu-0", {**A100, "topology.kubernetes.io/zone": "a"}, [GPU_TAINT], {"nvidia.com/gpu": "8"}),
+        node("gpu-1", {"cloud.google.com/gke-accelerator": "nvidia-h100"}, [], {"nvidia.com/gpu": "8"}),
+        node("amd-0", {}, [], {"amd.com/gpu": "8"}),
+        node("cpu-0", {}, [], {"cpu": "8"}),
+        MODELS,
+    ]
+)
+STRONG = {
+    "standard-probes.yaml": "{unknown: tcp, defaultStart: 7d, startupFactor: 20, timeout: 1h}",
+    "gpu-affinity.yaml": "{cpuPods: required, topology: required}",
+    "disruption-guard.yaml": "{addDeadline: true, preStopSleep: 40, trainingLabels: [app]}",
+    "job-retries.yaml": "{raises: all, retryableExitCodes: [1, 255]}",
+    "model-puller.yaml": "{sidecar: container, readyWhen: all}",
+}
+
+
+@pytest.mark.parametrize("settings", [{}, STRONG], ids=["defaults", "strong"])
+def test_strange_objects(dry_run: DryRun, settings: dict[str, str]) -> None:
+    snapshot, taken, bad = load(settings), set[str](), {}
+    for number, made in enumerate((*strange.pods(150, SEED + len(settings)), *strange.jobs(50, SEED))):
+        said = harm(made.obj, dry_run, snapshot, CLUSTER)
+        if said is not None:
+            taken |= made.features
+        if said:
+            bad[number] = f"{said}\n{sorted(made.features)}"
+    assert not bad, "\n\n".join(f"{number}: {said}" for number, said in bad.items())
+    assert not dry_run.dropped, "fragments that this release does not know test nothing"
+    assert features() <= taken, f"never valid, and so never tried: {sorted(features() - taken)}"
+
+
+def features() -> set[str]:
+    """The names of all fragments."""
+    tables = {"spec": strange.SPEC, "container": strange.CONTAINER, "init": strange.INIT, "job": strange.JOB}
+    names = {f"{of}: {name}" for of, table in tables.items() for name in table}
+    return names | {f"annotation: {key}" for key in strange.ANNOTATIONS}

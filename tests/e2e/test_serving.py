@@ -1,0 +1,124 @@
+"""Certificate, trust and facts of the running webhook, with the rights that the manifests give it."""
+
+from __future__ import annotations
+
+import base64
+import ssl
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from policies.base import Resource
+from tests.e2e.api import JSON
+from tests.e2e.controlplane import HOST, ControlPlane
+from tests.e2e.install import CONFIGURATIONS, NAMESPACE, Chassis
+from tests.e2e.workloads import PROBES, pod, probes
+
+pytestmark = pytest.mark.e2e
+SECRET = "mlchassis-tls"
+NAME = "chassis.mlchassis.dev"
+
+
+def bundles(configuration: JSON) -> set[str]:
+    return {entry["clientConfig"].get("caBundle", "") for entry in configuration["webhooks"]}
+
+
+def certificate(chassis: Chassis) -> str:
+    return ssl.get_server_certificate((HOST, chassis.port))
+
+
+@pytest.fixture
+def second(control_plane: ControlPlane, chassis: Chassis) -> Iterator[Chassis]:
+    """Another replica, on a port of its own, beside the one that the API server calls."""
+    replica = Chassis(control_plane)
+    replica.start()
+    yield replica
+    assert replica.stop() == 0
+
+
+def test_every_fact_is_read_with_the_rights_of_the_manifests(chassis: Chassis) -> None:
+    for resource in Resource:
+        chassis.wait_metric("chassis_facts_synced", 1, resource=resource.value)
+
+
+def test_replicas_serve_one_certificate_and_one_policy(chassis: Chassis, second: Chassis) -> None:
+    assert certificate(second) == certificate(chassis)
+    second.wait_metric("chassis_policy_valid", 1)
+    for name in ("chassis_certificate_expiry_timestamp_seconds", "chassis_policy_valid"):
+        assert second.metric(name) == chassis.metric(name)
+
+
+@pytest.mark.parametrize("resource", CONFIGURATIONS)
+def test_a_wiped_ca_bundle_is_back_at_once(
+    control_plane: ControlPlane, chassis: Chassis, second: Chassis, resource: str
+) -> None:
+    """As after `kubectl replace`, or a GitOps tool that owns the whole object; with two replicas at it."""
+    configuration = control_plane.api.get(resource, NAME)
+    trusted = bundles(configuration)
+    for entry in configuration["webhooks"]:
+        del entry["clientConfig"]["caBundle"]
+    began = time.monotonic()
+    control_plane.api.replace(configuration)
+    control_plane.api.wait(resource, NAME, lambda it: bundles(it) == trusted, timeout=10)
+    assert time.monotonic() - began < 2
+    settled = control_plane.api.get(resource, NAME)["metadata"]["resourceVersion"]
+    assert probes(control_plane.api.create(pod("after"), "default", dry_run=True).body) == set(PROBES)
+    assert control_plane.api.get(resource, NAME)["metadata"]["resourceVersion"] == settled, "nobody writes on"
+
+
+def test_a_damaged_secret_is_made_anew_and_trusted(control_plane: ControlPlane, chassis: Chassis) -> None:
+    before = control_plane.api.get("secrets", SECRET, NAMESPACE)["data"]
+    damaged = {"tls.key": base64.b64encode(b"rubbish").decode()}
+    control_plane.api.patch("secrets", SECRET, {"data": damaged}, NAMESPACE)
+    chassis.restart()
+    secret = control_plane.api.get("secrets", SECRET, NAMESPACE)
+    assert secret["data"]["tls.key"] not in (damaged["tls.key"], before["tls.key"])
+    assert secret["data"]["ca.crt"] == before["ca.crt"], "what other replicas serve stays trusted"
+    for resource in CONFIGURATIONS:
+        control_plane.api.wait(
+            resource, NAME, lambda it: bundles(it) == {secret["data"]["ca.crt"]}, timeout=10
+        )
+    assert probes(control_plane.api.create(pod("after"), "default", dry_run=True).body) == set(PROBES)
+
+
+def test_an_api_server_that_is_away_for_a_while_is_met_again(tmp_path: Path) -> None:
+    """What is known goes on being served, and the watches find back by themselves."""
+    with ControlPlane(tmp_path / "cluster") as control_plane:
+        chassis = Chassis(control_plane)
+        chassis.install()
+        chassis.start()
+        try:
+            (api_server,) = (it for it in control_plane._processes if it.name == "kube-apiserver")
+            api_server.kill()
+            control_plane._processes.remove(api_server)
+            chassis.process.wait_until(lambda: "can't read the API server" in _log(chassis), 30)
+            assert chassis.ready()
+            assert chassis.metric("chassis_policy_valid") == 1
+            assert all(_synced(chassis, resource) for resource in Resource)
+
+            revived = control_plane._spawn("kube-apiserver", *control_plane._api_server_flags())
+            revived.wait_until(control_plane._ready, 60)
+            control_plane.apply(chassis.policy_with(standard_probes="mode: off\n"))
+            chassis.process.wait_until(
+                lambda: probes(control_plane.api.create(pod("a"), "default", dry_run=True).body) == set(), 15
+            )
+            chassis.process.wait_until(lambda: _recovered(chassis), 60)
+            assert all(_synced(chassis, resource) for resource in Resource)
+        finally:
+            assert chassis.stop() == 0
+
+
+def _log(chassis: Chassis) -> str:
+    return "\n".join(chassis.log_lines())
+
+
+def _synced(chassis: Chassis, resource: Resource) -> bool:
+    return chassis.metric("chassis_facts_synced", resource=resource.value) == 1
+
+
+def _recovered(chassis: Chassis) -> bool:
+    """Whether every list that could not be read has been read again since."""
+    log = _log(chassis)
+    return log.count("can't read the API server") == log.count("reading the API server again")

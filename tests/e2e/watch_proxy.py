@@ -1,0 +1,171 @@
+"""A TLS proxy between a client and the API server that makes its picture of the pods a stale one.
+
+This is the fault behind double creations: the client's own requests go through at once, but its cache
+learns of their effect only seconds later, as it does when an API server or an informer is overloaded. A
+client that starts anew may also get an old list, as from a replica of the API server that lags behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+import threading
+from base64 import b64encode
+from collections.abc import Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import aiohttp
+from aiohttp import web
+
+from tests.e2e.controlplane import HOST, ControlPlane
+from tests.e2e.pki import Authority
+
+HOP_BY_HOP = {"connection", "content-length", "host", "keep-alive", "transfer-encoding", "upgrade", "te"}
+LARGEST_BODY = 16 * 1024 * 1024
+
+
+class WatchProxy:
+    """Forwards everything to one control plane; what a watch of pods says arrives `delay` seconds late.
+
+    Use it as a context manager; it runs in a thread of its own.
+    """
+
+    def __init__(self, control_plane: ControlPlane, delay: float) -> None:
+        self.delay = delay
+        """Seconds; may be changed while it runs."""
+        self.url = ""
+        self._control_plane = control_plane
+        self._lists: dict[str, dict[str, str]] = {}
+        self._remembered: dict[str, web.Response] = {}
+        self._authority = Authority("watch-proxy")
+        self._started = Future[None]()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="watch-proxy")
+        self._session: aiohttp.ClientSession
+        self._loop: asyncio.AbstractEventLoop
+        self._stopped: asyncio.Event
+
+    def kubeconfig(self, token: str) -> Path:
+        """A kubeconfig that leads through the proxy, for the ServiceAccount that the token is of."""
+        authority = b64encode(self._authority.certificate).decode()
+        cluster = {"server": self.url, "certificate-authority-data": authority}
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "proxied", "cluster": cluster}],
+            "users": [{"name": "client", "user": {"token": token}}],
+            "contexts": [{"name": "proxied", "context": {"cluster": "proxied", "user": "client"}}],
+            "current-context": "proxied",
+        }
+        path = self._control_plane.state / f"watch-proxy-{self.url.rpartition(':')[2]}.kubeconfig"
+        path.touch(mode=0o600)
+        path.write_text(json.dumps(config))
+        return path
+
+    def remember_lists(self) -> None:
+        """Ask for every list of pods again that was asked for so far, and answer with it from now on."""
+        asyncio.run_coroutine_threadsafe(self._remember(), self._loop).result(30)
+
+    async def _remember(self) -> None:
+        for path, headers in self._lists.items():
+            async with self._session.get(self._control_plane.url + path, headers=headers) as answer:
+                kept = _end_to_end(answer.headers)
+                self._remembered[path] = web.Response(
+                    status=answer.status, headers=kept, body=await answer.read()
+                )
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._started.result(30)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._loop.call_soon_threadsafe(self._stopped.set)
+        self._thread.join()
+
+    async def _serve(self) -> None:
+        self._stopped, self._loop = asyncio.Event(), asyncio.get_running_loop()
+        upstream = ssl.create_default_context(cafile=str(self._control_plane.state / "ca.crt"))
+        app = web.Application(client_max_size=LARGEST_BODY)
+        app.router.add_route("*", "/{path:.*}", self._forward)
+        runner = web.AppRunner(
+            app, access_log=None, auto_decompress=False, shutdown_timeout=0.1, handler_cancellation=True
+        )
+        async with aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=upstream, limit=0),
+            timeout=aiohttp.ClientTimeout(total=None),
+            auto_decompress=False,
+        ) as self._session:
+            try:
+                await runner.setup()
+                await web.TCPSite(runner, HOST, 0, ssl_context=self._tls()).start()
+                self.url = f"https://{HOST}:{runner.addresses[0][1]}"
+                self._started.set_result(None)
+                await self._stopped.wait()
+            finally:
+                await runner.cleanup()
+
+    def _tls(self) -> ssl.SSLContext:
+        pair = self._authority.server("watch-proxy", [HOST])
+        file = self._control_plane.state / "watch-proxy.pem"
+        file.touch(mode=0o600)
+        file.write_bytes(pair.certificate + pair.key)
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(file)
+        return context
+
+    async def _forward(self, request: web.Request) -> web.StreamResponse:
+        headers = _end_to_end(request.headers)
+        is_watch = request.query.get("watch") in ("1", "true")
+        if request.method == "GET" and request.path.endswith("/pods") and not is_watch:
+            self._lists[request.raw_path] = headers
+            if old := self._remembered.get(request.raw_path):
+                return web.Response(status=old.status, headers=old.headers, body=old.body)
+        async with self._session.request(
+            request.method,
+            self._control_plane.url + request.raw_path,
+            headers=headers,
+            data=await request.read() or None,
+        ) as answer:
+            response = web.StreamResponse(status=answer.status, headers=_end_to_end(answer.headers))
+            # Either side may go away in the middle: then the other one's connection ends too.
+            with suppress(ConnectionError, aiohttp.ClientError):
+                await response.prepare(request)
+                if request.path.endswith("/pods") and is_watch:
+                    await self._hold_back(answer, response)
+                else:
+                    async for chunk in answer.content.iter_any():
+                        await response.write(chunk)
+                await response.write_eof()
+            return response
+
+    async def _hold_back(self, answer: aiohttp.ClientResponse, response: web.StreamResponse) -> None:
+        """Every chunk in its order, each `delay` seconds after it came."""
+        clock = asyncio.get_running_loop().time
+        held: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
+
+        async def receive() -> None:
+            try:
+                async for chunk in answer.content.iter_any():
+                    held.put_nowait((clock(), chunk))
+            finally:
+                held.put_nowait((clock(), b""))
+
+        receiver = asyncio.create_task(receive())
+        try:
+            while (item := await held.get())[1]:
+                await asyncio.sleep(max(0.0, item[0] + self.delay - clock()))
+                await response.write(item[1])
+        finally:
+            receiver.cancel()
+            await asyncio.gather(receiver, return_exceptions=True)
+
+
+def _end_to_end(headers: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in headers.items() if key.lower() not in HOP_BY_HOP}
