@@ -1,0 +1,77 @@
+"""What a worker's name costs, by the size of its group: the decision alone, without reads and swaps.
+
+The baseline is `orjson.loads` of the list of the group's pods, which the decision can't do without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import orjson
+
+from benchmarks._timing import best, table
+from policies.base import Json
+from policies.mutate.worker_names import (
+    Answer,
+    Group,
+    Strategy,
+    WorkerNames,
+    by_index,
+    by_ledger,
+    name_of,
+)
+from policies.workers import Ledger, Owner, Reservation, Want, Worker, existing
+
+SIZES = (10, 200, 2_000)
+OWNER = Owner("ray.io/v1", "RayCluster", "demo", "0f4e7c1a-1f0e-4b7e-9c43-2d9a8f5c6b10")
+WORKER = Worker("default", OWNER, "small", {}, replica_index=0)
+SETTINGS = WorkerNames()
+
+
+def pod(number: int) -> Json:
+    """A worker as it is listed, some 4 KB of JSON."""
+    labels = {"ray.io/cluster": "demo", "ray.io/group": "small", "ray.io/node-type": "worker"}
+    env = [{"name": f"RAY_SETTING_{n}", "value": "a value of a common length"} for n in range(40)]
+    return {
+        "metadata": {"name": name_of(WORKER, Strategy.SEQUENCE, number), "labels": labels},
+        "spec": {"containers": [{"name": "ray-worker", "image": "rayproject/ray:2.52.0", "env": env}]},
+        "status": {"phase": "Running"},
+    }
+
+
+def main() -> None:
+    """Print a table for each size of the group."""
+    for size in SIZES:
+        pods = [pod(number) for number in range(size)]
+        listed = orjson.dumps({"items": pods})
+        promises = tuple(
+            Reservation((name_of(WORKER, Strategy.SEQUENCE, size + n),), 1000.0) for n in range(8)
+        )
+        ledger = Ledger(size + 8, promises)
+
+        table(
+            f"one more worker in a group of {size} ({len(listed) / 1024:.0f} KiB listed)",
+            "orjson.loads of the list",
+            {
+                "orjson.loads of the list": best(partial(orjson.loads, listed)),
+                "sequence": best(partial(decide, by_ledger, pods, ledger)),
+                "index": best(partial(decide, by_index, pods, Ledger())),
+                "the ledger, read and written": best(partial(rewrite, ledger)),
+            },
+        )
+
+
+def decide(
+    by: Callable[[Worker, Group, WorkerNames], Answer], pods: Sequence[Json], ledger: Ledger
+) -> Answer:
+    group = Group(Want(len(pods) + 100), [existing(item) for item in pods], ledger, 1000.0)
+    return by(WORKER, group, SETTINGS)
+
+
+def rewrite(ledger: Ledger) -> Ledger:
+    return Ledger.load(ledger.dump())
+
+
+if __name__ == "__main__":
+    main()
