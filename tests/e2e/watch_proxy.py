@@ -1,8 +1,9 @@
 """A TLS proxy between a client and the API server that makes its picture of the pods a stale one.
 
 This is the fault behind double creations: the client's own requests go through at once, but its cache
-learns of their effect only seconds later, as it does when an API server or an informer is overloaded. A
-client that starts anew may also get an old list, as from a replica of the API server that lags behind.
+learns of their effect only seconds later, as it does when an API server or an informer is overloaded.
+Frozen, it shows the pods of one moment even to a client that starts anew, as a replica of the API server
+that lags far behind does.
 """
 
 from __future__ import annotations
@@ -41,13 +42,14 @@ class WatchProxy:
         self.url = ""
         self._control_plane = control_plane
         self._lists: dict[str, dict[str, str]] = {}
-        self._remembered: dict[str, web.Response] = {}
+        self._frozen: dict[str, web.Response] = {}
         self._authority = Authority("watch-proxy")
         self._started = Future[None]()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="watch-proxy")
         self._session: aiohttp.ClientSession
         self._loop: asyncio.AbstractEventLoop
         self._stopped: asyncio.Event
+        self._flowing: asyncio.Event
 
     def kubeconfig(self, token: str) -> Path:
         """A kubeconfig that leads through the proxy, for the ServiceAccount that the token is of."""
@@ -66,17 +68,29 @@ class WatchProxy:
         path.write_text(json.dumps(config))
         return path
 
-    def remember_lists(self) -> None:
-        """Ask for every list of pods again that was asked for so far, and answer with it from now on."""
-        asyncio.run_coroutine_threadsafe(self._remember(), self._loop).result(30)
+    def freeze(self) -> None:
+        """Show a client that starts from here on the pods as they are now, and no more until `thaw`.
 
-    async def _remember(self) -> None:
+        Lists that were asked for before are answered as of now; watches that begin later say nothing.
+        """
+        asyncio.run_coroutine_threadsafe(self._freeze(), self._loop).result(30)
+
+    def thaw(self) -> None:
+        """Undo `freeze`: lists are true again, watches say what they held back."""
+        asyncio.run_coroutine_threadsafe(self._thaw(), self._loop).result(30)
+
+    async def _freeze(self) -> None:
+        self._flowing = asyncio.Event()
         for path, headers in self._lists.items():
             async with self._session.get(self._control_plane.url + path, headers=headers) as answer:
                 kept = _end_to_end(answer.headers)
-                self._remembered[path] = web.Response(
+                self._frozen[path] = web.Response(
                     status=answer.status, headers=kept, body=await answer.read()
                 )
+
+    async def _thaw(self) -> None:
+        self._frozen.clear()
+        self._flowing.set()
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -91,6 +105,8 @@ class WatchProxy:
 
     async def _serve(self) -> None:
         self._stopped, self._loop = asyncio.Event(), asyncio.get_running_loop()
+        self._flowing = asyncio.Event()
+        self._flowing.set()
         upstream = ssl.create_default_context(cafile=str(self._control_plane.state / "ca.crt"))
         app = web.Application(client_max_size=LARGEST_BODY)
         app.router.add_route("*", "/{path:.*}", self._forward)
@@ -125,7 +141,7 @@ class WatchProxy:
         is_watch = request.query.get("watch") in ("1", "true")
         if request.method == "GET" and request.path.endswith("/pods") and not is_watch:
             self._lists[request.raw_path] = headers
-            if old := self._remembered.get(request.raw_path):
+            if old := self._frozen.get(request.raw_path):
                 return web.Response(status=old.status, headers=old.headers, body=old.body)
         async with self._session.request(
             request.method,
@@ -146,9 +162,10 @@ class WatchProxy:
             return response
 
     async def _hold_back(self, answer: aiohttp.ClientResponse, response: web.StreamResponse) -> None:
-        """Every chunk in its order, each `delay` seconds after it came."""
+        """Every chunk in its order, each `delay` seconds after it came; none before the thaw."""
         clock = asyncio.get_running_loop().time
         held: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
+        flowing = self._flowing
 
         async def receive() -> None:
             try:
@@ -161,6 +178,7 @@ class WatchProxy:
         try:
             while (item := await held.get())[1]:
                 await asyncio.sleep(max(0.0, item[0] + self.delay - clock()))
+                await flowing.wait()
                 await response.write(item[1])
         finally:
             receiver.cancel()
