@@ -202,7 +202,7 @@ def _status(code: int, reason: str, message: str) -> web.Response:
     return web.json_response(body, status=code)
 
 
-async def until(predicate: Callable[[], object], seconds: float = 5) -> None:
+async def until(predicate: Callable[[], object], seconds: float = 20) -> None:
     """Wait until a client has made of the answers what the test expects; nothing announces that."""
     async with asyncio.timeout(seconds):
         while not predicate():  # noqa: ASYNC110

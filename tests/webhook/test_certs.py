@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import itertools
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -250,11 +251,18 @@ async def test_mounted_files_are_read_again_after_the_data_link_is_swapped(
     installed: asyncio.Queue[Bundle] = asyncio.Queue()
     task = asyncio.create_task(certs.keep(source, ServingCertificate(), installed.put_nowait))
     assert (await asyncio.wait_for(installed.get(), 5)).certificate == bundle.certificate
-    await asyncio.sleep(0.2)  # the watch starts in a thread of its own that nothing announces
-    mount("2", other)
-    assert (await asyncio.wait_for(installed.get(), 5)).certificate == other.certificate
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+
+    async def swap() -> None:
+        """Again and again: the watch starts in a thread of its own that nothing announces."""
+        for version in itertools.count(2):
+            mount(str(version), other)
+            await asyncio.sleep(0.3)
+
+    swaps = asyncio.create_task(swap())
+    assert (await asyncio.wait_for(installed.get(), 20)).certificate == other.certificate
+    for background in (swaps, task):
+        background.cancel()
+    await asyncio.gather(swaps, task, return_exceptions=True)
 
 
 # --- the managed Secret --------------------------------------------------------------------------------

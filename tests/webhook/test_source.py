@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -175,12 +176,22 @@ async def test_a_directory_is_followed_through_swaps_edits_and_its_own_absence(
         assert seen.profile() is Profile.OBSERVE
 
 
-async def test_a_swap_is_live_within_a_second(tmp_path: Path, seen: Seen) -> None:
+async def test_a_swap_is_heard_of_long_before_the_poll(
+    tmp_path: Path, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source, "POLL_SECONDS", 60)
+
+    async def swap() -> None:
+        """Again and again: the watch starts in a thread of its own that nothing announces."""
+        for version in itertools.count(2):
+            mount(tmp_path, str(version), STRICT)
+            await asyncio.sleep(0.3)
+
     mount(tmp_path, "1", OBSERVE)
     async with following(Directory(tmp_path), seen):
-        await asyncio.sleep(0.2)  # the watch starts in a thread of its own that nothing announces
-        mount(tmp_path, "2", STRICT)
-        await until(lambda: seen.profile() is Profile.STRICT, seconds=1)
+        swaps = asyncio.create_task(swap())
+        await until(lambda: seen.profile() is Profile.STRICT)
+        swaps.cancel()
 
 
 # --- a ConfigMap ---------------------------------------------------------------------------------------
