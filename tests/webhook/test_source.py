@@ -222,7 +222,7 @@ async def test_a_config_map_is_followed(fake: FakeApiServer, origin: ConfigMap, 
     async with following(origin, seen):
         assert seen.profile() is Profile.STRICT
         await fake.put(PATH, config_map(OBSERVE))
-        await until(lambda: seen.profile() is Profile.OBSERVE, seconds=1)
+        await until(lambda: seen.profile() is Profile.OBSERVE)
         await fake.put(PATH, config_map({}))
         await until(lambda: seen.profile() is Profile.STANDARD)
 
