@@ -239,7 +239,7 @@ TERMS = st.lists(
     gpus=st.sampled_from((0, 1)),
     strength=st.sampled_from(("required", "preferred")),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_affinity_neither_loses_nor_gains_a_node(
     nodes: list[Json], terms: list[Json] | None, selector: Json | None, gpus: int, strength: str
 ) -> None:
@@ -276,7 +276,6 @@ PRODUCTS = ("NVIDIA-A100-SXM4-80GB", "NVIDIA-A100-SXM4-40GB", "Tesla-T4")
         st.sampled_from((*PRODUCTS, "*A100*", "tesla-*", "*H100*", "B200")), min_size=1, max_size=2
     ),
 )
-@settings(deadline=None)
 def test_a_product_annotation_admits_exactly_the_products_that_match(
     products: list[str | None], globs: list[str]
 ) -> None:
@@ -329,7 +328,7 @@ def test_memory_bounds_that_are_none(written: object) -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_the_laws_hold_beside_accelerator_nodes(data: st.DataObject) -> None:
     """As in test_laws, but with nodes, so that every part of the policy has something to do."""
     labels = {"nvidia.com/gpu.present": "true", "nvidia.com/gpu.product": "NVIDIA-A100"}

@@ -151,7 +151,7 @@ def _is_same_element(before: Any, after: Any) -> bool:
 
 @pytest.mark.parametrize("policy_id", sorted(n for n, p in registry.mutating().items() if p.mutate))
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_policy_keeps_the_laws(policy_id: str, data: st.DataObject) -> None:
     policy = registry.mutating()[policy_id]
     obj = data.draw(damaged())

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -360,7 +360,5 @@ class OneModel(RuleBasedStateMachine):
             assert self.serves is None or self.orphaned
 
 
-OneModel.TestCase.settings = settings(
-    max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+OneModel.TestCase.settings = settings(max_examples=150, stateful_step_count=40)
 TestOneModel = OneModel.TestCase

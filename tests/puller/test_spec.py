@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from puller.spec import LIST_KEY, Desired, ModelSpec, RefusedError, carry_over, from_json, parse, quantity
@@ -291,7 +291,6 @@ entries = st.lists(
 )
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.dictionaries(
         st.sampled_from([LIST_KEY, "a.json", "x y.json", "z"]), st.text() | entries.map(json.dumps)

@@ -195,7 +195,7 @@ class MultiHostSchedules(Schedules):
             self.go_on(-1, steps)
 
 
-SETTINGS_OF_THE_SEARCH = hypothesis_settings(max_examples=100, stateful_step_count=50, deadline=None)
+SETTINGS_OF_THE_SEARCH = hypothesis_settings(max_examples=100, stateful_step_count=50)
 TestSchedules = Schedules.TestCase
 TestSchedules.settings = SETTINGS_OF_THE_SEARCH
 TestMultiHostSchedules = MultiHostSchedules.TestCase

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies import registry
@@ -75,7 +75,7 @@ def test_every_field_may_be_missing(obj: Json) -> None:
         assert all(isinstance(finding, Finding) for finding in judged(spoiled(obj, path, None)))
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_any_field_may_hold_anything(data: st.DataObject) -> None:
     obj = BAD[data.draw(st.sampled_from(sorted(BAD)))]

@@ -1,0 +1,17 @@
+"""How hypothesis searches: the same examples in every run, and as long as it takes.
+
+A red run must mean that the change under test broke something. To look for new counterexamples, say
+`make test ARGS="--hypothesis-profile=explore"`.
+"""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "repeatable", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile(
+    "explore", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=1000
+)
+settings.load_profile("repeatable")
