@@ -57,8 +57,10 @@ _POD_AFFINITY: Final = ("spec", "affinity", "podAffinity")
 _MOST_ALTERNATIVES: Final = 3
 """Labels that are demanded in place of each other, each of which multiplies the terms."""
 
+_LEADER_WORKER_SET: Final = "leaderworkerset.sigs.k8s.io/name"
+_LEADER_WORKER_GROUP: Final = "leaderworkerset.sigs.k8s.io/group-key"
 GROUPS: Final = (
-    ("leaderworkerset.sigs.k8s.io/group-key",),
+    (_LEADER_WORKER_GROUP,),
     ("jobset.sigs.k8s.io/jobset-name",),
     ("training.kubeflow.org/job-name",),
     ("ray.io/cluster", "ray.io/group"),
@@ -258,7 +260,10 @@ def _brought_together(pod: Json, settings: GpuAffinity, facts: Facts) -> Json:
 
 
 def _group(pod: Json) -> dict[str, str]:
+    """The labels that the pods of its group have in common; empty where none tell it from others."""
     labels = labels_of(pod)
+    if labels.get(_LEADER_WORKER_SET) and not labels.get(_LEADER_WORKER_GROUP):
+        return {}  # a leader: its set's own webhook may come after this one, which is then asked again
     return next(
         ({key: labels[key] for key in keys} for keys in GROUPS if all(labels.get(k) for k in keys)), {}
     )
@@ -331,7 +336,7 @@ def _advise_topology(pod: Json, settings: GpuAffinity, facts: Facts) -> Iterator
             "can't be read",
             "Write same-node, same-zone or a label key, then required or preferred.",
         )
-    elif not _group(pod):
+    elif not _group(pod) and controller(pod) is None:  # a controller has yet to label what a template makes
         yield _note(
             TOPOLOGY,
             "has no effect: no label tells which pods belong together",
