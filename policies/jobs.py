@@ -18,7 +18,13 @@ DISRUPTION_TARGET: Final = "DisruptionTarget"
 """The pod condition that eviction, preemption, taints and node shutdown leave.
 https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions"""
 
-_OWN_CONTROLLER: Final = "kubernetes.io/job-controller"
+_BUILT_IN: Final = (
+    "",
+    "kubernetes.io/job-controller",
+    "jobset.sigs.k8s.io/jobset-controller",
+    "ray.io/kuberay-operator",
+)
+"""What `managedBy` says where the kind's own controller runs it."""
 
 
 class Raises(StrEnum):
@@ -124,7 +130,7 @@ def is_someone_elses(obj: Json) -> bool:
     owner = controller(obj)
     if owner is not None and owner.get("kind") != "CronJob":
         return True
-    return text(obj, "spec", "managedBy") not in ("", _OWN_CONTROLLER)
+    return text(obj, "spec", "managedBy") not in _BUILT_IN
 
 
 def handles_failures_itself(obj: Json) -> bool:
