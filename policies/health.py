@@ -173,12 +173,17 @@ def _path(key: str, value: str) -> str:
 
 _HTTP_NAMES: Final = ("http", "https", "http1", "rest", "web", "api")
 _GRPC_NAMES: Final = ("grpc", "h2c")
+_OTHERS: Final = {
+    Protocol.HTTP: re.compile("grpc|h2c|metric|prom|admin|mgmt|management"),
+    Protocol.GRPC: re.compile("http|rest|metric|prom|admin|mgmt|management"),
+}
+"""Names of ports that speak something else, or of something else."""
 
 
 def preset_health(container: Container, settings: StandardProbes) -> Health | None:
     """Where the recognised server answers, its flags and variables heeded; None when unsure."""
     server = recognised(container, settings)
-    if server is None or server.has_option(*server.preset.unless_flags):
+    if server is None or server.sometimes or _answers_elsewhere(server):
         return None
     port = server_port(container, server)
     if port is None or _only_loopback(server):
@@ -200,7 +205,8 @@ def preset_health(container: Container, settings: StandardProbes) -> Health | No
 
 def server_port(container: Container, server: Server) -> int | None:
     """The port on which a recognised server answers: its flag, its variable, a declared port of the
-    protocol's name, the preset's own, the only declared one. None when that can't be told."""
+    protocol's name, the preset's own. Where the preset's own may have been moved unseen, the only
+    declared one. None when that can't be told."""
     preset = server.preset
     told = server.told(preset.port_flags, preset.port_env)
     if told is not None and not _HOST_ALONE.fullmatch(told):
@@ -212,17 +218,30 @@ def server_port(container: Container, server: Server) -> int | None:
     named = [port for port, name in declared.items() if name in names]
     if len(named) == 1:
         return named[0]
-    sure = not server.has_option(*preset.config_flags) and (server.own_image or not preset.image_port)
-    if preset.port in declared or (not declared and sure):
+    possible = [port for port, name in declared.items() if not _OTHERS[preset.protocol].search(name)]
+    if preset.port in declared or (not possible and not _may_have_moved(server)):
         return preset.port or None
-    return next(iter(declared)) if len(declared) == 1 else None
+    return possible[0] if len(possible) == 1 and _may_have_moved(server) else None
+
+
+def _may_have_moved(server: Server) -> bool:
+    """Whether something that can't be read here may have set another port than the preset's own."""
+    preset = server.preset
+    return (
+        not preset.port
+        or server.has_option(*preset.config_flags)
+        or server.has_variable(*preset.config_env)
+        or (server.open and bool(preset.port_env))
+        or (preset.image_port and not server.own_image)
+    )
 
 
 def declared_http_port(container: Json) -> int | None:
-    """The declared TCP port that speaks HTTP: the only one, or the only one named so."""
+    """The declared TCP port that speaks HTTP: the only one that may, or the only one named so."""
     declared = tcp_ports(container)
+    possible = [port for port, name in declared.items() if not _OTHERS[Protocol.HTTP].search(name)]
     if len(declared) == 1:
-        return next(iter(declared))
+        return possible[0] if possible else None
     named = [port for port, name in declared.items() if name in _HTTP_NAMES]
     return named[0] if len(named) == 1 else None
 
@@ -234,6 +253,11 @@ def _port_in(value: str) -> int | None:
     """`8000`, `0.0.0.0:8000`, `http://0.0.0.0:8000/` -> 8000."""
     digits = value.rpartition("//")[2].partition("/")[0].rpartition(":")[2]
     return int(digits) if digits.isascii() and digits.isdigit() and 0 < int(digits) < 65536 else None
+
+
+def _answers_elsewhere(server: Server) -> bool:
+    preset = server.preset
+    return server.has_option(*preset.unless_flags) or server.has_variable(*preset.unless_env)
 
 
 def _only_loopback(server: Server) -> bool:
@@ -252,8 +276,9 @@ def _speaks_tls(container: Container, server: Server | None, port: int) -> bool:
     if server is None:
         started = programs(launch_of(container.spec))
         return any(has_option(program, "--ssl-keyfile", "--keyfile") for program in started)
+    words = tuple(part for word in server.words for part in word.split())  # options within an option too
     told = server.variables.keys()
-    return server.has_option(*server.preset.tls_flags) or not told.isdisjoint(server.preset.tls_env)
+    return has_option(words, *server.preset.tls_flags) or not told.isdisjoint(server.preset.tls_env)
 
 
 def _paths(server: Server) -> tuple[str | None, str | None]:
@@ -262,7 +287,8 @@ def _paths(server: Server) -> tuple[str | None, str | None]:
     if "{model}" not in f"{preset.live_path}{preset.ready_path}":
         return preset.live_path, preset.ready_path
     model = server.told(preset.model_flags, preset.model_env)
-    model = preset.default_model if model is None else model
+    if model is None and not (server.open and preset.model_env):
+        model = preset.default_model
     if not model or not model.replace("-", "").replace("_", "").replace(".", "").isalnum():
         return None, None
     live, ready = (path and path.replace("{model}", model) for path in (preset.live_path, preset.ready_path))

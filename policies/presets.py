@@ -46,7 +46,10 @@ class Preset(Model):
         (), description="container port names that only this server uses, such as `triton-http`"
     )
     unless_flags: tuple[str, ...] = Field(
-        (), description="flags with which it answers nowhere, or not to everybody"
+        (), description="flags with which it answers nowhere, elsewhere or not to everybody"
+    )
+    unless_env: tuple[str, ...] = Field(
+        (), description="environment variables with which it answers nowhere, elsewhere or not to everybody"
     )
     protocol: Protocol = Field(Protocol.HTTP, description="http or grpc")
     live_path: str | None = Field(
@@ -70,6 +73,9 @@ class Preset(Model):
     )
     config_flags: tuple[str, ...] = Field(
         (), description="flags that name a file which may set the port: then only declared ports count"
+    )
+    config_env: tuple[str, ...] = Field(
+        (), description="environment variables that name a file which may set the port, or hold its text"
     )
     host_flags: tuple[str, ...] = Field((), description="flags that set the address it listens on")
     host_env: tuple[str, ...] = Field((), description="environment variables that set the address")
@@ -101,6 +107,8 @@ _TRITON: Final = "https://docs.nvidia.com/deeplearning/triton-inference-server/u
 _RAY_IMAGES: Final = ("rayproject/ray", "rayproject/ray-ml", "rayproject/ray-llm")
 """Ray's own images: a Ray installed without its `default` extra, as in vLLM's image, answers on no port."""
 _UVICORN_TLS: Final = ("--ssl-keyfile", "--ssl-certfile")
+_CLIENT_TLS: Final = "--ssl-cert-reqs=2"
+"""Clients must show a certificate (2 is Python's ssl.CERT_REQUIRED), and the kubelet has none."""
 
 PRESETS: Final[dict[str, Preset]] = {
     "triton-grpc": Preset(
@@ -116,6 +124,7 @@ PRESETS: Final[dict[str, Preset]] = {
     ),
     "triton": Preset(
         images=("tritonserver", "kserve-tritonserver"),
+        excluded_images=("tritonserver:*sdk",),
         commands=("tritonserver",),
         port_names=("http-triton", "triton-http"),
         unless_flags=("--allow-http=false", "--allow-http=0", "--http-restricted-api"),
@@ -189,6 +198,7 @@ PRESETS: Final[dict[str, Preset]] = {
         ready_path="/v1/models/{model}",
         port=8501,
         port_flags=("--rest_api_port",),
+        model_flags=("--model_name",),
         model_env=("MODEL_NAME",),
         default_model="model",
         expected_start=120,
@@ -203,6 +213,7 @@ PRESETS: Final[dict[str, Preset]] = {
         ready_path="/ping",
         port=8080,
         config_flags=("--ts-config",),
+        config_env=("TS_CONFIG_FILE",),
         loopback=True,
         image_listens=True,
         expected_start=180,
@@ -211,19 +222,20 @@ PRESETS: Final[dict[str, Preset]] = {
     "vllm": Preset(
         images=("vllm-openai", "vllm-openai-rocm", "vllm-cpu-release-repo"),
         commands=("vllm serve", "vllm.entrypoints.openai.api_server", "vllm.entrypoints.api_server"),
-        unless_flags=("--headless", "--uds"),
+        unless_flags=("--headless", "--uds", _CLIENT_TLS, _CLIENT_TLS.replace("-cert-", "_cert_")),
         live_path="/health",
         ready_path="/health",
         port=8000,
         port_flags=("--port",),
         config_flags=("--config",),
         host_flags=("--host",),
-        tls_flags=_UVICORN_TLS,
+        tls_flags=(*_UVICORN_TLS, "--ssl_keyfile", "--ssl_certfile"),
         expected_start=600,
         source="https://docs.vllm.ai/en/latest/deployment/k8s.html",
     ),
     "sglang": Preset(
         commands=("sglang.launch_server", "sglang serve"),
+        unless_flags=("--grpc-mode", "--smg-grpc-mode", "--encoder-only"),
         live_path="/health",
         ready_path="/health",
         port=30000,
@@ -238,6 +250,7 @@ PRESETS: Final[dict[str, Preset]] = {
     ),
     "tgi": Preset(
         images=("huggingface/text-generation-inference",),
+        excluded_images=("text-generation-inference:*trtllm", "text-generation-inference:*llamacpp"),
         commands=("text-generation-launcher",),
         live_path="/health",
         ready_path="/health",
@@ -265,11 +278,13 @@ PRESETS: Final[dict[str, Preset]] = {
     ),
     "bentoml": Preset(
         commands=("bentoml serve", "bentoml start-http-server"),
+        unless_flags=("--development", _CLIENT_TLS),
         live_path="/livez",
         ready_path="/readyz",
         port=3000,
         port_flags=("--port", "-p"),
         port_env=("BENTOML_PORT",),
+        config_env=("BENTOML_CONFIG", "BENTOML_CONFIG_OPTIONS"),
         host_flags=("--host",),
         host_env=("BENTOML_HOST",),
         tls_flags=_UVICORN_TLS,
@@ -313,6 +328,8 @@ PRESETS: Final[dict[str, Preset]] = {
     ),
     "mlflow": Preset(
         commands=("mlflow server", "mlflow ui", "mlflow models serve"),
+        unless_flags=("--static-prefix", "--app-name"),
+        unless_env=("MLFLOW_STATIC_PREFIX",),
         live_path="/health",
         ready_path="/health",
         port=5000,
@@ -321,6 +338,7 @@ PRESETS: Final[dict[str, Preset]] = {
         host_flags=("--host", "-h"),
         host_env=("MLFLOW_HOST",),
         loopback=True,
+        tls_flags=("--keyfile", "--certfile", *_UVICORN_TLS),  # inside --gunicorn-opts and --uvicorn-opts
         expected_start=120,
         source="https://mlflow.org/docs/latest/cli.html#mlflow-server",
     ),
@@ -339,6 +357,7 @@ PRESETS: Final[dict[str, Preset]] = {
         images=("llama.cpp:server*",),
         commands=("llama-server",),
         unless_flags=("--api-prefix",),
+        unless_env=("LLAMA_ARG_API_PREFIX",),
         live_path="/health",
         ready_path="/health",
         port=8080,

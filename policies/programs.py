@@ -79,14 +79,28 @@ def _launch(container: Json) -> Launch:
     )
 
 
+class Started(NamedTuple):
+    """The programs a container starts, in reading order."""
+
+    all: tuple[Program, ...]
+    sometimes: frozenset[Program]
+    """Those of them that it starts in some cases alone, as a script does that serves in the first of a
+    group of pods and joins it in the others."""
+
+
 def programs(launch: Launch) -> tuple[Program, ...]:
-    """The programs a container starts, variables expanded where the container itself sets them.
+    """All programs a container starts; see `started`."""
+    return started(launch).all
+
+
+def started(launch: Launch) -> Started:
+    """What a container starts, variables expanded where the container itself sets them.
 
     What only the running container knows stays as it is spelled (`$PORT`). With no `command` the
     image's entrypoint is not known: the arguments are then read as if they were the program, which is
     what many entrypoints make of them.
     """
-    return (_programs if launch.size <= REMEMBERED else _programs.__wrapped__)(launch)
+    return (_started if launch.size <= REMEMBERED else _started.__wrapped__)(launch)
 
 
 REMEMBERED: Final = 8192
@@ -94,13 +108,18 @@ REMEMBERED: Final = 8192
 
 
 @lru_cache(maxsize=2048)
-def _programs(launch: Launch) -> tuple[Program, ...]:
+def _started(launch: Launch) -> Started:
     env: list[dict[str, Any]] = [
         {"name": name, "valueFrom": {}} if value is None else {"name": name, "value": value}
         for name, value in launch.environment
     ]
     summary = read((*launch.command, *launch.args), env, [{}] if launch.open else [], static=False)
-    return tuple(found for command in summary.commands if (found := _program(command.argv)))
+    found = [(_program(command.argv), command.conditional) for command in summary.commands]
+    always = {words for words, conditional in found if not conditional}
+    return Started(
+        tuple(words for words, _ in found if words),
+        frozenset(words for words, conditional in found if conditional) - always,
+    )
 
 
 def option(words: Program, *flags: str) -> str | None:
@@ -115,10 +134,15 @@ def option(words: Program, *flags: str) -> str | None:
 
 
 def has_option(words: Program, *flags: str) -> bool:
-    """Whether one of the flags is given: `--tls` with or without a value, `--http=false` as it stands."""
-    return any(
-        word == flag or ("=" not in flag and word.startswith(f"{flag}=")) for word in words for flag in flags
-    )
+    """Whether one of the flags is given: `--tls` with or without a value, `--http=false` with that one."""
+    return any(_is_given(words, flag) for flag in flags)
+
+
+def _is_given(words: Program, flag: str) -> bool:
+    name, equals, value = flag.partition("=")
+    if equals:
+        return (option(words, name) or "").lower() == value
+    return any(word == flag or word.startswith(f"{flag}=") for word in words)
 
 
 def _program(words: Program) -> Program:

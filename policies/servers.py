@@ -15,7 +15,7 @@ from typing import Final
 from policies.base import Json
 from policies.objects import Container, maps, strings, text
 from policies.presets import Preset
-from policies.programs import REMEMBERED, Launch, Program, has_option, launch_of, option, programs
+from policies.programs import REMEMBERED, Launch, Program, has_option, launch_of, option, started
 
 INFRASTRUCTURE: Final = (
     "istio-proxy",
@@ -70,9 +70,17 @@ class Server:
     """The container's variables; None where the value comes from elsewhere."""
     own_image: bool
     """Whether the image is one of the preset's."""
+    sometimes: bool
+    """Whether it is started in some cases alone: in one branch of a script."""
+    open: bool
+    """Whether `envFrom` may set further variables."""
 
     def has_option(self, *flags: str) -> bool:
         return has_option(self.words, *flags)
+
+    def has_variable(self, *names: str) -> bool:
+        """Whether one of the variables is set to something."""
+        return any(self.variables.get(name, "") != "" for name in names)
 
     def told(self, flags: tuple[str, ...], variables: tuple[str, ...]) -> str | None:
         """What a flag or else a variable says; None where neither is given, empty where it isn't known."""
@@ -123,67 +131,70 @@ class Recogniser:
             for name, preset in self._presets.items()
             if not image_matches(image, preset.excluded_images)
         }
-        started = programs(launch)
+        programs, sometimes = started(launch)
         found = (
-            _by_command(presets, image, started)
-            or _by_port_name(presets, ports, started)
-            or _by_image(presets, image, launch, ports, started)
+            _by_command(presets, image, programs)
+            or _by_port_name(presets, ports, programs)
+            or _by_image(presets, image, launch, ports, programs)
         )
         if found is None:
             return None
         name, words = found
         preset = presets[name]
-        return Server(name, preset, words, launch.variables, image_matches(image, preset.images))
+        own_image = image_matches(image, preset.images)
+        return Server(name, preset, words, launch.variables, own_image, words in sometimes, launch.open)
 
 
 Found = tuple[str, Program] | None
 
 
-def _by_command(presets: Mapping[str, Preset], image: str, started: tuple[Program, ...]) -> Found:
+def _by_command(presets: Mapping[str, Preset], image: str, programs: tuple[Program, ...]) -> Found:
     for name, preset in presets.items():
         if preset.commands_need_image and not image_matches(image, preset.images):
             continue
-        for program in started:
+        for program in programs:
             if any(_runs(program, pattern) for pattern in preset.commands):
                 return name, program
     return None
 
 
-def _by_port_name(presets: Mapping[str, Preset], ports: Ports, started: tuple[Program, ...]) -> Found:
+def _by_port_name(presets: Mapping[str, Preset], ports: Ports, programs: tuple[Program, ...]) -> Found:
     names = {name for _, name in ports}
     for name, preset in presets.items():
         if not names.isdisjoint(preset.port_names):
-            return name, _joined(started)
+            return name, _joined(programs)
     return None
 
 
 def _by_image(
-    presets: Mapping[str, Preset], image: str, launch: Launch, ports: Ports, started: tuple[Program, ...]
+    presets: Mapping[str, Preset], image: str, launch: Launch, ports: Ports, programs: tuple[Program, ...]
 ) -> Found:
     for name, preset in presets.items():
-        if not image_matches(image, preset.images):
+        if preset.commands_need_image or not image_matches(image, preset.images):
             continue
         own = {pattern.split()[0] for pattern in preset.commands}
-        if any(program[0] in own for program in started):
+        if any(program[0] in own for program in programs):
             return None  # the server itself, but in none of the ways in which its endpoint is known
         if _replaces_entrypoint(launch) and preset.port not in dict(ports):
             return None
-        return name, _joined(started)
+        return name, _joined(programs)
     return None
 
 
-def _joined(started: tuple[Program, ...]) -> Program:
-    return tuple(word for program in started for word in program)
+def _joined(programs: tuple[Program, ...]) -> Program:
+    return tuple(word for program in programs for word in program)
 
 
 _OTHER_PROGRAMS: Final = frozenset(
     {"sh", "bash", "sleep", "tail", "cat", "true", "python", "python3", "jupyter", "pip", "env", "ls"}
 )
+_SCRIPTS: Final = (".sh", ".bash", ".py")
 
 
 def _replaces_entrypoint(launch: Launch) -> bool:
     """Whether something else runs than the image was made for, as far as can be told."""
-    return bool(launch.command) or "".join(launch.args[:1]).rpartition("/")[2] in _OTHER_PROGRAMS
+    first = "".join(launch.args[:1]).rpartition("/")[2]
+    return bool(launch.command) or first in _OTHER_PROGRAMS or first.endswith(_SCRIPTS)
 
 
 def _runs(program: Program, pattern: str) -> bool:

@@ -64,6 +64,8 @@ class Command:
     """Seconds that its own flags allow it (curl -m, wget -T, nc -w …); None if they state none."""
     calls: tuple[str, ...] = ()
     """For code given to an interpreter (`python -c`): the dotted names it imports and calls."""
+    conditional: bool = False
+    """It runs in some cases alone: in a branch, after a test, or unless a branch before it took over."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -86,6 +87,14 @@ def _width(node: Node) -> int:
     return len(node.words or ()) if isinstance(node, Simple | Test | LoopNode) else 0
 
 
+def _tests(pipeline: Pipeline) -> bool:
+    """Whether a pipeline only tests something: `[ … ]`, `[[ … ]]`, `test …`."""
+    node = pipeline.commands[-1]
+    if isinstance(node, Simple):
+        return bool(node.words) and node.words[0].literal in ("[", "test")
+    return isinstance(node, Test)
+
+
 class _Reader(ProgramReader):
     def __init__(self, environment: values.Environment, local_names: Collection[str]) -> None:
         super().__init__(environment, local_names)
@@ -148,15 +157,27 @@ class _Reader(ProgramReader):
         return length
 
     def script(self, script: Script) -> float:
-        total = 0.0
+        total, tested = 0.0, False
         for item in script.items:
-            if item.operator in ("&&", "||"):
+            if item.operator == "||" or (item.operator == "&&" and tested):
+                with self.branch():
+                    total += self.pipeline(item.pipeline)
+            elif item.operator == "&&":
                 with self.scope.branch():
                     total += self.pipeline(item.pipeline)
             else:
                 length = self.pipeline(item.pipeline)
                 total += 0.0 if item.background else length
+            tested = _tests(item.pipeline)
         return total
+
+    @contextmanager
+    def branch(self) -> Iterator[None]:
+        """Commands that run in some cases alone."""
+        self.conditions += 1
+        with self.scope.branch():
+            yield
+        self.conditions -= 1
 
     def pipeline(self, pipeline: Pipeline) -> float:
         if len(pipeline.commands) == 1:
@@ -199,7 +220,7 @@ class _Reader(ProgramReader):
             case Case(subject=subject, arms=arms):
                 total, longest = self._expanded_only((subject,)), 0.0
                 for arm in arms:
-                    with self.scope.branch():
+                    with self.branch():
                         longest = max(longest, self.script(arm))
                 return total + longest
             case LoopNode():
@@ -212,10 +233,10 @@ class _Reader(ProgramReader):
         total, longest = 0.0, 0.0
         for condition, body in node.branches:
             total += self.script(condition)
-            with self.scope.branch():
+            with self.branch():
                 longest = max(longest, self.script(body))
         if node.otherwise is not None:
-            with self.scope.branch():
+            with self.branch():
                 longest = max(longest, self.script(node.otherwise))
         return total + longest
 

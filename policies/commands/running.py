@@ -76,6 +76,8 @@ class ProgramReader(ABC):
         self.depth = 0
         self.limits = 0
         """How many `timeout N` enclose what is being read."""
+        self.conditions = 0
+        """How many conditions what is being read depends on."""
 
     @abstractmethod
     def substitute(self, script: Script) -> str:
@@ -109,7 +111,7 @@ class ProgramReader(ABC):
         """Note a command. Returns its seconds."""
         argv = tuple(values.show(word) for word in words)
         name = argv[0].rpartition("/")[2].lower() if argv else ""
-        self.commands.append(Command(name, argv, tuple(hosts), timeout, calls))
+        self.commands.append(Command(name, argv, tuple(hosts), timeout, calls, self.conditions > 0))
         return timeout or 0.0
 
     def run(self, words: Sequence[str], given: str | None = None, touched: Sequence[Host] = ()) -> float:
@@ -123,6 +125,8 @@ class ProgramReader(ABC):
         if not self.affords(10 + len(words)):
             return 0.0
         unwrapped = unwrap(words)
+        if unwrapped.replaced and unwrapped.words and self.conditions:
+            self.conditions += 1  # for good: what follows runs only where this branch was not taken
         if not unwrapped.words:
             if touched or words:
                 self.record(words[:1] if not touched else (), touched)

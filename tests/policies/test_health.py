@@ -95,7 +95,8 @@ def test_declared_http_port() -> None:
     def port(*ports: tuple[str, int]) -> int | None:
         return declared_http_port({"ports": [{"name": name, "containerPort": n} for name, n in ports]})
 
-    assert port(("grpc", 9000)) == 9000, "the only one"
+    assert port(("main", 9000)) == 9000, "the only one"
+    assert port(("grpc", 9000)) is None, "the only one, and it does not speak HTTP"
     assert port(("grpc", 9000), ("http", 8000)) == 8000
     assert port(("a", 1), ("b", 2)) is None
     assert port() is None

@@ -1,6 +1,7 @@
 import pytest
 
 from policies.programs import REMEMBERED, has_option, launch_of, option, programs
+from policies.programs import started as started_by
 
 
 def started(container: dict) -> tuple[tuple[str, ...], ...]:
@@ -44,6 +45,28 @@ def test_every_program_of_a_script_is_seen() -> None:
     assert {"mkdir", "vllm", "curl", "sleep"} <= set(names)
 
 
+@pytest.mark.parametrize(
+    ("script", "sometimes"),
+    [
+        ("cd /m && vllm serve m", False),
+        ("test -d /m || mkdir /m; vllm serve m", False),
+        ("if cached; then fetch; fi\nvllm serve m", False),
+        ("if leader; then vllm serve m; else ray start; fi", True),
+        ("case $ROLE in leader) vllm serve m;; *) ray start;; esac", True),
+        ("leader || vllm serve m", True),
+        ('[ "$RANK" = 0 ] && vllm serve m', True),
+        ("[[ $RANK == 0 ]] && vllm serve m", True),
+        ("if worker; then exec ray start; fi; vllm serve m", True),
+        ("if quiet; then exec > /dev/null; fi; vllm serve m", False),
+        ("if leader; then vllm serve m; fi; vllm serve m", False),
+    ],
+)
+def test_a_program_in_one_branch_is_started_in_some_cases_alone(script: str, sometimes: bool) -> None:
+    found = started_by(launch_of({"command": ["bash", "-c", script]}))
+    assert ("vllm", "serve", "m") in found.all
+    assert (("vllm", "serve", "m") in found.sometimes) is sometimes
+
+
 def test_a_launch_too_large_to_remember_is_still_read() -> None:
     container = {"command": ["sh", "-c", f"echo {'x' * REMEMBERED}; vllm serve m"]}
     assert started(container)[-1] == ("vllm", "serve", "m")
@@ -62,5 +85,7 @@ def test_has_option() -> None:
     assert has_option(words, "--tls")
     assert has_option(words, "--headless")
     assert has_option(words, "--http=false")
+    assert has_option((*words, "--http", "False"), "--http=false")
+    assert not has_option((*words, "--http=true"), "--http=false")
     assert not has_option(words, "--http=0")
     assert not has_option(words, "--head")
