@@ -23,9 +23,15 @@ class BadDocument(ValueError):
     """The text is not YAML that could be JSON; the message is one sentence with the line."""
 
 
+DEEPEST = 200
+"""Levels of nesting, some fifty below what orjson writes. libyaml itself has no limit but the C stack: without
+one of ours, a few kilobytes of brackets end the process."""
+
+
 class ManifestLoader(_SafeLoader):
     """YAML 1.1 as the Kubernetes tools read it: `yes` and `off` are booleans, dates are text."""
 
+    aliases = True
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -54,8 +60,10 @@ class ManifestLoader(_SafeLoader):
 
 
 class PolicyLoader(ManifestLoader):
-    """The same, with `true` and `false` as the only booleans."""
+    """The same, with `true` and `false` as the only booleans, and no aliases: a few lines of them can stand
+    for gigabytes."""
 
+    aliases = False
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
 
 
@@ -128,6 +136,7 @@ def load_all(text: str, loader: type[ManifestLoader] = ManifestLoader) -> Iterat
     Raises BadDocument with one sentence at the first thing that is wrong.
     """
     try:
+        _look_through(text, loader)
         yield from yaml.load_all(text, Loader=loader)  # a SafeLoader, narrowed further
     except yaml.MarkedYAMLError as error:
         where = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
@@ -140,16 +149,27 @@ def load_all(text: str, loader: type[ManifestLoader] = ManifestLoader) -> Iterat
         raise error if isinstance(error, BadDocument) else BadDocument(str(error)) from None
 
 
-def load_policy(text: str) -> Any:
-    """The one document of a policy key; None when it is empty. Raises BadDocument.
+def _look_through(text: str, loader: type[ManifestLoader]) -> None:
+    """Refuse what must not even be built: nesting without end, aliases where the loader takes none."""
+    depth = 0
+    for event in yaml.parse(text, Loader=loader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        elif isinstance(event, yaml.AliasEvent) and not loader.aliases:
+            raise BadDocument(f"{_at(event)}aliases are not supported in a policy, write the value out")
+        if depth > DEEPEST:
+            raise BadDocument(f"{_at(event)}it is nested too deeply")
 
-    Aliases are refused: a few lines of them can stand for gigabytes.
-    """
+
+def _at(event: yaml.Event) -> str:
+    return f"line {event.start_mark.line + 1}: " if event.start_mark else ""
+
+
+def load_policy(text: str) -> Any:
+    """The one document of a policy key; None when it is empty. Raises BadDocument."""
     documents = list(load_all(text, PolicyLoader))
-    for event in yaml.parse(text, Loader=PolicyLoader):
-        if isinstance(event, yaml.AliasEvent):
-            line = event.start_mark.line + 1 if event.start_mark else "?"
-            raise BadDocument(f"line {line}: aliases are not supported in a policy, write the value out")
     if len(documents) > 1:
         raise BadDocument("it holds more than one YAML document")
     return documents[0] if documents else None

@@ -51,7 +51,13 @@ def test_every_document_of_a_stream() -> None:
         ("? [1]\n: 2", "line 1: a key must be text"),
         ("a: !!python/object:os.system x", "could not determine a constructor"),
         ("a: \x00", "control characters are not allowed"),
-        ("a: " + "[" * 3000 + "]" * 3000, "nested too deeply"),
+        ("a: " + "[" * 3000 + "]" * 3000, "line 1: it is nested too deeply"),
+        ("[" * 300 + "]" * 300, "line 1: it is nested too deeply"),
+        ("\n".join(" " * depth + "a:" for depth in range(300)), "line 201: it is nested too deeply"),
+        # libyaml's own recursion has no bound: these ended the process.
+        ("[" * 100_000, "nested too deeply"),
+        ("{a: " * 100_000, "nested too deeply"),
+        ("- " * 100_000, "nested too deeply"),
     ],
 )
 def test_bad_text_gets_one_sentence(text: str, sentence: str) -> None:
