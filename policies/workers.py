@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from policies.base import Json
+from policies.names import is_label_value
 from policies.objects import controller, dig, integer, labels_of, maps, strings, text
 
 IS_RAY_NODE: Final = "ray.io/is-ray-node"
@@ -74,16 +75,16 @@ def worker_of(pod: Json, namespace: str) -> Worker | None:
 
     Left alone is every pod that has its name already (the second pass of a review, a StatefulSet's
     pod, KubeRay's head where its name is fixed), that has no controller, that is no member of a
-    group, and Ray's redis-cleanup pods.
+    group, and Ray's redis-cleanup pods. So is one whose labels the API server will refuse.
     """
     reference, labels = controller(pod), labels_of(pod)
     if reference is None or text(pod, "metadata", "name"):
         return None
     owner = Owner(*(text(reference, key) for key in ("apiVersion", "kind", "name", "uid")))
     if not owner.is_ray or labels.get(IS_RAY_NODE) != "yes":
-        group = labels.get(WORKER_GROUP)
+        group = _selectable(labels, WORKER_GROUP)
         return Worker(namespace, owner, group, {WORKER_GROUP: group}) if group else None
-    cluster, group = labels.get(RAY_CLUSTER), labels.get(RAY_GROUP)
+    cluster, group = _selectable(labels, RAY_CLUSTER), _selectable(labels, RAY_GROUP)
     if not cluster or not group:
         return None
     match labels.get(RAY_NODE_TYPE):
@@ -102,6 +103,12 @@ def worker_of(pod: Json, namespace: str) -> Worker | None:
                 host=(_number(labels.get(HOST_INDEX)) or 0) if replica else 0,
             )
     return None
+
+
+def _selectable(labels: Mapping[str, str], key: str) -> str:
+    """The value of a label; empty where it is none that the API server lets a pod carry."""
+    value = labels.get(key, "")
+    return value if is_label_value(value) else ""
 
 
 def _number(label: str | None) -> int | None:
@@ -259,9 +266,11 @@ class Ledger:
         """
         try:
             read: Any = json.loads(dumped or "{}")
-            return cls(int(read.get("highest", -1)), tuple(map(_reservation, read.get("reservations", ()))))
-        except (ValueError, TypeError, KeyError, AttributeError):
+            highest = int(read.get("highest", -1))
+            reservations = tuple(map(_reservation, read.get("reservations", ())))
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
             return cls()
+        return cls(highest, reservations) if -1 <= highest <= _MAX_INT32 else cls()
 
     def without(self, seen: frozenset[str], now: float, lifetime: float) -> Ledger:
         """Without the names that have been seen to exist and what is older than `lifetime` seconds.

@@ -131,7 +131,12 @@ def test_a_pod_loses_its_generate_name_and_nothing_else() -> None:
         '{"highest":"x"}',
         '{"reservations":[{"names":["a"]}]}',
         '{"reservations":7}',
+        '{"highest":1e999}',
+        '{"highest":-2}',
+        f'{{"highest":{10**60}}}',
+        "[" * 100_000,
     ],
+    ids=lambda spoilt: str(spoilt)[:40],
 )
 def test_a_spoilt_ledger_is_an_empty_one(spoilt: str | None) -> None:
     assert Ledger.load(spoilt) == Ledger()
