@@ -24,8 +24,8 @@ class BadDocument(ValueError):
 
 
 DEEPEST = 200
-"""Levels of nesting, some fifty below what orjson writes. libyaml itself has no limit but the C stack: without
-one of ours, a few kilobytes of brackets end the process."""
+"""Levels of nesting, some fifty below what orjson writes. libyaml itself has no limit but the C stack: a few
+kilobytes of brackets would end the process."""
 
 
 class ManifestLoader(_SafeLoader):

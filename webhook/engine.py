@@ -10,6 +10,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 from policies import registry
@@ -195,10 +196,7 @@ def validate(request: Request, snapshot: Snapshot, cluster: Cluster) -> Decision
     facts = replace(facts, settings=effective.settings)
     projection = project(obj, snapshot, facts)
     found, crashes = _findings(projection.subject, effective, facts, snapshot)
-    exemptions = [
-        (scope, Exemptions.read(annotations, snapshot, facts.namespace))
-        for scope, annotations in _annotated(obj, projection.subject)
-    ]
+    exemptions = _exemptions(obj, projection.subject, snapshot, facts.namespace)
     verdicts = [
         Verdict(
             rule.id,
@@ -217,7 +215,7 @@ def validate(request: Request, snapshot: Snapshot, cluster: Cluster) -> Decision
         changes=projection.changes,
         verdicts=(*verdicts, *_unsaid(projection.advice, verdicts)),
         crashes=(*projection.crashes, *crashes),
-        notes=tuple(dict.fromkeys(note for _, known in exemptions for note in known.notes)),
+        notes=tuple(dict.fromkeys(note for known in chain(*exemptions.values()) for note in known.notes)),
         projected=projection.obj if projection.obj is not obj else None,
         owned=controller(obj) is not None,
         docs_url=snapshot.webhook.docs_url,
@@ -265,15 +263,15 @@ def project(obj: Json, snapshot: Snapshot, facts: Facts) -> Projection:
 
 def _unsaid(advice: Sequence[Verdict], verdicts: Sequence[Verdict]) -> list[Verdict]:
     """The advice about places of which no rule has spoken: one warning for one thing."""
-    said = {verdict.finding.path for verdict in verdicts}
-    return [each for each in advice if not any(_covers(each.finding.path, path) for path in said)]
+    said = {scope for verdict in verdicts for scope in _scopes(verdict.finding.path)}
+    return [each for each in advice if each.finding.path not in said]
 
 
 def _at_template(template: PodTemplate, verdict: Verdict) -> Verdict:
     """What was said of a pod, with its path in the workload that the pod is made from."""
     finding = verdict.finding
     for root, place in (("metadata", template.metadata_path), ("spec", template.spec_path)):
-        if _covers(root, finding.path):
+        if root in _scopes(finding.path):
             return replace(verdict, finding=replace(finding, path=place + finding.path.removeprefix(root)))
     return verdict
 
@@ -296,22 +294,36 @@ def _findings(
     return found, crashes
 
 
-def _exempting(rule: Rule, finding: Finding, exemptions: Sequence[tuple[str, Exemptions]]) -> str | None:
+def _exempting(rule: Rule, finding: Finding, exemptions: Mapping[str, Sequence[Exemptions]]) -> str | None:
     """The reason of the first exemption from the rule that covers the finding's place."""
-    reasons = (known.reasons.get(rule.id) for scope, known in exemptions if _covers(scope, finding.path))
+    reasons = (
+        known.reasons.get(rule.id) for scope in _scopes(finding.path) for known in exemptions.get(scope, ())
+    )
     return next((reason for reason in reasons if reason is not None), None)
 
 
-def _annotated(obj: Json, subject: Subject) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """Where exemptions may stand: the object (for all of it), and each of its pod templates."""
-    yield "", annotations_of(obj)
+def _exemptions(
+    obj: Json, subject: Subject, snapshot: Snapshot, namespace: str
+) -> Mapping[str, Sequence[Exemptions]]:
+    """What is exempted, by the path below which it counts: at the object all of it, at one of several pod
+    templates that template."""
+    annotated = [("", annotations_of(obj))]
     for template in subject.templates:
         if template.path:
-            yield "" if len(subject.templates) == 1 else template.path, annotations_of(template.pod)
+            scope = "" if len(subject.templates) == 1 else template.path
+            annotated.append((scope, annotations_of(template.pod)))
+    found: dict[str, list[Exemptions]] = {}
+    for scope, own in annotated:
+        if EXEMPT in own:
+            found.setdefault(scope, []).append(Exemptions.read(own, snapshot, namespace))
+    return found
 
 
-def _covers(scope: str, path: str) -> bool:
-    return not scope or path == scope or path.startswith((f"{scope}.", f"{scope}["))
+def _scopes(path: str) -> Iterator[str]:
+    """The places that a field path lies in, from the whole object ("") to itself."""
+    yield ""
+    yield from (path[:end] for end, character in enumerate(path) if character in ".[")
+    yield path
 
 
 # --- never turn a risk into an outage --------------------------------------------------------------

@@ -3,6 +3,7 @@
 The policies and rules here are toys, so that what is tested is the engine and not an opinion.
 """
 
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -323,6 +324,29 @@ def test_one_template_of_several_is_exempted_alone() -> None:
         "spec": {"headGroupSpec": group("bad", **mark), "workerGroupSpecs": [group("bad")]},
     }
     assert [v.exempted for v in judged(ray).verdicts] == ["old", None]
+
+
+def test_the_work_grows_with_the_object_and_not_with_its_square() -> None:
+    def calls(groups: int) -> int:
+        mark = {"annotations": {"mlchassis.dev/exempt": "replicas-odd=old"}, "labels": {"advise": "yes"}}
+        template = {"template": {"metadata": mark, "spec": pod("bad")["spec"]}}
+        jobs = [{"name": f"j{n}", "template": {"spec": template}} for n in range(groups)]
+        jobset = {"apiVersion": "jobset.x-k8s.io/v1", "kind": "JobSet", "spec": {"replicatedJobs": jobs}}
+        count = 0
+
+        def called(*_: object) -> None:
+            nonlocal count
+            count += 1
+
+        sys.setprofile(called)
+        try:
+            decision = validate(request(jobset), load({}), NoCluster())
+        finally:
+            sys.setprofile(None)
+        assert len(decision.verdicts) == groups
+        return count
+
+    assert calls(400) < 5 * calls(100)
 
 
 # --- never turn a risk into an outage --------------------------------------------------------------
