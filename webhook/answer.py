@@ -10,10 +10,12 @@ import orjson
 from policies import registry
 from policies.base import Json, Mode
 from policies.objects import dig, field_path
-from webhook.engine import Change, Decision, Verdict
+from webhook.engine import Change, Crash, Decision, Verdict
 from webhook.review import Response, allowed, denied, patched
 
 MESSAGE_WIDTH = 78
+MESSAGE_LENGTH = 32_000
+"""Characters of one denial: controllers keep it in a condition, whose message may have 32,768."""
 AUDIT_LENGTH = 16 * 1024
 """Characters of one audit annotation: an audit log line must stay one that tools can take."""
 
@@ -108,20 +110,31 @@ def _element(value: object, index: str) -> str:
 
 
 def denial(decision: Decision) -> str:
-    """All that is refused and why, at most MESSAGE_WIDTH columns wide."""
+    """All that is refused and why, at most MESSAGE_WIDTH columns wide; beyond MESSAGE_LENGTH only counted."""
     refused = [verdict for verdict in decision.verdicts if verdict.denies]
     crashed = [crash for crash in decision.crashes if crash.denies]
     count = len(refused) + len(crashed)
     blocks = [f"{count} finding{'s' if count != 1 else ''}"]
-    blocks += [_block(number, verdict, decision.docs_url) for number, verdict in enumerate(refused, 1)]
-    for crash in crashed:
-        text = f"{crash.id}: the rule failed ({crash.error}), and the policy says onError: deny."
-        blocks.append(_fill(text, "  "))
+    length = 0
+    for number, block in enumerate(_blocks(refused, crashed, decision.docs_url)):
+        length += len(block)
+        if length > MESSAGE_LENGTH:
+            blocks.append(f"and {count - number} more: chassis review lists them")
+            break
+        blocks.append(block)
     if refused and all(verdict.exemptable for verdict in refused):
         rules = list(dict.fromkeys(verdict.rule for verdict in refused))
         reasons = f"{rules[0]}=<reason>" if len(rules) == 1 else "<rule>=<reason>; <rule>=<reason>"
         blocks.append(f'To let it in all the same, annotate it:\n  mlchassis.dev/exempt: "{reasons}"')
     return "\n\n".join(blocks)
+
+
+def _blocks(refused: Iterable[Verdict], crashed: Iterable[Crash], docs_url: str) -> Iterator[str]:
+    for number, verdict in enumerate(refused, 1):
+        yield _block(number, verdict, docs_url)
+    for crash in crashed:
+        text = f"{crash.id}: the rule failed ({crash.error}), and the policy says onError: deny."
+        yield _fill(text, "  ")
 
 
 def _block(number: int, verdict: Verdict, docs_url: str) -> str:

@@ -186,21 +186,31 @@ def fitted(warnings: Sequence[str]) -> list[str]:
     A long warning goes on in indented lines; where all of them would exceed WARNINGS_LENGTH, those
     that fit are followed by a line that says how many are left.
     """
-    wrapped = [_wrapped(warning) for warning in dict.fromkeys(warnings)]
-    if sum(map(_size, wrapped)) <= WARNINGS_LENGTH:
+    distinct = list(dict.fromkeys(warnings))
+    wrapped: list[list[str]] = []
+    size = 0
+    for warning in distinct:
+        wrapped.append(_wrapped(warning))
+        size += _size(wrapped[-1])
+        if size > WARNINGS_LENGTH:
+            break
+    else:
         return [line for lines in wrapped for line in lines]
-    kept: list[str] = []
-    for count, lines in enumerate(wrapped):
-        rest = f"and {len(wrapped) - count} more: chassis review"
-        if _size(kept) + _size(lines) + len(rest) > WARNINGS_LENGTH:
-            return [*kept, rest]
-        kept += lines
-    return kept
+    while True:
+        rest = f"and {len(distinct) - len(wrapped)} more: chassis review"
+        if size + len(rest) <= WARNINGS_LENGTH:
+            return [*(line for lines in wrapped for line in lines), rest]
+        size -= _size(wrapped.pop())
+
+
+_CONTROLS = {code: "\ufffd" for code in (*range(0x20), *range(0x7F, 0xA0))}
+"""The API server drops a warning that has control characters in it."""
 
 
 def _wrapped(warning: str) -> list[str]:
+    line = " ".join(warning.split())[: WARNINGS_LENGTH + 1]  # what is longer does not fit either way
     return textwrap.wrap(
-        " ".join(warning.split()),
+        line.translate(_CONTROLS),
         WARNING_LENGTH,
         subsequent_indent="  ",
         break_on_hyphens=False,

@@ -88,6 +88,16 @@ def test_published_docs_are_linked() -> None:
     assert "https://docs.example/chassis/rules/deadlock.md#policy-config-invalid" in answer.denial(decision)
 
 
+def test_a_denial_fits_a_condition_of_the_controller_that_meets_it() -> None:
+    message = answer.denial(Decision({}, verdicts=(verdict("tcp-probe"),) * 1000))
+    assert message.startswith("1000 findings\n")
+    assert len(message) <= 32_768
+    *_, last, rest, way_out = message.split("\n\n")
+    number = int(last.split(".")[0])
+    assert rest == f"and {1000 - number} more: chassis review lists them"
+    assert "mlchassis.dev/exempt" in way_out
+
+
 def test_a_denial_because_of_a_crash_says_so() -> None:
     decision = Decision({}, crashes=(Crash("tcp-probe", "KeyError: 'x'", "", denies=True),))
     assert not decision.allowed

@@ -2,6 +2,8 @@
 
 import base64
 import json
+import textwrap
+import unicodedata
 from typing import Any
 
 import orjson
@@ -135,6 +137,26 @@ def test_warnings_are_wrapped_to_what_the_api_server_takes() -> None:
     assert [line.startswith("  ") for line in lines] == [False, True, True, False]
 
 
+def test_a_warning_with_control_characters_is_not_lost() -> None:
+    """The API server drops such a warning without a word."""
+    assert fitted(["curl \x1b[31m\x00 and \x7f\x9b"]) == ["curl \ufffd[31m\ufffd and \ufffd\ufffd"]
+
+
+def test_warnings_that_no_one_will_read_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrapped: list[int] = []
+
+    def wrap(text: str, *args: Any, **options: Any) -> list[str]:
+        wrapped.append(len(text))
+        return textwrap_wrap(text, *args, **options)
+
+    textwrap_wrap = textwrap.wrap
+    monkeypatch.setattr(textwrap, "wrap", wrap)
+    assert fitted([f"{n} " + "x" * 100_000 for n in range(10_000)]) == ["and 10000 more: chassis review"]
+    assert sum(wrapped) <= 4097
+    assert len(fitted([f"no rule {n}" for n in range(10_000)])) < 500
+    assert len(wrapped) < 500
+
+
 def test_too_many_warnings_end_with_a_count() -> None:
     lines = fitted([f"{n}: " + "x" * 100 for n in range(60)])
     assert sum(map(len, lines)) <= 4096
@@ -146,3 +168,4 @@ def test_warnings_always_fit(warnings: list[str]) -> None:
     lines = fitted(warnings)
     assert all(len(line) <= 120 for line in lines)
     assert sum(map(len, lines)) <= 4096
+    assert not any(unicodedata.category(char) == "Cc" for line in lines for char in line)
