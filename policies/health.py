@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from policies import units
-from policies.base import Facts, Json
+from policies.base import Facts, Finding, Json
 from policies.objects import Container, Role, annotations_of, mapping
 from policies.presets import Protocol
 from policies.programs import has_option, launch_of, programs
@@ -47,13 +47,11 @@ class Health:
 
 
 class AnnotationError(ValueError):
-    """An annotation that can't be used: which one, why, and how to mend it."""
+    """Annotations that can't be used: which ones, why, and how to mend them."""
 
-    def __init__(self, key: str, message: str, hint: str) -> None:
-        super().__init__(message)
-        self.key = key
-        self.message = message
-        self.hint = hint
+    def __init__(self, *findings: Finding) -> None:
+        super().__init__(" ".join(finding.message for finding in findings))
+        self.findings = findings
 
 
 def known_health(pod: Json, container: Container, facts: Facts) -> Health | None:
@@ -83,11 +81,13 @@ def annotated_health(pod: Json, container: Container, facts: Facts) -> Health | 
     given = dict(_health_annotations(pod, container, facts))
     if not given:
         return None
+    if wrong := [finding for name in given if (finding := _misread(container, name, *given[name]))]:
+        raise AnnotationError(*wrong)
     server = recognised(container, facts.settings(StandardProbes))
     if server is not None and server.preset.protocol is not Protocol.HTTP:
         server = None  # the annotations speak of HTTP
     port = _annotated_port(container, given, server)
-    paths = {name: _path(key, value) for name, (key, value) in given.items() if name != HEALTH_PORT}
+    paths = {name: value for name, (_, value) in given.items() if name != HEALTH_PORT}
     live = paths.get(LIVE_PATH, paths.get(HEALTH_PATH))
     ready = paths.get(READY_PATH, paths.get(HEALTH_PATH))
     if not paths:
@@ -95,9 +95,11 @@ def annotated_health(pod: Json, container: Container, facts: Facts) -> Health | 
     if live is None and ready is None:
         key, _ = given[HEALTH_PORT]
         raise AnnotationError(
-            key,
-            f"Annotation {key} gives a port, and nothing gives a path to ask there.",
-            f"Add {HEALTH_PATH} with the path of the health endpoint, such as /health.",
+            _finding(
+                key,
+                "gives a port, and nothing gives a path to ask there.",
+                f"Add {HEALTH_PATH} with the path of the health endpoint, such as /health.",
+            )
         )
     tls = _speaks_tls(container, server, port)
     return Health(
@@ -137,36 +139,41 @@ def is_meant(pod: Json, container: Container, facts: Facts) -> bool:
 
 
 def _annotated_port(container: Container, given: dict[str, tuple[str, str]], server: Server | None) -> int:
-    key, value = given.get(HEALTH_PORT, (HEALTH_PORT, None))
-    if value is not None:
-        port = port_number(container.spec, value.strip())
-        if port is None:
-            raise AnnotationError(
-                key,
-                f"Annotation {key} is {value!r}: neither a port number nor the name of a port of "
-                f"container {container.name}.",
-                "Write a number from 1 to 65535 or the name of a declared port.",
-            )
-        return port
-    port = (server and server_port(container, server)) or declared_http_port(container.spec)
+    if HEALTH_PORT in given:
+        port = port_number(container.spec, given[HEALTH_PORT][1].strip())
+    else:
+        port = (server and server_port(container, server)) or declared_http_port(container.spec)
     if port is None:
         key, _ = next(iter(given.values()))
         raise AnnotationError(
-            key,
-            f"Annotation {key} has no effect: nothing says on which port container {container.name} answers.",
-            f"Add {HEALTH_PORT}, or name the container's port http.",
+            _finding(
+                key,
+                f"has no effect: nothing says on which port container {container.name} answers.",
+                f"Add {HEALTH_PORT}, or name the container's port http.",
+            )
         )
     return port
 
 
-def _path(key: str, value: str) -> str:
+def _misread(container: Container, name: str, key: str, value: str) -> Finding | None:
+    """What is wrong with the value of one health annotation."""
+    if name == HEALTH_PORT:
+        if port_number(container.spec, value.strip()) is not None:
+            return None
+        return _finding(
+            key,
+            f"is {value!r}: neither a port number nor the name of a port of container {container.name}.",
+            "Write a number from 1 to 65535 or the name of a declared port.",
+        )
     if value.startswith("/") and value.isprintable() and " " not in value and len(value) <= 2048:
-        return value
-    raise AnnotationError(
-        key,
-        f"Annotation {key} is {value!r}, which is not an HTTP path.",
-        "Write a path that begins with /, such as /health.",
+        return None
+    return _finding(
+        key, f"is {value!r}, which is not an HTTP path.", "Write a path that begins with /, such as /health."
     )
+
+
+def _finding(key: str, what: str, hint: str) -> Finding:
+    return Finding(f"metadata.annotations[{key}]", f"Annotation {key} {what}", hint)
 
 
 # --- presets ---------------------------------------------------------------------------------

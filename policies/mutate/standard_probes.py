@@ -50,6 +50,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from difflib import get_close_matches
 from typing import Any, Final
 
 from policies import units
@@ -279,14 +280,14 @@ def advise(pod: Json, settings: StandardProbes, facts: Facts) -> Iterator[Findin
         try:
             annotated_health(pod, container, facts)
         except AnnotationError as error:
-            yield Finding(f"metadata.annotations[{error.key}]", error.message, error.hint)
+            yield from error.findings
         else:
             if container.spec.get("livenessProbe") is None and not _is_kuberays(pod, container):
                 yield _left_alone(pod, container, settings)
 
 
 def _misread_annotations(pod: Json, facts: Facts) -> Iterator[Finding]:
-    """Annotations of this policy that mean no container, or no duration or size."""
+    """Annotations of this policy that mean no container, or no duration or size; and misspelt ones."""
     if completes(pod):
         return
     names = {container.name for container in containers(pod)}
@@ -295,8 +296,9 @@ def _misread_annotations(pod: Json, facts: Facts) -> Iterator[Finding]:
         base, suffix = _base_and_suffix(key)
         path = f"metadata.annotations[{key}]"
         if base is None:
-            continue
-        if suffix and suffix not in names:
+            if meant := _misspelt(key):
+                yield Finding(path, f"Annotation {key} is not known and has no effect.", f"Write {meant}.")
+        elif suffix and suffix not in names:
             yield Finding(
                 path,
                 f"Annotation {key} names a container that the pod doesn't have.",
@@ -319,14 +321,26 @@ _PARSED: Final[dict[str, Callable[[object], object]]] = {
     EXPECTED_START: units.parse_duration,
     MODEL_SIZE: units.parse_bytes,
 }
+_ANNOTATIONS: Final = (*HEALTH_ANNOTATIONS, *_PARSED)
+_DOMAIN: Final = MODEL_SIZE.partition("/")[0]
 
 
 def _base_and_suffix(key: str) -> tuple[str | None, str]:
     """`mlchassis.dev/health-path.ranker` -> the annotation and the container; None when not one of ours."""
-    for base in (*HEALTH_ANNOTATIONS, *_PARSED):
+    for base in _ANNOTATIONS:
         if key == base or key.startswith(f"{base}."):
             return base, key[len(base) + 1 :]
     return None, ""
+
+
+def _misspelt(key: str) -> str | None:
+    """The annotation of this policy that a key comes close to; the other policies' are farther away."""
+    domain, _, rest = key.partition("/")
+    name, dot, container = rest.partition(".")
+    if domain != _DOMAIN:
+        return None
+    close = get_close_matches(name.lower(), [known.partition("/")[2] for known in _ANNOTATIONS], 1, 0.78)
+    return f"{_DOMAIN}/{close[0]}{dot}{container}" if close else None
 
 
 def _left_alone(pod: Json, container: Container, settings: StandardProbes) -> Finding:

@@ -17,8 +17,8 @@ def check_liveness(subject: Subject, facts: Facts) -> Iterator[Finding]:
                 path,
                 f"Container {container.name} serves and has no livenessProbe: when it hangs, nothing "
                 "restarts it.",
-                "Add a livenessProbe on a local health endpoint, or name the endpoint in the annotation "
-                "mlchassis.dev/health-path.",
+                "Add a livenessProbe on a local health endpoint, or name the endpoint in the pod template's "
+                "annotation mlchassis.dev/health-path.",
             )
 
 
@@ -89,8 +89,8 @@ RULES = (
         "accelerator until a person notices. Ray's containers are exempt, because KubeRay gives them "
         "probes.",
         mend="Add a livenessProbe on a local health endpoint, with a startupProbe that covers the load "
-        "time; or name the endpoint in the annotation mlchassis.dev/health-path and the webhook adds all "
-        "three.",
+        "time; or name the endpoint in the pod template's annotation mlchassis.dev/health-path and the "
+        "webhook adds all three.",
         source=_PROBES,
         bad=_WORKLOAD,
         good=_WORKLOAD + _LIVENESS,

@@ -73,7 +73,9 @@ def test_an_annotation_that_can_not_be_used_is_named(annotations: dict, key: str
     of = pod(API, **annotations)
     with pytest.raises(AnnotationError) as error:
         annotated_health(*first(of), Facts())
-    assert error.value.key == f"mlchassis.dev/{key}"
+    assert [finding.path for finding in error.value.findings] == [
+        f"metadata.annotations[mlchassis.dev/{key}]"
+    ]
     assert health(of) is None
 
 
