@@ -69,11 +69,8 @@ def _count_of_words(words: tuple[Word, ...]) -> int | None:
         text = word.literal
         if text is None:
             match word.parts:
-                case (Substitution(script=script),):
-                    sequence = _sequence(script)
-                    if sequence is None:
-                        return None
-                    total += sequence
+                case (Substitution(script=script),) if (numbers := _sequence(script)) is not None:
+                    total += len(numbers)
                     continue
             return None
         span = _BRACE_RANGE.fullmatch(text)
@@ -81,8 +78,25 @@ def _count_of_words(words: tuple[Word, ...]) -> int | None:
     return min(total, MAX_COUNT)
 
 
-def _sequence(script: Script) -> int | None:
-    """`seq 30` or `seq 1 30` -> 30."""
+def last_number(words: tuple[Word, ...]) -> str:
+    """The last number of a `for` loop's list, `0 1 2`, `{0..2}` or `$(seq 0 2)`; empty for another list."""
+    last = [_last_of(word) for word in words]
+    return last[-1] if last and all(last) else ""
+
+
+def _last_of(word: Word) -> str:
+    match word.parts:
+        case (Substitution(script=script),):
+            numbers = _sequence(script)
+            return str(numbers[-1]) if numbers else ""
+    text = word.literal or ""
+    span = _BRACE_RANGE.fullmatch(text)
+    text = span[2] if span else text
+    return text if text.isascii() and text.isdigit() else ""
+
+
+def _sequence(script: Script) -> range | None:
+    """`seq 30` or `seq 1 30` -> 1 to 30."""
     simples = list(_simples(script))
     if len(simples) != 1 or not isinstance(simples[0], Simple) or _program(simples[0]) != "seq":
         return None
@@ -94,7 +108,7 @@ def _sequence(script: Script) -> int | None:
         first = int(numbers[0])
     if len(numbers) == 3:
         step = int(numbers[1]) or 1
-    return max((last - first) // step + 1, 0)
+    return range(first, last + 1, step)
 
 
 def _scripts(script: Script) -> Iterator[Script]:

@@ -243,10 +243,11 @@ class _Reader(ProgramReader):
     def loop(self, node: LoopNode) -> float:
         first = len(self.commands)
         ends, count = self._end_of(node)
-        around = self._expanded_only(node.words or ())
+        listed = [field for word in node.words or () for field in self.scope.fields(word)]
+        around, self.substituted = self.substituted, 0.0
         with self.scope.branch():
             if node.variable:
-                self.scope.assign(node.variable, self._loop_value(node))
+                self.scope.assign(node.variable, self._loop_value(node, listed[:MAX_LISTED]))
             once = self.script(node.condition) if node.condition is not None else 0.0
             once += self.script(node.body)
         inside = self.commands[first:]
@@ -272,14 +273,17 @@ class _Reader(ProgramReader):
             known = self.ends[id(node)] = (node, ends, loops.count(node) if ends else None)
         return known[1:]
 
-    def _loop_value(self, node: LoopNode) -> str:
-        """The first word of a `for` loop's list where it tells as much as any: all are literal and alike."""
-        words = [word.literal for word in (node.words or ())[:MAX_LISTED]]
-        plain = [word for word in words if word and not _PATTERN.search(word)]
-        if not plain or len(plain) < len(words):
+    def _loop_value(self, node: LoopNode, words: list[str]) -> str:
+        """The last word of a `for` loop's list where it tells as much as any: they are numbers, or hosts alike.
+
+        The last, because a script that goes through the pods of a StatefulSet waits for the last one too.
+        """
+        if number := loops.last_number((node.words or ())[:MAX_LISTED]):
+            return number
+        if not words or any(_PATTERN.search(word) for word in words):
             return values.unknown(node.variable)
-        reaches = {reach_of(split_port(word)[0], self.context.local_names) for word in plain}
-        return plain[0] if len(reaches) == 1 else values.unknown(node.variable)
+        reaches = {reach_of(split_port(word)[0], self.context.local_names) for word in words}
+        return words[-1] if len(reaches) == 1 else values.unknown(node.variable)
 
     def substitute(self, script: Script) -> str:
         """Read the commands of a `$(…)`; what is known of its output: the pod's own name or address."""

@@ -81,6 +81,8 @@ def unwrap(words: Sequence[str]) -> Unwrapped:
         if wrapper is None:
             break
         parsed = parse(unwrapped.words[1:], wrapper.syntax)
+        if name == "command" and parsed.has("-v", "-V"):  # asks whether a program is there, and runs nothing
+            break
         rest = unwrapped.words[1 + parsed.rest :]
         count = wrapper.operands
         if name.endswith("timeout"):
