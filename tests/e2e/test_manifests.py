@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.e2e.controlplane import ControlPlane
-from tests.e2e.install import BASE, REPOSITORY, Chassis
+from tests.e2e.api import JSON, ApiError
+from tests.e2e.controlplane import HOST, ControlPlane
+from tests.e2e.install import BASE, REPOSITORY, Chassis, at_url
+from tests.e2e.processes import free_port
+from tests.e2e.workloads import container, pod, workload
 
 pytestmark = pytest.mark.e2e
 MANIFESTS = REPOSITORY / "manifests"
@@ -55,4 +59,43 @@ def test_fail_closed_validation_spares_the_policy_itself(control_plane: ControlP
         for entry in item["webhooks"]
     }
     assert modes.pop("policy.mlchassis.dev") == "Ignore"
+    assert modes.pop("validate-owned.mlchassis.dev") == "Ignore"
     assert set(modes.values()) == {"Fail"}
+
+
+@pytest.fixture
+def unanswered(control_plane: ControlPlane, namespace: str, tmp_path: Path) -> Iterator[None]:
+    """Validation that fails closed and that nobody answers, for one namespace."""
+    component = MANIFESTS / "components" / "fail-closed-validation"
+    (item,) = (
+        at_url(item, f"https://{HOST}:{free_port()}")
+        for item in yaml.safe_load_all(rendered(control_plane, component, tmp_path))
+        if item["kind"] == "ValidatingWebhookConfiguration"
+    )
+    item["metadata"]["name"] = namespace
+    for entry in item["webhooks"]:
+        entry["namespaceSelector"] = {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
+    control_plane.api.create(item)
+    yield
+    control_plane.api.delete("validatingwebhookconfigurations", namespace)
+
+
+def test_while_nobody_answers_a_controller_can_still_replace_its_pods(
+    control_plane: ControlPlane, chassis: Chassis, namespace: str, unanswered: None
+) -> None:
+    def refused(item: JSON) -> bool:
+        try:
+            control_plane.api.create(item, namespace, dry_run=True)
+        except ApiError as error:
+            assert "failed calling webhook" in error.message
+            return True
+        return False
+
+    chassis.process.wait_until(lambda: refused(pod("bare")), 15)
+    owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "network", "uid": "0"}
+    owned = pod("owned")
+    owned["metadata"]["ownerReferences"] = [owner]
+    assert refused(owned), "an owner that is no controller"
+    owner["controller"] = True
+    assert not refused(owned)
+    assert refused(workload("Deployment", "server", container()))

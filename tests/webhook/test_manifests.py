@@ -130,8 +130,29 @@ def test_validation_fails_open_unless_its_component_says_otherwise() -> None:
         **base,
         "validate.mlchassis.dev": "Fail",
         "model-config.mlchassis.dev": "Fail",
+        "validate-owned.mlchassis.dev": "Ignore",
     }
     assert policies["+name-ignore"] == {**base, **dict.fromkeys(names, "Ignore")}
+
+
+def test_what_a_controller_makes_is_judged_but_never_waits_for_us() -> None:
+    found = entries(RENDERINGS["+fail-closed-validation"])
+    ours, owned = found["validate.mlchassis.dev"], found["validate-owned.mlchassis.dev"]
+
+    def sent(entry: Json) -> set[tuple[str, str]]:
+        return {
+            (resource, operation)
+            for rule in entry["rules"]
+            for resource in rule["resources"]
+            for operation in rule["operations"]
+        }
+
+    def groups(entry: Json) -> set[str]:
+        return {group for rule in entry["rules"] for group in rule["apiGroups"]}
+
+    assert (sent(owned), groups(owned)) == (sent(ours), groups(ours))
+    (without,), (having,) = ours["matchConditions"], owned["matchConditions"]
+    assert without["expression"] == f"!({having['expression']})"
 
 
 def test_worker_names_are_asked_for_ray_pods_and_worker_groups_alone() -> None:
