@@ -28,7 +28,7 @@ class LiveWorkers:
 
     def __init__(self, api: ApiServer) -> None:
         self._api = api
-        self._scalable: dict[tuple[str, str], str] = {}
+        self._scalable: dict[tuple[str, str], Json] = {}
 
     def now(self) -> float:
         return self._api.now()
@@ -37,19 +37,24 @@ class LiveWorkers:
         """The live RayCluster, or the Scale of any other controller; it carries the owner's UID."""
         if owner.is_ray:
             return await self._api.get(_path(owner.api_version, namespace, "rayclusters", owner.name))
-        plural = await self._plural(owner)
-        return await self._api.get(_path(owner.api_version, namespace, plural, owner.name) + "/scale")
+        resource = await self._resource(owner)
+        namespace = "" if resource.get("namespaced") is False else namespace
+        path = _path(owner.api_version, namespace, text(resource, "name"), owner.name)
+        return await self._api.get(f"{path}/scale")
 
-    async def _plural(self, owner: Owner) -> str:
+    async def _resource(self, owner: Owner) -> Json:
+        """The owner's resource as API discovery shows it. NoScale if it has no scale subresource."""
         key = (owner.api_version, owner.kind)
         if key not in self._scalable:
             root = "/apis/" if "/" in owner.api_version else "/api/"
             served = maps(await self._api.get(root + owner.api_version), "resources")
-            plurals = {text(r, "name") for r in served if r.get("kind") == owner.kind}
-            scalable = {text(r, "name").removesuffix("/scale") for r in served if r.get("kind") == "Scale"}
-            if not plurals & scalable:
+            names = {text(resource, "name") for resource in served}
+            for resource in served:
+                if resource.get("kind") == owner.kind and f"{text(resource, 'name')}/scale" in names:
+                    self._scalable[key] = resource
+                    break
+            else:
                 raise NoScale(f"{owner.kind} in {owner.api_version} has no scale subresource")
-            self._scalable[key] = min(plurals & scalable)
         return self._scalable[key]
 
     async def pods(self, namespace: str, labels: Mapping[str, str], *, phases: bool = True) -> Listed:
@@ -108,8 +113,9 @@ class LiveWorkers:
 
 
 def _path(api_version: str, namespace: str, resource: str, name: str = "") -> str:
-    root = "/apis/" if "/" in api_version else "/api/"
-    path = f"{root}{api_version}/namespaces/{quote(namespace, safe='')}/{resource}"
+    """The path of a resource, or of one object of it; `namespace` is empty for one that has none."""
+    path = ("/apis/" if "/" in api_version else "/api/") + api_version
+    path += f"/namespaces/{quote(namespace, safe='')}/{resource}" if namespace else f"/{resource}"
     return f"{path}/{quote(name, safe='')}" if name else path
 
 

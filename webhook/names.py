@@ -178,7 +178,7 @@ class Namer:
             except (ApiError, TimeoutError) as error:
                 answer = self._unavailable(worker, settings, error)
             except NoScale as error:
-                return allowed([f"worker-names: {error}, so the label {WORKER_GROUP} has no effect"])
+                return _let_through(mode, f"{error}, so the label {WORKER_GROUP} has no effect")
         return self._respond(worker, pod, answer, settings, mode, dry_run=dry_run)
 
     async def close(self) -> None:
@@ -225,7 +225,7 @@ class Namer:
         if isinstance(answer, Give):
             return self._give(worker, pod, answer, settings, mode, dry_run=dry_run)
         if answer.reason is Reason.UNAVAILABLE and settings.on_unavailable is OnUnavailable.ALLOW:
-            return allowed([f"worker-names: {answer.message} The pod keeps its random name."])
+            return _let_through(mode, f"{answer.message} The pod keeps its random name.")
         if mode is not Mode.ENFORCE:
             warnings = [f"worker-names would refuse: {answer.message}"] if mode is Mode.WARN else []
             return allowed(warnings, {"would-refuse": answer.message})
@@ -276,6 +276,11 @@ class Namer:
         )
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+
+
+def _let_through(mode: Mode, why: str) -> Response:
+    """Allowed under a name that was not allocated."""
+    return allowed([] if mode is Mode.AUDIT else [f"worker-names: {why}"], {"not-named": why})
 
 
 # --- allocation ----------------------------------------------------------------------------------------

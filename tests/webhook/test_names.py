@@ -258,18 +258,23 @@ async def test_a_label_whose_owner_has_no_scale_is_said_to_have_no_effect(settin
     response = await setting.ask(pod)
     assert response.allowed
     assert "has no scale subresource" in response.warnings[0]
+    setting.configure(worker_names="mode: audit")
+    response = await setting.ask(pod)
+    assert response.allowed
+    assert not response.warnings
+    assert "has no scale subresource" in response.audit["not-named"]
+
+
+def labelled(api_version: str, kind: str) -> Json:
+    """A pod of another controller."""
+    owner = {"apiVersion": api_version, "kind": kind, "name": "crunch", "uid": "uid-9", "controller": True}
+    pod = worker(ownerReferences=[owner])
+    pod["metadata"]["labels"] = {"mlchassis.dev/worker-group": "w"}
+    return pod
 
 
 async def test_other_controllers_want_what_their_scale_says(setting: Setting) -> None:
-    owner = {
-        "apiVersion": "apps/v1",
-        "kind": "ReplicaSet",
-        "name": "crunch",
-        "uid": "uid-9",
-        "controller": True,
-    }
-    pod = worker(ownerReferences=[owner])
-    pod["metadata"]["labels"] = {"mlchassis.dev/worker-group": "w"}
+    pod = labelled("apps/v1", "ReplicaSet")
     served = [{"name": "replicasets", "kind": "ReplicaSet"}, {"name": "replicasets/scale", "kind": "Scale"}]
     setting.fake.objects["/apis/apps/v1"] = {"metadata": {"name": ""}, "resources": served}
     path = "/apis/apps/v1/namespaces/ml/replicasets/crunch/scale"
@@ -278,6 +283,18 @@ async def test_other_controllers_want_what_their_scale_says(setting: Setting) ->
     response = await setting.ask(pod)
     assert response.status is not None
     assert "ReplicaSet crunch, worker group w: 1 wanted, 1 existing" in response.status.message
+
+
+async def test_an_owner_without_a_namespace_has_its_scale_without_one(setting: Setting) -> None:
+    pod = labelled("acme.io/v1", "Fleet")
+    served = [
+        {"name": "fleets", "kind": "Fleet", "namespaced": False},
+        {"name": "fleets/scale", "kind": "Scale", "namespaced": False},
+    ]
+    setting.fake.objects["/apis/acme.io/v1"] = {"metadata": {"name": ""}, "resources": served}
+    scale = {"metadata": {"name": "crunch", "uid": "uid-9"}, "spec": {"replicas": 1}}
+    setting.fake.objects["/apis/acme.io/v1/fleets/crunch/scale"] = scale
+    assert (await setting.create(pod)).startswith("crunch-w-")
 
 
 # --- modes, exemptions, dry runs -----------------------------------------------------------
@@ -352,6 +369,10 @@ async def test_unavailable_may_allow_under_the_random_name(setting: Setting) -> 
     assert response.patch == ()
     assert "keeps its random name" in response.warnings[0]
     assert setting.count("unavailable_total", answer="allow") == 1
+    setting.configure(worker_names="{onUnavailable: allow, mode: audit}")
+    response = await setting.ask()
+    assert not response.warnings
+    assert "keeps its random name" in response.audit["not-named"]
 
 
 async def test_an_answer_comes_before_the_deadline_though_the_api_server_is_silent(
