@@ -75,7 +75,8 @@ def _key(key: object, node: yaml.Node) -> str:
             return "true" if key else "false"
         case int():
             return str(key)
-    raise BadDocument(f"line {node.start_mark.line + 1}: a key must be text")
+    hint = f" ({_TEMPLATE})" if isinstance(node, yaml.MappingNode) else ""  # {{ .Values.name }}
+    raise BadDocument(f"line {node.start_mark.line + 1}: a key must be text{hint}")
 
 
 def _construct_float(loader: ManifestLoader, node: yaml.ScalarNode) -> float:
@@ -140,13 +141,25 @@ def load_all(text: str, loader: type[ManifestLoader] = ManifestLoader) -> Iterat
         yield from yaml.load_all(text, Loader=loader)  # a SafeLoader, narrowed further
     except yaml.MarkedYAMLError as error:
         where = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
-        raise BadDocument(f"{where}{error.problem or error.context or 'it is not YAML'}") from None
+        problem = error.problem or error.context or "it is not YAML"
+        raise BadDocument(f"{where}{problem}{_guess(text, error.problem_mark)}") from None
     except yaml.YAMLError as error:
         raise BadDocument(" ".join(str(error).split())) from None
     except RecursionError:
         raise BadDocument("it is nested too deeply") from None
     except ValueError as error:
         raise error if isinstance(error, BadDocument) else BadDocument(str(error)) from None
+
+
+def _guess(text: str, mark: yaml.Mark | None) -> str:
+    """What probably made a parser stumble, for a person: a tab, or a template such as Helm's."""
+    line = text.splitlines()[mark.line : mark.line + 1] if mark else []
+    if any(each.lstrip(" ").startswith("\t") for each in line):
+        return " (a tab; YAML indents with spaces)"
+    return f" ({_TEMPLATE})" if "{{" in text else ""
+
+
+_TEMPLATE: Final = "a template must be rendered first"
 
 
 def _look_through(text: str, loader: type[ManifestLoader]) -> None:

@@ -48,6 +48,15 @@ def test_every_document_of_a_stream() -> None:
         ("a: .nan", "line 1: .nan is not a number that JSON has"),
         ("a: 1e999", "line 1: 1e999 is not a number that JSON has"),
         ("a: [", "line 2: did not find expected node content"),
+        (
+            "a:\n\tb: 1",
+            "cannot start any token (a tab; YAML indents with spaces)",
+        ),
+        (
+            "a: b\n{{- if .c }}\nd: 1\n{{- end }}",
+            "line 3: could not find expected ':' (a template must be rendered first)",
+        ),
+        ("a: {{ .Values.b }}", "line 1: a key must be text (a template must be rendered first)"),
         ("? [1]\n: 2", "line 1: a key must be text"),
         ("a: !!python/object:os.system x", "could not determine a constructor"),
         ("a: \x00", "control characters are not allowed"),
