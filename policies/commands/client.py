@@ -37,6 +37,8 @@ class Client:
     operands: Operands = Operands.NONE
     hosts: frozenset[str] = frozenset()
     """Options whose value is a host, host:port, URL, or a comma-separated list of them."""
+    locations: frozenset[str] = frozenset()
+    """Options whose value is a database's name, or a URL or connection string for one."""
     ports: frozenset[str] = frozenset()
     env: tuple[str, ...] = ()
     """Variables that name the host when no option does."""
@@ -61,6 +63,7 @@ def client(
     operands: Operands = Operands.NONE,
     *,
     hosts: str = "",
+    locations: str = "",
     ports: str = "",
     valued: str = "",
     flags: str = "",
@@ -78,13 +81,14 @@ def client(
 ) -> Client:
     """A row; option lists are separated by blanks. `timeouts` and `parts`: see `Client`."""
     bounds = {**(timeouts or {}), **(parts or {})}
-    listed = " ".join((hosts, ports, valued, sockets, unread, *bounds, *(repeats or {})))
+    listed = " ".join((hosts, locations, ports, valued, sockets, unread, *bounds, *(repeats or {})))
     return Client(
         syntax=Syntax(
             frozenset(listed.split()), frozenset(flags.split()), frozenset(attached.split()), style
         ),
         operands=operands,
         hosts=frozenset(hosts.split()),
+        locations=frozenset(locations.split()),
         ports=frozenset(ports.split()),
         env=tuple(env.split()),
         default=default,

@@ -10,9 +10,10 @@ _PG = {"PGHOST": "", "PGHOSTADDR": ""}
 _PSQL = client(
     Operands.LOCATION,
     hosts="-h --host",
+    locations="-d --dbname",
     ports="-p --port",
     valued=(
-        "-U --username -d --dbname -c --command -f --file -v --set --variable -P --pset -o --output"
+        "-U --username -c --command -f --file -v --set --variable -P --pset -o --output"
         " -F --field-separator -R --record-separator -L --log-file -T --table-attr -t -n -j -Z"
     ),
     flags="--no-align --tuples-only --quiet --no-password --no-psqlrc --single-transaction",
@@ -22,8 +23,9 @@ _PSQL = client(
 )
 _PG_ISREADY = client(
     hosts="-h --host",
+    locations="-d --dbname",
     ports="-p --port",
-    valued="-U --username -d --dbname",
+    valued="-U --username",
     timeouts={"-t": 1, "--timeout": 1},
     env=" ".join(_PG),
     default=Reach.LOCAL,
@@ -209,6 +211,14 @@ DATA: dict[str, Client] = {
         default_name="localhost",
     ),
     "rabbitmqctl": client(valued="-n -t", default=Reach.LOCAL, default_name="localhost", timeouts={"-t": 1}),
+    "rabbitmqadmin": client(
+        hosts="-H --host",
+        ports="-P --port",
+        valued="-u --username -p --password -V --vhost -N --node -f --format -c --config",
+        default=Reach.LOCAL,
+        default_name="localhost",
+        offline="--version --help help",
+    ),
     "rabbitmq-diagnostics": client(
         valued="-n --node", default=Reach.LOCAL, default_name="localhost", timeouts={"-t": 1, "--timeout": 1}
     ),

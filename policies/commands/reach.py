@@ -58,6 +58,10 @@ def _hosts(name: str, client: Client, parsed: Parsed, context: Context) -> Itera
             found = True
             if not item.isdigit():  # sqlcmd writes `host,port`
                 yield from _named(item, name, How.FLAG, context, port)
+    for text in parsed.values(tuple(client.locations))[: hosts_module.MAX_HOSTS]:
+        for each in _location(text, name, context):
+            found = True
+            yield each
     for index, each in _operand_hosts(name, client.operands, parsed, context, port):
         found = True
         doubtful = index in parsed.doubtful and each.reach is Reach.EXTERNAL

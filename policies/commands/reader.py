@@ -182,10 +182,13 @@ class _Reader(ProgramReader):
     def pipeline(self, pipeline: Pipeline) -> float:
         if len(pipeline.commands) == 1:
             return self.node(pipeline.commands[0])
-        longest = 0.0
+        longest, printed = 0.0, None
         for index, node in enumerate(pipeline.commands):
+            self.piped, self.printed = printed if isinstance(node, Simple) else None, None
             with self.scope.branch(leaks=index == len(pipeline.commands) - 1):
                 longest = max(longest, self.node(node))
+            printed = self.printed if isinstance(node, Simple) else None
+        self.piped = None
         return longest
 
     def node(self, node: Node, redirects: tuple[Redirect, ...] = ()) -> float:
@@ -274,7 +277,7 @@ class _Reader(ProgramReader):
         return known[1:]
 
     def _loop_value(self, node: LoopNode, words: list[str]) -> str:
-        """The last word of a `for` loop's list where it tells as much as any: they are numbers, or hosts alike.
+        """The last word of a `for` loop's list where it tells as much as any: numbers, or hosts alike.
 
         The last, because a script that goes through the pods of a StatefulSet waits for the last one too.
         """
@@ -322,7 +325,8 @@ class _Reader(ProgramReader):
         words = [field for word in node.words for field in self.scope.fields(word)]
         assigned = {each.name: self.scope.text(each.value) for each in node.assignments}
         touched = self._devtcp(node.redirects)
-        given = self._input((*outer, *node.redirects)) if words else None
+        piped, self.piped = self.piped, None
+        given = self._input((*outer, *node.redirects), piped) if words else None
         length, self.substituted = self.substituted, outside
         if not words:
             for name, value in assigned.items():
@@ -344,9 +348,9 @@ class _Reader(ProgramReader):
                 found.append(touched)
         return found
 
-    def _input(self, redirects: Sequence[Redirect]) -> str | None:
-        """The text of the last here-document or here-string."""
+    def _input(self, redirects: Sequence[Redirect], piped: str | None) -> str | None:
+        """The text of the last here-document or here-string, else what comes through the pipe."""
         for redirect in reversed(redirects):
             if redirect.operator in ("<<", "<<-", "<<<"):
                 return self.scope.text(redirect.target)
-        return None
+        return piped

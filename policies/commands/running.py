@@ -56,6 +56,7 @@ _INERT = frozenset(
     | {"wait", "exit", "return", "break", "continue", "alias"}
 )
 """Programs that only handle text or files: a URL among their arguments is a text."""
+_ECHO_OPTION = re.compile(r"-[neE]+")
 _DECLARING = frozenset({"export", "declare", "local", "readonly", "typeset"})
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)\+?=(.*)", re.DOTALL)
 
@@ -74,6 +75,10 @@ class ProgramReader(ABC):
         self.functions: dict[str, Node] = {}
         self.work = 0
         self.depth = 0
+        self.piped: str | None = None
+        """What the command before in a pipeline prints, as far as it is known."""
+        self.printed: str | None = None
+        """What the last command printed, likewise."""
         self.limits = 0
         """How many `timeout N` enclose what is being read."""
         self.conditions = 0
@@ -166,6 +171,7 @@ class ProgramReader(ABC):
         if reached is not None:
             return self.record(words, reached.hosts, reached.timeout)
         if name in _INERT:
+            self.printed = _printed(name, arguments, given)
             return self.record(words)
         if values.has_unknown(words[0]):
             self.undecidable(f"the program {values.show(words[0])} is known only at run time")
@@ -298,6 +304,18 @@ class ProgramReader(ABC):
             )
             for each in found
         ]
+
+
+def _printed(name: str, arguments: Sequence[str], given: str | None) -> str | None:
+    """What `echo`, `printf` and a `cat` of its input print; None where it isn't known."""
+    if name == "cat" and not arguments:
+        return given
+    if name not in ("echo", "printf"):
+        return None
+    texts = [word for index, word in enumerate(arguments) if index or not _ECHO_OPTION.fullmatch(word)]
+    if name == "printf" and len(texts) > 1:  # the first is the format
+        texts = texts[1:]
+    return " ".join(texts).replace("\\n", "\n")
 
 
 def _shell_operands(words: Sequence[str]) -> tuple[bool, list[str]]:

@@ -12,22 +12,15 @@ from policies.commands import Command, CommandSummary
 from policies.objects import Subject, mapping
 from policies.rules._probes import LIVENESS, READINESS, STARTUP, probes
 
-_HEAVY_PROGRAMS: Final = frozenset(
+_CHECKSUMS: Final = frozenset(
     {"md5sum", "sha1sum", "sha224sum", "sha256sum", "sha384sum", "sha512sum", "b2sum", "b3sum", "xxhsum"}
-    | {
-        "cksum",
-        "sum",
-        "shasum",
-        "md5",
-        "du",
-        "ncdu",
-        "tree",
-        "updatedb",
-        "fsck",
-        "fio",
-        "stress",
-        "stress-ng",
-    }
+    | {"cksum", "sum", "shasum", "md5"}
+)
+_OPENSSL_DIGESTS: Final = frozenset({"dgst", "md5", "sha1", "sha256", "sha512"})
+_SHORT_OUTPUT: Final = frozenset({"echo", "printf", "date", "hostname", "curl", "wget", "jq", "redis-cli"})
+"""What prints little: a checksum of that costs nothing."""
+_HEAVY_PROGRAMS: Final = frozenset(
+    {"du", "ncdu", "tree", "updatedb", "fsck", "fio", "stress", "stress-ng"}
     | {"pg_dump", "pg_dumpall", "pg_amcheck", "mysqldump", "mysqlcheck", "mongodump", "fdupes"}
 )
 _ARCHIVERS: Final = frozenset({"gzip", "bzip2", "xz", "zstd", "unzip", "tar", "pigz"})
@@ -75,13 +68,26 @@ def check_heavy(subject: Subject, facts: Facts) -> Iterator[Finding]:
 
 def _heavy(summary: CommandSummary) -> tuple[str, Certainty] | None:
     """Work that grows with the data: checksums, walks over trees, loading a model."""
+    before = ""
     for command in summary.commands:
-        if what := _heavy_work(command):
+        if what := _checksum(command, before) or _heavy_work(command):
             return what, Certainty.SURE
+        before = command.name
     for script in summary.scripts:
         if _INTEGRITY.search(script.path):
             return f"runs {script.path[:80]}, a check of integrity", Certainty.SURE
     return None
+
+
+def _checksum(command: Command, before: str) -> str | None:
+    """A checksum, unless it is one of the few bytes that the command before it in a pipe prints."""
+    arguments = command.argv[1:]
+    if command.name == "openssl" and arguments and arguments[0] in _OPENSSL_DIGESTS:
+        return None if before in _SHORT_OUTPUT else f"runs openssl {arguments[0]}"
+    if command.name not in _CHECKSUMS or "--version" in arguments:
+        return None
+    reads_files = any(word[:1] != "-" for word in arguments)
+    return f"runs {command.name}" if reads_files or before not in _SHORT_OUTPUT else None
 
 
 def _heavy_work(command: Command) -> str | None:
