@@ -18,6 +18,10 @@ from policies.rules._thresholds import Thresholds
 from webhook.documents import BadDocument, load_policy
 from webhook.snapshot import Problem, RulesConfig, Snapshot, WebhookConfig, raw_settings, validated
 
+LARGEST = 256 * 1024
+"""Characters of a whole policy. Real ones have a hundredth of it; a mebibyte, as much as a ConfigMap holds,
+would keep every review waiting for seconds while it is read."""
+
 
 class PolicyError(ValueError):
     """The policy does not load; `problems` says everything that is wrong with it."""
@@ -38,6 +42,9 @@ def load(files: Mapping[str, str]) -> Snapshot:
 
     Raises PolicyError with every problem found, each with its key and path.
     """
+    if sum(map(len, files.values())) > LARGEST:
+        largest = max(files, key=lambda name: len(files[name]))
+        raise PolicyError([Problem(largest, "", f"the policy is larger than {LARGEST // 1024} KiB in all")])
     known, values, problems = models(), {}, []
     for name, text in files.items():
         if name not in known:

@@ -52,6 +52,10 @@ def _models(found: Any) -> list[dict[str, Any]]:
         ({"rules.yaml": f"modes: {{{RULE}: no}}"}, f"rules.yaml: modes.{RULE}: input should be"),
         ({"rules.yaml": f"modes: {{{RULE}: off, {RULE}: warn}}"}, "stands there twice"),
         ({"rules.yaml": "- a"}, "rules.yaml: "),
+        (
+            {"rules.yaml": "a:" + "\n- b" * 100_000, "webhook.yaml": ""},
+            "rules.yaml: the policy is larger than 256 KiB",
+        ),
         ({"rules.yaml": "a: ["}, "rules.yaml: line "),
         ({"webhook.yaml": "onError: maybe"}, "webhook.yaml: onError: input should be 'allow' or 'deny'"),
         ({"webhook.yaml": "namespaces: {include: ml}"}, "webhook.yaml: namespaces.include: "),
