@@ -14,6 +14,9 @@ from policies.rules._waits import Wait, init_waits, probe_waits
 
 _OWN_NAME: Final = re.compile(r"hostname|pod_?name|ordinal|pod_?index|\buname\b", re.IGNORECASE)
 
+_READ_HOSTS_FILE: Final = frozenset({"getent", "ping"})
+"""What is content with the pod's own full name and address, which kubelet writes into /etc/hosts."""
+
 
 def check_ordered_start(subject: Subject, facts: Facts) -> Iterator[Finding]:
     for template in subject.templates:
@@ -55,6 +58,8 @@ def _judged(subject: Subject, wait: Wait, container: Container, who: str, facts:
         return None
     until = "which OrderedReady makes only after this one is ready"
     if ordinal == integer(subject.obj, "spec", "ordinals", "start", default=0):
+        if len(namespace) > 2 and wait.host.client in _READ_HOSTS_FILE:
+            return None
         hidden = hides_not_ready(text(subject.obj, "spec", "serviceName"), facts)
         if hidden is False:
             return None

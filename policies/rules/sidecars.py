@@ -16,6 +16,7 @@ NEVER_ENDING: Final = {
     "linkerd-io/proxy": "Linkerd's proxy",
     "consul-dataplane": "Consul's proxy",
     "envoy": "Envoy",
+    "envoy-distroless": "Envoy",
     "daprd": "Dapr's sidecar",
     "cloud-sql-proxy": "the Cloud SQL proxy",
     "gce-proxy": "the Cloud SQL proxy",
@@ -23,7 +24,9 @@ NEVER_ENDING: Final = {
     "oauth2-proxy": "oauth2-proxy",
     "kube-rbac-proxy": "kube-rbac-proxy",
     "tailscale/tailscale": "Tailscale",
+    "pgbouncer": "PgBouncer",
     "fluent-bit": "Fluent Bit",
+    "aws-for-fluent-bit": "Fluent Bit",
     "fluentd": "Fluentd",
     "filebeat": "Filebeat",
     "promtail": "Promtail",
@@ -31,8 +34,13 @@ NEVER_ENDING: Final = {
     "telegraf": "Telegraf",
     "opentelemetry-collector": "the OpenTelemetry collector",
     "opentelemetry-collector-contrib": "the OpenTelemetry collector",
+    "opentelemetry-collector-k8s": "the OpenTelemetry collector",
     "aws-otel-collector": "the OpenTelemetry collector",
     "aws-xray-daemon": "the X-Ray daemon",
+    "cloudwatch-agent": "the CloudWatch agent",
+    "jaeger-agent": "the Jaeger agent",
+    "grafana/agent": "the Grafana agent",
+    "grafana/alloy": "Grafana Alloy",
     "datadog/agent": "the Datadog agent",
     "datadoghq/agent": "the Datadog agent",
     "pushgateway": "the Pushgateway",
@@ -55,7 +63,10 @@ _STOPS: Final = re.compile(
     r"quitquitquit|/(?:quit|shutdown|stop)\b|\bp?kill(?:all)?\b|linkerd-await|\bscuttle\b|\btimeout\b"
 )
 _SHELLS: Final = frozenset({"sh", "bash", "ash", "dash", "python", "python3"})
-_ENDS: Final = re.compile(r"exit[-_]after[-_]auth|--exit-zero-on-sigterm|\bexit\b|\bp?kill\b|\btimeout\b")
+_ENDS: Final = re.compile(
+    # --quitquitquit switches the proxy's own way to be stopped on: somebody is to use it.
+    r"exit[-_]after[-_]auth|quitquitquit|--exit-zero-on-sigterm|\bexit\b|\bp?kill\b|\btimeout\b"
+)
 
 
 def check_sidecars(subject: Subject, facts: Facts) -> Iterator[Finding]:
