@@ -26,6 +26,16 @@ INFERENCE_SERVICE: Final = Kind("serving.kserve.io", "InferenceService")
 JOB_SET: Final = Kind("jobset.x-k8s.io", "JobSet")
 LEADER_WORKER_SET: Final = Kind("leaderworkerset.x-k8s.io", "LeaderWorkerSet")
 
+_KUBEFLOW_REPLICAS: Final = {
+    Kind("kubeflow.org", "PyTorchJob"): "pytorchReplicaSpecs",
+    Kind("kubeflow.org", "TFJob"): "tfReplicaSpecs",
+    Kind("kubeflow.org", "MPIJob"): "mpiReplicaSpecs",
+    Kind("kubeflow.org", "XGBoostJob"): "xgbReplicaSpecs",
+    Kind("kubeflow.org", "PaddleJob"): "paddleReplicaSpecs",
+    Kind("kubeflow.org", "JAXJob"): "jaxReplicaSpecs",
+}
+KUBEFLOW_JOBS: Final = tuple(_KUBEFLOW_REPLICAS)
+
 
 class Shape(StrEnum):
     """What stands at a path: a pod template, or a pod spec with no metadata of its own."""
@@ -65,10 +75,6 @@ def _workload(kind: Kind, *templates: str, **options: Any) -> Workload:
     return Workload(api_group=kind.group, kind=kind.kind, templates=templates, **options)
 
 
-def _kubeflow(kind: str, replicas: str) -> Workload:
-    return _workload(Kind("kubeflow.org", kind), f"spec.{replicas}.*.template", completes=True)
-
-
 def _ray(kind: Kind, prefix: str) -> Workload:
     templates = (f"{prefix}headGroupSpec.template", f"{prefix}workerGroupSpecs[*].template")
     return _workload(kind, *templates, projected=False, owner="RayCluster")
@@ -103,11 +109,9 @@ WORKLOADS: Final[tuple[Workload, ...]] = (
         "spec.leaderWorkerTemplate.workerTemplate",
         owner="StatefulSet",
     ),
-    _kubeflow("PyTorchJob", "pytorchReplicaSpecs"),
-    _kubeflow("TFJob", "tfReplicaSpecs"),
-    _kubeflow("MPIJob", "mpiReplicaSpecs"),
-    _kubeflow("XGBoostJob", "xgbReplicaSpecs"),
-    _kubeflow("PaddleJob", "paddleReplicaSpecs"),
-    _kubeflow("JAXJob", "jaxReplicaSpecs"),
+    *(
+        _workload(kind, f"spec.{replicas}.*.template", completes=True)
+        for kind, replicas in _KUBEFLOW_REPLICAS.items()
+    ),
 )
 """Every kind whose pod templates are read; `webhook.yaml` may add to it."""

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from policies.accelerators import GpuAffinity
-from policies.base import Certainty, Facts, Family, Finding, Json, Kind, Mode, Resource, Rule
-from policies.kinds import CRON_JOB, DEPLOYMENT, JOB, JOB_SET, RAY_CLUSTER, RAY_JOB
+from policies.base import Certainty, Facts, Family, Finding, Json, Mode, Resource, Rule
+from policies.inventory import HOSTNAME
+from policies.kinds import CRON_JOB, DEPLOYMENT, JOB, JOB_SET, KUBEFLOW_JOBS, RAY_CLUSTER, RAY_JOB
 from policies.objects import (
     PodTemplate,
     Subject,
@@ -22,9 +23,6 @@ from policies.objects import (
 )
 from policies.placement import Obstacle, Place, placement
 from policies.rollouts import rolling_update
-
-HOSTNAME: Final = "kubernetes.io/hostname"
-
 
 # --- gpu-unschedulable -----------------------------------------------------------------------
 
@@ -122,15 +120,7 @@ _QUEUE_ANNOTATIONS: Final = (
     "scheduling.volcano.sh/queue-name",
     *_QUEUE_LABELS,
 )
-_KUBEFLOW: Final = ("PyTorchJob", "TFJob", "MPIJob", "XGBoostJob", "PaddleJob", "JAXJob")
-_GANGS: Final = (
-    JOB,
-    CRON_JOB,
-    JOB_SET,
-    RAY_CLUSTER,
-    RAY_JOB,
-    *(Kind("kubeflow.org", kind) for kind in _KUBEFLOW),
-)
+_GANGS: Final = (JOB, CRON_JOB, JOB_SET, RAY_CLUSTER, RAY_JOB, *KUBEFLOW_JOBS)
 
 
 def check_gang(subject: Subject, facts: Facts) -> Iterator[Finding]:

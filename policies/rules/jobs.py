@@ -6,16 +6,12 @@ from collections.abc import Iterator
 from typing import Final
 
 from policies.accelerators import GpuAffinity
-from policies.base import Facts, Family, Finding, Json, Kind, Mode, Rule
+from policies.base import Facts, Family, Finding, Json, Mode, Rule
 from policies.jobs import JobRetries, JobSpec, handles_failures_itself, is_someone_elses, jobs_in
-from policies.kinds import CRON_JOB, JOB, JOB_SET, RAY_JOB
+from policies.kinds import CRON_JOB, JOB, JOB_SET, KUBEFLOW_JOBS, RAY_JOB
 from policies.objects import PodTemplate, Subject, annotations_of, dig, field_path, integer, maps, text
 
 CHECKPOINT: Final = "mlchassis.dev/checkpoint"
-_KUBEFLOW: Final = tuple(
-    Kind("kubeflow.org", kind)
-    for kind in ("PyTorchJob", "TFJob", "MPIJob", "XGBoostJob", "PaddleJob", "JAXJob")
-)
 
 
 def _own_jobs(subject: Subject) -> Iterator[JobSpec]:
@@ -80,7 +76,7 @@ def _time_to_live(subject: Subject) -> Iterator[tuple[str | int, ...]]:
         subject.kind == RAY_JOB and subject.spec.get("shutdownAfterJobFinishes") is True
     ):
         yield ("spec", name)
-    elif subject.kind in _KUBEFLOW:
+    elif subject.kind in KUBEFLOW_JOBS:
         yield ("spec", "runPolicy", name)
 
 
@@ -217,7 +213,7 @@ RULES = (
         check=check_logs_lost,
         standard=Mode.WARN,
         strict=Mode.ENFORCE,
-        kinds=(JOB, CRON_JOB, JOB_SET, RAY_JOB, *_KUBEFLOW),
+        kinds=(JOB, CRON_JOB, JOB_SET, RAY_JOB, *KUBEFLOW_JOBS),
         what="A ttlSecondsAfterFinished below `minLogRetention` of job-retries.yaml (a day by default), or a "
         "failedJobsHistoryLimit of 0.",
         why="Deleting a Job deletes its pods, and `kubectl logs` with them. A training that failed at "
@@ -233,7 +229,7 @@ RULES = (
         check=check_training_state,
         standard=Mode.WARN,
         strict=Mode.WARN,
-        kinds=(JOB, CRON_JOB, JOB_SET, *_KUBEFLOW),
+        kinds=(JOB, CRON_JOB, JOB_SET, *KUBEFLOW_JOBS),
         what="A Job with accelerators none of whose containers mounts a persistent volume for writing, and "
         f"without the annotation {CHECKPOINT}.",
         why="An eviction, a node failure or a retry starts a new pod; what the old one wrote to its "
