@@ -159,8 +159,9 @@ class Effective:
     profile: Profile
     modes: Mapping[str, Mode]
     values: Mapping[type[Model], Model]
-    undecided: bool = False
-    """Whether an override could not be decided, its namespace's labels being unknown."""
+    otherwise: Effective | None = None
+    """What would be in force if those overrides matched that can't be decided because the namespace's labels
+    are unknown; None if all are decided."""
 
     def settings(self, model: type[S], /) -> S:
         """The settings in force for a policy (or rules') settings model."""
@@ -168,15 +169,17 @@ class Effective:
         return value if isinstance(value, model) else default_settings(model)
 
     def policy_mode(self, policy: Policy[Any]) -> Mode:
-        explicit = self.modes.get(policy.id)
-        if explicit is not None:
-            return explicit
-        return Mode.AUDIT if self.profile is Profile.OBSERVE else Mode.ENFORCE
+        """The mode of a policy. It changes nothing that an undecided override might switch off."""
+        standing = Mode.AUDIT if self.profile is Profile.OBSERVE else Mode.ENFORCE
+        mode = self.modes.get(policy.id, standing)
+        if self.otherwise is not None and self.otherwise.policy_mode(policy) is not mode:
+            return mode.at_most(Mode.WARN)
+        return mode
 
     def rule_mode(self, rule: Rule, certainty: Certainty = Certainty.SURE) -> Mode:
         """The mode of one finding. What can't be decided never denies."""
         mode = self.modes.get(rule.id) or rule.mode(self.profile, certainty)
-        if certainty is Certainty.UNDECIDED or self.undecided:
+        if certainty is Certainty.UNDECIDED or self.otherwise is not None:
             return mode.at_most(Mode.WARN)
         return mode
 
@@ -205,26 +208,25 @@ class Snapshot:
         return {workload.gk: workload for workload in (*WORKLOADS, *self.webhook.workloads)}
 
     @cached_property
-    def _by_match(self) -> dict[tuple[frozenset[int], bool], Effective]:
+    def _by_match(self) -> dict[tuple[frozenset[int], frozenset[int]], Effective]:
         return {}
 
     def effective(
         self, obj: Json, namespace: str = "default", namespace_labels: Mapping[str, str] | None = None
     ) -> Effective:
         """What is in force for an object. `namespace_labels` None: they are not known."""
-        matched, undecided = [], False
-        for index, override in enumerate(self.webhook.overrides):
-            verdict = _selects(override, obj, namespace, namespace_labels)
-            undecided = undecided or verdict is None
-            if verdict:
-                matched.append(index)
-        key = (frozenset(matched), undecided)
+        verdicts = [_selects(each, obj, namespace, namespace_labels) for each in self.webhook.overrides]
+        matched = frozenset(index for index, verdict in enumerate(verdicts) if verdict)
+        undecided = frozenset(index for index, verdict in enumerate(verdicts) if verdict is None)
+        key = (matched, undecided)
         if key not in self._by_match:
-            self._by_match[key] = self._compile(matched, undecided)
+            otherwise = self._compile(matched | undecided) if undecided else None
+            self._by_match[key] = replace(self._compile(matched), otherwise=otherwise)
         return self._by_match[key]
 
-    def _compile(self, matched: Sequence[int], undecided: bool) -> Effective:
+    def _compile(self, matched: Iterable[int]) -> Effective:
         """Base first, each matching override over it: the last one that speaks of an id wins."""
+        matched = sorted(matched)
         profile, modes, values = self.rules.profile, self._explicit_modes(), dict(self.values)
         for index in matched:
             override = self.webhook.overrides[index]
@@ -235,7 +237,7 @@ class Snapshot:
                 merged = values[type(settings)] = self._merged(policy_id, matched, index)
                 if isinstance(merged, Settings) and merged.mode and "mode" in override.settings[policy_id]:
                     modes[policy_id] = merged.mode
-        return Effective(profile, modes, values, undecided)
+        return Effective(profile, modes, values)
 
     def _explicit_modes(self) -> dict[str, Mode]:
         modes = dict(self.rules.modes)

@@ -140,6 +140,26 @@ def test_the_last_override_that_matches_wins(
     assert rule_mode(files, obj=obj, namespace=namespace, namespace_labels=namespace_labels) is mode
 
 
+@pytest.mark.parametrize(
+    ("override", "mode"),
+    [
+        (f"modes: {{{POLICY}: off}}", Mode.WARN),
+        (f"settings: {{{POLICY}: {{mode: audit}}}}", Mode.WARN),
+        ("profile: observe", Mode.WARN),
+        ("profile: strict", Mode.ENFORCE),
+        (f"modes: {{{RULE}: off}}", Mode.ENFORCE),
+    ],
+)
+def test_a_policy_that_an_undecided_override_might_switch_off_changes_nothing(
+    override: str, mode: Mode
+) -> None:
+    overrides = f"overrides: [{{namespaceSelector: {{matchLabels: {{team: vision}}}}, {override}}}]"
+    assert policy_mode({"webhook.yaml": overrides}, namespace_labels=None) is mode
+    assert policy_mode({"webhook.yaml": overrides}, namespace_labels={}) is Mode.ENFORCE
+    off = {"webhook.yaml": overrides, f"{POLICY}.yaml": "mode: off"}
+    assert policy_mode(off, namespace_labels=None) is Mode.OFF
+
+
 def test_an_override_profile_wins_over_the_base_modes() -> None:
     files = {
         "webhook.yaml": OVERRIDES,
