@@ -11,6 +11,7 @@ from tests.e2e.binaries import TABLE, BinaryError, binary
 from tests.e2e.controlplane import ControlPlane, KubectlError
 from tests.e2e.install import REPOSITORY, Chassis
 from tests.e2e.processes import ProcessFailedError
+from webhook.offline import read
 
 EXAMPLES = REPOSITORY / "examples"
 GPU_LABELS = {
@@ -28,9 +29,11 @@ A Kubernetes {version} control plane with ML Chassis is running; its nodes are f
 
 Try this in another terminal:
 
-  kubectl apply --dry-run=server -o yaml -f {examples}
+  kubectl apply --dry-run=server -f {examples}/torchserve.yaml         # refused, and told why
+  kubectl apply --dry-run=server -o yaml -f {examples}/bare-pod.yaml   # the probes that it gets
+  kubectl apply -f {examples}/triton.yaml
+  kubectl -n vision get pods -o yaml
   kubectl -n mlchassis-system edit configmap mlchassis-policy
-  kubectl get pods -A
   curl -k {url}/metrics
 
 Logs are in {logs}. Ctrl-C stops it and removes everything."""
@@ -60,10 +63,12 @@ def main() -> int:
 
 
 def _set_up(control_plane: ControlPlane, chassis: Chassis) -> None:
-    """Two nodes with accelerators, one without, and the webhook."""
+    """Two nodes with accelerators, one without, the namespaces of the examples, and the webhook."""
     control_plane.add_node("cpu-0")
     for name in ("gpu-0", "gpu-1"):
         control_plane.add_node(name, GPU_LABELS, [GPU_TAINT], {"nvidia.com/gpu": "8"})
+    for namespace in sorted({document.namespace for document in read([str(EXAMPLES)])} - {""}):
+        control_plane.create_namespace(namespace)
     chassis.install()
     chassis.start()
 

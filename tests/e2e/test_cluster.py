@@ -3,42 +3,52 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.e2e.controlplane import ControlPlane
 from tests.e2e.processes import Process
-from tests.e2e.workloads import PROBES, pod, probes
+from tests.e2e.workloads import PROBES, probes
 
 pytestmark = pytest.mark.e2e
 
 
-def test_the_interactive_cluster_serves_until_it_is_stopped(
-    control_plane: ControlPlane, tmp_path: Path
-) -> None:
+def test_the_interactive_cluster_serves_until_it_is_stopped(tmp_path: Path) -> None:
     cluster = Process("make cluster", [sys.executable, "-m", "tests.e2e.cluster"], tmp_path / "log")
     try:
         cluster.wait_until(lambda: "Ctrl-C" in cluster.log_tail(), 120)
         said = cluster.log_tail()
         kubeconfig = _value(r"export KUBECONFIG=(\S+)", said)
-        kubectl = Path(_value(r"export PATH=([^:]+):", said), "kubectl")
-        assert kubectl.is_file()
-        shown = control_plane.kubectl(
-            *("apply", "--dry-run=server", "-o", "yaml", "-f", "-"),
-            stdin=yaml.safe_dump(pod("model")),
-            kubeconfig=Path(kubeconfig),
-        )
-        assert probes(yaml.safe_load(shown.stdout)) == set(PROBES)
+        assert Path(_value(r"export PATH=([^:]+):", said), "kubectl").is_file()
+        refused = _as_told(said, "apply --dry-run=server -f")
+        assert "liveness-external-dependency" in refused.stderr
+        shown = _as_told(said, "apply --dry-run=server -o yaml")
+        assert probes(yaml.safe_load(shown.stdout)) == set(PROBES), shown.stderr
+        stored = _as_told(said, "apply -f")
+        assert stored.returncode == 0, stored.stderr
     finally:
         status = cluster.terminate(timeout=30)
     assert status == 0, cluster.log_tail()
     assert not Path(kubeconfig).exists()
 
 
+def _as_told(said: str, command: str) -> subprocess.CompletedProcess[str]:
+    """The output of the first printed line that runs `kubectl <command>`, in the printed environment."""
+    exports = re.findall(r"^ +(export .*)$", said, re.MULTILINE)
+    line = _value(rf"^ +(kubectl {command} .*)$", said)
+    return subprocess.run(
+        ["/bin/sh", "-c", "\n".join([*exports, line])],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
 def _value(pattern: str, text: str) -> str:
-    found = re.search(pattern, text)
+    found = re.search(pattern, text, re.MULTILINE)
     assert found is not None, f"{pattern} is not in:\n{text}"
     return found[1]
