@@ -326,6 +326,8 @@ def _check_uri(uri: SplitResult) -> None:
             raise ValueError("it must be file:///absolute/path.")
     elif not uri.netloc:
         raise ValueError(f"{uri.scheme}:// must be followed by {_AUTHORITY.get(uri.scheme, 'a host')}.")
+    if uri.scheme in ("file", "pvc", "hf") and (uri.query or uri.fragment):
+        raise ValueError('nothing may follow the path; write "?" and "#" in a path as %3F and %23.')
     if uri.scheme == "hf" and not _HF_PATH.fullmatch(uri.path):
         raise ValueError("it must be hf://organisation/model, with :revision after it if need be.")
 

@@ -7,7 +7,9 @@ entries and the expansion are bounded, so that a bomb fails before it fills the 
 
 from __future__ import annotations
 
+import errno
 import gzip
+import lzma
 import os
 import posixpath
 import stat
@@ -29,6 +31,16 @@ _BLOCK = 1 << 20
 _TAR_BLOCK = 256 << 10
 _MAX_LINK = 4096
 _MAX_EXTENDED = 1 << 20
+_BAD_ZIP = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    OSError,
+    EOFError,
+    ValueError,
+    NotImplementedError,
+    RuntimeError,
+)
 _EXTENDED = (
     tarfile.XHDTYPE,
     tarfile.XGLTYPE,
@@ -94,7 +106,10 @@ class Unpacker:
             with zipfile.ZipFile(path) as archive:
                 for entry in archive.infolist():
                     self._zip_entry(archive, entry)
-        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+        except _BAD_ZIP as error:
+            # bz2, and seeking to where the directory lies, fail as if a file could not be read.
+            if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+                raise
             raise StorageError(
                 "BadArchive", f"the zip archive cannot be read: {error or 'it ends early'}."
             ) from None

@@ -25,11 +25,13 @@ class StorageError(Exception):
 
 @dataclass(slots=True)
 class Progress:
-    """How far a fetch is, in bytes, and what it is struggling with. Read by the status, never waited on."""
+    """How far a fetch is, in bytes, and what it is struggling with. Read by the status, never waited on.
+    `slow`: the store once gave less than a chunk within the stall timeout."""
 
     done: int = 0
     total: int = 0
     trouble: str = ""
+    slow: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +128,7 @@ def safe_path(path: str) -> str:
     if (
         not path
         or path.startswith("/")
-        or any(part in ("", ".", "..") or len(part.encode(errors="surrogateescape")) > 255 for part in parts)
+        or any(part in ("", ".", "..") or len(part.encode(errors="surrogatepass")) > 255 for part in parts)
         or not path.isprintable()
     ):
         raise StorageError("HostilePath", f"the path {path!r} cannot stand in a model's directory.")

@@ -52,23 +52,24 @@ class Location:
 def locate(uri: str, env: Mapping[str, str], limits: Limits) -> Location:
     """The Location of an s3, gs, az or http(s) URI. Raises StorageError."""
     parts = urlsplit(uri)
-    key = unquote(parts.path).strip("/") if parts.scheme.startswith("http") else parts.path.strip("/")
+    bucket, _, key = uri.partition("://")[2].partition("/")
+    if parts.scheme in ("http", "https"):  # in the others `?`, `#` and `%` are characters of a key
+        key = unquote(parts.path)
+    key = key.strip("/")
     name = key.rsplit("/", 1)[-1]
     try:
         azure = _AZURE_HOST.fullmatch(parts.hostname or "") if parts.scheme == "https" else None
         if parts.scheme == "s3":
-            return Location(_s3(parts.netloc, s3.settings(env), _client(limits)), key, name)
+            return Location(_s3(bucket, s3.settings(env), _client(limits)), key, name)
         if parts.scheme == "gs":
-            return Location(
-                _gcs(parts.netloc, env.get("STORAGE_EMULATOR_HOST", ""), _client(limits)), key, name
-            )
+            return Location(_gcs(bucket, env.get("STORAGE_EMULATOR_HOST", ""), _client(limits)), key, name)
         if azure is not None:
             container, _, key = key.partition("/")
             return Location(
                 _azure(container, azure[1], parts.query, _azure_env(env), _client(limits)), key, name
             )
         if parts.scheme == "az":
-            return Location(_azure(parts.netloc, "", "", _azure_env(env), _client(limits)), key, name)
+            return Location(_azure(bucket, "", "", _azure_env(env), _client(limits)), key, name)
         if _plain_path(parts):  # one store, and so one connection pool, for all that a host serves
             base = parts._replace(path="")
             return Location(web(base, (), limits), key, name, listable=False)
@@ -79,12 +80,8 @@ def locate(uri: str, env: Mapping[str, str], limits: Limits) -> Location:
 
 def _plain_path(parts: SplitResult) -> bool:
     """Whether the path survives being taken apart and put together again."""
-    return (
-        not parts.query
-        and "%" not in parts.path
-        and "//" not in parts.path
-        and len(parts.path.strip("/")) > 0
-    )
+    segments = parts.path.split("/")[1:]
+    return not parts.query and "%" not in parts.path and not {"", "."} & {*segments} and len(segments) > 0
 
 
 def web(parts: SplitResult, headers: tuple[tuple[str, str], ...], limits: Limits) -> HTTPStore:

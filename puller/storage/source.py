@@ -15,6 +15,7 @@ from urllib.parse import quote, urlsplit
 
 import aiohttp
 import obstore
+import orjson
 from obstore.exceptions import BaseError, NotSupportedError
 
 from puller.storage.base import Limits, StorageError, safe_path
@@ -62,7 +63,8 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 @dataclass(frozen=True, slots=True)
 class RemoteObject:
-    """One object: `key` in its store, `path` below the model's directory, `size` in bytes."""
+    """One object: `key` in its store, `path` below the model's directory, `size` in bytes. `version` is what
+    every answer to a GET must say of a plain web server's object, since not all of these heed If-Match."""
 
     store: Store = field(compare=False, repr=False)
     key: str
@@ -71,6 +73,7 @@ class RemoteObject:
     etag: str = ""
     sha256: str = ""
     ranges: bool = True
+    version: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +95,7 @@ async def resolve(uri: str, files: tuple[str, ...], env: Mapping[str, str], limi
             return _tree(await _hub(uri, env, limits), files)
         location = locate(uri, env, limits)
         if not location.listable:
-            return await _web_object(location)
+            return await _object(location)
         if archive_kind(location.name):
             return await _single(location) or _tree(await _listing(location, limits), files)
         objects = await _listing(location, limits)
@@ -167,23 +170,19 @@ async def _listing(location: Location, limits: Limits) -> list[RemoteObject]:
 
 async def _single(location: Location) -> Source | None:
     """The object of exactly that key, if there is one."""
-    if not location.key:
-        return None
     try:
-        meta = await obstore.head_async(location.store, location.key)
+        return await _object(location) if location.key else None
     except FileNotFoundError:
         return None
-    item = RemoteObject(
-        location.store, location.key, safe_path(location.name), meta["size"], meta.get("e_tag") or ""
-    )
-    return Source((item,), archive_kind(location.name))
 
 
-async def _web_object(location: Location) -> Source:
-    """The object of a plain URL. Asked for by GET: a URL signed for GET answers no HEAD."""
+async def _object(location: Location) -> Source:
+    """One object by its name. Asked for by GET: HEAD tells no content type, and is not in a URL signed for
+    GET."""
     ranges = True
     try:
         result = await obstore.get_async(location.store, location.key, options={"range": (0, 1)})
+        await result.bytes_async()  # its one byte, so that the connection may be used again
     except NotSupportedError:
         ranges = False
         result = await obstore.get_async(location.store, location.key)
@@ -191,12 +190,25 @@ async def _web_object(location: Location) -> Source:
         if "416" not in str(error):
             raise
         result = await obstore.get_async(location.store, location.key)  # an empty object has no first byte
-    etag = result.meta.get("e_tag") or ""
     kind = archive_kind(location.name, str(result.attributes.get("Content-Type", "")))
-    path = safe_path(location.name)
-    return Source(
-        (RemoteObject(location.store, location.key, path, result.meta["size"], etag, ranges=ranges),), kind
+    item = RemoteObject(
+        location.store,
+        location.key,
+        safe_path(location.name),
+        result.meta["size"],
+        result.meta.get("e_tag") or "",
+        ranges=ranges,
+        version="" if location.listable else version(result.meta),
     )
+    encoding = str(result.attributes.get("Content-Encoding", "identity"))
+    if not (location.listable or kind or item.path.endswith(".gz") or encoding == "identity"):
+        raise StorageError("StorageUnavailable", f"the server sends {item.path} as {encoding}, unasked.")
+    return Source((item,), kind)
+
+
+def version(meta: Mapping[str, Any]) -> str:
+    """What tells one version of an object from another: its ETag, else its date, if it has one."""
+    return str(meta["e_tag"] or meta["last_modified"])
 
 
 async def _hub(uri: str, env: Mapping[str, str], limits: Limits) -> list[RemoteObject]:
@@ -218,21 +230,25 @@ async def _hub(uri: str, env: Mapping[str, str], limits: Limits) -> list[RemoteO
             raise StorageError("NotFound", f"the hub has no {repository} at {revision or 'main'}.")
         if response.status != 200:
             raise StorageError("StorageUnavailable", f"the hub answers {response.status}.", passing=True)
-        info: Any = await response.json()
-    commit, siblings = info.get("sha"), info.get("siblings")
-    if not isinstance(commit, str) or not _COMMIT.fullmatch(commit) or not isinstance(siblings, list):
-        raise StorageError("StorageUnavailable", "the hub's answer names no commit or no files.")
-    base = urlsplit(f"{endpoint}/{repository}/resolve/{commit}")
-    store = web(base, tuple(headers.items()), limits)
-    if not all(isinstance(item, dict) and isinstance(item.get("size"), int) for item in siblings):
-        raise StorageError("StorageUnavailable", "the hub's answer names no size of a file.")
-    return [
-        RemoteObject(
-            store,
-            item["rfilename"],
-            safe_path(item["rfilename"]),
-            int(item["size"]),
-            sha256=str((item.get("lfs") or {}).get("sha256", "")),
+        commit, files = _hub_files(await response.read())
+    store = web(urlsplit(f"{endpoint}/{repository}/resolve/{commit}"), tuple(headers.items()), limits)
+    return [RemoteObject(store, path, safe_path(path), size, sha256=digest) for path, size, digest in files]
+
+
+def _hub_files(answer: bytes) -> tuple[str, list[tuple[str, int, str]]]:
+    """The commit, and (path, bytes, SHA-256 if it is a large one) of each file, in the hub's answer."""
+    try:
+        info = orjson.loads(answer)
+        files = [
+            (item["rfilename"], item["size"], str((item.get("lfs") or {}).get("sha256", "")))
+            for item in info["siblings"]
+        ]
+        commit = info["sha"]
+        sound = _COMMIT.fullmatch(commit) and all(
+            isinstance(path, str) and isinstance(size, int) and size >= 0 for path, size, _ in files
         )
-        for item in siblings
-    ]
+    except (ValueError, LookupError, TypeError, AttributeError):
+        sound = None
+    if not sound:
+        raise StorageError("StorageUnavailable", "the hub's answer names no commit, or no files with sizes.")
+    return commit, files

@@ -23,7 +23,7 @@ from obstore.exceptions import BaseError
 
 from puller.storage.base import Limits, Progress, StorageError, in_thread
 from puller.storage.locate import explain
-from puller.storage.source import RemoteObject, Source
+from puller.storage.source import RemoteObject, Source, version
 
 _CLOSED_EARLY = StorageError("StorageUnavailable", "the connection closed early.", passing=True)
 
@@ -107,8 +107,10 @@ async def chunks(
     offset, delay, trouble_since = start, limits.retry_initial, 0.0
     clock = asyncio.get_running_loop().time
     while offset < end:
+        # A slow store may give bytes, and yet no whole chunk in the time it has: then take what comes.
+        size = 1 if progress.slow else limits.chunk_size
         try:
-            async for chunk in _request(item, offset, end, limits):
+            async for chunk in _request(item, offset, end, limits, size):
                 yield chunk
                 offset += len(chunk)
                 delay, trouble_since, progress.trouble = limits.retry_initial, 0.0, ""
@@ -117,6 +119,7 @@ async def chunks(
         except (BaseError, OSError, ValueError, StorageError) as error:
             problem = error if isinstance(error, StorageError) else explain(error)
             trouble_since = trouble_since or clock()
+            progress.slow = progress.slow or problem.reason == "StorageTimeout"
             resumable = item.ranges or offset == start
             if not problem.passing or not resumable or clock() - trouble_since > limits.trouble_timeout:
                 raise problem from None
@@ -125,8 +128,10 @@ async def chunks(
             delay = min(delay * 2, limits.retry_max)
 
 
-async def _request(item: RemoteObject, start: int, end: int, limits: Limits) -> AsyncIterator[Bytes]:
-    """One request's bytes. Each wait for more is bounded by `stall_timeout`."""
+async def _request(
+    item: RemoteObject, start: int, end: int, limits: Limits, chunk_size: int
+) -> AsyncIterator[Bytes]:
+    """One request's bytes, `chunk_size` or more at a time: `stall_timeout` bounds the wait for each."""
     options: Any = {"if_match": item.etag} if item.etag and not item.etag.startswith("W/") else {}
     if item.ranges:
         options["range"] = (start, end)
@@ -134,7 +139,9 @@ async def _request(item: RemoteObject, start: int, end: int, limits: Limits) -> 
         result = await obstore.get_async(item.store, item.key, options=options)
     if result.meta["size"] != item.size:
         raise StorageError("SourceChanged", f"{item.path} has {result.meta['size']} bytes, not {item.size}.")
-    stream = aiter(result.stream(min_chunk_size=limits.chunk_size))
+    if item.version and version(result.meta) != item.version:
+        raise StorageError("SourceChanged", f"{item.path} was replaced while it was being read.")
+    stream = aiter(result.stream(min_chunk_size=chunk_size))
     while True:
         try:
             async with asyncio.timeout(limits.stall_timeout):

@@ -90,6 +90,8 @@ def test_the_longest_name_is_accepted() -> None:
         ("storageUri", "file:///"),
         ("storageUri", "hf://organisation"),
         ("storageUri", "hf://organisation/model/more"),
+        ("storageUri", "hf://organisation/model?revision=v2"),
+        ("storageUri", "pvc://claim/a#b"),
         ("memory", "-1"),
         ("memory", "2Pi"),
         ("memory", "1e99"),

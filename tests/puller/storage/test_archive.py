@@ -295,3 +295,19 @@ def test_a_zip_bomb_is_stopped_and_a_broken_zip_refused(tmp_path: Path) -> None:
     with pytest.raises(StorageError) as caught:
         unpacker(tmp_path / "n").zip(path)
     assert caught.value.reason == "BadArchive"
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_damaged_zip_is_a_bad_archive_wherever_the_damage_is(tmp_path: Path, method: int) -> None:
+    """Each library below reports damage in its own way, some as if the disk had failed."""
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w", method) as archive:
+        archive.writestr("ü", b"weights" * 9)
+    sound, reasons = path.read_bytes(), set()
+    for at in range(len(sound)):
+        path.write_bytes(sound[:at] + bytes([sound[at] ^ 0xFF]) + sound[at + 1 :])
+        try:
+            unpacker(tmp_path / str(at)).zip(path)
+        except StorageError as error:
+            reasons.add(error.reason)
+    assert reasons == {"BadArchive", "HostileArchive"}  # the latter where it makes a file a device
