@@ -73,8 +73,8 @@ def check_readiness_first(subject: Subject, facts: Facts) -> Iterator[Finding]:
         yield Finding(
             readiness.at("initialDelaySeconds"),
             f"Container {readiness.container.name} takes traffic from {readiness.delay} s on, but liveness "
-            f"looks at it from {liveness.delay} s on: a hang in between is nobody's, and the delay is a "
-            "guess at the start.",
+            f"looks at it from {liveness.delay} s on: what hangs in between is not restarted, and "
+            "the delay is a guess at the start.",
             "Add a startupProbe and drop both delays: neither probe is asked before it has passed.",
         )
 

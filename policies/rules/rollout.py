@@ -64,12 +64,13 @@ def _exclusive(modes: list[str], template: PodTemplate) -> Certainty | None:
 def _volume_finding(template: PodTemplate, index: int, claim: str, certainty: Certainty) -> Finding:
     if certainty is Certainty.SURE:
         message = (
-            f"Claim {claim} is ReadWriteOncePod: the new pod waits for it, and the old pod for the new one."
+            f"Claim {claim} is ReadWriteOncePod and the new pod starts before the old one stops: it waits "
+            "for the volume, and the old pod keeps that until the new one is ready."
         )
     else:
         message = (
-            f"Claim {claim} is ReadWriteOnce: on another node the new pod waits for it, and the old pod for "
-            "the new one."
+            f"Claim {claim} is ReadWriteOnce and the new pod starts before the old one stops: on another "
+            "node it waits for the volume, and the old pod keeps that until the new one is ready."
         )
     return Finding(
         f"{template.spec_path}.volumes[{index}].persistentVolumeClaim",

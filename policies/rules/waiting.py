@@ -33,7 +33,8 @@ def check_probes(subject: Subject, facts: Facts) -> Iterator[Finding]:
                     yield Finding(
                         wait.path,
                         f"The {called} probe of container {container.name} asks Service {service.name}, "
-                        "which leads to ready pods of this workload alone: none can be the first.",
+                        "which leads to ready pods of this workload alone: none of them can be the first "
+                        "to get ready.",
                         "Ask the container itself: httpGet without a host, or localhost in the command.",
                         wait.certainty_of(service.certainty),
                     )
@@ -58,7 +59,7 @@ def _waits_for_own_service(
             return Finding(
                 wait.path,
                 f"Init container {container.name} waits for Service {service.name}, which leads to ready "
-                "pods of this workload alone: none can be the first.",
+                "pods of this workload alone: none of them can be the first to get ready.",
                 "Drop the wait; let the main container look for its peers once it runs.",
                 wait.certainty_of(service.certainty),
             )
