@@ -16,7 +16,8 @@ from policies.accelerators import Catalogue, GpuAffinity, inventory_of
 from policies.base import Facts, Json
 from policies.inventory import Fleet, Node
 from policies.node_affinity import REQUIRED, TERMS, admits, matches, mentioned_keys, tolerates
-from policies.objects import annotations_of, dig, mapping, maps, strings, text
+from policies.objects import annotations_of, dig, labels_of, mapping, maps, strings, text
+from policies.objects import matches as selector_matches
 from policies.wishes import MEMORY, PRODUCT, resolve_memory, resolve_product, wanted_memory, wanted_products
 
 REMEMBERED: Final = 1024
@@ -84,6 +85,16 @@ def placement(pod: Json, settings: GpuAffinity, facts: Facts) -> Placement | Non
         if len(inventory.answers) < REMEMBERED and len(question) < LONGEST_REMEMBERED:
             inventory.answers[question] = answer
     return answer
+
+
+def kept_apart(pod: Json, topology_key: str) -> bool:
+    """Whether the pod's own anti-affinity allows one of its kind in each domain of a topology."""
+    path = ("spec", "affinity", "podAntiAffinity", "requiredDuringSchedulingIgnoredDuringExecution")
+    return any(
+        text(term, "topologyKey") == topology_key
+        and selector_matches(term.get("labelSelector"), labels_of(pod))
+        for term in maps(pod, *path)
+    )
 
 
 def _question(pod: Json, requests: Mapping[str, int]) -> bytes:

@@ -46,7 +46,8 @@ from policies.node_affinity import (
     takes_more,
     tolerates,
 )
-from policies.objects import annotations_of, appended, controller, labels_of, mapping, maps, matches, text
+from policies.objects import annotations_of, appended, controller, labels_of, mapping, maps, text
+from policies.placement import kept_apart
 from policies.vendors import Vendor
 from policies.wishes import MEMORY, PRODUCT, resolve_memory, resolve_product, wanted_memory, wanted_products
 
@@ -245,7 +246,7 @@ def _together(pod: Json, settings: GpuAffinity) -> Togetherness | None:
 
 def _brought_together(pod: Json, settings: GpuAffinity, facts: Facts) -> Json:
     wish, group = _together(pod, settings), _group(pod)
-    if wish is None or not group or _kept_apart(pod, wish.key):
+    if wish is None or not group or kept_apart(pod, wish.key):
         return pod
     wanted: Json
     term = {"labelSelector": {"matchLabels": group}, "topologyKey": wish.key}
@@ -266,15 +267,6 @@ def _group(pod: Json) -> dict[str, str]:
         return {}  # a leader: its set's own webhook may come after this one, which is then asked again
     return next(
         ({key: labels[key] for key in keys} for keys in GROUPS if all(labels.get(k) for k in keys)), {}
-    )
-
-
-def _kept_apart(pod: Json, topology_key: str) -> bool:
-    """Whether the pod's own anti-affinity forbids what the annotation asks for."""
-    path = ("spec", "affinity", "podAntiAffinity", "requiredDuringSchedulingIgnoredDuringExecution")
-    return any(
-        text(term, "topologyKey") == topology_key and matches(term.get("labelSelector"), labels_of(pod))
-        for term in maps(pod, *path)
     )
 
 
@@ -342,7 +334,7 @@ def _advise_topology(pod: Json, settings: GpuAffinity, facts: Facts) -> Iterator
             "has no effect: no label tells which pods belong together",
             "Use it on the pods of a Job, JobSet, Ray cluster or another group that its controller labels.",
         )
-    elif _kept_apart(pod, wish.key):
+    elif kept_apart(pod, wish.key):
         yield _note(TOPOLOGY, "has no effect: the pod's own anti-affinity forbids it", "Drop one of the two.")
     elif wish.required and not _carried(wish.key, facts):
         yield _note(TOPOLOGY, f"is only preferred: no node is known to carry {wish.key}", "Label the nodes.")

@@ -17,11 +17,9 @@ from policies.objects import (
     integer,
     labels_of,
     mapping,
-    maps,
-    matches,
     text,
 )
-from policies.placement import Obstacle, Place, placement
+from policies.placement import Obstacle, Place, kept_apart, placement
 from policies.rollouts import rolling_update
 
 # --- gpu-unschedulable -----------------------------------------------------------------------
@@ -76,26 +74,18 @@ def check_rollout(subject: Subject, facts: Facts) -> Iterator[Finding]:
         found = placement(template.pod, settings, facts)
         if found is None or not found.nodes:
             continue  # with no node at all it is gpu-unschedulable's
-        room = found.room(one_each=_apart(template.pod))
+        room = found.room(one_each=kept_apart(template.pod, HOSTNAME))
         if room <= rollout.replicas:
             asked = ", ".join(f"{count} {resource}" for resource, count in found.requests.items())
             yield Finding(
                 "spec.strategy.rollingUpdate.maxUnavailable",
                 f"A rollout starts a pod with {asked} before it stops one, and beside the "
-                f"{rollout.replicas} that run there is no room: all nodes and pools together take {room:g}.",
+                f"{rollout.replicas} that run there is no room: all nodes and pools together take "
+                f"{room:g} such pods.",
                 "Set maxUnavailable to 1 and maxSurge to 0, or declare a pool that can grow in "
                 "gpu-affinity.yaml.",
                 certainty,
             )
-
-
-def _apart(pod: Json) -> bool:
-    """Whether the pod's own anti-affinity allows one on each node."""
-    path = ("spec", "affinity", "podAntiAffinity", "requiredDuringSchedulingIgnoredDuringExecution")
-    return any(
-        text(term, "topologyKey") == HOSTNAME and matches(term.get("labelSelector"), labels_of(pod))
-        for term in maps(pod, *path)
-    )
 
 
 # --- gang-without-queue ----------------------------------------------------------------------
