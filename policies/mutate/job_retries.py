@@ -126,7 +126,7 @@ def _kept(spec: Json, settings: JobRetries) -> Json:
 
 def _with_history(obj: Json, settings: JobRetries, facts: Facts) -> Json:
     """What the objects around the Jobs say of how long these are kept."""
-    if kind_of(obj) == JOB or not any(may_raise(job, settings, facts) for job in jobs_in(obj)):
+    if not any(may_raise(job, settings, facts) for job in jobs_in(obj)):
         return obj
     if kind_of(obj) == JOB_SET:
         spec = _kept(obj["spec"], settings)
