@@ -52,17 +52,18 @@ class Registration:
                     query={"fieldSelector": f"metadata.name={self._name}"},
                 )
                 tasks.create_task(reflector.run())
+            retry = RETRY_SECONDS
             while True:
                 self._stale.clear()
                 try:
                     await self._reconcile()
+                    pause, retry = POLL_SECONDS, RETRY_SECONDS
                 except Exception as error:  # also of the certificate's source
                     if not (isinstance(error, ApiError) and error.status == 409):  # another replica was first
                         log.warning("caBundle not written", configuration=self._name, error=str(error))
-                    await asyncio.sleep(RETRY_SECONDS)
-                    continue
+                    pause, retry = retry, min(retry * 2, POLL_SECONDS)
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(POLL_SECONDS):
+                    async with asyncio.timeout(pause):
                         await self._stale.wait()
 
     def changed(self) -> None:

@@ -327,6 +327,27 @@ async def test_a_failing_ca_source_is_asked_again(fake: FakeApiServer, api: ApiS
         await until(lambda: bundles(fake, MUTATING) == ["Y2E="])
 
 
+async def test_what_keeps_failing_is_tried_and_told_less_and_less_often(
+    fake: FakeApiServer, api: ApiServer
+) -> None:
+    await fake.put(MUTATING, configuration("mutate"))
+    asked: list[float] = []
+
+    async def read() -> bytes:
+        asked.append(asyncio.get_running_loop().time())
+        if len(asked) < 9:
+            raise OSError("gone")
+        return b"ca"
+
+    kept = Registration(api, "mlchassis", read)
+    async with background(kept.run()):
+        await until(lambda: len(asked) == 8)
+        # 127 pauses, of which the lists at the start may cut the three longest short.
+        assert asked[-1] - asked[0] > 14 * registration.RETRY_SECONDS
+        kept.changed()
+        await until(lambda: bundles(fake, MUTATING) == ["Y2E="])
+
+
 # --- Events --------------------------------------------------------------------------------------------
 
 
