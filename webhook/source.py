@@ -125,7 +125,7 @@ class Directory:
 
 
 def read_directory(path: Path, attempts: int = 3) -> dict[str, str]:
-    """The content of each `*.yaml` in a directory, all of one moment.
+    """The content of each `*.yaml` in a directory, and `*.yml`, a misspelt key; all of one moment.
 
     In a ConfigMap volume the files are read through the target of `..data`, so that a swap in between
     can't mix two versions; a target that is removed under the reader is read anew. OSError if there is no
@@ -138,7 +138,7 @@ def read_directory(path: Path, attempts: int = 3) -> dict[str, str]:
             return {
                 file.name: file.read_text(encoding="utf-8", errors="replace")
                 for file in sorted(root.iterdir())
-                if file.suffix == ".yaml" and not file.name.startswith(".")
+                if file.suffix in (".yaml", ".yml") and not file.name.startswith(".")
             }
         except FileNotFoundError:
             if attempt == attempts - 1 or not data.is_symlink():

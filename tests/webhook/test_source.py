@@ -133,6 +133,12 @@ def test_only_yaml_files_are_read(tmp_path: Path) -> None:
     assert read_directory(tmp_path) == {"rules.yaml": "a: 1"}
 
 
+def test_another_suffix_is_a_misspelt_key_and_not_passed_over(tmp_path: Path) -> None:
+    write(tmp_path, {"rules.yml": "profile: strict"})
+    with pytest.raises(config.PolicyError, match=r"rules\.yml: unknown key; did you mean rules\.yaml\?"):
+        config.load(read_directory(tmp_path))
+
+
 def test_a_config_map_volume_is_read_through_its_data_link(tmp_path: Path) -> None:
     mount(tmp_path, "1", {"rules.yaml": "old", "webhook.yaml": "old"})
     mount(tmp_path, "2", {"rules.yaml": "new"})
