@@ -87,14 +87,8 @@ class JobSpec:
 
     @property
     def backoff_limit(self) -> int:
-        """Retries for the whole Job; without limit where they are counted for each index."""
-        default = 2**31 - 1 if self.spec.get("backoffLimitPerIndex") is not None else 6
-        return integer(self.spec, "backoffLimit", default=default)
-
-    @property
-    def retries(self) -> bool:
-        per_index = integer(self.spec, "backoffLimitPerIndex", default=self.backoff_limit)
-        return self.backoff_limit > 0 and per_index > 0
+        """Retries for the whole Job; the default is 6, and more where they are counted for each index."""
+        return integer(self.spec, "backoffLimit", default=6)
 
     @property
     def has_failure_policy(self) -> bool:

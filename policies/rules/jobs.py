@@ -22,7 +22,7 @@ def _own_jobs(subject: Subject) -> Iterator[JobSpec]:
 
 def check_real_failures(subject: Subject, facts: Facts) -> Iterator[Finding]:
     for job in _own_jobs(subject):
-        if job.restarts_in_place and job.retries and not job.has_failure_policy:
+        if job.restarts_in_place and job.backoff_limit and not job.has_failure_policy:
             yield Finding(
                 job.at("podFailurePolicy"),
                 f"A program that fails by its own fault is run again up to {job.backoff_limit} times, "
