@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -16,7 +16,7 @@ from webhook.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from webhook.offline import Document
-    from webhook.report import Line, Review
+    from webhook.report import Review, Tally
 
 OK: Final = 0
 DENIED: Final = 1
@@ -64,6 +64,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     _add_serve(commands.add_parser("serve", help="run the webhook"))
     _add_review(commands.add_parser("review", help="decide about manifests without a cluster"))
+    _add_scan(commands.add_parser("scan", help="decide about what already runs in a cluster"))
     _add_explain(commands.add_parser("explain", help="what a rule or policy does, why, and how to mend"))
     _add_policy(commands.add_parser("policy", help="check a policy, or print its JSON Schema"))
     _add_install(commands)
@@ -105,7 +106,7 @@ def _add_install(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     certs_cli.add_arguments(parser)
 
 
-# --- review --------------------------------------------------------------------------------------
+# --- review, scan --------------------------------------------------------------------------------
 
 
 def _add_review(parser: argparse.ArgumentParser) -> None:
@@ -123,12 +124,23 @@ def _add_review(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--policy", type=Path, metavar="DIR", help="directory of the policy (default: built-in)"
     )
-    parser.add_argument(
-        "--profile", choices=("observe", "standard", "strict"), help="instead of the policy's profile"
-    )
     parser.add_argument("--operation", choices=("CREATE", "UPDATE"), default="CREATE")
     parser.add_argument(
         "--old", action="append", default=[], metavar="PATH", help="the objects before an UPDATE"
+    )
+    parser.add_argument(
+        "--skip-non-kubernetes",
+        action="store_true",
+        help="pass over named files that hold no Kubernetes object",
+    )
+    _add_verdict(parser)
+    parser.set_defaults(run=_review)
+
+
+def _add_verdict(parser: argparse.ArgumentParser) -> None:
+    """The flags that `review` and `scan` share."""
+    parser.add_argument(
+        "--profile", choices=("observe", "standard", "strict"), help="instead of the policy's profile"
     )
     parser.add_argument(
         "-o",
@@ -137,13 +149,45 @@ def _add_review(parser: argparse.ArgumentParser) -> None:
         default="text",
         help="default: %(default)s",
     )
-    parser.add_argument(
-        "--skip-non-kubernetes",
-        action="store_true",
-        help="pass over named files that hold no Kubernetes object",
-    )
     parser.add_argument("--warnings-as-errors", action="store_true", help="exit with 1 on warnings too")
-    parser.set_defaults(run=_review)
+
+
+def _status(tally: Tally, args: argparse.Namespace) -> int:
+    return DENIED if tally.denied or (args.warnings_as_errors and tally.warned) else OK
+
+
+def _add_scan(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Decide about what already runs in a cluster as the webhook would if it were created now. Nothing in "
+        "the cluster is changed. Exit status: 0 all would be admitted, 1 something would be denied, 2 bad "
+        "input or the cluster can't be read."
+    )
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("-A", "--all-namespaces", action="store_true", help="scan all namespaces")
+    where.add_argument("-n", "--namespace", metavar="NS", help="default: the namespace of the context")
+    parser.add_argument(
+        "--kubeconfig", metavar="FILE", help="default: $KUBECONFIG, ~/.kube/config, or the pod's own account"
+    )
+    parser.add_argument("--context", metavar="NAME", help="default: the kubeconfig's current context")
+    parser.add_argument(
+        "--policy",
+        metavar="DIR|configmap:NS/NAME",
+        help="default: the policy installed in the cluster, or else the built-in one",
+    )
+    parser.add_argument(
+        "--report", action="store_true", help="write what is found as PolicyReports into the namespaces"
+    )
+    _add_verdict(parser)
+
+    def run(args: argparse.Namespace) -> int:
+        from webhook import scan
+
+        try:
+            return _status(scan.run(args), args)
+        except scan.ScanError as error:
+            raise UsageError(str(error)) from None
+
+    parser.set_defaults(run=run)
 
 
 def _review(args: argparse.Namespace) -> int:
@@ -162,13 +206,7 @@ def _review(args: argparse.Namespace) -> int:
     except BadInput as error:
         raise UsageError(str(error)) from None
     reviews = review_documents(documents, snapshot, args.operation, old)
-    if args.output in report.PROGRAM_FORMATS:
-        print(report.PROGRAM_FORMATS[args.output](reviews).rstrip("\n"))
-    else:
-        show(report.PEOPLE_FORMATS[args.output](reviews))
-    failed = any(not review.decision.allowed for review in reviews)
-    warned = args.warnings_as_errors and any(review.warnings or review.decision.crashes for review in reviews)
-    return DENIED if failed or warned else OK
+    return _status(report.show(reviews, args.output), args)
 
 
 def review_documents(
@@ -202,20 +240,6 @@ def read_policy(directory: Path | None, profile: str | None = None) -> Snapshot:
             raise UsageError(f"{directory}: {error.strerror}") from None
     snapshot = load(files)
     return snapshot if profile is None else snapshot.with_profile(profile)
-
-
-def show(lines: Iterable[Line]) -> None:
-    """Print lines; in colour on a terminal only."""
-    if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
-        for line, _ in lines:
-            print(line)
-        return
-    from rich.console import Console
-    from rich.text import Text
-
-    console = Console(highlight=False)
-    for line, style in lines:
-        console.print(Text(line, style=style), soft_wrap=True)
 
 
 # --- explain, policy -----------------------------------------------------------------------------

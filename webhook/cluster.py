@@ -9,6 +9,7 @@ which `ApiServer` fulfils.
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
@@ -29,6 +30,8 @@ Json = dict[str, Any]
 CONNECT_SECONDS = 5.0
 CALL_SECONDS = 10.0
 LIST_SECONDS = 60.0
+RETRY_SECONDS = 1.0
+"""The pause that the API server asks for where it puts a call off."""
 LIST_PAGE = 250
 """Objects a page. Nodes carry their image lists, some 20 KB each: a page stays near 5 MB."""
 WATCH_SECONDS = 240
@@ -42,14 +45,16 @@ JSON_MERGE = "application/merge-patch+json"
 class ApiError(Exception):
     """The API server answered with an error, or did not answer (`status` 0).
 
-    `reason` is the Status object's machine word (NotFound, Conflict, AlreadyExists, Expired …).
+    `reason` is the Status object's machine word (NotFound, Conflict, AlreadyExists, Expired …);
+    `resume`, where a list has expired, what continues it with whatever is there by now.
     """
 
-    def __init__(self, status: int, reason: str, message: str) -> None:
+    def __init__(self, status: int, reason: str, message: str, resume: str = "") -> None:
         super().__init__(f"{status} {reason}: {message}" if status else message)
         self.status = status
         self.reason = reason
         self.message = message
+        self.resume = resume
 
 
 class NoApiServer(Exception):
@@ -65,16 +70,27 @@ def own_namespace(default: str = "mlchassis-system") -> str:
 
 
 class ApiServer:
-    """One connection pool to one API server."""
+    """One connection pool to one API server.
 
-    def __init__(self, client: ApiClient) -> None:
+    `context` is what the kubeconfig calls it, empty inside a pod; `namespace` the one that is meant
+    where none is named. A call that is put off (429) is made again up to `retries` times.
+    """
+
+    def __init__(
+        self, client: ApiClient, context: str = "", namespace: str = "default", retries: int = 0
+    ) -> None:
         self._client: Any = client  # the generated client has no annotations
+        self.context, self.namespace = context, namespace
+        self._retries = retries
         self._told, self._heard = time.time(), time.monotonic()
 
     @classmethod
     @asynccontextmanager
-    async def connect(cls, kubeconfig: Path | None = None) -> AsyncIterator[ApiServer]:
-        """Connect with a kubeconfig, or as the pod's service account; NoApiServer if there is neither.
+    async def connect(
+        cls, kubeconfig: Path | str | None = None, context: str | None = None, retries: int = 0
+    ) -> AsyncIterator[ApiServer]:
+        """Connect with a kubeconfig (or several, with colons between them) and one of its contexts, or as
+        the pod's service account; NoApiServer if there is neither.
 
         No request is made: an API server that is down is met by the first call.
         """
@@ -83,18 +99,20 @@ class ApiServer:
         from kubernetes.aio import config
         from kubernetes.aio.client import ApiClient, Configuration
 
-        configuration = Configuration()
+        configuration, named, namespace = Configuration(), "", own_namespace("default")
         try:
             if kubeconfig:
-                await config.load_kube_config(  # type: ignore[no-untyped-call]
-                    str(kubeconfig), client_configuration=configuration
+                loader = await config.load_kube_config(  # type: ignore[no-untyped-call]
+                    str(kubeconfig), context=context, client_configuration=configuration
                 )
+                chosen = loader.current_context
+                named, namespace = chosen["name"], chosen["context"].get("namespace") or "default"
             else:
                 config.load_incluster_config(  # type: ignore[no-untyped-call]
                     client_configuration=configuration
                 )
-        except config.ConfigException as error:
-            raise NoApiServer(str(error)) from error
+        except Exception as error:  # the loader checks little of what it reads
+            raise NoApiServer(str(error) or type(error).__name__) from error
         # Python 3.13 refuses CAs without a key identifier, which many clusters still have.
         configuration.disable_strict_ssl_verification = True
         # A watch holds its connection: nine reflectors and the calls beside them must not wait in line.
@@ -102,7 +120,7 @@ class ApiServer:
         client = ApiClient(configuration)
         client.user_agent = "mlchassis"
         try:
-            yield cls(client)
+            yield cls(client, named, namespace, retries)
         finally:
             await client.close()  # type: ignore[no-untyped-call]
 
@@ -141,23 +159,41 @@ class ApiServer:
     ) -> Json:
         """One request; its answer as JSON. ApiError for any status of 400 and above, or no answer."""
         limits = aiohttp.ClientTimeout(total=timeout, sock_connect=CONNECT_SECONDS)
+        put_off = 0
         try:
-            response = await self._send(method, path, query, body, content_type, limits, headers)
-            async with response:
-                answer: Json = _json(await response.read())
+            while True:
+                response = await self._send(method, path, query, body, content_type, limits, headers)
+                async with response:
+                    answer: Json = _json(await response.read())
                 self._hear(response.headers.get("Date"))
+                if response.status == 429 and put_off < self._retries:
+                    put_off += 1
+                    await asyncio.sleep(RETRY_SECONDS)
+                    continue
                 if response.status >= 400:
                     raise _error(response.status, answer)
                 return answer
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise ApiError(0, "Unreachable", f"{method} {path}: {error or type(error).__name__}") from error
 
-    async def pages(self, path: str, query: Mapping[str, str]) -> AsyncIterator[tuple[list[Json], str]]:
-        """A consistent list in pages of at most LIST_PAGE objects, each with the list's resourceVersion."""
+    async def pages(
+        self, path: str, query: Mapping[str, str], *, consistent: bool = True
+    ) -> AsyncIterator[tuple[list[Json], str]]:
+        """A list in pages of at most LIST_PAGE objects, each with the list's resourceVersion.
+
+        A list that takes longer than the API server keeps its picture (minutes) is ApiError 410; where it
+        need not be of one moment, it goes on with the objects as they are by then.
+        """
         token = ""
         while True:
             page = {**query, "limit": str(LIST_PAGE)} | ({"continue": token} if token else {})
-            answer = await self.call("GET", path, query=page, timeout=LIST_SECONDS)
+            try:
+                answer = await self.call("GET", path, query=page, timeout=LIST_SECONDS)
+            except ApiError as error:
+                if consistent or not error.resume:
+                    raise
+                token = error.resume
+                continue
             metadata = answer.get("metadata") or {}
             yield answer.get("items") or [], metadata.get("resourceVersion", "")
             token = metadata.get("continue", "")
@@ -290,6 +326,12 @@ def namespaced(resource: str, namespace: str, name: str = "") -> str:
     return f"{path}/{quote(name, safe='')}" if name else path
 
 
+def within(path: str, namespace: str) -> str:
+    """The path of a collection, such as `/apis/apps/v1/deployments`, narrowed to one namespace."""
+    root, _, resource = path.rpartition("/")
+    return f"{root}/namespaces/{quote(namespace, safe='')}/{resource}"
+
+
 def webhook_configurations(resource: str, name: str = "") -> str:
     """The path of the mutating or validating webhook configurations, or of one of them."""
     path = f"/apis/admissionregistration.k8s.io/v1/{resource}"
@@ -315,4 +357,6 @@ def _json(raw: bytes) -> Json:
 
 
 def _error(status: int, answer: Json) -> ApiError:
-    return ApiError(status, str(answer.get("reason") or ""), str(answer.get("message") or ""))
+    metadata = answer.get("metadata")
+    resume = metadata.get("continue") if status == 410 and isinstance(metadata, dict) else ""
+    return ApiError(status, str(answer.get("reason") or ""), str(answer.get("message") or ""), resume or "")

@@ -37,11 +37,22 @@ class BadInput(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One Kubernetes object with the file and the number of the YAML document it stands in."""
+    """One Kubernetes object with the file and the number of the YAML document it stands in.
+
+    An object that runs in a cluster has the cluster as its source, and no number.
+    """
 
     source: str
-    index: int
+    index: int | None
     obj: Json
+
+    @property
+    def runs(self) -> bool:
+        return self.index is None
+
+    @property
+    def place(self) -> str:
+        return self.source if self.index is None else f"{self.source}#{self.index + 1}"
 
     @property
     def namespace(self) -> str:

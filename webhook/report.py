@@ -1,13 +1,19 @@
-"""What `chassis review` prints: decisions as text, diff, JSON, YAML, JUnit XML or SARIF."""
+"""What `chassis review` and `chassis scan` print: decisions as text, diff, JSON, YAML, JUnit XML or SARIF.
+
+Law: reviews are taken one by one and let go, so that a cluster need not fit in memory.
+"""
 
 from __future__ import annotations
 
 import difflib
+import os
+import sys
 import textwrap
 import xml.etree.ElementTree as ET  # writes XML, never parses any
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Final
+from urllib.parse import quote
 
 import orjson
 import yaml
@@ -17,7 +23,7 @@ from policies.base import Json, Mode
 from policies.objects import text
 from webhook import answer
 from webhook.documents import NUMBERS
-from webhook.engine import Decision, Verdict
+from webhook.engine import Change, Decision, Verdict
 from webhook.offline import Document
 from webhook.patch import diff
 
@@ -56,13 +62,33 @@ class Review:
         """Ids of the policies that changed the object or its pods, in order, each once."""
         return list(dict.fromkeys(c.policy for c in self.decision.changes if c.mode is Mode.ENFORCE))
 
+    @property
+    def changes(self) -> list[Change]:
+        """What the policies change or would change; of a running object what it has to do without.
+
+        What is enforced in the pods of a running workload they get when they are made: that is no news.
+        """
+        if not self.document.runs:
+            return list(self.decision.changes)
+        return [
+            change if change.mode is not Mode.ENFORCE else replace(change, mode=Mode.WARN)
+            for change in self.decision.changes
+            if change.mode is not Mode.ENFORCE or not change.template
+        ]
+
 
 # --- for people ----------------------------------------------------------------------------------
 
 
-def text_lines(reviews: Sequence[Review]) -> Iterator[Line]:
+def text_lines(reviews: Iterable[Review]) -> Iterator[Line]:
     """A block per object that there is something to say of, then a line that counts."""
+    objects = changed = warnings = denied = running = 0
     for review in reviews:
+        objects += 1
+        running += review.document.runs
+        changed += bool(review.mutations)
+        warnings += len(review.warnings)
+        denied += not review.decision.allowed
         block = [*_changes(review), *_findings(review)]
         if block:
             style = "green" if review.decision.allowed else "red"
@@ -70,12 +96,17 @@ def text_lines(reviews: Sequence[Review]) -> Iterator[Line]:
             yield f"{verdict} {review.title} ({review.document.source})", f"bold {style}"
             yield from block
             yield "", ""
-    denied = sum(not review.decision.allowed for review in reviews)
-    yield _count(reviews, denied), "bold red" if denied else "bold green"
+    counts = (
+        _plural(objects, "object"),
+        *([] if running else [f"{changed} changed"]),
+        _plural(warnings, "warning"),
+        f"{denied} denied",
+    )
+    yield ", ".join(counts), "bold red" if denied else "bold green"
 
 
 def _changes(review: Review) -> Iterator[Line]:
-    for change in review.decision.changes:
+    for change in review.changes:
         if change.mode in (Mode.ENFORCE, Mode.WARN):
             yield from _wrapped("+ ", answer.describe(change), "cyan")
 
@@ -110,28 +141,16 @@ def _wrapped(mark: str, sentence: str, style: str, indent: int = 2) -> Iterator[
         yield line, style
 
 
-def _count(reviews: Sequence[Review], denied: int) -> str:
-    warnings = sum(len(review.warnings) for review in reviews)
-    changed = sum(bool(review.mutations) for review in reviews)
-    parts = (
-        _plural(len(reviews), "object"),
-        f"{changed} changed",
-        _plural(warnings, "warning"),
-        f"{denied} denied",
-    )
-    return ", ".join(parts)
-
-
 def _plural(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-def diff_lines(reviews: Sequence[Review]) -> Iterator[Line]:
+def diff_lines(reviews: Iterable[Review]) -> Iterator[Line]:
     """A unified diff per changed object, its findings as comments above it."""
     for review in reviews:
         findings = list(_findings(review))
         before, after = (dump(obj).splitlines() for obj in (review.document.obj, review.final))
-        name = f"{review.document.source}#{review.document.index + 1} {review.title}"
+        name = f"{review.document.place} {review.title}"
         changes = list(difflib.unified_diff(before, after, name, f"{name} (reviewed)", lineterm=""))
         if findings:
             yield f"# {review.title}", "bold"
@@ -146,9 +165,14 @@ _DIFF_STYLES: Final = {"+": "green", "-": "red", "@": "cyan"}
 # --- for programs -------------------------------------------------------------------------------
 
 
-def as_json(reviews: Sequence[Review]) -> str:
+def as_json(reviews: Iterable[Review]) -> Iterator[str]:
     """One array, one element per object, findings in every mode included."""
-    return orjson.dumps([record(review) for review in reviews], option=orjson.OPT_INDENT_2).decode()
+    before = "[\n"
+    for review in reviews:
+        rendered = orjson.dumps(record(review), option=orjson.OPT_INDENT_2).decode()
+        yield before + textwrap.indent(rendered, "  ")
+        before = ",\n"
+    yield "[]\n" if before == "[\n" else "\n]\n"
 
 
 def record(review: Review) -> Json:
@@ -180,9 +204,10 @@ def record(review: Review) -> Json:
     }
 
 
-def as_yaml(reviews: Sequence[Review]) -> str:
+def as_yaml(reviews: Iterable[Review]) -> Iterator[str]:
     """The objects as they would be stored, those that are denied commented out."""
-    return "---\n".join(_commented(review) for review in reviews)
+    for number, review in enumerate(reviews):
+        yield f"---\n{_commented(review)}" if number else _commented(review)
 
 
 def _commented(review: Review) -> str:
@@ -209,10 +234,9 @@ def dump(obj: Json) -> str:
     return rendered
 
 
-def as_junit(reviews: Sequence[Review]) -> str:
+def as_junit(reviews: Iterable[Review]) -> Iterator[str]:
     """A test case per object: a refusal is a failure, warnings go to its output."""
-    suite = ET.Element("testsuite", name="chassis review", tests=str(len(reviews)))
-    suite.set("failures", str(sum(not review.decision.allowed for review in reviews)))
+    suite = ET.Element("testsuite", name="chassis", tests="0", failures="0")
     for review in reviews:
         case = ET.SubElement(
             suite, "testcase", classname=_printable(review.document.source), name=_printable(review.title)
@@ -225,7 +249,9 @@ def as_junit(reviews: Sequence[Review]) -> str:
         if review.warnings:
             output = ET.SubElement(case, "system-out")
             output.text = _printable("\n".join(answer.sentence(verdict) for verdict in review.warnings))
-    return ET.tostring(suite, encoding="unicode", xml_declaration=True)
+    suite.set("tests", str(len(suite)))
+    suite.set("failures", str(len(suite.findall("testcase/failure"))))
+    yield ET.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 
 
 def _printable(value: str) -> str:
@@ -244,7 +270,7 @@ _LEVELS: Final[Mapping[Mode, str]] = {
 }
 
 
-def as_sarif(reviews: Sequence[Review]) -> str:
+def as_sarif(reviews: Iterable[Review]) -> Iterator[str]:
     """SARIF 2.1.0, as code hosts take it. Source: docs.oasis-open.org/sarif/sarif/v2.1.0"""
     results = [_result(review, verdict) for review in reviews for verdict in review.decision.verdicts]
     used = {result["ruleId"] for result in results}
@@ -266,13 +292,13 @@ def as_sarif(reviews: Sequence[Review]) -> str:
         "version": "2.1.0",
         "runs": [{"tool": {"driver": driver}, "results": results}],
     }
-    return orjson.dumps(log, option=orjson.OPT_INDENT_2).decode()
+    yield orjson.dumps(log, option=orjson.OPT_INDENT_2).decode() + "\n"
 
 
 def _result(review: Review, verdict: Verdict) -> Json:
-    finding = verdict.finding
+    finding, source = verdict.finding, review.document.source
     place = {
-        "physicalLocation": {"artifactLocation": {"uri": review.document.source}},
+        "physicalLocation": {"artifactLocation": {"uri": quote(source) if review.document.runs else source}},
         "logicalLocations": [{"fullyQualifiedName": f"{review.title}: {finding.path}"}],
     }
     result: Json = {
@@ -286,13 +312,55 @@ def _result(review: Review, verdict: Verdict) -> Json:
     return result
 
 
-PROGRAM_FORMATS: Final[Mapping[str, Callable[[Sequence[Review]], str]]] = {
+_FOR_PROGRAMS: Final[Mapping[str, Callable[[Iterable[Review]], Iterable[str]]]] = {
     "json": as_json,
     "yaml": as_yaml,
     "junit": as_junit,
     "sarif": as_sarif,
 }
-PEOPLE_FORMATS: Final[Mapping[str, Callable[[Sequence[Review]], Iterable[Line]]]] = {
+_FOR_PEOPLE: Final[Mapping[str, Callable[[Iterable[Review]], Iterable[Line]]]] = {
     "text": text_lines,
     "diff": diff_lines,
 }
+
+
+# --- printing ------------------------------------------------------------------------------------
+
+
+def show(reviews: Iterable[Review], output: str) -> Tally:
+    """Print reviews, as they come, in one of the formats of `--output`; what there was among them."""
+    tally = Tally()
+    if output in _FOR_PROGRAMS:
+        for piece in _FOR_PROGRAMS[output](tally.seeing(reviews)):
+            sys.stdout.write(piece)
+    else:
+        _show_lines(_FOR_PEOPLE[output](tally.seeing(reviews)))
+    return tally
+
+
+@dataclass
+class Tally:
+    """Whether anything was denied, or warned of."""
+
+    denied: bool = False
+    warned: bool = False
+
+    def seeing(self, reviews: Iterable[Review]) -> Iterator[Review]:
+        for review in reviews:
+            self.denied |= not review.decision.allowed
+            self.warned |= bool(review.warnings or review.decision.crashes)
+            yield review
+
+
+def _show_lines(lines: Iterable[Line]) -> None:
+    """Print lines; in colour on a terminal only."""
+    if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
+        for line, _ in lines:
+            print(line)
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    for line, style in lines:
+        console.print(Text(line, style=style), soft_wrap=True)
