@@ -121,10 +121,10 @@ def parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
     flag("--pvc-dir", Path, Options.claims_dir, "where claims named by pvc:// URIs are mounted")
     flag("--server", str, "v2", "what the model server speaks", choices=SERVERS)
     flag("--server-url", str, "", "the model server (default: http://127.0.0.1:<component port>)")
-    flag("--component-port", int, 8080, "port of the model server, when --server-url is not given")
+    flag("--component-port", _port, 8080, "port of the model server, when --server-url is not given")
     flag("--server-model-dir", Path, None, "the model directory as the server sees it (tfserving)")
-    flag("--host", str, Options.host, "address of our own HTTP port")
-    flag("--port", int, Options.port, "our own HTTP port: /healthz, /readyz, /v1/models, /metrics")
+    flag("--host", str, Options.host, "address of our own HTTP port (default: all)")
+    flag("--port", _port, Options.port, "our own HTTP port: /healthz, /readyz, /v1/models, /metrics")
     flag("--ready-when", str, "all", "what /readyz waits for", choices=("first", "all", "any"))
     flag("--num-workers", _count, Options.downloads, "models downloaded at a time", alias="--workers")
     flag("--load-workers", _count, Options.loads, "load and unload calls at a time")
@@ -188,6 +188,13 @@ def _one_of(choices: Sequence[str]) -> Callable[[str], str]:
         return text
 
     return chosen
+
+
+def _port(text: str) -> int:
+    number = int(text)
+    if not 0 <= number <= 65535:
+        raise argparse.ArgumentTypeError("must be a port, 0 to 65535")
+    return number
 
 
 def _count(text: str) -> int:

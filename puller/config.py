@@ -91,5 +91,6 @@ def _read_files(directory: Path) -> dict[str, str]:
             found = path.stat()
             if stat.S_ISREG(found.st_mode):
                 text = path.read_bytes() if found.st_size <= MAX_BYTES else b""
-                files[path.name] = text.decode(errors="surrogateescape")
+                name = os.fsencode(path.name).decode(errors="replace")  # it is told in the status
+                files[name] = text.decode(errors="surrogateescape")
     return files

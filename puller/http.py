@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import orjson
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -42,8 +44,12 @@ def application(reconciler: Reconciler) -> web.Application:
 
 
 async def listen(reconciler: Reconciler, host: str, port: int) -> web.AppRunner:
-    """A running server; port 0 picks a free one, `runner.addresses` names it. Raises OSError."""
+    """A running server, on all addresses (IPv4 and IPv6) where `host` is empty; port 0 picks a free one,
+    `runner.addresses` names it. Raises OSError."""
+    every = not host and socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if every or ":" in host else socket.AF_INET
+    listening = socket.create_server((host, port), family=family, dualstack_ipv6=every)
     runner = web.AppRunner(application(reconciler), access_log=None, shutdown_timeout=1.0)
     await runner.setup()
-    await web.TCPSite(runner, host, port).start()
+    await web.SockSite(runner, listening).start()
     return runner

@@ -19,7 +19,7 @@ class Options:
     server: str = "v2"
     server_url: str = "http://127.0.0.1:8080"
     server_model_dir: Path | None = None
-    host: str = "0.0.0.0"  # noqa: S104  (kubelet and Prometheus come from outside the pod)
+    host: str = ""
     port: int = 9081
     ready_when: str = "all"
     downloads: int = 4

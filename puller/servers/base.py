@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import enum
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import aiohttp
+import orjson
+
+_MAX_BODY = 65536
 
 
 class Health(enum.Enum):
@@ -80,13 +83,13 @@ class HttpServer:
     async def call(self, method: str, path: str, timeout: float) -> tuple[int, bytes]:  # noqa: ASYNC109
         """(status, the first 64 KiB of the body). Raises ServerError when no answer comes in `timeout` s."""
         if self._session is None:
-            self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=64))
+            self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
         limit = aiohttp.ClientTimeout(total=timeout)
         body: dict[str, str] | None = {} if method == "POST" else None
         url = self.url + path
         try:
             async with self._session.request(method, url, json=body, timeout=limit) as response:
-                return response.status, await response.content.read(65536)
+                return response.status, await _read(response.content)
         except TimeoutError:
             raise ServerError("ServerTimeout", f"{method} {url}: no answer in {timeout:g} s.") from None
         except aiohttp.ClientConnectorError as error:
@@ -99,13 +102,30 @@ class HttpServer:
         try:
             await self.call("GET", path, self.timeouts.probe)
         except ServerError as error:
-            return Health.HUNG if error.reason == "ServerTimeout" else Health.DOWN
+            return Health.DOWN if error.reason == "ServerUnavailable" else Health.HUNG
         return Health.UP
 
     async def close(self) -> None:
         if self._session is not None:
             await self._session.close()
             self._session = None
+
+
+async def _read(content: aiohttp.StreamReader) -> bytes:
+    """The first 64 KiB, in however many pieces they come."""
+    try:
+        return await content.readexactly(_MAX_BODY)
+    except asyncio.IncompleteReadError as error:
+        return error.partial
+
+
+def json_object(body: bytes) -> dict[str, Any]:
+    """The JSON object that a server answers; empty for what is none."""
+    try:
+        value = orjson.loads(body)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 class Pauses:

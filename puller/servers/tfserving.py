@@ -6,11 +6,10 @@ Start it with `--model_config_file=<model-dir>/models.config --model_config_file
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
 from urllib.parse import quote
 
-from puller.servers.base import Health, HttpServer, Pauses, ServerError, Timeouts
+from puller.servers.base import Health, HttpServer, Pauses, ServerError, Timeouts, json_object
 from puller.store import write_atomically
 
 CONFIG_NAME = "models.config"
@@ -91,7 +90,7 @@ class TfServing(HttpServer):
         if status != 200:
             return frozenset()
         try:
-            states = json.loads(body)["model_version_status"]
+            states = json_object(body)["model_version_status"]
             return frozenset(int(state["version"]) for state in states if state["state"] == "AVAILABLE")
         except (ValueError, KeyError, TypeError):
             return frozenset()

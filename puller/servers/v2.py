@@ -5,10 +5,9 @@ Source: the V2 model repository extension, and what MLServer 1.7, KServe 0.15 an
 
 from __future__ import annotations
 
-import json
 from urllib.parse import quote
 
-from puller.servers.base import Health, HttpServer, Pauses, ServerError
+from puller.servers.base import Health, HttpServer, Pauses, ServerError, json_object
 
 
 class V2Server(HttpServer):
@@ -22,7 +21,7 @@ class V2Server(HttpServer):
     async def ready(self, name: str) -> bool:
         status, body = await self.call("GET", f"/v2/models/{quote(name)}/ready", self.timeouts.probe)
         # KServe's servers may answer 200 with {"ready": false}.
-        return status == 200 and _json(body).get("ready") is not False
+        return status == 200 and json_object(body).get("ready") is not False
 
     async def load(self, name: str, *, was_ready: bool) -> None:
         status, body = await self.call(
@@ -54,7 +53,7 @@ class V2Server(HttpServer):
         """Nothing to do: this server is told model by model."""
 
     def _explain(self, status: int, body: bytes) -> str:
-        said = _json(body)
+        said = json_object(body)
         text = str(said.get("error") or said.get("detail") or body[:300].decode(errors="replace")).strip()
         hint = next((hint for sign, hint in self.hints if sign in text.lower()), "")
         return f"the server answers {status}: {text[:300] or 'nothing more'}{hint}"
@@ -67,11 +66,3 @@ class TritonServer(V2Server):
         ("polling is enabled", " (start Triton with --model-control-mode=explicit)"),
         ("explicit model load / unload is not allowed", " (start Triton with --model-control-mode=explicit)"),
     )
-
-
-def _json(body: bytes) -> dict[str, object]:
-    try:
-        value = json.loads(body)
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}

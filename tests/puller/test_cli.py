@@ -15,11 +15,13 @@ from typing import Any
 import aiohttp
 import pytest
 
+from puller import http
 from puller.cli import main, options_of, parser, server_of
 from puller.options import Options
 from puller.servers.none import NoServer
 from puller.servers.tfserving import TfServing
 from puller.servers.v2 import TritonServer, V2Server
+from tests.puller.conftest import World
 from tests.puller.fakes import ConfigVolume, FaultStore
 
 
@@ -90,6 +92,8 @@ def test_timeouts_and_limits() -> None:
         ("--resync", "0"),
         ("--max-disk", "-1"),
         ("--max-disk", "x"),
+        ("--port", "70000"),
+        ("--component-port", "-1"),
         ("--no",),
     ],
 )
@@ -212,6 +216,19 @@ async def test_a_stop_in_the_middle_of_a_download(
     store.gate.set()
     assert list((tmp_path / "models" / ".puller" / "new").iterdir()) == []
     assert not (tmp_path / "models" / "n").exists()
+
+
+async def test_without_a_host_every_address_answers(world: World) -> None:
+    """In a cluster with IPv6 alone, the kubelet comes from an IPv6 address."""
+    world.config.write({})
+    runner = await http.listen(world.start(), "", 0)
+    port = runner.addresses[0][1]
+    hosts = ["127.0.0.1", "[::1]"] if socket.has_dualstack_ipv6() else ["127.0.0.1"]
+    async with aiohttp.ClientSession() as session:
+        for host in hosts:
+            async with session.get(f"http://{host}:{port}/healthz") as answer:
+                assert answer.status == 200
+    await runner.cleanup()
 
 
 def test_a_port_that_is_taken_is_said_and_is_status_1(tmp_path: Path) -> None:

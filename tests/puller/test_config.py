@@ -8,10 +8,12 @@ import os
 import threading
 from pathlib import Path
 
+import orjson
 import pytest
 
 from puller import config
 from puller.config import ConfigUnreadableError, changes, read
+from puller.spec import parse
 from tests.puller.fakes import ConfigVolume
 
 
@@ -38,7 +40,10 @@ def test_pipes_odd_bytes_and_giants_do_no_harm(tmp_path: Path, monkeypatch: pyte
     os.mkfifo(tmp_path / "pipe.json")
     (tmp_path / "bytes.json").write_bytes(b"\xff{}")
     (tmp_path / "giant.json").write_bytes(b" " * 101)
-    assert read(tmp_path) == {"bytes.json": "\udcff{}", "giant.json": ""}
+    Path(os.fsdecode(bytes(tmp_path) + b"/\xff.json")).write_text("{}")
+    found = read(tmp_path)
+    assert found == {"bytes.json": "\udcff{}", "giant.json": "", "\ufffd.json": "{}"}
+    assert orjson.dumps([str(error) for error in parse(found).errors])
 
 
 def test_a_read_is_of_one_moment_while_the_volume_is_swapped(tmp_path: Path) -> None:

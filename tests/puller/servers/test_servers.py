@@ -37,6 +37,8 @@ class Scripted:
             answer = answer.pop(0) if len(answer) > 1 else answer[0]
         if callable(answer):
             answer = await answer(request)
+        if isinstance(answer, web.StreamResponse):
+            return answer
         status, body = answer if isinstance(answer, tuple) else (answer, {})
         return web.json_response(body, status=status)
 
@@ -137,12 +139,44 @@ async def test_a_load_that_hangs_is_given_up(server: Scripted, v2: V2Server) -> 
     assert caught.value.reason == "ServerTimeout"
 
 
-async def test_a_server_that_dies_during_a_load(server: Scripted, v2: V2Server) -> None:
-    async def die(request: web.Request) -> int:
-        assert request.transport is not None
-        request.transport.abort()
-        return 200
+async def die(request: web.Request) -> int:
+    assert request.transport is not None
+    request.transport.abort()
+    return 200
 
+
+async def test_a_connection_that_breaks_does_not_mean_that_nothing_is_loaded(
+    server: Scripted, v2: V2Server
+) -> None:
+    server.answers["GET /v2/health/live"] = die
+    assert await v2.health() is Health.HUNG
+
+
+async def test_an_answer_may_come_in_pieces(server: Scripted, v2: V2Server) -> None:
+    async def in_pieces(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        await response.prepare(request)
+        for piece in (b'{"name": "m",', b' "ready": false}'):
+            await response.write(piece)
+            await asyncio.sleep(0.02)
+        return response
+
+    server.answers[READY] = in_pieces
+    assert not await v2.ready("m")
+
+
+@pytest.mark.parametrize("body", [b'{"error": "\\ud800"}', b'{"error":' + b"[" * 30_000, b"\xff"])
+async def test_whatever_a_server_says_can_be_reported(server: Scripted, v2: V2Server, body: bytes) -> None:
+    async def failing(_: web.Request) -> web.StreamResponse:
+        return web.Response(status=500, body=body)
+
+    server.answers |= {LOAD: failing, READY: 404}
+    with pytest.raises(ServerError, match="the server answers 500: ") as caught:
+        await v2.load("m", was_ready=False)
+    assert str(caught.value).encode()
+
+
+async def test_a_server_that_dies_during_a_load(server: Scripted, v2: V2Server) -> None:
     server.answers[LOAD] = die
     with pytest.raises(ServerError) as caught:
         await v2.load("m", was_ready=False)
