@@ -1,9 +1,9 @@
 """`make demo`: the examples go through the real HTTPS webhook, as an API server would send them.
 
-It starts `chassis serve` with a certificate of its own making on 127.0.0.1, the examples standing for
-what is known of a cluster, posts an AdmissionReview
-per object to /mutate and /validate (and, for a Deployment or StatefulSet, one for the pod that its
-controller would create), and shows diffs, warnings and refusals. No cluster is needed or touched.
+It starts `chassis serve` with a certificate of its own making on 127.0.0.1, the examples standing for what
+is known of a cluster, posts an AdmissionReview per object to /mutate and /validate (and, for a workload, one
+for the pod that its controller would create), and shows diffs, warnings and refusals. No cluster is needed
+or touched.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ import base64
 import contextlib
 import difflib
 import json
+import re
 import ssl
 import subprocess
 import sys
 import tempfile
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http.client import HTTPSConnection
 from pathlib import Path
@@ -78,17 +79,9 @@ def serving() -> Iterator[Webhook]:
         certificate, key = Path(directory, "tls.crt"), Path(directory, "tls.key")
         certificate.write_bytes(bundle.certificate)
         key.write_bytes(bundle.key)
-        command = [sys.executable, "-m", "webhook.cli", "serve", "--host", "127.0.0.1", "--port", "0"]
-        command += [
-            "--facts",
-            str(EXAMPLES),
-            "--tls-cert",
-            str(certificate),
-            "--tls-key",
-            str(key),
-            "--log-format",
-            "json",
-        ]
+        command = [sys.executable, "-m", "webhook.cli", "serve", "--host=127.0.0.1", "--port=0"]
+        command += [f"--facts={EXAMPLES}", f"--tls-cert={certificate}", f"--tls-key={key}"]
+        command += ["--log-format=json", "--drain-grace=0"]
         with subprocess.Popen(  # noqa: S603  # our own module, fixed arguments
             command, stderr=subprocess.PIPE, text=True
         ) as process:
@@ -111,24 +104,46 @@ def _port(process: subprocess.Popen[str]) -> int:
     raise SystemExit(f"the webhook did not start:\n{''.join(said)}")
 
 
+@dataclass
+class Outcome:
+    """What became of the objects of one example."""
+
+    changed: bool = False
+    warned: list[str] = field(default_factory=list)
+    """Ids of the rules that warned."""
+    refused: list[str] = field(default_factory=list)
+    """Ids of the rules that refused."""
+
+    def __str__(self) -> str:
+        said = ["changed"] if self.changed else []
+        for verb, rules in (("warned", self.warned), ("refused", self.refused)):
+            if rules:
+                said.append(f"{verb}: {', '.join(dict.fromkeys(rules))}")
+        return ", ".join(said) or "let in as it is"
+
+    @property
+    def style(self) -> str:
+        return "red" if self.refused else "yellow" if self.warned else "green"
+
+
 def main() -> int:
-    """Show every example, or those whose file names are given as arguments."""
+    """Show every example, or those whose file names contain one of the arguments."""
     console = Console(highlight=False, soft_wrap=True)
     wanted = sys.argv[1:]
     files = [f for f in sorted(EXAMPLES.glob("*.yaml")) if not wanted or any(w in f.name for w in wanted)]
-    counts = dict.fromkeys(("objects", "changed", "warned", "refused"), 0)
+    if not files:
+        print(f"No example's name contains {' or '.join(wanted)}.", file=sys.stderr)
+        return 2
+    outcomes: dict[str, Outcome] = {}
     with serving() as webhook:
         for file in files:
             console.rule(f"[bold]{file.name}", align="left")
             _introduce(console, file)
+            outcome = outcomes[file.name] = Outcome()
             for document in read([str(file)]):
-                _show(console, webhook, document, counts)
-    console.rule(align="left")
-    console.print(
-        "{objects} objects: {changed} changed, {warned} with warnings, {refused} refused".format(**counts),
-        style="bold",
-    )
-    console.print("The same decisions without a server: chassis review examples/", style="dim")
+                _show(console, webhook, document, outcome)
+            console.print()
+    _summarise(console, outcomes)
     return 0
 
 
@@ -137,10 +152,21 @@ def _introduce(console: Console, file: Path) -> None:
         if not line.startswith("#"):
             break
         console.print(Text(line.lstrip("# "), style="italic"))
+    console.print()
 
 
-def _show(console: Console, webhook: Webhook, document: Document, counts: dict[str, int]) -> None:
-    counts["objects"] += 1
+def _summarise(console: Console, outcomes: dict[str, Outcome]) -> None:
+    """A line an example: what a person sees last, and looks back from."""
+    console.rule("[bold]In short", align="left")
+    width = max(map(len, outcomes), default=0) + 2
+    for name, outcome in outcomes.items():
+        console.print(Text(f"{name:{width}}").append(str(outcome), style=outcome.style))
+    console.print()
+    console.print("One of them alone:                   make demo ARGS=torchserve", style="dim")
+    console.print("The same decisions without a server: chassis review examples/", style="dim")
+
+
+def _show(console: Console, webhook: Webhook, document: Document, outcome: Outcome) -> None:
     title = f"{document.obj['kind']} {document.name}"
     obj = document.obj
     warnings: list[str] = []
@@ -149,18 +175,18 @@ def _show(console: Console, webhook: Webhook, document: Document, counts: dict[s
     response = webhook.review("/validate", document, obj)
     warnings += response.get("warnings", [])
     if not response["allowed"]:
-        counts["refused"] += 1
+        message = response["status"]["message"]
+        outcome.refused += re.findall(r"^\d+\. ([a-z-]+)$", message, re.MULTILINE)
         console.print(f"✗ {title}: refused", style="bold red")
-        console.print(Text(response["status"]["message"], style="red"))
+        console.print(Text(message, style="red"))
         return
     console.print(f"✓ {title}: admitted", style="bold green")
-    changed = _diff(console, document.obj, obj, title)
+    outcome.changed |= _diff(console, document.obj, obj, title)
     for template in pod_templates(document.obj, TABLE):
         if template.workload is not None and template.workload.projected:
             made, _ = _mutated(webhook, document, template.pod)
-            changed |= _diff(console, template.pod, made, f"a pod of {template.path}")
-    counts["changed"] += changed
-    counts["warned"] += bool(warnings)
+            outcome.changed |= _diff(console, template.pod, made, f"a pod of {template.path}")
+    outcome.warned += [found[1] for warning in warnings if (found := re.match(r"([a-z-]+): ", warning))]
     for warning in warnings:
         console.print(Text(f"Warning: {warning}", style="yellow"))
 
