@@ -61,15 +61,14 @@ def test_a_read_is_of_one_moment_while_the_volume_is_swapped(tmp_path: Path) -> 
     writer = threading.Thread(target=swap)
     writer.start()
     try:
-        seen = set()
-        for _ in range(300):
+        seen: list[str] = []
+        while len(seen) < 300 or len(set(seen)) <= 3:  # the writer may be slow to get its turn
             try:
                 files = read(volume.path)
             except ConfigUnreadableError:
                 continue  # swapped ten times while it was read ten times
             assert files["a.json"] == files["b.json"]
-            seen.add(files["a.json"])
-        assert len(seen) > 3
+            seen.append(files["a.json"])
     finally:
         done.set()
         writer.join()
