@@ -117,6 +117,35 @@ def test_a_pod_loses_its_generate_name_and_nothing_else() -> None:
     assert text(pod, "metadata", "generateName") == "demo-"
 
 
+@pytest.mark.parametrize(
+    ("label", "index"),
+    [("0", 0), ("12", 12), ("", None), ("x", None), ("-1", None), ("٣", None), ("1" * 10, None)],
+)
+def test_only_a_small_number_is_an_index(label: str, index: int | None) -> None:
+    labels = {
+        "ray.io/is-ray-node": "yes",
+        "ray.io/cluster": "demo",
+        "ray.io/group": "small",
+        "ray.io/node-type": "worker",
+        "ray.io/worker-group-replica-index": label,
+    }
+    reference = {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayCluster",
+        "name": "demo",
+        "uid": "u",
+        "controller": True,
+    }
+    found = worker_of({"metadata": {"labels": labels, "ownerReferences": [reference]}}, "default")
+    assert found is not None
+    assert found.replica_index == index
+
+
+def test_a_kind_of_the_same_name_in_another_group_is_not_kuberays() -> None:
+    assert Owner("ray.io/v1alpha1", "RayCluster", "demo", "uid").is_ray
+    assert not Owner("example.com/v1", "RayCluster", "demo", "uid").is_ray
+
+
 # --- the ledger --------------------------------------------------------------------------------------------
 
 
