@@ -276,7 +276,10 @@ class Facts:
     def namespace_labels(self) -> Mapping[str, str] | None:
         """The labels of the object's namespace."""
         found = _named(self.cluster.listing(Resource.NAMESPACES), self.namespace)
-        return found and (found["metadata"].get("labels") or {})
+        if found is None:
+            return None
+        labels = found["metadata"].get("labels")
+        return labels if isinstance(labels, dict) else {}
 
     def model_config(self, name: str) -> Json | None:
         """The model-config ConfigMap of that name in the object's namespace."""
@@ -287,9 +290,16 @@ def _named(listing: Listing | None, name: str) -> Json | None:
     return None if listing is None else listing.derive(_by_name).get(name)
 
 
+def _kubelet_version(node: Json) -> str:
+    """What a node says of its kubelet; empty where it says nothing, as in a manifest of a Node."""
+    found: Any = node
+    for key in ("status", "nodeInfo", "kubeletVersion"):
+        found = found.get(key) if isinstance(found, dict) else None
+    return found if isinstance(found, str) else ""
+
+
 def _oldest_kubelet(nodes: Listing) -> tuple[int, int] | None:
-    said = (node.get("status", {}).get("nodeInfo", {}).get("kubeletVersion", "") for node in nodes)
-    found = [match for text in said if (match := re.match(r"v(\d+)\.(\d+)", text))]
+    found = [match for node in nodes if (match := re.match(r"v(\d+)\.(\d+)", _kubelet_version(node)))]
     return min(((int(match[1]), int(match[2])) for match in found), default=None)
 
 

@@ -106,3 +106,4 @@ def test_the_oldest_kubelet_counts() -> None:
 
     assert Facts(cluster=Nodes(node("v1.36.1"), node("v1.9.0-gke.1"), node("?"))).oldest_kubelet() == (1, 9)
     assert Facts(cluster=Nodes({"metadata": {"name": "x"}})).oldest_kubelet() is None
+    assert Facts(cluster=Nodes({"status": "ready"}, {"status": {"nodeInfo": [1]}})).oldest_kubelet() is None
