@@ -175,6 +175,8 @@ def _by_image(
         own = {pattern.split()[0] for pattern in preset.commands}
         if any(program[0] in own for program in programs):
             return None  # the server itself, but in none of the ways in which its endpoint is known
+        if programs and programs[-1][0] in _IDLE:
+            return None
         if _replaces_entrypoint(launch) and preset.port not in dict(ports):
             return None
         return name, _joined(programs)
@@ -188,6 +190,8 @@ def _joined(programs: tuple[Program, ...]) -> Program:
 _OTHER_PROGRAMS: Final = frozenset(
     {"sh", "bash", "sleep", "tail", "cat", "true", "python", "python3", "jupyter", "pip", "env", "ls"}
 )
+_IDLE: Final = frozenset({"sleep", "tail", "cat"})
+"""What a container runs to stay, so that somebody can work in it."""
 _SCRIPTS: Final = (".sh", ".bash", ".py")
 
 
