@@ -29,7 +29,7 @@ from policies.objects import (
 )
 from webhook.exemptions import EXEMPT, Exemptions, may_exempt
 from webhook.patch import Operation, diff, same
-from webhook.paths import named, value_at
+from webhook.paths import named, scopes, value_at
 from webhook.review import Request
 from webhook.snapshot import POLICY_LABEL, Effective, Snapshot
 
@@ -208,8 +208,10 @@ def validate(request: Request, snapshot: Snapshot, cluster: Cluster) -> Decision
         for rule, finding in found
         if (mode := effective.rule_mode(rule, finding.certainty)) is not Mode.OFF
     ]
-    if any(verdict.denies for verdict in verdicts):
-        verdicts = _spare(verdicts, request, projection.subject, snapshot, effective, facts)
+    exempted = {rule for known in exemptions.get("", ()) for rule in known.reasons}
+    crashes = [_harmless(crash) if crash.id in exempted else crash for crash in crashes]
+    if any(verdict.denies for verdict in verdicts) or any(crash.denies for crash in crashes):
+        verdicts, crashes = _spare(verdicts, crashes, request, projection.subject, snapshot, effective, facts)
     return Decision(
         obj,
         changes=projection.changes,
@@ -263,7 +265,7 @@ def project(obj: Json, snapshot: Snapshot, facts: Facts) -> Projection:
 
 def _unsaid(advice: Sequence[Verdict], verdicts: Sequence[Verdict]) -> list[Verdict]:
     """The advice about places of which no rule has spoken: one warning for one thing."""
-    said = {scope for verdict in verdicts for scope in _scopes(verdict.finding.path)}
+    said = {scope for verdict in verdicts for scope in scopes(verdict.finding.path)}
     return [each for each in advice if each.finding.path not in said]
 
 
@@ -271,7 +273,7 @@ def _at_template(template: PodTemplate, verdict: Verdict) -> Verdict:
     """What was said of a pod, with its path in the workload that the pod is made from."""
     finding = verdict.finding
     for root, place in (("metadata", template.metadata_path), ("spec", template.spec_path)):
-        if root in _scopes(finding.path):
+        if root in scopes(finding.path):
             return replace(verdict, finding=replace(finding, path=place + finding.path.removeprefix(root)))
     return verdict
 
@@ -281,7 +283,6 @@ def _findings(
 ) -> tuple[list[tuple[Rule, Finding]], list[Crash]]:
     found: list[tuple[Rule, Finding]] = []
     crashes: list[Crash] = []
-    denies = snapshot.webhook.on_error == "deny"
     for rule in registry.rules().values():
         if not (subject.templates if rule.kinds is None else subject.kind in rule.kinds):
             continue
@@ -290,6 +291,7 @@ def _findings(
         try:
             found += [(rule, finding) for finding in rule.check(subject, facts)]
         except Exception as error:
+            denies = snapshot.webhook.on_error == "deny" and effective.rule_mode(rule) is Mode.ENFORCE
             crashes.append(_crash(rule.id, error, denies=denies))
     return found, crashes
 
@@ -297,7 +299,7 @@ def _findings(
 def _exempting(rule: Rule, finding: Finding, exemptions: Mapping[str, Sequence[Exemptions]]) -> str | None:
     """The reason of the first exemption from the rule that covers the finding's place."""
     reasons = (
-        known.reasons.get(rule.id) for scope in _scopes(finding.path) for known in exemptions.get(scope, ())
+        known.reasons.get(rule.id) for scope in scopes(finding.path) for known in exemptions.get(scope, ())
     )
     return next((reason for reason in reasons if reason is not None), None)
 
@@ -319,38 +321,36 @@ def _exemptions(
     return found
 
 
-def _scopes(path: str) -> Iterator[str]:
-    """The places that a field path lies in, from the whole object ("") to itself."""
-    yield ""
-    yield from (path[:end] for end, character in enumerate(path) if character in ".[")
-    yield path
-
-
 # --- never turn a risk into an outage --------------------------------------------------------------
+
+
+def spared(request: Request) -> str:
+    """Why nothing about a request is refused, since that would stop what already runs; empty if it may be."""
+    owner = controller(request.object or {})
+    if owner is not None:
+        return f"it belongs to a {owner.get('kind')}, and its replacement is never refused"
+    if request.operation == "UPDATE" and same(_substance(request.old_object), _substance(request.object)):
+        return "the update leaves the spec as it was"
+    return ""
 
 
 def _spare(
     verdicts: Sequence[Verdict],
+    crashes: Sequence[Crash],
     request: Request,
     subject: Subject,
     snapshot: Snapshot,
     effective: Effective,
     facts: Facts,
-) -> list[Verdict]:
+) -> tuple[list[Verdict], list[Crash]]:
     """Warn where a refusal would stop what already runs: owned objects and old findings."""
-    owner = controller(subject.obj)
-    if owner is not None:
-        return _spared(verdicts, f"it belongs to a {owner.get('kind')}, and its replacement is never refused")
-    old = request.old_object
+    old, why = request.old_object, spared(request)
+    if why:
+        return _spared(verdicts, why), [_harmless(crash) for crash in crashes]
     if request.operation != "UPDATE" or old is None:
-        return list(verdicts)
-    if same(_substance(old), _substance(request.object)):
-        return _spared(verdicts, "the update leaves the spec as it was")
-    before = project(old, snapshot, facts).subject
-    known = {
-        (rule.id, named(old, finding.path)): finding
-        for rule, finding in _findings(before, effective, facts, snapshot)[0]
-    }
+        return list(verdicts), list(crashes)
+    before, crashed = _findings(project(old, snapshot, facts).subject, effective, facts, snapshot)
+    known = {(rule.id, named(old, finding.path)): finding for rule, finding in before}
     result = []
     for verdict in verdicts:
         path = verdict.finding.path
@@ -360,11 +360,16 @@ def _spare(
             or same(value_at(old, earlier.path), value_at(request.object, path))
         )
         result += _spared([verdict], "it was there before this update") if is_old else [verdict]
-    return result
+    ids = {crash.id for crash in crashed}
+    return result, [_harmless(crash) if crash.id in ids else crash for crash in crashes]
 
 
 def _spared(verdicts: Sequence[Verdict], why: str) -> list[Verdict]:
     return [replace(v, mode=Mode.WARN, spared=why) if v.denies else v for v in verdicts]
+
+
+def _harmless(crash: Crash) -> Crash:
+    return replace(crash, denies=False)
 
 
 def _substance(obj: Json | None) -> Json:

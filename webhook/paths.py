@@ -47,3 +47,10 @@ def named(obj: Any, path: str) -> tuple[str, ...]:
         value["name"] if segment.isdigit() and isinstance(value, dict) and "name" in value else segment
         for segment, value in _steps(obj, path)
     )
+
+
+def scopes(path: str) -> Iterator[str]:
+    """The places that a field path lies in, from the whole object ("") to itself."""
+    yield ""
+    yield from (path[:end] for end, character in enumerate(path) if character in ".[")
+    yield path

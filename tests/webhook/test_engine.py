@@ -352,9 +352,12 @@ def test_the_work_grows_with_the_object_and_not_with_its_square() -> None:
 # --- never turn a risk into an outage --------------------------------------------------------------
 
 
+OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "d-1", "uid": "u", "controller": True}
+CRASHING: Json = {"labels": {"crash": "yes"}}
+
+
 def test_a_controllers_pod_is_warned_about_and_never_denied() -> None:
-    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "d-1", "uid": "u", "controller": True}
-    decision = judged(pod("bad", ownerReferences=[owner]))
+    decision = judged(pod("bad", ownerReferences=[OWNER]))
     assert decision.allowed
     assert decision.owned
     assert [(v.mode, v.spared) for v in decision.verdicts] == [
@@ -365,6 +368,30 @@ def test_a_controllers_pod_is_warned_about_and_never_denied() -> None:
 def test_an_owner_that_is_no_controller_spares_nothing() -> None:
     owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "x", "uid": "u"}
     assert not judged(pod("bad", ownerReferences=[owner])).allowed
+
+
+@pytest.mark.parametrize(
+    ("new", "old", "policy"),
+    [
+        (pod(ownerReferences=[OWNER], **CRASHING), None, ""),
+        (deployment(template=CRASHING, labels={"a": "b"}), deployment(template=CRASHING), ""),
+        (deployment("good:2", template=CRASHING), deployment("good:1", template=CRASHING), ""),
+        (pod(**CRASHING), None, "profile: observe"),
+        (pod(**CRASHING), None, "modes: {no-bad-images: warn}"),
+        (pod(annotations={"mlchassis.dev/exempt": "no-bad-images=known"}, **CRASHING), None, ""),
+    ],
+    ids=["owned", "metadata", "crashed-before", "observe", "warn", "exempted"],
+)
+def test_a_crash_refuses_nothing_that_its_rule_could_not(new: Json, old: Json | None, policy: str) -> None:
+    files = {"webhook.yaml": "onError: deny", "rules.yaml": policy}
+    decision = judged(new, old, policy=files)
+    assert "no-bad-images" in {crash.id for crash in decision.crashes}
+    assert decision.allowed
+
+
+def test_an_update_that_brings_a_crash_is_refused_where_the_policy_says_so() -> None:
+    new = deployment(template=CRASHING)
+    assert not judged(new, deployment(), policy={"webhook.yaml": "onError: deny"}).allowed
 
 
 def test_an_old_finding_does_not_block_an_update() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from policies.objects import field_path
-from webhook.paths import named, value_at
+from webhook.paths import named, scopes, value_at
 
 OBJ = {
     "metadata": {"annotations": {"a.b/c[d": "x"}},
@@ -34,3 +34,13 @@ def test_elements_go_by_their_name() -> None:
     assert named(OBJ, "spec.containers[0].args[0]") == ("spec", "containers", "api", "args", "0")
     assert named(OBJ, "spec.items[0]") == ("spec", "items", "0")
     assert named({}, "spec.containers[0].image") == ("spec", "containers", "0", "image")
+
+
+def test_a_place_lies_in_all_that_is_above_it() -> None:
+    assert list(scopes("spec.containers[0].image")) == [
+        "",
+        "spec",
+        "spec.containers",
+        "spec.containers[0]",
+        "spec.containers[0].image",
+    ]

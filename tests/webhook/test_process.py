@@ -262,6 +262,8 @@ def test_a_failure_of_the_whole_is_answered_as_on_error_says(
     response = wired.on_error(endpoint, Request("1", Kind("", "Pod"), "CREATE"))
     assert response.allowed is let_in
     assert let_in or (response.status is not None and response.status.code == 403)
+    owned = {"metadata": {"ownerReferences": [{"kind": "ReplicaSet", "controller": True}]}}
+    assert wired.on_error(endpoint, Request("1", Kind("", "Pod"), "CREATE", object=owned)).allowed
 
 
 @pytest.mark.parametrize("endpoint", ["mutate", "validate", "name"])
