@@ -52,13 +52,15 @@ def run(args: argparse.Namespace) -> Tally:
 
     Raises ScanError, and PolicyError for a policy that does not load.
     """
+    kubeconfig = _kubeconfig(args.kubeconfig)
     # Printing pulls the objects, and the event loop runs while it waits for a page of them.
     with asyncio.Runner() as runner:
-        connection = ApiServer.connect(_kubeconfig(args.kubeconfig), args.context, RETRIES)
+        connection = ApiServer.connect(kubeconfig, args.context, RETRIES)
         try:
             api = runner.run(connection.__aenter__())
         except NoApiServer as error:
-            raise ScanError(f"no cluster to scan: {error}") from None
+            what = kubeconfig or "the pod's account"
+            raise ScanError(f"{what} can't be used: {' '.join(str(error).split())}") from None
         try:
             return _scan(api, args, runner.run)
         except ApiError as error:
@@ -92,13 +94,16 @@ def tell(sentence: str) -> None:
 
 
 def _kubeconfig(given: str | None) -> str | None:
-    """The kubeconfig that kubectl would take; None if there is none, as in a pod."""
+    """The kubeconfig that kubectl would take; None for the account of the pod that we run in."""
     if given:
         if not Path(given).is_file():
             raise ScanError(f"{given}: there is no such kubeconfig")
         return given
     usual = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
-    return os.pathsep.join(path for path in usual.split(os.pathsep) if Path(path).is_file()) or None
+    found = os.pathsep.join(path for path in usual.split(os.pathsep) if Path(path).is_file())
+    if not found and not serve.in_cluster():
+        raise ScanError("no cluster to scan: there is no kubeconfig, and this is no pod")
+    return found or None
 
 
 # --- the policy ------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """A small API server for unit tests, over real HTTP: lists in pages, watches, compare-and-swap, RBAC.
 
 It knows nothing of kinds: an object lives at the path that it was created under. Faults are asked for by
-the test: `forbid` a path, `expire` the watch history, `stop` answering.
+the test: `forbid` a path, `expire` the watch history, let lists expire or calls be put off.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,12 @@ class FakeApiServer:
         self.forbidden: set[str] = set()
         self.requests: list[tuple[str, str]] = []
         self.page_size: int | None = None
+        self.expiring = 0
+        """How many further pages of a list are answered with 410 and a token that goes on from there."""
+        self.putting_off = 0
+        """How many requests are answered with 429."""
+        self.before_write: Callable[[], Awaitable[object]] | None = None
+        """What happens, once, just before the next write is carried out."""
         self._changed = asyncio.Condition()
         self._watches: set[asyncio.Task[Any]] = set()
 
@@ -86,6 +92,12 @@ class FakeApiServer:
             return _status(401, "Unauthorized", "who are you?")
         if any(request.path.startswith(path) for path in self.forbidden):
             return _status(403, "Forbidden", f"may not read {request.path}")
+        if self.putting_off:
+            self.putting_off -= 1
+            return _status(429, "TooManyRequests", "later")
+        if request.method != "GET" and self.before_write is not None:
+            happens, self.before_write = self.before_write, None
+            await happens()
         path = request.path
         match request.method:
             case "GET" if path in self.objects:
@@ -102,6 +114,8 @@ class FakeApiServer:
                 return web.json_response(await self._store("ADDED", target, item), status=201)
             case "PUT" | "PATCH" if path in self.objects:
                 return await self._write(request)
+            case "DELETE" if path in self.objects:
+                return await self._delete(request)
         return _status(404, "NotFound", f"{path} not found")
 
     @staticmethod
@@ -117,9 +131,17 @@ class FakeApiServer:
             sent = _merged(stored, sent, strategic="strategic" in request.content_type)
         return web.json_response(await self._store("MODIFIED", request.path, sent))
 
+    async def _delete(self, request: web.Request) -> web.Response:
+        sent = await request.json()
+        expected = sent.get("preconditions", {}).get("resourceVersion")
+        if expected not in (None, self.objects[request.path]["metadata"]["resourceVersion"]):
+            return _status(409, "Conflict", "the object has been modified")
+        await self.delete(request.path)
+        return web.json_response({"kind": "Status", "status": "Success"})
+
     def _selected(self, request: web.Request, item_path: str, item: Json) -> bool:
         parent = request.path
-        inside = item_path.startswith(f"{parent}/") or _all_namespaces(item_path) == parent
+        inside = parent in (item_path.rpartition("/")[0], _all_namespaces(item_path))
         name = request.query.get("fieldSelector", "").removeprefix("metadata.name=")
         wanted = [term.split("=") for term in request.query.get("labelSelector", "").split(",") if term]
         labels = item["metadata"].get("labels") or {}
@@ -132,6 +154,9 @@ class FakeApiServer:
     def _list(self, request: web.Request) -> web.Response:
         found = [item for path, item in self.objects.items() if self._selected(request, path, item)]
         start = int(request.query.get("continue") or 0)
+        if start and self.expiring:
+            self.expiring -= 1
+            return _status(410, "Expired", "the list is too old", {"continue": str(start)})
         end = start + (self.page_size or int(request.query.get("limit", 500)))
         metadata = {"resourceVersion": str(self.version)}
         if end < len(found):
@@ -197,8 +222,9 @@ def _merged(stored: Json, patch: Json, *, strategic: bool) -> Json:
     return result
 
 
-def _status(code: int, reason: str, message: str) -> web.Response:
+def _status(code: int, reason: str, message: str, metadata: Json | None = None) -> web.Response:
     body = {"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": message}
+    body["metadata"] = metadata or {}
     return web.json_response(body, status=code)
 
 
