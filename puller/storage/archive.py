@@ -62,8 +62,7 @@ class _Entry(tarfile.TarInfo):
 @dataclass
 class Unpacker:
     """Writes entries below `into`. `consumed` tells the archive bytes read so far, `claim` is called with
-    the unpacked total before it grows past what was last claimed and may raise StorageError; `stopped`
-    ends the work early."""
+    the unpacked total before each write and may raise StorageError; `stopped` ends the work early."""
 
     into: Path
     files: tuple[str, ...]
@@ -73,7 +72,6 @@ class Unpacker:
     stopped: Callable[[], bool] = lambda: False
     _entries: int = 0
     _written: int = 0
-    _claimed: int = 0
     _symlinks: dict[str, str] = field(default_factory=dict)
 
     def tar(self, stream: IO[bytes], kind: str) -> None:
@@ -201,9 +199,7 @@ class Unpacker:
                     f"{human(archived)} of archive gave over {human(self._written)}: more than"
                     f" {self.limits.max_expansion} bytes for one.",
                 )
-        if self._written > self._claimed:
-            self._claimed = self._written + (64 << 20)
-            self.claim(self._claimed)
+        self.claim(self._written)
 
     def _symlink(self, name: str, target: str) -> None:
         if target.startswith("/") or not target.isprintable() or not target:
@@ -235,7 +231,6 @@ class Unpacker:
                 raise StorageError("HostileArchive", f"the link {name!r} leads in a circle.") from None
             if not end.is_relative_to(root):
                 raise StorageError("HostileArchive", f"the link {name!r} leads out of the model's directory.")
-        self.claim(self._written)
 
 
 def _decompressed(stream: IO[bytes], kind: str) -> IO[bytes]:

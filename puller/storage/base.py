@@ -69,19 +69,22 @@ class DiskBudget:
     limit: int = 0
     _held: dict[str, int] = field(default_factory=dict)
     _total: int = 0
+    _written: dict[str, Callable[[], int]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def hold(self, key: str, size: int) -> None:
         """Record that `key` occupies `size` bytes already on disk."""
         with self._lock:
             self._set(key, size)
+            self._written.pop(key, None)
 
     def release(self, key: str) -> None:
         with self._lock:
             self._total -= self._held.pop(key, 0)
+            self._written.pop(key, None)
 
-    def reserve(self, key: str, size: int, written: int = 0) -> None:
-        """Claim `size` bytes for `key`, of which `written` are on disk already; raises StorageError where
+    def reserve(self, key: str, size: int, written: Callable[[], int]) -> None:
+        """Claim `size` bytes for `key`, of which `written()` are on disk by then; raises StorageError where
         they would not fit, and claims nothing."""
         with self._lock:
             others = self._total - self._held.get(key, 0)
@@ -94,11 +97,15 @@ class DiskBudget:
                 free = shutil.disk_usage(self.root).free
             except OSError as error:
                 raise StorageError("ModelDirUnusable", f"cannot tell the free space: {error}") from None
-            if size - written > free:
+            promised = [self._held[other] - got() for other, got in self._written.items() if other != key]
+            free = max(free - sum(promised), 0)
+            missing = size - written()
+            if missing > free:
                 raise StorageError(
-                    "DiskFull", f"{human(size - written)} more are needed and {human(free)} are free."
+                    "DiskFull", f"{human(missing)} more are needed and {human(free)} are free."
                 )
             self._set(key, size)
+            self._written[key] = written
 
     @property
     def held(self) -> int:

@@ -7,7 +7,7 @@ import errno
 import hashlib
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, cast
@@ -23,6 +23,7 @@ from puller.storage.transfer import Transfer, check_digest, chunks, verify
 from puller.store import remove_tree
 
 _BAD_CONTENT = ("DigestMismatch", "BadArchive", "HostileArchive", "HostilePath", "ArchiveBomb")
+_NO_ROOM = ("DiskFull", "OverMaxDisk")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -66,11 +67,23 @@ class Fetch:
                 await self._take_local()
             else:
                 await self._take_remote()
-        except OSError as error:
-            reason = "DiskFull" if error.errno in _FULL else "ModelDirUnusable"
-            message = f"the model directory cannot be written: {error.strerror or error}."
-            raise StorageError(reason, message) from None
+        except (StorageError, OSError) as error:
+            failure = error if isinstance(error, StorageError) else _unwritable(error)
+            await self._give_back(failure)
+            raise failure from None
         return self.tree
+
+    async def _give_back(self, failure: StorageError) -> None:
+        """After an attempt that failed, only what the next one goes on with stays: on the disk, and in the
+        budget. Nothing does for want of room: two models half way could keep it from each other for ever."""
+        if failure.reason in _NO_ROOM:
+            self._transfer = None
+        if self._transfer is None:
+            with suppress(OSError):
+                await in_thread(self._empty)
+            self.storage.budget.release(self.key)
+        else:
+            self.storage.budget.hold(self.key, self.progress.done)
 
     async def _take_remote(self) -> None:
         storage, spec = self.storage, self.spec
@@ -100,7 +113,7 @@ class Fetch:
         if source.archive.startswith("tar"):
             await self._stream_tar(source)
             return
-        self._reserve(source.size, self.progress.done)
+        self._reserve(source.size, lambda: self.progress.done)
         self._transfer = self._transfer or Transfer(storage.limits, storage.connections, self.progress)
         if source.archive == "zip":
             scratch = self.staging / "archive"
@@ -115,15 +128,18 @@ class Fetch:
 
     async def _stream_tar(self, source: Source) -> None:
         """Unpack as the bytes come: the archive itself is never on disk."""
+        self._transfer = None
         await self._clear()
         (item,) = source.objects
-        self._reserve(item.size, 0)
         self.progress.done, self.progress.total = 0, item.size
         reader = _Reader(item, self.storage, self.progress, digest=self.spec.sha256 != "")
         try:
             stream = cast(IO[bytes], reader)
             await self._unpack(
-                lambda unpacker: unpacker.tar(stream, source.archive), reader.tell, stop=reader.stop
+                lambda unpacker: unpacker.tar(stream, source.archive),
+                reader.tell,
+                item.size,
+                stop=reader.stop,
             )
         finally:
             await reader.close()
@@ -132,7 +148,8 @@ class Fetch:
 
     async def _unzip(self, path: Path, size: int) -> None:
         await self._clear()
-        await self._unpack(lambda unpacker: unpacker.zip(path), lambda: size, beside=size)
+        beside = size if path.is_relative_to(self.staging) else 0
+        await self._unpack(lambda unpacker: unpacker.zip(path), lambda: size, size, beside)
 
     async def _take_local(self) -> None:
         await self._clear()
@@ -144,9 +161,9 @@ class Fetch:
             await self._unzip(root, items[0][2])
         elif kind:
             with root.open("rb") as stream:
-                await self._unpack(lambda unpacker: unpacker.tar(stream, kind), stream.tell)
+                await self._unpack(lambda unpacker: unpacker.tar(stream, kind), stream.tell, items[0][2])
         else:
-            self._reserve(self.progress.total, 0)
+            self._reserve(self.progress.total, lambda: self.progress.done)
             stopped = threading.Event()
             await in_thread(lambda: local.take(items, self.tree, self.progress, stopped.is_set), stopped.set)
         if self.spec.sha256:
@@ -159,25 +176,33 @@ class Fetch:
         self,
         work: Callable[[Unpacker], None],
         consumed: Callable[[], int],
+        archive: int,
         beside: int = 0,
         stop: Callable[[], None] = lambda: None,
     ) -> None:
-        """Run an unpacker in a thread. `beside`: bytes that lie on disk next to what it writes."""
+        """Run an unpacker in a thread. `archive`: the archive's size in bytes; `beside`: bytes that lie on
+        disk next to what it writes."""
         stopped = threading.Event()
+        least = 0 if self.spec.files else archive  # an archive taken whole does not shrink
         unpacked = 0
 
         def claim(size: int) -> None:
             nonlocal unpacked
-            self._reserve(beside + size, beside + unpacked)
+            self._reserve(beside + max(size, least), lambda: beside + unpacked)
             unpacked = size
 
         def cancel() -> None:
             stopped.set()
             stop()
 
+        claim(0)
         limits = self.storage.limits
         unpacker = Unpacker(self.tree, self.spec.files, limits, consumed, claim, stopped.is_set)
-        await in_thread(lambda: work(unpacker), cancel)
+        try:
+            await in_thread(lambda: work(unpacker), cancel)
+        except (StorageError, OSError):
+            await in_thread(lambda: remove_tree(self.tree))
+            raise
         if not any(self.tree.iterdir()):
             raise StorageError("NotFound", "the archive holds no file that is wanted.")
 
@@ -188,8 +213,17 @@ class Fetch:
 
         await in_thread(clear)
 
-    def _reserve(self, size: int, written: int) -> None:
+    def _empty(self) -> None:
+        for path in self.staging.iterdir():
+            remove_tree(path)
+
+    def _reserve(self, size: int, written: Callable[[], int]) -> None:
         self.storage.budget.reserve(self.key, size, written)
+
+
+def _unwritable(error: OSError) -> StorageError:
+    reason = "DiskFull" if error.errno in _FULL else "ModelDirUnusable"
+    return StorageError(reason, f"the model directory cannot be written: {error.strerror or error}.")
 
 
 class _Reader:

@@ -7,10 +7,12 @@ import gzip
 import hashlib
 import io
 import os
+import shutil
 import tarfile
 import tempfile
 import zipfile
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -359,3 +361,80 @@ def test_globs_and_kinds() -> None:
     assert archive_kind("weights.gz", "application/gzip") == ""
     assert archive_kind("model.pt", "application/zip") == ""
     assert archive_kind("x", "application/zip") == "zip"
+
+
+# What a failed attempt leaves on disk and in the budget.
+
+
+def sharing(store: FaultStore, tmp_path: Path, budget: DiskBudget, *uris: str) -> list[Fetch]:
+    """Fetches of several models with one budget."""
+    storage = Storage(store.env, LIMITS, budget, tmp_path / "claims", asyncio.Semaphore(4))
+    fetches = []
+    for number, uri in enumerate(uris):
+        (tmp_path / f"staging{number}").mkdir()
+        fetches.append(Fetch(ModelSpec(f"m{number}", uri), tmp_path / f"staging{number}", storage))
+    return fetches
+
+
+def files_in(directory: Path) -> list[Path]:
+    return [path for path in directory.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("name", ["m.tar", "m.zip", "m.bin"])
+async def test_bad_content_does_not_stay_on_the_disk(store: FaultStore, tmp_path: Path, name: str) -> None:
+    store.objects[name] = b"wrong"
+    budget = DiskBudget(tmp_path)
+    (one,) = sharing(store, tmp_path, budget, f"s3://bucket/{name}")
+    one.spec = replace(one.spec, sha256="0" * 64)
+    for _ in range(3):
+        with pytest.raises(StorageError):
+            await one.run()
+        assert budget.held == 0
+        assert files_in(one.staging) == []
+
+
+async def test_a_broken_download_holds_what_it_has_and_no_more(store: FaultStore, tmp_path: Path) -> None:
+    store.objects["m/a"] = bytes(3 * MB)
+    store.cuts, store.cut_after = 1000, 1 << 19
+    budget = DiskBudget(tmp_path)
+    (one,) = sharing(store, tmp_path, budget, "s3://bucket/m")
+    one.storage = replace(one.storage, limits=replace(LIMITS, trouble_timeout=0.0))
+    with pytest.raises(StorageError):
+        await one.run()
+    assert 0 < budget.held == one.progress.done < 3 * MB
+    store.cuts = 0
+    await one.run()
+    assert budget.held == 3 * MB
+
+
+async def test_archives_that_do_not_fit_together_do_not_lock_each_other_out(
+    store: FaultStore, tmp_path: Path
+) -> None:
+    """Both grow until the disk is full; then one of them must get it all."""
+    for name in ("a.tar.gz", "b.tar.gz"):
+        store.objects[name] = gzip.compress(tarred({"w": bytes(6 * MB)}))
+    budget = DiskBudget(tmp_path, 10 * MB)
+    a, b = sharing(store, tmp_path, budget, "s3://bucket/a.tar.gz", "s3://bucket/b.tar.gz")
+    budget.hold("m1/", 5 * MB)  # b is half way
+    with pytest.raises(StorageError, match="do not fit"):
+        await a.run()
+    assert budget.held == 5 * MB
+    budget.hold("m0/", 5 * MB)  # a is half way, too
+    with pytest.raises(StorageError, match="do not fit"):
+        await b.run()
+    await a.run()
+
+
+def test_what_downloads_in_flight_are_still_to_get_is_not_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage("/")
+    monkeypatch.setattr("shutil.disk_usage", lambda _: usage._replace(free=10 * MB))
+    budget, got = DiskBudget(tmp_path), [0]
+    budget.reserve("a/", 8 * MB, lambda: got[0])
+    with pytest.raises(StorageError, match=r"4\.0 MiB more are needed and 2\.0 MiB are free"):
+        budget.reserve("b/", 4 * MB, lambda: 0)
+    got[0] = 5 * MB
+    budget.reserve("b/", 4 * MB, lambda: 0)
+    budget.hold("a/", 5 * MB)
+    budget.reserve("b/", 10 * MB, lambda: 0)
