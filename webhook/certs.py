@@ -52,6 +52,9 @@ class Secrets(Protocol):
 
     async def replace_secret(self, secret: Json) -> bool: ...
 
+    def now(self) -> float:
+        """Seconds since the epoch by the API server's clock, as its last answer told."""
+
 
 # --- serving -------------------------------------------------------------------------------------------
 
@@ -200,7 +203,9 @@ class ManagedSecret:
             present = _from_secret(secret) if secret else None
             if present and not present.ca_key:
                 return present
-            wanted = self._successor(present, datetime.now(UTC))
+            # The API server's clock: it is the one that verifies, and one replica whose own runs ahead would
+            # renew for all of them with a certificate that is not valid yet.
+            wanted = self._successor(present, datetime.fromtimestamp(self._secrets.now(), UTC))
             if wanted is present:
                 return wanted
             if secret is None:

@@ -275,6 +275,10 @@ class Secrets:
         self.stored: dict[str, Any] | None = None
         self.version = 0
         self.writes = 0
+        self.clock = datetime.now(UTC)
+
+    def now(self) -> float:
+        return self.clock.timestamp()
 
     async def get_secret(self, namespace: str, name: str) -> dict[str, Any] | None:
         found = self.stored
@@ -319,6 +323,14 @@ async def test_a_good_secret_is_only_read() -> None:
     first = await managed(secrets).read()
     assert await managed(secrets).read() == first
     assert secrets.writes == 1
+
+
+async def test_a_replica_whose_clock_is_wrong_renews_by_the_api_server_s() -> None:
+    secrets = Secrets()
+    before = await managed(secrets).read()
+    secrets.clock += timedelta(days=70)
+    after = await managed(secrets).read()
+    assert pki.expiry(after) - pki.expiry(before) == timedelta(days=70)
 
 
 async def test_replicas_with_other_hosts_settle_on_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
