@@ -104,11 +104,6 @@ class _Reading:
     node: Node
     giving: tuple[str, ...]
     barren: tuple[str, ...]
-    takes_pods: bool
-
-    @property
-    def is_free_of_accelerators(self) -> bool:
-        return self.takes_pods and not self.giving and not self.barren
 
 
 @dataclass(eq=False)
@@ -182,9 +177,7 @@ class Catalogue:
     def _inventory(self, listing: Iterable[Json], *, nodes_known: bool) -> Inventory:
         giving: dict[str, list[Node]] = {}
         barren: dict[str, list[Node]] = {}
-        has_cpu_nodes = False
         for reading in self._readings(listing):
-            has_cpu_nodes = has_cpu_nodes or reading.is_free_of_accelerators
             for name in reading.giving:
                 giving.setdefault(name, []).append(reading.node)
             for name in reading.barren:
@@ -204,7 +197,7 @@ class Catalogue:
             for node in nodes
             if not node.pool
         )
-        return Inventory(fleets, nodes_known, names, has_cpu_nodes)
+        return Inventory(fleets, nodes_known, names)
 
     def _readings(self, listing: Iterable[Json]) -> Iterator[_Reading]:
         """What each node is; remembered for as long as the object stays the same one.
@@ -233,7 +226,6 @@ class Catalogue:
             node,
             giving=tuple(name for name in self.vendors if name in givers),
             barren=tuple(name for name in labelled if name not in givers),
-            takes_pods=mapping(obj, "spec").get("unschedulable") is not True,
         )
 
     @cached_property

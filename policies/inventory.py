@@ -108,8 +108,6 @@ class Inventory:
     """Whether the nodes could be read; else only the pools are known."""
     names: frozenset[str]
     """The nodes that are any vendor's."""
-    has_cpu_nodes: bool
-    """Whether a node without accelerators takes pods."""
 
     @cached_property
     def answers(self) -> dict[bytes, Any]:

@@ -204,7 +204,7 @@ def _seeks_accelerators(pod: Json, settings: GpuAffinity) -> bool:
 
 
 def _finds_cpu_node(pod: Json, inventory: Inventory, facts: Facts) -> bool:
-    return inventory.has_cpu_nodes and any(
+    return any(
         _may_run_on(pod, node)
         for node in facts.nodes() or ()
         if text(node, "metadata", "name") not in inventory.names
