@@ -20,8 +20,8 @@ webhook must come first).
    is meant. In a pod of several serving containers add the container's name:
    `mlchassis.dev/health-path.ranker: /health`.
 2. A preset: the known server that the container runs, with its flags and variables heeded
-   (`--port 8001`, `MLSERVER_HTTP_PORT`, `--ssl-keyfile` …). A server that listens on loopback alone, or
-   whose port can't be told, is left alone.
+   (`--port 8001`, `MLSERVER_HTTP_PORT`, `--ssl-keyfile` …). A server that listens on loopback alone, whose
+   port can't be told, or that a script starts in some cases alone is left alone.
 3. The container's own readinessProbe, for liveness, if it is a local httpGet, tcpSocket or grpc check
    (`mirror: false` turns that off). An exec check, or one with a `host`, is never taken over: what costs
    much or asks others must not decide about a restart.

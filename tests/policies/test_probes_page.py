@@ -14,7 +14,7 @@ BLOCK = re.compile(r"(<!-- presets: begin [^>]*-->\n).*?(<!-- presets: end -->)"
 def row(name: str, preset: Preset) -> str:
     ready = "" if preset.ready_path == preset.live_path else f", `{preset.ready_path}`"
     asked = "gRPC health" if preset.protocol is Protocol.GRPC else f"`{preset.live_path}`{ready}"
-    told_by = ", ".join(f"`{item}`" for item in (*preset.commands, *preset.images))
+    told_by = ", ".join(f"`{item}`" for item in dict.fromkeys((*preset.commands, *preset.images)))
     start = f"{preset.expected_start} s"
     return f"| [{name}]({preset.source}) | {asked} | {preset.port} | {start} | {told_by} |"
 
