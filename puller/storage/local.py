@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import stat
 from collections.abc import Callable, Iterator
+from io import FileIO
 from pathlib import Path
+from typing import IO
 from urllib.parse import unquote, urlsplit
 
 from puller.storage.base import Progress, StorageError, safe_path
@@ -33,8 +34,8 @@ def listing(root: Path, files: tuple[str, ...]) -> list[tuple[Path, str, int]]:
         if root.is_file():
             return [(root, safe_path(root.name), root.stat().st_size)]
         found = list(_walk(root, root.resolve(strict=True), files))
-    except FileNotFoundError:
-        raise StorageError("NotFound", f"there is no {root} in this container.") from None
+    except FileNotFoundError as error:
+        raise StorageError("NotFound", f"there is no {error.filename} in this container.") from None
     except OSError as error:
         raise StorageError("SourceUnreadable", f"{root} cannot be read: {error.strerror}.") from None
     if not found:
@@ -60,37 +61,60 @@ def take(
 
 
 def _walk(root: Path, real_root: Path, files: tuple[str, ...]) -> Iterator[tuple[Path, str, int]]:
-    for parent, directories, names in os.walk(root):
+    for parent, directories, names in os.walk(root, onerror=_raise, followlinks=True):
         directories.sort()
+        for directory in directories:
+            link = Path(parent, directory)
+            if link.is_symlink() and Path(parent).resolve().is_relative_to(_within(link, root, real_root)):
+                raise StorageError("HostilePath", f"the link {_below(link, root)!r} leads in a circle.")
         for name in sorted(names):
             source = Path(parent, name)
-            path = source.relative_to(root).as_posix()
+            path = _below(source, root)
             if reserved(path) or not wanted(path, files):
                 continue
-            if not source.resolve(strict=True).is_relative_to(real_root):
-                raise StorageError("HostilePath", f"the link {path!r} leads out of {root}.")
+            _within(source, root, real_root)
             found = source.stat()
             if not stat.S_ISREG(found.st_mode):
                 raise StorageError("HostilePath", f"{path!r} is neither a file nor a directory.")
             yield source, safe_path(path), found.st_size
 
 
+def _raise(error: OSError) -> None:
+    """A directory that cannot be read is no empty one."""
+    raise error
+
+
+def _below(path: Path, root: Path) -> str:
+    return path.relative_to(root).as_posix()
+
+
+def _within(path: Path, root: Path, real_root: Path) -> Path:
+    """Where it really is. Raises StorageError where that is not in the tree."""
+    try:
+        real = path.resolve(strict=True)
+    except RuntimeError:
+        raise StorageError("HostilePath", f"the link {_below(path, root)!r} leads in a circle.") from None
+    if not real.is_relative_to(real_root):
+        raise StorageError("HostilePath", f"the link {_below(path, root)!r} leads out of {root}.")
+    return real
+
+
 def _copy(source: Path, target: Path, size: int, progress: Progress, stopped: Callable[[], bool]) -> None:
-    """Copy inside the kernel (a reflink where the file system knows them)."""
-    with source.open("rb") as reader, target.open("wb") as writer:
+    with source.open("rb", buffering=0) as reader, target.open("wb") as writer:
         copied = 0
-        while not stopped():
-            try:
-                count = os.copy_file_range(reader.fileno(), writer.fileno(), _BLOCK)
-            except OSError as error:
-                if error.errno not in (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
-                    raise
-                shutil.copyfileobj(reader, writer, 1 << 20)
-                progress.done += size - copied
-                return
-            if not count:
-                break
+        while not stopped() and (count := _copy_some(reader, writer)):
             copied += count
             progress.done += count
     if copied != size and not stopped():
         raise StorageError("SourceChanged", f"{source} changed while it was copied.")
+
+
+def _copy_some(reader: FileIO, writer: IO[bytes]) -> int:
+    """Copy on from where both are, inside the kernel if it can (a reflink, where the file system knows
+    them); the bytes copied, 0 at the end."""
+    try:
+        return os.copy_file_range(reader.fileno(), writer.fileno(), _BLOCK)
+    except OSError as error:
+        if error.errno not in (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
+            raise
+    return writer.write(reader.read(1 << 20) or b"")
