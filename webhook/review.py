@@ -203,7 +203,7 @@ def fitted(warnings: Sequence[str]) -> list[str]:
         size -= _size(wrapped.pop())
 
 
-_CONTROLS = {code: "\ufffd" for code in (*range(0x20), *range(0x7F, 0xA0))}
+_CONTROLS = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0)), "\ufffd")
 """The API server drops a warning that has control characters in it."""
 
 
