@@ -22,6 +22,7 @@ from webhook.cluster import ApiServer
 from webhook.cluster_names import LiveWorkers
 from webhook.config import load
 from webhook.names import LEDGER, Listed, NameMetrics, Namer
+from webhook.offline import ManifestCluster
 from webhook.review import Request, Response
 from webhook.snapshot import Snapshot
 
@@ -208,6 +209,42 @@ async def test_a_double_creation_is_a_409_and_an_event_at_the_first_of_a_burst(s
     assert len(writes) == 1
 
 
+async def test_a_promise_refuses_without_an_event(setting: Setting) -> None:
+    await setting.cluster(1)
+    assert (await setting.ask()).allowed
+    assert not (await setting.ask()).allowed
+    assert setting.count("refused_total", reason="promised") == 1
+    assert await setting.events() == []
+
+
+async def test_each_group_has_bursts_of_its_own_and_they_end(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await setting.cluster(0)
+    head = worker({"ray.io/group": "headgroup", "ray.io/node-type": "head"})
+    await setting.create(head)
+    for pod in (worker(), head, worker(), head):
+        assert not (await setting.ask(pod)).allowed
+    assert sorted(event["message"].partition(" was ")[0] for event in await setting.events()) == [
+        "A pod beyond those wanted in the head group",
+        "A pod beyond those wanted in worker group small",
+    ]
+
+    def told() -> int:
+        return sum(path == EVENTS for method, path in setting.fake.requests if method == "POST")
+
+    assert told() == 2
+    monkeypatch.setattr(names, "BURSTS_KEPT", 1)  # more groups than are remembered: each is told of again
+    for pod in (worker(), head, worker()):
+        await setting.ask(pod)
+    await setting.namer.close()
+    assert told() == 4
+    monkeypatch.setattr(names, "BURST_SECONDS", 0.0)
+    await setting.ask()
+    await setting.namer.close()
+    assert told() == 5
+
+
 async def test_an_owner_of_another_uid_is_not_trusted(setting: Setting) -> None:
     await setting.cluster(1, uid="uid-2")
     response = await setting.ask()
@@ -243,6 +280,8 @@ async def test_an_update_a_subresource_and_an_excluded_namespace_are_left_alone(
         replace(create, operation="UPDATE"),
         replace(create, subresource="binding"),
         replace(create, name="demo-0"),
+        replace(create, kind=Kind("apps", "ReplicaSet")),
+        replace(create, object=None),
     ):
         deadline = asyncio.get_running_loop().time() + PATIENCE
         assert await setting.namer.review(request, deadline) == Response()
@@ -306,6 +345,7 @@ async def test_a_dry_run_gets_the_same_answers_and_writes_nothing(setting: Setti
     assert setting.leases() == []
     assert (await setting.ask()).patch == shown.patch
     [before] = setting.leases()
+    await setting.fake.put(PODS, worker(name=shown.audit["name"]))
     response = await setting.ask(dry_run=True)
     assert response.status is not None
     assert response.status.reason == "AlreadyExists"
@@ -329,6 +369,19 @@ async def test_warn_and_audit_say_what_would_be_done_and_do_nothing(setting: Set
     response = await setting.ask()
     assert response.allowed
     assert "would-refuse" in response.audit
+
+
+async def test_an_override_by_the_labels_of_the_namespace_holds(setting: Setting) -> None:
+    await setting.cluster(1)
+    override = "overrides: [{namespaceSelector: {matchLabels: {team: vision}}, modes: {worker-names: off}}]"
+    setting.configure(webhook=override)
+    for team, named in (("nlp", True), ("vision", False)):
+        metadata = {"name": "ml", "labels": {"team": team}}
+        facts = ManifestCluster([{"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}])
+        setting.namer = Namer(
+            setting.workers, lambda: setting.policy, NameMetrics(CollectorRegistry()), facts=facts
+        )
+        assert bool((await setting.ask()).patch) is named
 
 
 async def test_off_and_exempted_ask_nothing(setting: Setting) -> None:
@@ -369,6 +422,10 @@ async def test_unavailable_may_allow_under_the_random_name(setting: Setting) -> 
     assert response.patch == ()
     assert "keeps its random name" in response.warnings[0]
     assert setting.count("unavailable_total", answer="allow") == 1
+    await setting.fake.forbid()
+    await setting.cluster(0)
+    assert not (await setting.ask()).allowed, "one too many is refused, where that can be found out"
+    await setting.fake.forbid(CLUSTERS)
     setting.configure(worker_names="{onUnavailable: allow, mode: audit}")
     response = await setting.ask()
     assert not response.warnings
