@@ -4,115 +4,38 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import jsonpatch
 import pytest
-from prometheus_client import CollectorRegistry
 
 from policies.base import Kind
-from policies.objects import text
 from policies.workers import Owner, Worker
-from tests.webhook.apiserver import FakeApiServer, running
+from tests.webhook.apiserver import running
+from tests.webhook.names_setting import (
+    CLUSTERS,
+    EVENTS,
+    LEASES,
+    PATIENCE,
+    PODS,
+    Json,
+    Setting,
+    labelled,
+    worker,
+)
 from webhook import names
 from webhook.cluster import ApiServer
 from webhook.cluster_names import LiveWorkers
-from webhook.config import load
-from webhook.names import LEDGER, Listed, NameMetrics, Namer
-from webhook.offline import ManifestCluster
+from webhook.names import LEDGER
 from webhook.review import Request, Response
 from webhook.snapshot import Snapshot
-
-Json = dict[str, Any]
-
-PODS = "/api/v1/namespaces/ml/pods"
-LEASES = "/apis/coordination.k8s.io/v1/namespaces/ml/leases"
-EVENTS = "/api/v1/namespaces/ml/events"
-CLUSTERS = "/apis/ray.io/v1/namespaces/ml/rayclusters"
-PATIENCE = 5.0
-
-
-class Setting:
-    """A namer, the API server it asks, and the policy in force."""
-
-    def __init__(self, fake: FakeApiServer, api: ApiServer, kind: type[LiveWorkers] = LiveWorkers) -> None:
-        self.fake, self.api = fake, api
-        self.workers = kind(api)
-        self.registry = CollectorRegistry()
-        self.policy = Snapshot()
-        self.namer = Namer(
-            self.workers, lambda: self.policy, NameMetrics(self.registry), identity="webhook-0"
-        )
-
-    def configure(self, **files: str) -> None:
-        self.policy = load({f"{key.replace('_', '-')}.yaml": value for key, value in files.items()})
-
-    async def cluster(self, replicas: int, uid: str = "uid-1", **spec: Any) -> None:
-        group = {"groupName": "small", "replicas": replicas, **spec}
-        await self.fake.put(
-            CLUSTERS, {"metadata": {"name": "demo", "uid": uid}, "spec": {"workerGroupSpecs": [group]}}
-        )
-
-    async def ask(self, pod: Json | None = None, patience: float = PATIENCE, **fields: Any) -> Response:
-        request = Request(
-            "uid", Kind("", "Pod"), "CREATE", "ml", object=pod or worker(), **{"dry_run": False, **fields}
-        )
-        return await self.namer.review(request, asyncio.get_running_loop().time() + patience)
-
-    async def create(self, pod: Json | None = None) -> str:
-        """Ask, and create the pod as the API server would."""
-        pod = pod or worker()
-        response = await self.ask(pod)
-        assert response.allowed, response.status
-        named: Json = jsonpatch.apply_patch(pod, response.patch)
-        await self.fake.put(PODS, named)
-        return text(named, "metadata", "name")
-
-    def leases(self) -> list[Json]:
-        return [item for path, item in self.fake.objects.items() if path.startswith(LEASES)]
-
-    async def events(self) -> list[Json]:
-        await self.namer.close()
-        return [item for path, item in self.fake.objects.items() if path.startswith(EVENTS)]
-
-    def count(self, metric: str, **labels: str) -> float:
-        return self.registry.get_sample_value(f"chassis_worker_names_{metric}", labels) or 0
 
 
 @pytest.fixture
 async def setting(tmp_path: Path) -> AsyncIterator[Setting]:
     async with running() as fake, ApiServer.connect(fake.kubeconfig(tmp_path)) as api:
         yield Setting(fake, api)
-
-
-def worker(labels: Mapping[str, str] | None = None, **metadata: Any) -> Json:
-    ray = {
-        "ray.io/is-ray-node": "yes",
-        "ray.io/cluster": "demo",
-        "ray.io/group": "small",
-        "ray.io/node-type": "worker",
-    }
-    owner = {
-        "apiVersion": "ray.io/v1",
-        "kind": "RayCluster",
-        "name": "demo",
-        "uid": "uid-1",
-        "controller": True,
-    }
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "generateName": "demo-small-worker-",
-            "labels": {**ray, **(labels or {})},
-            "ownerReferences": [owner],
-            **metadata,
-        },
-        "spec": {"containers": [{"name": "ray-worker", "image": "ray"}]},
-    }
 
 
 # --- what is given -----------------------------------------------------------
@@ -304,14 +227,6 @@ async def test_a_label_whose_owner_has_no_scale_is_said_to_have_no_effect(settin
     assert "has no scale subresource" in response.audit["not-named"]
 
 
-def labelled(api_version: str, kind: str) -> Json:
-    """A pod of another controller."""
-    owner = {"apiVersion": api_version, "kind": kind, "name": "crunch", "uid": "uid-9", "controller": True}
-    pod = worker(ownerReferences=[owner])
-    pod["metadata"]["labels"] = {"mlchassis.dev/worker-group": "w"}
-    return pod
-
-
 async def test_other_controllers_want_what_their_scale_says(setting: Setting) -> None:
     pod = labelled("apps/v1", "ReplicaSet")
     served = [{"name": "replicasets", "kind": "ReplicaSet"}, {"name": "replicasets/scale", "kind": "Scale"}]
@@ -334,117 +249,6 @@ async def test_an_owner_without_a_namespace_has_its_scale_without_one(setting: S
     scale = {"metadata": {"name": "crunch", "uid": "uid-9"}, "spec": {"replicas": 1}}
     setting.fake.objects["/apis/acme.io/v1/fleets/crunch/scale"] = scale
     assert (await setting.create(pod)).startswith("crunch-w-")
-
-
-# --- modes, exemptions, dry runs -----------------------------------------------------------
-
-
-async def test_a_dry_run_gets_the_same_answers_and_writes_nothing(setting: Setting) -> None:
-    await setting.cluster(1)
-    shown = await setting.ask(dry_run=True)
-    assert setting.leases() == []
-    assert (await setting.ask()).patch == shown.patch
-    [before] = setting.leases()
-    await setting.fake.put(PODS, worker(name=shown.audit["name"]))
-    response = await setting.ask(dry_run=True)
-    assert response.status is not None
-    assert response.status.reason == "AlreadyExists"
-    assert setting.leases() == [before]
-    assert await setting.events() == []
-    assert setting.count("given_total", strategy="sequence") == 1
-    assert setting.count("refused_total", reason="exists") == 0
-
-
-async def test_warn_and_audit_say_what_would_be_done_and_do_nothing(setting: Setting) -> None:
-    await setting.cluster(1)
-    for mode, warned in (("warn", True), ("audit", False)):
-        setting.configure(worker_names=f"mode: {mode}")
-        response = await setting.ask()
-        assert response.allowed
-        assert response.patch == ()
-        assert "would-name" in response.audit
-        assert bool(response.warnings) is warned
-    assert setting.leases() == []
-    await setting.fake.put(PODS, worker(name="demo-small-worker-random"))
-    response = await setting.ask()
-    assert response.allowed
-    assert "would-refuse" in response.audit
-
-
-async def test_an_override_by_the_labels_of_the_namespace_holds(setting: Setting) -> None:
-    await setting.cluster(1)
-    override = "overrides: [{namespaceSelector: {matchLabels: {team: vision}}, modes: {worker-names: off}}]"
-    setting.configure(webhook=override)
-    for team, named in (("nlp", True), ("vision", False)):
-        metadata = {"name": "ml", "labels": {"team": team}}
-        facts = ManifestCluster([{"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}])
-        setting.namer = Namer(
-            setting.workers, lambda: setting.policy, NameMetrics(CollectorRegistry()), facts=facts
-        )
-        assert bool((await setting.ask()).patch) is named
-
-
-async def test_off_and_exempted_ask_nothing(setting: Setting) -> None:
-    setting.configure(worker_names="mode: off")
-    assert await setting.ask() == Response()
-    setting.policy = Snapshot()
-    exempt = worker(annotations={"mlchassis.dev/exempt": "worker-names=benchmarks the operator"})
-    assert await setting.ask(exempt) == Response(audit={"exempted": "benchmarks the operator"})
-    assert setting.fake.requests == []
-
-
-# --- the API server can't be asked -----------------------------------------------------------
-
-
-class Silent(LiveWorkers):
-    """An API server that never answers a list of pods."""
-
-    async def pods(self, namespace: str, labels: Mapping[str, str], *, phases: bool = True) -> Listed:
-        await asyncio.Event().wait()
-        raise AssertionError
-
-
-async def test_unavailable_refuses_so_that_the_operator_tries_again(setting: Setting) -> None:
-    await setting.cluster(1)
-    await setting.fake.forbid(PODS)
-    response = await setting.ask()
-    assert response.status is not None
-    assert (response.status.code, response.status.reason) == (409, "Conflict")
-    assert "may not read" in response.status.message
-    assert setting.count("unavailable_total", answer="refuse") == 1
-
-
-async def test_unavailable_may_allow_under_the_random_name(setting: Setting) -> None:
-    setting.configure(worker_names="onUnavailable: allow")
-    await setting.fake.forbid(CLUSTERS)
-    response = await setting.ask()
-    assert response.allowed
-    assert response.patch == ()
-    assert "keeps its random name" in response.warnings[0]
-    assert setting.count("unavailable_total", answer="allow") == 1
-    await setting.fake.forbid()
-    await setting.cluster(0)
-    assert not (await setting.ask()).allowed, "one too many is refused, where that can be found out"
-    await setting.fake.forbid(CLUSTERS)
-    setting.configure(worker_names="{onUnavailable: allow, mode: audit}")
-    response = await setting.ask()
-    assert not response.warnings
-    assert "keeps its random name" in response.audit["not-named"]
-
-
-async def test_an_answer_comes_before_the_deadline_though_the_api_server_is_silent(
-    setting: Setting, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(names, "ANSWER_SECONDS", 10)
-    await setting.cluster(1)
-    setting = Setting(setting.fake, setting.api, Silent)
-    loop = asyncio.get_running_loop()
-    began = loop.time()
-    first, second = await asyncio.gather(setting.ask(patience=10.3), setting.ask(patience=10.3))
-    assert loop.time() - began < 10.3
-    for response in (first, second):
-        assert response.status is not None
-        assert "did not answer in time" in response.status.message
 
 
 # --- concurrency -----------------------------------------------------------
