@@ -93,14 +93,17 @@ WORKLOADS: Final[tuple[Workload, ...]] = (
     _workload(
         INFERENCE_SERVICE,
         "spec.predictor",
+        "spec.predictor.workerSpec",
         "spec.transformer",
         "spec.explainer",
         shape=Shape.SPEC,
         owner="ReplicaSet",
     ),
-    _workload(Kind("serving.kserve.io", "ServingRuntime"), "spec", shape=Shape.SPEC, owner="ReplicaSet"),
-    _workload(
-        Kind("serving.kserve.io", "ClusterServingRuntime"), "spec", shape=Shape.SPEC, owner="ReplicaSet"
+    *(
+        _workload(
+            Kind("serving.kserve.io", kind), "spec", "spec.workerSpec", shape=Shape.SPEC, owner="ReplicaSet"
+        )
+        for kind in ("ServingRuntime", "ClusterServingRuntime")
     ),
     _workload(JOB_SET, "spec.replicatedJobs[*].template.spec.template", completes=True, owner="Job"),
     _workload(
