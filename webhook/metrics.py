@@ -109,7 +109,8 @@ class Metrics:
         """Tell of a policy that has just been swapped in."""
         for labels in [sample.labels for family in self.policy_info.collect() for sample in family.samples]:
             self.policy_info.labels(**labels).set(0)
-            self.policy_info.remove(*labels.values())
+            if not _several():  # where prometheus_client can't take a series back
+                self.policy_info.remove(*labels.values())
         self.policy_info.labels(digest, profile).set(1)
         self.policy_loaded.set(time.time())
         self.policy_valid.set(1)
@@ -120,8 +121,13 @@ class Metrics:
 
     def render(self) -> bytes:
         """The exposition in Prometheus' text format, of all worker processes if there are several."""
-        if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
+        if not _several():
             return generate_latest(self.registry)
         together = CollectorRegistry()
         MultiProcessCollector(together)  # type: ignore[no-untyped-call]
         return generate_latest(together)
+
+
+def _several() -> bool:
+    """Whether several worker processes share their counters (see `webhook.serve`)."""
+    return "PROMETHEUS_MULTIPROC_DIR" in os.environ

@@ -125,6 +125,16 @@ async def test_without_a_policy_everything_is_at_its_default(seen: Seen) -> None
         assert seen.valid()
 
 
+def test_several_workers_tell_of_the_policy_without_a_word_on_stderr(
+    seen: Seen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+    seen.policy.offer(STRICT, "test")
+    old = {"digest": seen.policy.snapshot.digest, "profile": "strict"}
+    seen.policy.offer(OBSERVE, "test")  # a warning would be an error here
+    assert seen.metrics.registry.get_sample_value("chassis_policy_info", old) == 0
+
+
 # --- a directory ---------------------------------------------------------------------------------------
 
 
