@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from puller.servers.base import Health
 from puller.spec import ModelSpec
+from puller.storage.base import human
 
 SUPERSEDED_GRACE = 5.0
 """Seconds that a download of an outdated spec may go on, so that a burst of edits costs one more
@@ -137,11 +138,16 @@ def state(model: Model, now: float) -> State:
     return State.LOADED if model.loaded is Loaded.YES else State.DOWNLOADED
 
 
-def fits(model: Model, memory_used: int, memory_limit: int) -> bool:
-    """Whether loading this model keeps the sum of `memory` within the limit (bytes; 0: no limit).
-    `memory_used` does not count the model itself."""
+def over_memory(model: Model, others: int, limit: int) -> Failure | None:
+    """Why this model may not be loaded beside others that hold so many bytes; None where it may. It stays
+    failed until memory is given back."""
     spec = model.wanted or model.stored
-    return not memory_limit or spec is None or memory_used + spec.memory <= memory_limit
+    if spec is None or others + spec.memory <= limit:
+        return None
+    message = (
+        f"it wants {human(spec.memory)} of memory; loaded models hold {human(others)} of {human(limit)}."
+    )
+    return Failure(Act.LOAD, model.wanted, 0, float("inf"), "OverMaxMemory", message)
 
 
 def memory_of(model: Model) -> int:

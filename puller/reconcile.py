@@ -12,6 +12,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 
@@ -23,7 +24,7 @@ from puller.plan import Act, Doing, Failure, Loaded, Model, next_step, wake_at
 from puller.servers.base import Health, ModelServer, ServerError
 from puller.spec import LIST_KEY, Desired, carry_over, parse
 from puller.status import Status
-from puller.storage.base import StorageError, human, in_thread
+from puller.storage.base import StorageError, in_thread
 from puller.storage.fetch import Storage
 from puller.store import ModelStore, StoreBusyError
 from puller.workqueue import Timers, WorkQueue
@@ -165,13 +166,21 @@ class Reconciler:
 
     def _start(self, now: float) -> None:
         """Begin queued steps while slots are free. A queued step is decided again: things change."""
+        used: int | None = None
         for slot, name in self._queue.startable():
             model = self.models.get(name)
             step = next_step(model, self.health, now) if model else None
             if model is None or step is None or _SLOT.get(step) != slot:
                 continue
-            if step is Act.LOAD and not self._memory_allows(model):
-                continue
+            if step is Act.LOAD and self.options.max_memory:
+                used = sum(map(plan.memory_of, self.models.values())) if used is None else used
+                others = used - plan.memory_of(model)
+                if refusal := plan.over_memory(model, others, self.options.max_memory):
+                    model.failure = refusal
+                    self.status.note(model, now)
+                    continue
+                model.doing = Doing(step)
+                used = others + plan.memory_of(model)
             model.doing = Doing(step, model.wanted if step is Act.DOWNLOAD else None)
             self._queue.take(slot)
             task = self._tasks[name] = asyncio.create_task(self._attempt(step, model))
@@ -230,25 +239,11 @@ class Reconciler:
         delay = self.options.backoff_initial * 2.0 ** min(attempts - 1, _MAX_EXPONENT)
         return min(delay, self.options.backoff_max) * random.uniform(0.5, 1)  # noqa: S311  (jitter)
 
-    def _memory_allows(self, model: Model) -> bool:
-        """Whether it may be loaded; else it is failed until memory is given back."""
-        limit = self.options.max_memory
-        if not limit:
-            return True
-        used = sum(plan.memory_of(other) for other in self.models.values() if other is not model)
-        if plan.fits(model, used, limit):
-            return True
-        spec = model.wanted or model.stored
-        wants = human(spec.memory if spec else 0)
-        message = f"it wants {wants} of memory; loaded models hold {human(used)} of {human(limit)}."
-        model.failure = Failure(Act.LOAD, model.wanted, 0, float("inf"), "OverMaxMemory", message)
-        self.status.note(model, time.monotonic())
-        return False
-
     def _retry_memory(self) -> None:
+        """Let them ask again. They stay failed until they are loaded: most would only be failed anew."""
         for model in self.models.values():
             if model.failure is not None and model.failure.reason == "OverMaxMemory":
-                model.failure = None
+                model.failure = replace(model.failure, retry_at=0.0)
                 self._dirty.add(model.name)
 
     def _complete(self) -> frozenset[str]:

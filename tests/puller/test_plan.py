@@ -11,7 +11,19 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from puller import plan
-from puller.plan import Act, Doing, Failure, Loaded, Model, State, fits, memory_of, next_step, state, wake_at
+from puller.plan import (
+    Act,
+    Doing,
+    Failure,
+    Loaded,
+    Model,
+    State,
+    memory_of,
+    next_step,
+    over_memory,
+    state,
+    wake_at,
+)
 from puller.servers.base import Health
 from puller.spec import ModelSpec
 
@@ -168,9 +180,10 @@ def test_memory_counts_what_is_loaded_or_loading_at_its_larger_spec() -> None:
     assert memory_of(Model("m", wanted=A, stored=A)) == 0
     assert memory_of(Model("m", wanted=B, stored=A, loaded=Loaded.STALE)) == 20
     assert memory_of(Model("m", wanted=A, stored=A, doing=Doing(Act.LOAD))) == 10
-    assert fits(Model("m", wanted=A), 90, 100)
-    assert not fits(Model("m", wanted=A), 91, 100)
-    assert fits(Model("m", wanted=A), 10**9, 0)
+    assert over_memory(Model("m", wanted=A), 90, 100) is None
+    refusal = over_memory(Model("m", wanted=A), 91, 100)
+    assert refusal is not None
+    assert refusal.message == "it wants 10 B of memory; loaded models hold 91 B of 100 B."
 
 
 class OneModel(RuleBasedStateMachine):

@@ -13,8 +13,10 @@ import os
 import shutil
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from puller.plan import State
 from puller.servers.base import Timeouts
@@ -493,6 +495,30 @@ async def test_max_memory_refuses_a_load_until_another_model_goes(world: World) 
     assert world.on_disk("b") == b"B"
     world.config.write({"b": b})
     await world.serves({"b": "B"})
+
+
+async def test_models_that_memory_does_not_allow_are_told_of_once(world: World) -> None:
+    """Each edit lets them ask again; that nothing came of it is no news."""
+    world.set(max_memory=2 * MB, loads=8)
+    models: dict[str, Any] = {name: world.put(name, name) for name in "abcdef"}  # a mebibyte each
+    world.config.write(models)
+    world.start()
+
+    def settled() -> bool:
+        states = list(world.states().values())
+        return states.count(State.LOADED) == 2 and states.count(State.FAILED) == 4
+
+    await until(settled)
+    with capture_logs() as lines:
+        world.config.write(models | {"bad": "ftp://x"})
+        await until(lambda: world.entry("bad"))
+        last = max(name for name in "abcdef" if world.entry(name)["state"] == "Loaded")
+        world.config.write({name: uri for name, uri in models.items() if name != last})
+        await until(lambda: world.puller and last not in world.puller.models)
+        await until(lambda: list(world.states().values()).count(State.LOADED) == 2)
+    assert len(world.server.serving) == 2
+    told = {line["model"] for line in lines if line["event"] == "model"}
+    assert len(told) == 2, f"{last} went, and one came: {told}"
 
 
 # 12. What a URI names.
