@@ -7,13 +7,15 @@ from collections.abc import Iterator
 from typing import Final
 
 from policies.base import Facts, Family, Finding, Mode, Rule
-from policies.commands import CommandSummary
+from policies.commands import CommandSummary, Loop
 from policies.commands.options import seconds
 from policies.objects import Container, PodTemplate, Role, Subject, integer
 from policies.rules._commands import exec_command
 
 DEFAULT_GRACE: Final = 30
 """Seconds of `terminationGracePeriodSeconds` where it is not given."""
+
+_LEAVING: Final = frozenset({"break", "exit", "return", "kill"})
 
 
 def check_grace(subject: Subject, facts: Facts) -> Iterator[Finding]:
@@ -39,12 +41,26 @@ def _sleep(template: PodTemplate, container: Container) -> float:
 
 
 def _slept(summary: CommandSummary) -> float:
-    """The sleeps of a script, one round of each loop: whether a loop goes on, the script alone knows.
+    """The sleeps of a script, one round of each loop that the script may leave when it likes.
 
     The summary's own bound tells of branches that exclude each other, and of an enclosing `timeout`.
     """
+    if summary.loops and all(_only_sleeps(summary, loop) for loop in summary.loops):
+        return summary.seconds
     sleeps = sum(_duration(command.argv[1:]) for command in summary.commands if command.name == "sleep")
     return sleeps if math.isinf(sleeps) and not summary.loops else min(sleeps, summary.seconds)
+
+
+def _only_sleeps(summary: CommandSummary, loop: Loop) -> bool:
+    """Whether a loop goes round a known number of times, and nothing but sleeping bounds its time."""
+    return (
+        loop.keyword == "for"
+        and loop.count is not None
+        and not any(
+            command.name in _LEAVING or (command.timeout and command.name != "sleep")
+            for command in summary.commands
+        )
+    )
 
 
 def _duration(arguments: tuple[str, ...]) -> float:
