@@ -175,8 +175,8 @@ class _Writer:
                 written = [await self._write(place, name, wanted[name], known.get(name)) for name in wanted]
                 removed = [await self._remove(place, known[name]) for name in known if name not in wanted]
             except ApiError as error:
-                if "is being terminated" in error.message:
-                    return
+                if error.status == 404 or "is being terminated" in error.message:
+                    return  # the namespace is going, or gone
                 raise
             if all(written) and all(removed):
                 return

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.e2e.api import JSON
 from tests.e2e.controlplane import ControlPlane
@@ -18,6 +20,7 @@ from webhook import cli, cluster
 pytestmark = pytest.mark.e2e
 
 CRDS = Path(__file__).parent / "policy_reports.yaml"
+DOCS = Path(__file__).parents[2] / "docs" / "scan.md"
 RULE = "liveness-external-dependency"
 ASKS_PAYMENTS = {"exec": {"command": ["curl", "-f", "http://payments/health"]}, "timeoutSeconds": 5}
 HAZARD = container(UNKNOWN, livenessProbe=ASKS_PAYMENTS)
@@ -305,6 +308,22 @@ def test_what_is_forbidden_is_said_and_the_rest_is_scanned(scan: Scan, team: str
     unknown = next(line for line in answer.err.splitlines() if "not known" in line)
     assert "Node" in unknown
     assert "Service" not in unknown
+
+
+@pytest.mark.usefixtures("crds")
+def test_the_documented_rights_are_enough(scan: Scan, team: str, control_plane: ControlPlane) -> None:
+    documents = re.findall(r"```yaml\n(.*?)```", DOCS.read_text(), re.S)
+    (role,) = (each for each in map(yaml.safe_load, documents) if each["kind"] == "ClusterRole")
+    user, name = f"scanner-of-{team}", role["metadata"]["name"]
+    control_plane.apply(role)
+    control_plane.kubectl("create", "clusterrolebinding", user, f"--clusterrole={name}", f"--user={user}")
+    answer = scan("-A", "--report", "-o", "json", kubeconfig=control_plane.user(user))
+    assert answer.status == 1
+    assert "you may not" not in answer.err
+    assert ("Deployment", "bad") in answer.denied
+    mend(control_plane, team)
+    assert "PolicyReports: " in scan("-A", "--report", kubeconfig=control_plane.user(user)).err
+    assert not control_plane.api.exists("policyreports", "mlchassis", team)
 
 
 def test_where_nothing_may_be_read_the_scan_fails(scan: Scan, restricted: Path) -> None:

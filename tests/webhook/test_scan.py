@@ -544,6 +544,26 @@ async def test_a_report_of_another_s_is_not_overwritten(fake: FakeApiServer, cha
     assert reported(fake) == theirs
 
 
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (403, "unable to create new content in namespace ml because it is being terminated"),
+        (404, 'namespaces "ml" not found'),
+    ],
+)
+async def test_a_namespace_that_goes_away_meanwhile_is_passed_over(
+    fake: FakeApiServer, chassis: Scan, monkeypatch: pytest.MonkeyPatch, status: int, message: str
+) -> None:
+    async def gone(*_: object) -> bool:
+        raise ApiError(status, "", message)
+
+    monkeypatch.setattr(ApiServer, "unless_conflict", gone)
+    await fake.put(PODS, pod("a"))
+    answer = await chassis("-n", "ml", "--report")
+    assert answer.status == 1
+    assert "PolicyReports: 0 written, 0 unchanged, 0 removed" in answer.err
+
+
 async def test_reports_that_can_t_be_written_are_told(fake: FakeApiServer, chassis: Scan) -> None:
     await fake.put(PODS, pod("a"))
     await fake.forbid(REPORTS)
