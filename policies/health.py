@@ -1,20 +1,27 @@
-"""Where a serving container answers for its health, and how long it takes to start.
+"""What is known of a serving container: where it answers for its health, and how long it takes to start.
 
-From annotations, presets and the model config; nothing is guessed. Law: unsure is None.
+From annotations, the server's preset (`policies.endpoints`) and the model config; nothing is guessed.
+Law: unsure is None.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from policies import units
 from policies.base import Facts, Finding, Json
+from policies.endpoints import (
+    Health,
+    declared_http_port,
+    health_paths,
+    http_get,
+    preset_health,
+    server_port,
+    speaks_tls,
+)
 from policies.objects import Container, Role, annotations_of, mapping
 from policies.presets import Protocol
-from policies.programs import has_option, launch_of, programs
 from policies.servers import Server, port_number, tcp_ports
 from policies.serving import (
     HEALTH_ANNOTATIONS,
@@ -32,18 +39,6 @@ MODEL_SIZE: Final = "mlchassis.dev/model-size"
 EXPECTED_START: Final = "mlchassis.dev/expected-start"
 MODEL_CONFIG: Final = "mlchassis.dev/model-config"
 DEFAULT_CONTAINER: Final = "kubectl.kubernetes.io/default-container"
-
-
-@dataclass(frozen=True, slots=True)
-class Health:
-    """A known health endpoint: handlers such as `{"httpGet": {"path": "/health", "port": 8000}}`.
-
-    None where that half is not known. `source` says who knows: `annotation` or `preset <name>`.
-    """
-
-    source: str
-    live: Json | None
-    ready: Json | None
 
 
 class AnnotationError(ValueError):
@@ -91,7 +86,7 @@ def annotated_health(pod: Json, container: Container, facts: Facts) -> Health | 
     live = paths.get(LIVE_PATH, paths.get(HEALTH_PATH))
     ready = paths.get(READY_PATH, paths.get(HEALTH_PATH))
     if not paths:
-        live, ready = _paths(server) if server else (None, None)
+        live, ready = health_paths(server) if server else (None, None)
     if live is None and ready is None:
         key, _ = given[HEALTH_PORT]
         raise AnnotationError(
@@ -101,7 +96,7 @@ def annotated_health(pod: Json, container: Container, facts: Facts) -> Health | 
                 f"Add {HEALTH_PATH} with the path of the health endpoint, such as /health.",
             )
         )
-    tls = _speaks_tls(container, server, port)
+    tls = speaks_tls(container, server, port)
     return Health(
         "annotation",
         http_get(live, port, tls=tls) if live else None,
@@ -174,137 +169,6 @@ def _misread(container: Container, name: str, key: str, value: str) -> Finding |
 
 def _finding(key: str, what: str, hint: str) -> Finding:
     return Finding(f"metadata.annotations[{key}]", f"Annotation {key} {what}", hint)
-
-
-# --- presets ---------------------------------------------------------------------------------
-
-_HTTP_NAMES: Final = ("http", "https", "http1", "rest", "web", "api")
-_GRPC_NAMES: Final = ("grpc", "h2c")
-_OTHERS: Final = {
-    Protocol.HTTP: re.compile("grpc|h2c|metric|prom|admin|mgmt|management"),
-    Protocol.GRPC: re.compile("http|rest|metric|prom|admin|mgmt|management"),
-}
-"""Names of ports that speak something else, or of something else."""
-
-
-def preset_health(container: Container, settings: StandardProbes) -> Health | None:
-    """Where the recognised server answers, its flags and variables heeded; None when unsure."""
-    server = recognised(container, settings)
-    if server is None or server.sometimes or _answers_elsewhere(server):
-        return None
-    port = server_port(container, server)
-    if port is None or _only_loopback(server):
-        return None
-    source, tls = f"preset {server.name}", _speaks_tls(container, server, port)
-    if server.preset.protocol is Protocol.GRPC:
-        if tls:  # kubelet's gRPC probes don't speak TLS
-            return None
-        service = server.preset.grpc_service
-        handler: Json = {"grpc": {"port": port} | ({"service": service} if service else {})}
-        return Health(source, handler, handler)
-    live, ready = _paths(server)
-    return Health(
-        source,
-        http_get(live, port, tls=tls) if live else None,
-        http_get(ready, port, tls=tls) if ready else None,
-    )
-
-
-def server_port(container: Container, server: Server) -> int | None:
-    """The port on which a recognised server answers: its flag, its variable, a declared port of the
-    protocol's name, the preset's own. Where the preset's own may have been moved unseen, the only
-    declared one. None when that can't be told."""
-    preset = server.preset
-    told = server.told(preset.port_flags, preset.port_env)
-    if told is not None and not _HOST_ALONE.fullmatch(told):
-        return _port_in(told)
-    if preset.own_port:
-        return preset.port
-    declared = tcp_ports(container.spec)
-    names = (*(_GRPC_NAMES if preset.protocol is Protocol.GRPC else _HTTP_NAMES), *preset.port_names)
-    named = [port for port, name in declared.items() if name in names]
-    if len(named) == 1:
-        return named[0]
-    possible = [port for port, name in declared.items() if not _OTHERS[preset.protocol].search(name)]
-    if preset.port in declared or (not possible and not _may_have_moved(server)):
-        return preset.port or None
-    return possible[0] if len(possible) == 1 and _may_have_moved(server) else None
-
-
-def _may_have_moved(server: Server) -> bool:
-    """Whether something that can't be read here may have set another port than the preset's own."""
-    preset = server.preset
-    return (
-        not preset.port
-        or server.has_option(*preset.config_flags)
-        or server.has_variable(*preset.config_env)
-        or (server.open and bool(preset.port_env))
-        or (preset.image_port and not server.own_image)
-    )
-
-
-def declared_http_port(container: Json) -> int | None:
-    """The declared TCP port that speaks HTTP: the only one that may, or the only one named so."""
-    declared = tcp_ports(container)
-    possible = [port for port, name in declared.items() if not _OTHERS[Protocol.HTTP].search(name)]
-    if len(declared) == 1:
-        return possible[0] if possible else None
-    named = [port for port, name in declared.items() if name in _HTTP_NAMES]
-    return named[0] if len(named) == 1 else None
-
-
-_HOST_ALONE: Final = re.compile(r"(?:\w+://)?[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+/?")
-
-
-def _port_in(value: str) -> int | None:
-    """`8000`, `0.0.0.0:8000`, `http://0.0.0.0:8000/` -> 8000."""
-    digits = value.rpartition("//")[2].partition("/")[0].rpartition(":")[2]
-    return int(digits) if digits.isascii() and digits.isdigit() and 0 < int(digits) < 65536 else None
-
-
-def _answers_elsewhere(server: Server) -> bool:
-    preset = server.preset
-    return server.has_option(*preset.unless_flags) or server.has_variable(*preset.unless_env)
-
-
-def _only_loopback(server: Server) -> bool:
-    """Whether the server listens on loopback alone, where kubelet's probes can't reach it."""
-    preset = server.preset
-    told = server.told(preset.host_flags, preset.host_env)
-    if told is None:
-        return preset.loopback and not (preset.image_listens and server.own_image)
-    host = told.rpartition("//")[2].strip("[]")
-    return host.startswith(("127.", "localhost", "::1"))
-
-
-def _speaks_tls(container: Container, server: Server | None, port: int) -> bool:
-    if tcp_ports(container.spec).get(port, "").startswith("https"):
-        return True
-    if server is None:
-        started = programs(launch_of(container.spec))
-        return any(has_option(program, "--ssl-keyfile", "--keyfile") for program in started)
-    words = tuple(part for word in server.words for part in word.split())  # options within an option too
-    told = server.variables.keys()
-    return has_option(words, *server.preset.tls_flags) or not told.isdisjoint(server.preset.tls_env)
-
-
-def _paths(server: Server) -> tuple[str | None, str | None]:
-    """The liveness and readiness paths, with the model's name put in; None where it isn't known."""
-    preset = server.preset
-    if "{model}" not in f"{preset.live_path}{preset.ready_path}":
-        return preset.live_path, preset.ready_path
-    model = server.told(preset.model_flags, preset.model_env)
-    if model is None and not (server.open and preset.model_env):
-        model = preset.default_model
-    if not model or not model.replace("-", "").replace("_", "").replace(".", "").isalnum():
-        return None, None
-    live, ready = (path and path.replace("{model}", model) for path in (preset.live_path, preset.ready_path))
-    return live, ready
-
-
-def http_get(path: str, port: int, *, tls: bool = False) -> Json:
-    """An httpGet handler."""
-    return {"httpGet": {"path": path, "port": port} | ({"scheme": "HTTPS"} if tls else {})}
 
 
 # --- the expected start ----------------------------------------------------------------------

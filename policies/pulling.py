@@ -13,7 +13,8 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from policies.base import Facts, Json
-from policies.health import MODEL_CONFIG, declared_http_port, server_port
+from policies.endpoints import declared_http_port, server_port
+from policies.health import MODEL_CONFIG
 from policies.names import is_subdomain
 from policies.objects import Container, Role, annotations_of, containers, mapping, text
 from policies.servers import Server, port_number

@@ -1,8 +1,8 @@
 """Who serves: the serving containers of a pod, and which model server each of them is.
 
-What `standard-probes` injects and what the probe rules demand must be one opinion, so it is formed
-here and in `policies.health` (where a server answers for its health, how long it starts), from the
-object and the settings alone. Law: unsure is None, never a guess.
+What `standard-probes` injects and what the probe rules demand must be one opinion, so it is formed here, in
+`policies.endpoints` (where a server answers) and in `policies.health` (that, the annotations, and how long it
+starts), from the object and the settings alone. Law: unsure is None, never a guess.
 """
 
 from __future__ import annotations

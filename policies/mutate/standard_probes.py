@@ -55,16 +55,14 @@ from typing import Any, Final
 
 from policies import units
 from policies.base import Facts, Finding, Json, Policy
+from policies.endpoints import declared_http_port, http_get, preset_health
 from policies.health import (
     EXPECTED_START,
     MODEL_SIZE,
     AnnotationError,
     annotated_health,
-    declared_http_port,
     expected_start,
-    http_get,
     is_meant,
-    preset_health,
 )
 from policies.kinds import POD
 from policies.objects import (

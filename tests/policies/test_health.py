@@ -6,7 +6,6 @@ from policies.base import Facts, Listing, Resource
 from policies.health import (
     AnnotationError,
     annotated_health,
-    declared_http_port,
     expected_start,
     is_meant,
     known_health,
@@ -91,17 +90,6 @@ def test_whom_an_annotation_means() -> None:
     default = pod(API, other, health_path="/h")
     default["metadata"]["annotations"]["kubectl.kubernetes.io/default-container"] = "api"
     assert meant(default) == ["api"]
-
-
-def test_declared_http_port() -> None:
-    def port(*ports: tuple[str, int]) -> int | None:
-        return declared_http_port({"ports": [{"name": name, "containerPort": n} for name, n in ports]})
-
-    assert port(("main", 9000)) == 9000, "the only one"
-    assert port(("grpc", 9000)) is None, "the only one, and it does not speak HTTP"
-    assert port(("grpc", 9000), ("http", 8000)) == 8000
-    assert port(("a", 1), ("b", 2)) is None
-    assert port() is None
 
 
 def test_expected_start_takes_the_longer_of_preset_and_size() -> None:

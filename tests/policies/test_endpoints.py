@@ -1,0 +1,100 @@
+"""Where a recognised server answers. The golden cases have a container for each; here are the tables."""
+
+import pytest
+
+from policies.endpoints import declared_http_port, preset_health, server_port
+from policies.objects import Container, containers
+from policies.serving import StandardProbes, recognised
+
+TRITON = {"image": "nvcr.io/nvidia/tritonserver:25.06-py3", "args": ["tritonserver", "--model-repository=/m"]}
+MLSERVER = {"image": "seldonio/mlserver:1.7.1"}
+VLLM = {"image": "vllm/vllm-openai", "args": ["m"]}
+CONFIGURED = {"image": "vllm/vllm-openai", "args": ["m", "--config=/c.yaml"]}
+TGI = {"image": "registry.example.com/own:1", "command": ["text-generation-launcher"]}
+FROM_ELSEWHERE = {"envFrom": [{"configMapRef": {"name": "c"}}]}
+
+
+def container(spec: dict, **ports: int) -> Container:
+    """A container; a port whose name begins with `_` has none."""
+    declared = [
+        {"containerPort": n} if name[0] == "_" else {"name": name, "containerPort": n}
+        for name, n in ports.items()
+    ]
+    pod = {"spec": {"containers": [{"name": "m", **spec, "ports": declared}]}}
+    return next(iter(containers(pod)))
+
+
+@pytest.mark.parametrize(
+    ("spec", "ports", "port"),
+    [
+        (TRITON, {}, 8000),
+        (TRITON, {"grpc": 8001, "metrics": 8002}, 8000),
+        (TRITON, {"http": 8080, "grpc": 8001}, 8080),
+        (TRITON, {"_1": 8000, "_2": 8001}, 8000),
+        (TRITON, {"_1": 8001}, None),
+        (TRITON, {"inference": 9000}, None),
+        (VLLM, {"_1": 9000}, None),
+        (CONFIGURED, {"_1": 9000}, 9000),
+        (CONFIGURED, {"_1": 9000, "_2": 9001}, None),
+        (CONFIGURED, {"metrics": 9000}, None),
+        (CONFIGURED, {}, None),
+        (MLSERVER | FROM_ELSEWHERE, {}, None),
+        (MLSERVER | FROM_ELSEWHERE, {"_1": 8080}, 8080),
+        (MLSERVER | FROM_ELSEWHERE, {"_1": 9000}, 9000),
+        (VLLM | FROM_ELSEWHERE, {}, 8000),
+        (TGI, {}, None),
+        (TGI, {"_1": 3000}, 3000),
+    ],
+)
+def test_the_port_of_a_server_that_is_not_told_one(spec: dict, ports: dict, port: int | None) -> None:
+    of = container(spec, **ports)
+    server = recognised(of, StandardProbes())
+    assert server is not None
+    assert server_port(of, server) == port
+
+
+@pytest.mark.parametrize(
+    ("args", "scheme"),
+    [
+        ([], None),
+        (["--ssl-keyfile=/k"], "HTTPS"),
+        (["--ssl_keyfile", "/k"], "HTTPS"),
+        (["--ssl-keyfile=/k", "--ssl-cert-reqs=0"], "HTTPS"),
+    ],
+)
+def test_tls(args: list[str], scheme: str | None) -> None:
+    health = preset_health(container(VLLM | {"args": ["m", *args]}), StandardProbes())
+    assert health is not None
+    assert health.live is not None
+    assert health.live["httpGet"].get("scheme") == scheme
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        VLLM | {"args": ["m", "--host=127.0.0.1"]},
+        VLLM | {"args": ["m", "--host", "[::1]"]},
+        VLLM | {"args": ["m", "--ssl_cert_reqs=2", "--ssl-keyfile=/k"]},
+        {"command": ["mlflow", "server"]},
+        {
+            "command": ["mlflow", "server", "--host=0.0.0.0"],
+            "env": [{"name": "MLFLOW_STATIC_PREFIX", "value": "/m"}],
+        },
+        {"command": ["sh", "-c", "if leader; then vllm serve m; else ray start; fi"]},
+    ],
+)
+def test_a_probe_would_not_get_an_answer(spec: dict) -> None:
+    of = container(spec)
+    assert recognised(of, StandardProbes()) is not None
+    assert preset_health(of, StandardProbes()) is None
+
+
+def test_declared_http_port() -> None:
+    def port(*ports: tuple[str, int]) -> int | None:
+        return declared_http_port({"ports": [{"name": name, "containerPort": n} for name, n in ports]})
+
+    assert port(("main", 9000)) == 9000, "the only one"
+    assert port(("grpc", 9000)) is None, "the only one, and it does not speak HTTP"
+    assert port(("grpc", 9000), ("http", 8000)) == 8000
+    assert port(("a", 1), ("b", 2)) is None
+    assert port() is None
