@@ -27,6 +27,9 @@ DEEPEST = 200
 """Levels of nesting, some fifty below what orjson writes. libyaml itself has no limit but the C stack: a few
 kilobytes of brackets would end the process."""
 
+MOST_VALUES = 1_000_000
+"""Values of a stream, each alias counted as what it stands for: a few lines can stand for gigabytes."""
+
 
 class ManifestLoader(_SafeLoader):
     """YAML 1.1 as the Kubernetes tools read it: `yes` and `off` are booleans, dates are text."""
@@ -60,8 +63,7 @@ class ManifestLoader(_SafeLoader):
 
 
 class PolicyLoader(ManifestLoader):
-    """The same, with `true` and `false` as the only booleans, and no aliases: a few lines of them can stand
-    for gigabytes."""
+    """The same, with `true` and `false` as the only booleans, and no aliases."""
 
     aliases = False
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
@@ -163,17 +165,27 @@ _TEMPLATE: Final = "a template must be rendered first"
 
 
 def _look_through(text: str, loader: type[ManifestLoader]) -> None:
-    """Refuse what must not even be built: nesting without end, aliases where the loader takes none."""
-    depth = 0
+    """Refuse what must not even be built: nesting without end, and aliases that stand for too much, or at all
+    where the loader takes none."""
+    count = 0
+    opened: list[tuple[str | None, int]] = []
+    sizes: dict[str | None, int] = {}
     for event in yaml.parse(text, Loader=loader):
+        if isinstance(event, yaml.AliasEvent):
+            if not loader.aliases:
+                raise BadDocument(f"{_at(event)}aliases are not supported in a policy, write the value out")
+            count += sizes.get(event.anchor, 0)
+            if count > MOST_VALUES:
+                raise BadDocument(f"{_at(event)}its aliases stand for too many values")
+        elif isinstance(event, yaml.NodeEvent):
+            count += 1
         if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
+            opened.append((event.anchor, count))
+            if len(opened) > DEEPEST:
+                raise BadDocument(f"{_at(event)}it is nested too deeply")
         elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
-        elif isinstance(event, yaml.AliasEvent) and not loader.aliases:
-            raise BadDocument(f"{_at(event)}aliases are not supported in a policy, write the value out")
-        if depth > DEEPEST:
-            raise BadDocument(f"{_at(event)}it is nested too deeply")
+            anchor, before = opened.pop()
+            sizes[anchor] = count - before
 
 
 def _at(event: yaml.Event) -> str:

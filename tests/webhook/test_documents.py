@@ -1,5 +1,6 @@
 """YAML as the Kubernetes tools read it, and the narrower dialect of policies."""
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -39,6 +40,12 @@ def test_every_document_of_a_stream() -> None:
     assert list(load_all("a: 1\n---\n---\nb: 2\n")) == [{"a": 1}, None, {"b": 2}]
 
 
+BOMB = "".join(
+    f"{name}: &{name} [{', '.join([f'*{before}'] * 8)}]\n" for before, name in pairwise("abcdefghijklm")
+)
+"""Eight times as much in every line."""
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
@@ -63,6 +70,7 @@ def test_every_document_of_a_stream() -> None:
         ("a: " + "[" * 3000 + "]" * 3000, "line 1: it is nested too deeply"),
         ("[" * 300 + "]" * 300, "line 1: it is nested too deeply"),
         ("\n".join(" " * depth + "a:" for depth in range(300)), "line 201: it is nested too deeply"),
+        ("a: &a [1]\n" + BOMB, "line 8: its aliases stand for too many values"),
         # libyaml's own recursion has no bound: these ended the process.
         ("[" * 100_000, "nested too deeply"),
         ("{a: " * 100_000, "nested too deeply"),
