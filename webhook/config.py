@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from hashlib import sha256
 
 from pydantic import ValidationError
@@ -110,13 +111,22 @@ def _unknown_ids(rules: RulesConfig, webhook: WebhookConfig) -> Iterator[Problem
             yield Problem(
                 "rules.yaml", f"modes.{name}", f"there is no such rule{_did_you_mean(name, rule_ids)}"
             )
+    known = [*rule_ids, *policy_ids]
+    for place, patterns in (
+        ("forbidden", webhook.exemptions.forbidden),
+        ("onlyIn", webhook.exemptions.only_in),
+    ):
+        for pattern in patterns:
+            if not any(fnmatchcase(name, pattern) for name in known):
+                message = f"{pattern} is no rule or policy{_did_you_mean(pattern, known)}"
+                yield Problem("webhook.yaml", f"exemptions.{place}", message)
     for index, override in enumerate(webhook.overrides):
         for name in override.modes:
             if name not in rule_ids and name not in policy_ids:
                 yield Problem(
                     "webhook.yaml",
                     f"overrides.{index}.modes.{name}",
-                    f"there is no such rule or policy{_did_you_mean(name, [*rule_ids, *policy_ids])}",
+                    f"there is no such rule or policy{_did_you_mean(name, known)}",
                 )
 
 

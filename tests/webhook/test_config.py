@@ -59,6 +59,11 @@ def _models(found: Any) -> list[dict[str, Any]]:
         ({"rules.yaml": "a: ["}, "rules.yaml: line "),
         ({"webhook.yaml": "onError: maybe"}, "webhook.yaml: onError: input should be 'allow' or 'deny'"),
         ({"webhook.yaml": "namespaces: {include: ml}"}, "webhook.yaml: namespaces.include: "),
+        (
+            {"webhook.yaml": "exemptions: {forbidden: [policy-config-invalit]}"},
+            f"exemptions.forbidden: policy-config-invalit is no rule or policy; did you mean {RULE}?",
+        ),
+        ({"webhook.yaml": "exemptions: {onlyIn: {nope-*: [ml]}}"}, "exemptions.onlyIn: nope-* is no rule"),
         ({"webhook.yaml": "overrides: [{modes: {nope: off}}]"}, "webhook.yaml: overrides.0.modes.nope: "),
         ({"webhook.yaml": "overrides: [{settings: {nope: {}}}]"}, "overrides.0.settings.nope: there is no"),
         (
