@@ -183,7 +183,7 @@ def prefer(pod: Json, weight: int, expressions: Sequence[Expression]) -> Json:
     present = maps(pod, *PREFERRED)
     if not takes_more(pod, PREFERRED):
         return pod
-    if not expressions or any(not keys.isdisjoint(_keys(mapping(each, "preference"))) for each in present):
+    if any(not keys.isdisjoint(_keys(mapping(each, "preference"))) for each in present):
         return pod
     term = {"weight": weight, "preference": {"matchExpressions": list(expressions)}}
     return appended(pod, PREFERRED, term)

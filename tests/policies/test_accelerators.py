@@ -129,6 +129,8 @@ LABELS = {"zone": "a", "count": "8", "odd": "x8"}
         ("Lt", "count", ["9"], True),
         ("Gt", "odd", ["1"], False),
         ("Gt", "absent", ["1"], False),
+        ("Gt", "count", ["x"], False),
+        ("Gt", "count", ["1", "2"], False),
         ("Like", "zone", ["a"], False),
     ],
 )
@@ -176,6 +178,35 @@ def test_which_nodes_a_pod_may_run_on(spec: Json, expected: bool) -> None:
     assert admits(pod(**spec), "n", LABELS) is expected
 
 
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ({"nodeSelector": {"zone": "b"}}, False),
+        ({"nodeSelector": {"rack": "7"}}, True),
+        ({"affinity": affinity({"matchExpressions": [{"key": "zone", "operator": "DoesNotExist"}]})}, False),
+        ({"affinity": affinity({"matchExpressions": [{"key": "rack", "operator": "Exists"}]})}, True),
+        (
+            {
+                "affinity": affinity(
+                    {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["m"]}]}
+                )
+            },
+            True,
+        ),
+        (
+            {
+                "affinity": affinity(
+                    {"matchFields": [{"key": "metadata.uid", "operator": "In", "values": ["m"]}]}
+                )
+            },
+            False,
+        ),
+    ],
+)
+def test_of_a_node_to_be_only_what_is_known_is_held_against_it(spec: Json, expected: bool) -> None:
+    assert admits(pod(**spec), "pool p", LABELS, partial=True) is expected
+
+
 TAINT = {"key": GPU, "value": "present", "effect": "NoSchedule"}
 
 
@@ -195,6 +226,10 @@ def test_tolerations(toleration: Json, expected: bool) -> None:
     assert tolerates(pod(tolerations=[toleration]), TAINT) is expected
 
 
+def test_a_taint_without_a_value_is_equal_to_an_empty_one() -> None:
+    assert tolerates(pod(tolerations=[{"key": GPU}]), {"key": GPU, "effect": "NoSchedule"})
+
+
 # --- what must hold for any cluster and any pod -------------------------------------------------------
 
 KEYS = ("nvidia.com/gpu.present", "cloud.google.com/gke-accelerator", "karpenter.sh/nodepool", "zone", "disk")
@@ -206,7 +241,7 @@ def clusters(draw: st.DrawFn) -> list[Json]:
     made = []
     for n in range(draw(st.integers(1, 6))):
         labels = {key: draw(st.sampled_from(VALUES)) for key in draw(st.sets(st.sampled_from(KEYS)))}
-        made.append(node(f"n{n}", labels, draw(st.sampled_from(("", 0, 4)))))
+        made.append(node(f"n{n}", labels, draw(st.sampled_from(("", "0", "4")))))
     return made
 
 
