@@ -16,11 +16,12 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import structlog
 from watchfiles import awatch
 
+from policies.base import Json
 from webhook.pki import Bundle, CertificateError, expiry, issue, renewed, repaired
 
 log = structlog.get_logger()
@@ -29,8 +30,6 @@ POLL_SECONDS = 60.0
 """Safety net beside the file events, and the pace at which a managed Secret is looked at."""
 SWAP_ATTEMPTS = 8
 FIRST_PAUSE = 0.5
-
-Json = dict[str, Any]
 
 
 class CertificateSource(Protocol):
@@ -131,6 +130,12 @@ async def keep(
 # --- sources -------------------------------------------------------------------------------------------
 
 
+async def _now_and_then() -> AsyncIterator[None]:
+    while True:
+        await asyncio.sleep(POLL_SECONDS)
+        yield
+
+
 class SelfSigned:
     """A CA and certificate in memory, for local work; nothing else trusts it."""
 
@@ -143,10 +148,8 @@ class SelfSigned:
         self._bundle = renewed(self._bundle, self._hosts, now) if self._bundle else issue(self._hosts, now)
         return self._bundle
 
-    async def changes(self) -> AsyncIterator[None]:
-        while True:
-            await asyncio.sleep(POLL_SECONDS)
-            yield
+    def changes(self) -> AsyncIterator[None]:
+        return _now_and_then()
 
 
 class MountedFiles:
@@ -217,10 +220,8 @@ class ManagedSecret:
                 return wanted
         raise CertificateError(f"Secret {self._path} was changed under us {SWAP_ATTEMPTS} times in a row")
 
-    async def changes(self) -> AsyncIterator[None]:
-        while True:
-            await asyncio.sleep(POLL_SECONDS)
-            yield
+    def changes(self) -> AsyncIterator[None]:
+        return _now_and_then()
 
     def _successor(self, present: Bundle | None, now: datetime) -> Bundle:
         if present is None:

@@ -3,7 +3,7 @@
 Law: objects are plain JSON in dicts, never typed models (those drop fields they don't know), and every call
 has a timeout. The kubernetes client gives the connection: kubeconfig, in-cluster token, TLS, proxies.
 
-Callers elsewhere depend on small protocols (`certs.Secrets`, `source.ConfigMaps`, `reflector.Lister`),
+Callers elsewhere depend on small protocols (`certs.Secrets`, `events.Events`, `reflector.Lister`),
 which `ApiServer` fulfils.
 """
 
@@ -22,10 +22,10 @@ from urllib.parse import quote, urlencode
 import aiohttp
 import orjson
 
+from policies.base import Json
+
 if TYPE_CHECKING:
     from kubernetes.aio.client import ApiClient
-
-Json = dict[str, Any]
 
 CONNECT_SECONDS = 5.0
 CALL_SECONDS = 10.0

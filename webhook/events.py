@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import hashlib
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Protocol
 
 import structlog
 
+from policies.base import Json
 from webhook.cluster import ApiError
 
 log = structlog.get_logger()
-
-Json = dict[str, Any]
 
 LONGEST_MESSAGE = 1024
 """The API server refuses longer ones."""

@@ -9,15 +9,14 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 import structlog
 
+from policies.base import Json
 from webhook.cluster import WATCH_SECONDS, ApiError
 
 log = structlog.get_logger()
-
-Json = dict[str, Any]
 
 FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 60.0

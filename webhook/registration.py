@@ -11,16 +11,15 @@ import asyncio
 import base64
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Protocol
 
 import structlog
 
+from policies.base import Json
 from webhook.cluster import ApiError, webhook_configurations
 from webhook.reflector import Lister, Reflector
 
 log = structlog.get_logger()
-
-Json = dict[str, Any]
 
 RESOURCES = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
 POLL_SECONDS = 60.0

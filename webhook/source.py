@@ -10,19 +10,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import structlog
 from watchfiles import awatch
 
+from policies.base import Json
 from webhook import config, events
 from webhook.cluster import ApiError, namespaced
 from webhook.metrics import Metrics
 from webhook.reflector import Lister, Reflector
 
 log = structlog.get_logger()
-
-Json = dict[str, Any]
 
 UNTIL_READ = {"rules.yaml": "profile: observe\n"}
 """In force until a first good policy is read: the defaults would enforce what the user may have switched
