@@ -79,7 +79,10 @@ def test_what_the_user_wrote_stays(control_plane: ControlPlane, chassis: Chassis
 def test_every_serving_container_gets_its_own(
     control_plane: ControlPlane, chassis: Chassis, namespace: str
 ) -> None:
-    second = container("nvcr.io/nvidia/tritonserver:25.09-py3", 8001) | {"name": "triton"}
+    second = container("nvcr.io/nvidia/tritonserver:25.09-py3", 8001) | {
+        "name": "triton",
+        "args": ["tritonserver", "--http-port=8001"],
+    }
     stored = control_plane.api.create(pod("two", container(), second), namespace).body
     assert probes(stored, 0) == probes(stored, 1) == ALL
 
