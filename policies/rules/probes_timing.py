@@ -80,8 +80,11 @@ def check_readiness_first(subject: Subject, facts: Facts) -> Iterator[Finding]:
 
 
 def _pairs(subject: Subject) -> Iterator[tuple[Probe, Probe]]:
-    """The liveness and readiness probes of the containers that have both."""
+    """The liveness and readiness probes of the containers that have both; a pod that runs to completion
+    has no traffic to be taken off it."""
     for liveness in probes(subject, LIVENESS):
+        if liveness.template.completes:
+            continue
         readiness = probe_of(liveness.template, liveness.container, READINESS)
         if readiness is not None:
             yield liveness, readiness
