@@ -138,7 +138,7 @@ PRESETS: Final[dict[str, Preset]] = {
         source=f"{_TRITON}/protocol/README.html",
     ),
     "mlserver": Preset(
-        images=("mlserver", "mlserver-slim"),
+        images=("seldonio/mlserver", "seldonio/mlserver-slim"),
         commands=("mlserver start",),
         live_path="/v2/health/live",
         ready_path="/v2/health/ready",
