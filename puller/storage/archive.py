@@ -41,22 +41,33 @@ _BAD_ZIP = (
     NotImplementedError,
     RuntimeError,
 )
-_EXTENDED = (
-    tarfile.XHDTYPE,
-    tarfile.XGLTYPE,
-    tarfile.SOLARIS_XHDTYPE,
-    tarfile.GNUTYPE_LONGNAME,
-    tarfile.GNUTYPE_LONGLINK,
-)
 
 
 class _Entry(tarfile.TarInfo):
-    """A tar header that refuses to read an extended header larger than any path or comment needs."""
+    """A tar header that refuses to read more, in extended headers and maps of holes, than any needs."""
 
     def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
-        if self.type in _EXTENDED and self.size > _MAX_EXTENDED:
-            raise StorageError("HostileArchive", f"an extended header claims {human(self.size)}.")
-        return super()._proc_member(archive)  # type: ignore[misc, no-any-return]
+        stream = archive.fileobj
+        archive.fileobj = _Headers(stream)  # type: ignore[assignment, arg-type]
+        try:
+            return super()._proc_member(archive)  # type: ignore[misc, no-any-return]
+        finally:
+            archive.fileobj = stream
+
+
+class _Headers:
+    """The stream, as far as headers of one entry may go."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self._left = _MAX_EXTENDED
+        self.tell = stream.tell
+
+    def read(self, size: int) -> bytes:
+        self._left -= size
+        if self._left < 0:
+            raise StorageError("HostileArchive", f"an entry has over {human(_MAX_EXTENDED)} of headers.")
+        return self._stream.read(size)
 
 
 @dataclass

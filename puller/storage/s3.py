@@ -81,11 +81,9 @@ def _profile(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def _section(path: Path, name: str) -> dict[str, str]:
-    if not path.is_file():
-        return {}
     parser = configparser.ConfigParser(interpolation=None, default_section="")
     try:
-        parser.read(path)
+        parser.read(path)  # one that cannot be read is passed over
     except (OSError, UnicodeDecodeError, configparser.Error):
         return {}
     return dict(parser[name]) if parser.has_section(name) else {}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,6 +72,19 @@ def test_a_delegated_identity_wins_over_a_file(tmp_path: Path) -> None:
     env = {"AWS_SHARED_CREDENTIALS_FILE": str(file)}
     assert settings(env).access_key == "d"
     assert settings(env | {"AWS_WEB_IDENTITY_TOKEN_FILE": "/t"}).access_key == ""
+
+
+def test_a_home_that_cannot_be_entered_holds_no_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another user's, where a pod sets runAsUser."""
+
+    def refused(*_: Any, **__: Any) -> Any:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("builtins.open", refused)
+    monkeypatch.setattr(Path, "stat", refused)
+    assert settings({"AWS_ACCESS_KEY_ID": "a", "HOME": "/root"}) == S3Settings(access_key="a")
 
 
 @pytest.mark.parametrize("text", ["no section", "[default]\n[default]\n", "\x00\xff"])
