@@ -296,7 +296,11 @@ def advise(pod: Json, settings: GpuAffinity, facts: Facts) -> Iterator[Finding]:
             yield _note(key, "has no effect: no container asks for an accelerator", "Ask for one in limits.")
     elif not inventory.nodes_known and not inventory.fleets:
         for key in present:
-            yield _note(key, "was not applied: the nodes are not known", "Create the pod again later.")
+            yield _note(
+                key,
+                "was not applied: the nodes are not known",
+                "Create the pod again later; for a review without a cluster, add the nodes to what it reads.",
+            )
     for name in _vendors(requests, settings):
         fleet = inventory.fleets.get(name)
         if fleet is not None:

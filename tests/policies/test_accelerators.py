@@ -10,57 +10,15 @@ from hypothesis import strategies as st
 
 from policies import registry
 from policies.accelerators import MIB, STANDARD, GpuAffinity
-from policies.base import Facts, Json, Listing, Resource
+from policies.base import Json, Listing
 from policies.mutate.gpu_affinity import mutate
 from policies.node_affinity import admits, matches, tolerates
 from policies.objects import replaced
-from policies.placement import Place, placement
+from policies.placement import placement
 from policies.vendors import Pool, Taint, Vendor
 from policies.wishes import MEMORY, PRODUCT, MemoryBound, wanted_memory
+from tests.policies.nodes import GPU, affinity, facts, node, pod
 from tests.policies.test_laws import damaged, lost, places
-
-GPU = "nvidia.com/gpu"
-
-
-class Nodes:
-    """A cluster of which only the nodes are known."""
-
-    def __init__(self, *nodes: Json) -> None:
-        self._listing = Listing(nodes)
-
-    def listing(self, resource: Resource, namespace: str | None = None) -> Listing | None:
-        return self._listing if resource is Resource.NODES else None
-
-
-def facts(*nodes: Json) -> Facts:
-    return Facts("ml", Nodes(*nodes))
-
-
-def node(
-    name: str, labels: Json | None = None, gpus: int | str = 0, taints: tuple[Json, ...] = (), **spec: Any
-) -> Json:
-    allocatable = {"cpu": "64", **({GPU: str(gpus)} if gpus != "" else {})}
-    return {
-        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, **(labels or {})}},
-        "spec": {"taints": list(taints), **spec},
-        "status": {"allocatable": allocatable},
-    }
-
-
-def pod(gpus: int = 1, annotations: Json | None = None, **spec: Any) -> Json:
-    resources = {"limits": {GPU: str(gpus)}} if gpus else {}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "p", "annotations": annotations or {}},
-        "spec": {"containers": [{"name": "main", "resources": resources}], **spec},
-    }
-
-
-def affinity(*terms: Json) -> Json:
-    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": list(terms)}}
-    return {"nodeAffinity": required}
-
 
 # --- what a pod asks for ---------------------------------------------------------------------------
 
@@ -427,30 +385,3 @@ def test_a_node_may_look_like_anything(junk: Any) -> None:
             for each in (asking, pod(1, {PRODUCT: "*A*", MEMORY: "1G"}), pod(0)):
                 mutate(each, GpuAffinity(), known)
                 placement(each, GpuAffinity(), known)
-
-
-# --- placement -----------------------------------------------------------------------------------------
-
-
-def test_nothing_is_said_of_nodes_that_are_not_known() -> None:
-    assert placement(pod(64), GpuAffinity(fixed_size=True), Facts("ml")) is None
-    assert placement(pod(64), GpuAffinity(fixed_size=True), facts()) is None
-
-
-@pytest.mark.parametrize("gpus", [0, "", 4])
-def test_too_many_is_certain_only_while_every_gpu_node_gives_something(gpus: int | str) -> None:
-    labelled = node("b", {"nvidia.com/gpu.present": "true"}, gpus)
-    found = placement(pod(8), GpuAffinity(), facts(node("a", gpus=4), labelled))
-    assert found is not None
-    assert found.obstacle is not None
-    assert found.obstacle.place is Place.RESOURCES
-    assert found.obstacle.certain is (gpus == 4)
-
-
-def test_room_counts_whole_pods_on_each_node() -> None:
-    pool = Pool(name="more", accelerators={GPU: 8}, max_nodes=2)
-    nodes = facts(node("a", gpus=7), node("b", gpus=3), node("c", gpus=1))
-    found = placement(pod(3), GpuAffinity(pools=(pool,)), nodes)
-    assert found is not None
-    assert found.room(one_each=False) == 2 + 1 + 2 * 2
-    assert found.room(one_each=True) == 1 + 1 + 2
