@@ -18,6 +18,8 @@ MESSAGE_LENGTH = 32_000
 """Characters of one denial: controllers keep it in a condition, whose message may have 32,768."""
 AUDIT_LENGTH = 16 * 1024
 """Characters of one audit annotation: an audit log line must stay one that tools can take."""
+AUDIT_TEXT = 1024
+"""Characters of one text in it, so that a long reason for an exemption can't push the exemption out."""
 
 
 def respond(decision: Decision) -> Response:
@@ -174,7 +176,7 @@ def reference(rule_id: str, docs_url: str = "") -> str:
 def audit_of(decision: Decision) -> dict[str, str]:
     """The audit annotations `findings`, `mutations` and `exemptions`, as compact JSON lists."""
     findings = (
-        {"rule": v.rule, "mode": v.mode, "path": v.finding.path, "message": v.finding.message}
+        {"rule": v.rule, "mode": v.mode, "path": _cut(v.finding.path), "message": _cut(v.finding.message)}
         for v in decision.verdicts
         if v.exempted is None
     )
@@ -182,12 +184,16 @@ def audit_of(decision: Decision) -> dict[str, str]:
         {"policy": c.policy, "mode": c.mode, "fields": places(c)} for c in decision.changes if not c.template
     )
     exemptions = (
-        {"rule": v.rule, "path": v.finding.path, "reason": v.exempted}
+        {"rule": v.rule, "path": _cut(v.finding.path), "reason": _cut(v.exempted)}
         for v in decision.verdicts
         if v.exempted is not None
     )
     annotations = {"findings": findings, "mutations": mutations, "exemptions": exemptions}
     return {key: listed for key, items in annotations.items() if (listed := _json(items)) != "[]"}
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= AUDIT_TEXT else f"{text[: AUDIT_TEXT - 1]}…"
 
 
 def _json(items: Iterable[object]) -> str:

@@ -136,3 +136,11 @@ def test_an_audit_annotation_stays_small() -> None:
     assert len(audit["findings"]) < 17_000
     listed = orjson.loads(audit["findings"])
     assert listed[-1] == {"more": 1000 - (len(listed) - 1)}
+
+
+def test_a_long_reason_does_not_hide_its_exemption_from_the_audit() -> None:
+    audit = answer.audit_of(Decision({}, verdicts=(verdict(exempted="because " * 10_000),)))
+    (listed,) = orjson.loads(audit["exemptions"])
+    assert listed["rule"] == "policy-config-invalid"
+    assert listed["reason"].startswith("because because")
+    assert len(listed["reason"]) == 1024
