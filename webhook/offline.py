@@ -93,13 +93,25 @@ def read(
         if path == "-":
             documents += _parse("standard input", stdin(), strict=not lenient)
         elif Path(path).is_dir():
-            for file in sorted(Path(path).rglob("*")):
-                hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
-                if file.suffix in SUFFIXES and file.is_file() and not hidden:
-                    documents += _parse(str(file), _text(file), strict=False)
+            for file in _manifests(Path(path)):
+                documents += _parse(str(file), _text(file), strict=False)
         else:
             documents += _parse(path, _text(Path(path)), strict=not lenient)
     return documents
+
+
+def _manifests(directory: Path) -> list[Path]:
+    """The files below a directory that may hold manifests, in order; hidden ones are passed over."""
+    found = [
+        file
+        for file in sorted(directory.rglob("*"))
+        if file.suffix in SUFFIXES
+        and file.is_file()
+        and not any(part.startswith(".") for part in file.relative_to(directory).parts)
+    ]
+    if not found:
+        raise BadInput(f"{directory}: it holds no {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]} file")
+    return found
 
 
 def _text(file: Path) -> str:

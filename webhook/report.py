@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import shutil
 import sys
 import textwrap
 import xml.etree.ElementTree as ET  # writes XML, never parses any
@@ -136,9 +137,14 @@ def _wrapped(mark: str, sentence: str, style: str, indent: int = 2) -> Iterator[
     pad = " " * indent
     after = pad + " " * (len(mark) if len(mark) == 2 else 2)
     for line in textwrap.wrap(
-        f"{mark}{sentence}", 100, initial_indent=pad, subsequent_indent=after, break_on_hyphens=False
+        f"{mark}{sentence}", _width(), initial_indent=pad, subsequent_indent=after, break_on_hyphens=False
     ):
         yield line, style
+
+
+def _width() -> int:
+    """Columns of text for people: the terminal's, within reason."""
+    return max(40, min(100, shutil.get_terminal_size().columns)) if sys.stdout.isatty() else 100
 
 
 def _plural(count: int, noun: str) -> str:

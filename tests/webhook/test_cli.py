@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -99,6 +100,20 @@ def test_the_text_names_rule_path_and_mend(capsys: pytest.CaptureFixture[str], f
     assert "standard-probes will add to the pods" in out
     assert out.rstrip().splitlines()[-1].startswith("2 objects, 1 changed, ")
     assert "\x1b" not in out, "colour on a terminal only"
+
+
+def test_the_text_fits_the_terminal(monkeypatch: pytest.MonkeyPatch, files: Path) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(sys, "stdout", terminal := Terminal())
+    monkeypatch.setenv("COLUMNS", "70")
+    monkeypatch.chdir(files)
+    cli.main(["review", "bad.yaml", "triton.yaml"])
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue())
+    assert "Mend: " in shown
+    assert max(map(len, shown.splitlines())) <= 70
 
 
 def test_the_diff_adds_probes_and_takes_nothing_away(capsys: pytest.CaptureFixture[str], files: Path) -> None:

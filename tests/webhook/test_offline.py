@@ -76,3 +76,9 @@ def test_only_labelled_config_maps_are_model_configs() -> None:
     found = ManifestCluster([plain, marked]).listing(Resource.MODEL_CONFIGS, "default")
     assert found is not None
     assert [obj["metadata"]["name"] for obj in found] == ["y"]
+
+
+def test_a_directory_without_manifests_is_a_slip(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("nothing")
+    with pytest.raises(BadInput, match=r"holds no \.yaml, \.yml or \.json file"):
+        read([str(tmp_path)])
