@@ -218,6 +218,21 @@ async def test_a_stop_in_the_middle_of_a_download(
     assert not (tmp_path / "models" / "n").exists()
 
 
+def test_a_stop_while_it_is_still_being_imported() -> None:
+    program = """
+import os, runpy, signal, sys
+
+class Stop:
+    def find_spec(self, name, *_):
+        if name == "puller.cli":
+            os.kill(os.getpid(), signal.SIGTERM)
+
+sys.meta_path.insert(0, Stop())
+runpy.run_module("puller", run_name="__main__")
+"""
+    assert subprocess.run([sys.executable, "-c", program], timeout=30, check=False).returncode == 0
+
+
 async def test_without_a_host_every_address_answers(world: World) -> None:
     """In a cluster with IPv6 alone, the kubelet comes from an IPv6 address."""
     world.config.write({})
