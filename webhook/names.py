@@ -117,6 +117,12 @@ class NameMetrics:
             ("reason",),
             registry=registry,
         )
+        self.would_refuse = Counter(
+            "chassis_worker_names_would_refuse",
+            "Pods let through in mode warn or audit that would be refused in enforce, by reason",
+            ("reason",),
+            registry=registry,
+        )
         self.unavailable = Counter(
             "chassis_worker_names_unavailable",
             "Times the API server could not be asked in time, by what was answered: refuse or allow",
@@ -170,16 +176,16 @@ class Namer:
         if mode is Mode.OFF or exempted:
             return allowed(audit={"exempted": exempted} if exempted else {})
         settings = effective.settings(WorkerNames)
-        dry_run = request.dry_run or mode is not Mode.ENFORCE
+        writes = mode is Mode.ENFORCE and not request.dry_run
         with self._metrics.seconds.time():
             try:
                 async with asyncio.timeout_at(deadline - ANSWER_SECONDS):
-                    answer = await self._allocate(worker, settings, dry_run=dry_run)
+                    answer = await self._allocate(worker, settings, dry_run=not writes)
             except (ApiError, TimeoutError) as error:
                 answer = self._unavailable(worker, settings, error)
             except NoScale as error:
                 return _let_through(mode, f"{error}, so the label {WORKER_GROUP} has no effect")
-        return self._respond(worker, pod, answer, settings, mode, dry_run=dry_run)
+        return self._respond(request, worker, answer, settings, mode)
 
     async def close(self) -> None:
         """Wait until the Events under way are written."""
@@ -220,16 +226,18 @@ class Namer:
         )
 
     def _respond(
-        self, worker: Worker, pod: Json, answer: Answer, settings: WorkerNames, mode: Mode, *, dry_run: bool
+        self, request: Request, worker: Worker, answer: Answer, settings: WorkerNames, mode: Mode
     ) -> Response:
         if isinstance(answer, Give):
-            return self._give(worker, pod, answer, settings, mode, dry_run=dry_run)
+            return self._give(request, worker, answer, settings, mode)
         if answer.reason is Reason.UNAVAILABLE and settings.on_unavailable is OnUnavailable.ALLOW:
             return _let_through(mode, f"{answer.message} The pod keeps its random name.")
         if mode is not Mode.ENFORCE:
+            if not request.dry_run:
+                self._metrics.would_refuse.labels(answer.reason.value).inc()
             warnings = [f"worker-names would refuse: {answer.message}"] if mode is Mode.WARN else []
             return allowed(warnings, {"would-refuse": answer.message})
-        if not dry_run:
+        if not request.dry_run:
             self._metrics.refused.labels(answer.reason.value).inc()
             if answer.reason is Reason.EXISTS:
                 self._announce(worker)
@@ -239,16 +247,17 @@ class Namer:
         return denied(answer.message, code=409, reason="Conflict" if undecided else "AlreadyExists")
 
     def _give(
-        self, worker: Worker, pod: Json, answer: Give, settings: WorkerNames, mode: Mode, *, dry_run: bool
+        self, request: Request, worker: Worker, answer: Give, settings: WorkerNames, mode: Mode
     ) -> Response:
         if mode is not Mode.ENFORCE:
             warnings = [f"worker-names would name this pod {answer.name}"] if mode is Mode.WARN else []
             return allowed(warnings, {"would-name": answer.name})
-        if not dry_run:
+        if not request.dry_run:
             by_ledger = policy.ledger_strategy(settings.strategy)
             strategy = Strategy.INDEX if answer.ledger is None else by_ledger
             self._metrics.given.labels(strategy.value).inc()
             log.info("worker named", name=answer.name, worker=str(worker), namespace=worker.namespace)
+        pod = request.object or {}
         return patched(diff(pod, policy.named(pod, answer.name)), audit={"name": answer.name})
 
     def _announce(self, worker: Worker) -> None:

@@ -59,6 +59,9 @@ async def test_warn_and_audit_say_what_would_be_done_and_do_nothing(setting: Set
     response = await setting.ask()
     assert response.allowed
     assert "would-refuse" in response.audit
+    await setting.ask(dry_run=True)
+    assert setting.count("would_refuse_total", reason="exists") == 1
+    assert setting.count("refused_total", reason="exists") == 0
 
 
 async def test_an_override_by_the_labels_of_the_namespace_holds(setting: Setting) -> None:
