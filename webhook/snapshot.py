@@ -35,6 +35,9 @@ from policies.rules._thresholds import Thresholds
 POLICY_LABEL = "mlchassis.dev/policy"
 """Label (value "true") of the ConfigMap that holds the policy."""
 
+REMEMBERED = 1024
+"""Combinations of overrides whose result is kept: with n overrides by label, users can ask for 2**n."""
+
 
 # --- models of the two keys that are not a policy's own -----------------------------------------
 
@@ -220,6 +223,8 @@ class Snapshot:
         undecided = frozenset(index for index, verdict in enumerate(verdicts) if verdict is None)
         key = (matched, undecided)
         if key not in self._by_match:
+            if len(self._by_match) >= REMEMBERED:
+                self._by_match.clear()
             otherwise = self._compile(matched | undecided) if undecided else None
             self._by_match[key] = replace(self._compile(matched), otherwise=otherwise)
         return self._by_match[key]

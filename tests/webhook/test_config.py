@@ -1,5 +1,6 @@
 """The policy: whole or not at all, errors with paths, and what is in force for an object."""
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -173,6 +174,15 @@ def test_an_override_profile_wins_over_the_base_modes() -> None:
     }
     assert rule_mode(files, namespace="dev-x", namespace_labels={}) is Mode.AUDIT
     assert policy_mode(files, namespace="dev-x", namespace_labels={}) is Mode.AUDIT
+
+
+def test_what_is_remembered_is_bounded_however_labels_are_combined() -> None:
+    overrides = "".join(f"\n- objectSelector: {{matchLabels: {{l{n}: x}}}}" for n in range(11))
+    snapshot = load({"webhook.yaml": f"overrides:{overrides}"})
+    for chosen in product((False, True), repeat=11):
+        labels = {f"l{n}": "x" for n, each in enumerate(chosen) if each}
+        snapshot.effective({"metadata": {"labels": labels}})
+    assert len(snapshot._by_match) <= 1024
 
 
 def test_an_override_replaces_single_settings() -> None:
