@@ -128,7 +128,7 @@ class ModelStore:
         """An empty directory, on the same file system, in which to build a model."""
         directory = self._work / "new" / name
         remove_tree(directory)
-        directory.mkdir()
+        directory.mkdir(parents=True)
         return directory
 
     def discard(self, name: str) -> None:
@@ -174,7 +174,9 @@ class ModelStore:
 
     def _grave(self) -> Path:
         """A free name, inside a directory of its own, to move a doomed tree to."""
-        return Path(tempfile.mkdtemp(dir=self._work / "old")) / "tree"
+        graves = self._work / "old"
+        graves.mkdir(parents=True, exist_ok=True)
+        return Path(tempfile.mkdtemp(dir=graves)) / "tree"
 
 
 def tree_size(directory: Path) -> int:

@@ -736,6 +736,19 @@ async def test_what_changes_on_disk_behind_our_back_is_mended(world: World) -> N
     await world.serves({"a": "A"})
 
 
+@pytest.mark.parametrize("what", [".", ".puller"])
+async def test_a_model_directory_that_is_emptied_behind_our_back_is_filled_again(
+    world: World, what: str
+) -> None:
+    world.set(resync=0.3)
+    world.config.write({"a": world.put("a", "A"), "b": world.put("b", "B")})
+    world.start()
+    await world.serves({"a": "A", "b": "B"})
+    shutil.rmtree(world.model_dir / what)
+    world.config.write({"a": world.put("a2", "A2")})
+    await world.serves({"a": "A2"})
+
+
 async def test_local_models_are_linked_or_copied(world: World, tmp_path: Path) -> None:
     for where in (tmp_path / "local" / "m", world.options.claims_dir / "claim" / "n"):
         (where / "sub").mkdir(parents=True)
