@@ -5,126 +5,53 @@ from __future__ import annotations
 import asyncio
 import json
 import xml.etree.ElementTree as ET
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import replace
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import yaml
 
-from policies import registry
-from tests.webhook.apiserver import FakeApiServer, running
-from webhook import cli, cluster, engine, policy_reports, scan
+from policies.base import Finding, Mode
+from tests.webhook.apiserver import FakeApiServer
+from tests.webhook.scanned import (
+    DEPLOYMENTS,
+    HAZARD,
+    PODS,
+    POLICY,
+    REPORTS,
+    RULE,
+    SERVER,
+    Scan,
+    cluster,
+    deployment,
+    named,
+    owned_by,
+    pod,
+    scanner,
+)
+from webhook import cli, engine, report, scan
+from webhook import cluster as api_server
 from webhook.cluster import ApiError, ApiServer
-
-Json = dict[str, Any]
-
-RULE = "liveness-external-dependency"
-DEPLOYMENTS = "/apis/apps/v1/namespaces/ml/deployments"
-PODS = "/api/v1/namespaces/ml/pods"
-POLICY = "/api/v1/namespaces/mlchassis-system/configmaps"
-REPORTS = "/apis/wgpolicyk8s.io/v1alpha2/namespaces/ml/policyreports"
-SERVED = {
-    "/api/v1": {"Pod": "pods", "ConfigMap": "configmaps"},
-    "/apis/apps/v1": {"Deployment": "deployments", "ReplicaSet": "replicasets"},
-    "/apis/batch/v1": {"Job": "jobs", "CronJob": "cronjobs"},
-    "/apis/serving.kserve.io/v1beta1": {"InferenceService": "inferenceservices"},
-    "/apis/serving.kserve.io/v1alpha1": {"ServingRuntime": "servingruntimes"},
-    "/apis/wgpolicyk8s.io/v1alpha2": {
-        "PolicyReport": "policyreports",
-        "ClusterPolicyReport": "clusterpolicyreports",
-    },
-}
-HAZARD: Json = {
-    "name": "main",
-    "image": "registry.example/recommender:7",
-    "livenessProbe": {"exec": {"command": ["curl", "http://payments/health"]}, "timeoutSeconds": 5},
-}
-SERVER: Json = {"name": "main", "image": "vllm/vllm-openai:v0.11.0", "ports": [{"containerPort": 8000}]}
-"""One that gets probes."""
-
-
-class Answer(NamedTuple):
-    status: int
-    out: str
-    err: str
-
-    @property
-    def found(self) -> list[str]:
-        """Kind and name of each object that was judged, in order."""
-        return [f"{each['kind']} {each['name']}" for each in json.loads(self.out)]
-
-
-Scan = Callable[..., Awaitable[Answer]]
+from webhook.engine import Decision, Verdict
+from webhook.offline import Document
 
 
 @pytest.fixture
-async def fake(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeApiServer]:
-    monkeypatch.setattr(cluster, "RETRY_SECONDS", 0.001)
-    async with running() as server:
-        serve(server, SERVED)
-        await server.put("/api/v1/namespaces", {"metadata": {"name": "ml"}})
+async def fake() -> AsyncIterator[FakeApiServer]:
+    async with cluster() as server:
         yield server
-
-
-def serve(fake: FakeApiServer, served: dict[str, dict[str, str]]) -> None:
-    """Discovery, as the API server answers it."""
-    groups: dict[str, list[Json]] = {}
-    for path, kinds in served.items():
-        resources = [
-            {"kind": kind, "name": name, "namespaced": not kind.startswith("Cluster"), "verbs": ["list"]}
-            for kind, name in kinds.items()
-        ]
-        status = {"kind": "Pod", "name": "pods/status", "namespaced": True, "verbs": ["get"]}
-        fake.objects[path] = {"metadata": {}, "resources": [status, *resources]}
-        group, _, version = path.removeprefix("/apis/").partition("/")
-        groups.setdefault(group, []).append({"groupVersion": f"{group}/{version}"})
-    for group, versions in groups.items():
-        fake.objects[f"/apis/{group}"] = {
-            "metadata": {},
-            "preferredVersion": versions[0],
-            "versions": versions,
-        }
 
 
 @pytest.fixture
 def chassis(fake: FakeApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Scan:
-    kubeconfig = fake.kubeconfig(tmp_path)
-
-    async def run(*argv: str) -> Answer:
-        arguments = ["scan", "--kubeconfig", str(kubeconfig), *argv]
-        status = await asyncio.to_thread(cli.main, arguments)
-        return Answer(status, *capsys.readouterr())
-
-    return run
+    return scanner(fake, tmp_path, capsys)
 
 
 @pytest.fixture
 async def api(fake: FakeApiServer, tmp_path: Path) -> AsyncIterator[ApiServer]:
     async with ApiServer.connect(fake.kubeconfig(tmp_path)) as connected:
         yield connected
-
-
-def named(name: str, spec: Json | None = None, **metadata: Any) -> Json:
-    return {
-        "metadata": {"name": name, "namespace": "ml", "uid": f"uid-{name}", **metadata},
-        "spec": spec or {},
-    }
-
-
-def deployment(name: str, container: Json = HAZARD, **metadata: Any) -> Json:
-    labels = {"app": name}
-    template = {"metadata": {"labels": labels}, "spec": {"containers": [container]}}
-    return named(name, {"selector": {"matchLabels": labels}, "template": template}, **metadata)
-
-
-def pod(name: str, container: Json = HAZARD, **metadata: Any) -> Json:
-    return named(name, {"containers": [container]}, **metadata)
-
-
-def owned_by(api_version: str, kind: str) -> list[Json]:
-    return [{"apiVersion": api_version, "kind": kind, "name": "o", "uid": "u", "controller": True}]
 
 
 # --- what is judged ------------------------------------------------------------------------------------
@@ -223,6 +150,7 @@ async def test_the_other_formats(fake: FakeApiServer, chassis: Scan) -> None:
     await fake.put(DEPLOYMENTS, deployment("good", SERVER))
     rendered = (await chassis("-n", "ml", "-o", "yaml")).out
     assert rendered.startswith(f"# denied: {RULE}\n# apiVersion: apps/v1\n# kind: Deployment\n")
+    assert "managedFields" not in rendered
     (good,) = yaml.safe_load_all(rendered)
     assert (good["apiVersion"], good["kind"], good["metadata"]["name"]) == ("apps/v1", "Deployment", "good")
     suite = ET.fromstring((await chassis("-n", "ml", "-o", "junit")).out)
@@ -233,7 +161,14 @@ async def test_the_other_formats(fake: FakeApiServer, chassis: Scan) -> None:
     assert place["logicalLocations"][0]["fullyQualifiedName"].startswith("Deployment ml/bad: spec.")
     diff = (await chassis("-n", "ml", "-o", "diff")).out
     assert "--- test Deployment ml/good\n+++ test Deployment ml/good (reviewed)\n" in diff
-    assert "managedFields" not in diff
+
+
+def test_a_context_s_name_is_an_address_in_sarif() -> None:
+    obj = pod("a")
+    verdict = Verdict(RULE, Finding("spec", "why", "how"), Mode.ENFORCE)
+    review = report.Review(Document("my cluster", None, obj), Decision(obj, verdicts=(verdict,)))
+    (result,) = json.loads("".join(report.as_sarif([review])))["runs"][0]["results"]
+    assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "my%20cluster"
 
 
 async def test_exit_status(fake: FakeApiServer, chassis: Scan) -> None:
@@ -271,6 +206,13 @@ async def test_the_policy_of_the_cluster_is_taken_if_there_is_one(fake: FakeApiS
     hidden = await chassis("-n", "ml")
     assert hidden.status == 1
     assert "the policy is the built-in one: you may not read the ConfigMap" in hidden.err
+
+
+async def test_a_policy_that_can_t_be_looked_for_ends_the_scan(fake: FakeApiServer, chassis: Scan) -> None:
+    fake.token = "another"
+    answer = await chassis("-n", "ml")
+    assert (answer.status, answer.out) == (2, "")
+    assert answer.err == "chassis: the cluster can't be read: 401 Unauthorized: who are you?\n"
 
 
 @pytest.mark.parametrize(
@@ -327,7 +269,10 @@ async def test_objects_are_read_page_by_page(
     assert seen == [2, 2, 3, 3, 4, 4], "one request to see whether it may, then one a page"
 
 
-async def test_what_is_put_off_is_asked_again(fake: FakeApiServer, chassis: Scan) -> None:
+async def test_what_is_put_off_is_asked_again(
+    fake: FakeApiServer, chassis: Scan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api_server, "RETRY_SECONDS", 0.001)
     await fake.put(PODS, pod("alone"))
     fake.putting_off = scan.RETRIES
     assert (await chassis("-n", "ml", "-o", "json")).found == ["Pod alone"]
@@ -360,6 +305,7 @@ async def test_a_cluster_that_fails_half_way_is_not_reported(
         return decide(*arguments)
 
     monkeypatch.setattr(scan, "decide", failing)
+    monkeypatch.setattr(api_server, "RETRY_SECONDS", 0.001)
     answer = await chassis("-n", "ml", "--report")
     assert answer.status == 2
     assert "the cluster can't be read: 429" in answer.err
@@ -419,159 +365,3 @@ def test_a_cluster_that_is_away_gets_a_sentence(
     out, err = capsys.readouterr()
     assert out == ""
     assert "the cluster can't be read: GET " in err
-
-
-# --- reports -------------------------------------------------------------------------------------------
-
-
-def reported(fake: FakeApiServer, name: str = policy_reports.NAME) -> Json:
-    return fake.objects[f"{REPORTS}/{name}"]
-
-
-async def test_results_say_what_was_decided(
-    fake: FakeApiServer, chassis: Scan, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rule = registry.rules()[RULE]
-    await fake.put(PODS, pod("refused"))
-    await fake.put(PODS, pod("warned", ownerReferences=owned_by("example.com/v1", "Deployment")))
-    await fake.put(PODS, pod("exempted", annotations={"mlchassis.dev/exempt": f"{RULE}=known"}))
-    await chassis("-n", "ml", "--report")
-    by_name = {r["resources"][0]["name"]: r for r in reported(fake)["results"] if r["rule"] == RULE}
-    said = {name: (r["result"], r["severity"], r["scored"]) for name, r in by_name.items()}
-    assert said == {
-        "refused": ("fail", "high", True),
-        "warned": ("warn", "medium", False),
-        "exempted": ("skip", "high", False),
-    }
-    refused = by_name["refused"]
-    assert refused["resources"] == [
-        {"apiVersion": "v1", "kind": "Pod", "namespace": "ml", "name": "refused", "uid": "uid-refused"}
-    ]
-    assert (refused["source"], refused["policy"], refused["category"]) == ("mlchassis", RULE, rule.family)
-    assert "payments" in refused["message"]
-    assert refused["properties"] == {
-        "path": "spec.containers[0].livenessProbe.exec.command",
-        "mode": "enforce",
-    }
-    assert by_name["exempted"]["properties"]["exempted"] == "known"
-    assert reported(fake)["metadata"]["labels"] == policy_reports.OWN
-    await chassis("-n", "ml", "--report", "--profile", "observe")
-    audited = [r for r in reported(fake)["results"] if r["rule"] == RULE and r["result"] != "skip"]
-    assert {(r["result"], r["severity"]) for r in audited} == {("warn", "low")}
-
-
-async def test_a_change_that_a_running_object_lacks_and_a_crash_are_results(
-    fake: FakeApiServer, chassis: Scan, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await fake.put(PODS, pod("alone", SERVER))
-    await fake.put(DEPLOYMENTS, deployment("server", SERVER))
-
-    def fails(*_: object) -> Any:
-        raise RuntimeError("oh")
-
-    rules = registry.rules()
-    broken = {**rules, RULE: replace(rules[RULE], check=fails)}
-    monkeypatch.setattr(registry, "rules", lambda: broken)
-    await chassis("-n", "ml", "--report")
-    found = {(r["resources"][0]["name"], r["policy"], r["result"]): r for r in reported(fake)["results"]}
-    lacking = found["alone", "standard-probes", "warn"]
-    assert lacking["message"].startswith("standard-probes would add spec.containers[main].{")
-    assert ("server", "standard-probes", "warn") not in found
-    assert found["alone", RULE, "error"]["message"] == "It failed on this object: RuntimeError: oh"
-
-
-async def test_reports_are_kept_rewritten_and_removed(
-    fake: FakeApiServer, chassis: Scan, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    foreign = {**named("other", labels={"app.kubernetes.io/managed-by": "kyverno"}), "results": []}
-    await fake.put(REPORTS, foreign)
-    await fake.put(PODS, pod("a"))
-    assert "1 written, 0 unchanged, 0 removed" in (await chassis("-n", "ml", "--report")).err
-    first = reported(fake)
-    fake.objects[f"{REPORTS}/mlchassis"]["metadata"]["annotations"] = {"mine": "stays"}
-    monkeypatch.setattr(ApiServer, "now", lambda _: 4_000_000_000.0)
-    assert "0 written, 1 unchanged, 0 removed" in (await chassis("-n", "ml", "--report")).err
-    await fake.put(PODS, pod("b"))
-    assert "1 written, 0 unchanged, 0 removed" in (await chassis("-n", "ml", "--report")).err
-    times = {r["resources"][0]["name"]: r["timestamp"]["seconds"] for r in reported(fake)["results"]}
-    assert times == {"a": first["results"][0]["timestamp"]["seconds"], "b": 4_000_000_000}
-    assert reported(fake)["metadata"]["annotations"] == {"mine": "stays"}
-    for name in "ab":
-        await fake.delete(f"{PODS}/{name}")
-    assert "0 written, 0 unchanged, 1 removed" in (await chassis("-A", "--report")).err
-    assert [path for path in fake.objects if path.startswith(REPORTS)] == [f"{REPORTS}/other"]
-
-
-async def test_a_namespace_with_much_to_say_gets_several_reports(
-    fake: FakeApiServer, chassis: Scan, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(policy_reports, "MOST_RESULTS", 2)
-    for name in "abcde":
-        await fake.put(PODS, pod(name))
-    assert "3 written" in (await chassis("-n", "ml", "--report")).err
-    names = ("mlchassis", "mlchassis-2", "mlchassis-3")
-    assert [len(reported(fake, name)["results"]) for name in names] == [2, 2, 1]
-    assert sum(reported(fake, name)["summary"]["fail"] for name in names) == 5
-    for name in "bcde":
-        await fake.delete(f"{PODS}/{name}")
-    assert "1 written, 0 unchanged, 2 removed" in (await chassis("-n", "ml", "--report")).err
-
-
-async def test_two_scans_at_once_leave_what_the_last_one_found(fake: FakeApiServer, chassis: Scan) -> None:
-    await fake.put(PODS, pod("a"))
-    other = {**named("mlchassis", labels=policy_reports.OWN), "results": []}
-
-    async def overtake() -> None:
-        await fake.put(REPORTS, other)
-
-    for _ in ("created meanwhile", "replaced meanwhile"):
-        fake.before_write = overtake
-        assert "1 written" in (await chassis("-n", "ml", "--report")).err
-        assert [r["resources"][0]["name"] for r in reported(fake)["results"]] == ["a"]
-        await fake.put(PODS, pod("a", uid="another"))
-    await fake.delete(f"{PODS}/a")
-    fake.before_write = overtake
-    assert "1 removed" in (await chassis("-n", "ml", "--report")).err
-    assert f"{REPORTS}/mlchassis" not in fake.objects
-
-
-async def test_a_report_of_another_s_is_not_overwritten(fake: FakeApiServer, chassis: Scan) -> None:
-    await fake.put(PODS, pod("a"))
-    theirs = await fake.put(REPORTS, named("mlchassis"))
-    answer = await chassis("-n", "ml", "--report")
-    assert answer.status == 2
-    assert f"{REPORTS}/mlchassis is another's, or written by others meanwhile" in answer.err
-    assert reported(fake) == theirs
-
-
-@pytest.mark.parametrize(
-    ("status", "message"),
-    [
-        (403, "unable to create new content in namespace ml because it is being terminated"),
-        (404, 'namespaces "ml" not found'),
-    ],
-)
-async def test_a_namespace_that_goes_away_meanwhile_is_passed_over(
-    fake: FakeApiServer, chassis: Scan, monkeypatch: pytest.MonkeyPatch, status: int, message: str
-) -> None:
-    async def gone(*_: object) -> bool:
-        raise ApiError(status, "", message)
-
-    monkeypatch.setattr(ApiServer, "unless_conflict", gone)
-    await fake.put(PODS, pod("a"))
-    answer = await chassis("-n", "ml", "--report")
-    assert answer.status == 1
-    assert "PolicyReports: 0 written, 0 unchanged, 0 removed" in answer.err
-
-
-async def test_reports_that_can_t_be_written_are_told(fake: FakeApiServer, chassis: Scan) -> None:
-    await fake.put(PODS, pod("a"))
-    await fake.forbid(REPORTS)
-    forbidden = await chassis("-n", "ml", "--report")
-    assert forbidden.status == 2
-    assert "DENIED Pod ml/a" in forbidden.out
-    assert "--report: the PolicyReports can't be written: 403 Forbidden" in forbidden.err
-    del fake.objects["/apis/wgpolicyk8s.io/v1alpha2"]
-    missing = await chassis("-n", "ml", "--report")
-    assert (missing.status, missing.out) == (2, "")
-    assert "--report: the cluster has no PolicyReports (wgpolicyk8s.io/v1alpha2)" in missing.err
