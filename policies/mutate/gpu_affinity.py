@@ -278,6 +278,11 @@ def _carried(key: str, facts: Facts) -> bool:
 # --- advice ------------------------------------------------------------------------------------------
 
 
+_LOOK_AGAIN: Final = (
+    "Create the pod again later; for a review without a cluster, add the nodes to what it reads."
+)
+
+
 def advise(pod: Json, settings: GpuAffinity, facts: Facts) -> Iterator[Finding]:
     """What becomes of annotations that could not be followed."""
     yield from _advise_topology(pod, settings, facts)
@@ -296,11 +301,7 @@ def advise(pod: Json, settings: GpuAffinity, facts: Facts) -> Iterator[Finding]:
             yield _note(key, "has no effect: no container asks for an accelerator", "Ask for one in limits.")
     elif not inventory.nodes_known and not inventory.fleets:
         for key in present:
-            yield _note(
-                key,
-                "was not applied: the nodes are not known",
-                "Create the pod again later; for a review without a cluster, add the nodes to what it reads.",
-            )
+            yield _note(key, "was not applied: the nodes are not known", _LOOK_AGAIN)
     for name in _vendors(requests, settings):
         fleet = inventory.fleets.get(name)
         if fleet is not None:
@@ -340,6 +341,8 @@ def _advise_topology(pod: Json, settings: GpuAffinity, facts: Facts) -> Iterator
         )
     elif kept_apart(pod, wish.key):
         yield _note(TOPOLOGY, "has no effect: the pod's own anti-affinity forbids it", "Drop one of the two.")
+    elif wish.required and facts.nodes() is None:
+        yield _note(TOPOLOGY, "is only preferred: the nodes are not known", _LOOK_AGAIN)
     elif wish.required and not _carried(wish.key, facts):
         yield _note(TOPOLOGY, f"is only preferred: no node is known to carry {wish.key}", "Label the nodes.")
 
