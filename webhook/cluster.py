@@ -111,13 +111,13 @@ class ApiServer:
                 config.load_incluster_config(  # type: ignore[no-untyped-call]
                     client_configuration=configuration
                 )
-        except Exception as error:  # the loader checks little of what it reads
+            # Python 3.13 refuses CAs without a key identifier, which many clusters still have.
+            configuration.disable_strict_ssl_verification = True
+            # A watch holds its connection: nine reflectors and the calls beside them must not wait in line.
+            configuration.connection_pool_maxsize = 64
+            client = ApiClient(configuration)
+        except Exception as error:  # neither the loader nor the client checks much of what it reads
             raise NoApiServer(str(error) or type(error).__name__) from error
-        # Python 3.13 refuses CAs without a key identifier, which many clusters still have.
-        configuration.disable_strict_ssl_verification = True
-        # A watch holds its connection: nine reflectors and the calls beside them must not wait in line.
-        configuration.connection_pool_maxsize = 64
-        client = ApiClient(configuration)
         client.user_agent = "mlchassis"
         try:
             yield cls(client, named, namespace, retries)

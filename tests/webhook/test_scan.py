@@ -232,6 +232,17 @@ async def test_a_policy_that_is_asked_for_must_be_there(chassis: Scan, policy: s
 # --- clusters that are not as they should be -----------------------------------------------------------
 
 
+def test_a_ca_that_is_none_gets_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    away = FakeApiServer()
+    away.url = "https://127.0.0.1:1"
+    path = away.kubeconfig(tmp_path)
+    config = json.loads(path.read_text())
+    config["clusters"][0]["cluster"]["certificate-authority-data"] = "Z2FyYmFnZQ=="
+    path.write_text(json.dumps(config))
+    assert cli.main(["scan", "--kubeconfig", str(path)]) == 2
+    assert f"chassis: {path} can't be used: [X509" in capsys.readouterr().err
+
+
 async def test_a_list_goes_on_where_it_expired(fake: FakeApiServer, chassis: Scan) -> None:
     for name in "abcde":
         await fake.put(PODS, pod(name))
