@@ -36,6 +36,13 @@ _KUBEFLOW_REPLICAS: Final = {
 }
 KUBEFLOW_JOBS: Final = tuple(_KUBEFLOW_REPLICAS)
 
+KSERVE_CONTAINER: Final = "kserve-container"
+"""What KServe calls the container that it makes from a predictor's model and a ServingRuntime."""
+_KSERVE_MODELS: Final = (
+    *("model", "huggingface", "lightgbm", "onnx", "paddle", "pmml", "pytorch", "sklearn", "tensorflow"),
+    *("triton", "xgboost"),
+)
+
 
 class Shape(StrEnum):
     """What stands at a path: a pod template, or a pod spec with no metadata of its own."""
@@ -57,6 +64,11 @@ class Workload(Model):
         Shape.TEMPLATE,
         description="`template` where metadata and spec stand at the path, `spec` where a pod "
         "spec does (its pods then carry the object's own labels and annotations)",
+    )
+    containers: tuple[str, ...] = Field(
+        (),
+        description="paths of single containers that a serving runtime completes to a pod, such as the "
+        "`model` of KServe's predictor; the pod's other fields stand beside them",
     )
     completes: bool = Field(False, description="whether its pods run to completion, as a Job's do")
     projected: bool = Field(
@@ -96,6 +108,7 @@ WORKLOADS: Final[tuple[Workload, ...]] = (
         "spec.predictor.workerSpec",
         "spec.transformer",
         "spec.explainer",
+        containers=tuple(f"spec.predictor.{field}" for field in _KSERVE_MODELS),
         shape=Shape.SPEC,
         owner="ReplicaSet",
     ),

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, Final
 
 from policies.base import Json, Kind
-from policies.kinds import POD, WORKLOADS, Shape, Workload
+from policies.kinds import KSERVE_CONTAINER, POD, WORKLOADS, Shape, Workload
+from policies.paths import Steps, maps_at
 
 # --- reading ---------------------------------------------------------------------------------
 
@@ -208,7 +209,10 @@ class PodTemplate:
     path: str
     spec_path: str
     workload: Workload | None
-    steps: tuple[str | int, ...] = ()
+    steps: Steps = ()
+    container_path: str = ""
+    """Where the only container stands, if it is one that a serving runtime completes: what is missing in
+    it may be the runtime's to give."""
 
     @property
     def spec(self) -> Json:
@@ -217,7 +221,8 @@ class PodTemplate:
     @property
     def metadata_path(self) -> str:
         """Field path of the metadata that the pods carry."""
-        inline = self.workload is not None and self.workload.shape is Shape.SPEC
+        workload = self.workload
+        inline = workload is not None and (workload.shape is Shape.SPEC or bool(self.container_path))
         return "metadata" if inline or not self.path else f"{self.path}.metadata"
 
     @property
@@ -243,7 +248,8 @@ class PodTemplate:
 
     def at(self, container: Container, *fields: str) -> str:
         """Field path of a container, or of a field inside it."""
-        return ".".join((f"{self.spec_path}.{container.list}[{container.index}]", *fields))
+        place = self.container_path or f"{self.spec_path}.{container.list}[{container.index}]"
+        return ".".join((place, *fields))
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,33 +277,53 @@ def pod_templates(obj: Json, workloads: Mapping[Kind, Workload]) -> tuple[PodTem
     workload = workloads.get(kind)
     if workload is None:
         return ()
-    return tuple(
-        _template(obj, workload, steps, node)
-        for path in workload.templates
-        for steps, node in _walk(obj, _steps(path))
+    return (
+        *(
+            _template(obj, workload, steps, node)
+            for path in workload.templates
+            for steps, node in maps_at(obj, path)
+        ),
+        *(
+            _runtime_template(obj, workload, steps, node)
+            for path in workload.containers
+            for steps, node in maps_at(obj, path)
+        ),
     )
 
 
-def _template(obj: Json, workload: Workload, steps: tuple[str | int, ...], node: Json) -> PodTemplate:
+def _template(obj: Json, workload: Workload, steps: Steps, node: Json) -> PodTemplate:
     path = field_path(steps)
     if workload.shape is Shape.SPEC:
-        metadata, spec, spec_path = mapping(obj, "metadata"), node, path
-        metadata = {key: metadata[key] for key in ("labels", "annotations") if key in metadata}
-    else:
-        metadata, spec, spec_path = mapping(node, "metadata"), mapping(node, "spec"), f"{path}.spec"
+        pod = _pod(obj, workload, _inherited(obj), node)
+        return PodTemplate(pod, path, path, workload, steps)
+    pod = _pod(obj, workload, mapping(node, "metadata"), mapping(node, "spec"))
+    return PodTemplate(pod, path, f"{path}.spec", workload, steps)
+
+
+def _runtime_template(obj: Json, workload: Workload, steps: Steps, container: Json) -> PodTemplate:
+    """The pod around a single container: the pod's other fields stand beside it."""
+    beside = mapping(obj, *steps[:-1])
+    spec = {key: value for key, value in beside.items() if key not in ("containers", "initContainers")}
+    spec["containers"] = [{"name": KSERVE_CONTAINER, **container}]
+    path, spec_path = field_path(steps), field_path(steps[:-1])
+    return PodTemplate(_pod(obj, workload, _inherited(obj), spec), path, spec_path, workload, steps, path)
+
+
+def _inherited(obj: Json) -> Json:
+    """The metadata that pods have from the object itself, where no pod template has its own."""
+    metadata = mapping(obj, "metadata")
+    return {key: metadata[key] for key in ("labels", "annotations") if key in metadata}
+
+
+def _pod(obj: Json, workload: Workload, metadata: Json, spec: Json) -> Json:
     owner = {
         "apiVersion": text(obj, "apiVersion"),
         "kind": workload.owner or workload.kind,
         "name": text(obj, "metadata", "name"),
         "controller": True,
     }
-    pod = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {**metadata, "ownerReferences": [owner]},
-        "spec": spec,
-    }
-    return PodTemplate(pod, path, spec_path, workload, steps)
+    metadata = {**metadata, "ownerReferences": [owner]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
 def with_template(obj: Json, template: PodTemplate, pod: Json) -> Json:
@@ -313,29 +339,6 @@ def with_template(obj: Json, template: PodTemplate, pod: Json) -> Json:
     if pod["spec"] is not node.get("spec"):
         node = {**node, "spec": pod["spec"]}
     return replaced(obj, template.steps, node)
-
-
-@lru_cache(maxsize=1024)
-def _steps(path: str) -> tuple[str, ...]:
-    """`spec.groups[*].template` -> ("spec", "groups", "[*]", "template")."""
-    return tuple(step for name in path.split(".") for step in name.replace("[*]", "\0[*]").split("\0"))
-
-
-def _walk(
-    obj: Any, steps: tuple[str, ...], at: tuple[str | int, ...] = ()
-) -> Iterator[tuple[tuple[str | int, ...], Json]]:
-    if not steps:
-        if isinstance(obj, dict):
-            yield at, obj
-        return
-    head, rest = steps[0], steps[1:]
-    if head == "[*]":
-        for n, item in enumerate(obj if isinstance(obj, list) else ()):
-            yield from _walk(item, rest, (*at, n))
-    elif isinstance(obj, dict):
-        for key in obj if head == "*" else (head,):
-            if key in obj:
-                yield from _walk(obj[key], rest, (*at, key))
 
 
 def field_path(steps: Iterable[str | int]) -> str:

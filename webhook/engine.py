@@ -249,7 +249,7 @@ def project(obj: Json, snapshot: Snapshot, facts: Facts) -> Projection:
     advice: list[Verdict] = []
     crashes: list[Crash] = []
     for template in pod_templates(obj, snapshot.workloads):
-        if template.workload is None or not template.workload.projected:
+        if template.workload is None or not template.workload.projected or template.container_path:
             templates.append(template)
             continue
         folded = _fold(template.pod, list(_policies(template.pod)), snapshot, facts)

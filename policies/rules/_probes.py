@@ -89,7 +89,7 @@ def is_written(subject: Subject, probe: Probe) -> bool:
     In a Pod the two can't be told apart: its mutations have run before.
     """
     template = probe.template
-    if template.workload is None:
+    if template.workload is None or template.container_path:
         return True
     node = dig(subject.obj, *template.steps)
     spec = node if template.workload.shape is Shape.SPEC else mapping(node, "spec")

@@ -36,10 +36,10 @@ def check_readiness(subject: Subject, facts: Facts) -> Iterator[Finding]:
 def _without_liveness(subject: Subject, facts: Facts) -> Iterator[tuple[str, Container]]:
     """The serving containers that have no livenessProbe after mutation, each with the field's path.
 
-    KubeRay fills the probes of Ray's own container when it makes the pod.
+    KubeRay fills the probes of Ray's own container when it makes the pod, and a serving runtime has its own.
     """
     for template in subject.templates:
-        if template.is_ray:
+        if template.is_ray or template.container_path:
             continue
         for container in serving_containers(template.pod, facts):
             if not container.spec.get("livenessProbe"):

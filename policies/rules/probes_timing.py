@@ -38,11 +38,12 @@ def _slow_start_hint(probe: Probe, expected: int) -> str:
 
 
 def _is_guarded(probe: Probe, facts: Facts) -> bool:
-    """Whether a startupProbe holds liveness back, or will: Ray's templates are mended in their pods."""
+    """Whether a startupProbe holds liveness back, or will: what isn't projected is mended in its pods."""
     if mapping(probe.container.spec, STARTUP):
         return True
     mends = facts.settings(StandardProbes).mode in (None, Mode.ENFORCE)
-    return probe.template.is_ray and probe.container.role is Role.MAIN and mends
+    later = probe.template.is_ray or bool(probe.template.container_path)
+    return later and probe.container.role is Role.MAIN and mends
 
 
 # --- liveness against readiness -------------------------------------------------------------------

@@ -159,6 +159,18 @@ def test_inline_pod_specs_carry_the_objects_metadata() -> None:
     assert changed["spec"]["predictor"]["hostname"] == "h"
 
 
+def test_a_model_is_the_container_of_a_pod_that_a_runtime_completes() -> None:
+    predictor = {"model": {"image": "m"}, "nodeSelector": {"a": "b"}, "initContainers": [{"name": "i"}]}
+    obj = made("spec.predictor", predictor, "serving.kserve.io/v1beta1", "InferenceService")
+    whole, template = pod_templates(obj, TABLE)
+    assert (whole.container_path, template.container_path) == ("", "spec.predictor.model")
+    assert (template.spec_path, template.metadata_path) == ("spec.predictor", "metadata")
+    assert template.spec["nodeSelector"] == {"a": "b"}
+    (container,) = template.containers()
+    assert (container.name, container.image) == ("kserve-container", "m")
+    assert template.at(container, "image") == "spec.predictor.model.image"
+
+
 @pytest.mark.parametrize("kind", ["Service", "Deployment"])
 def test_what_has_no_template_gives_none(kind: str) -> None:
     assert pod_templates({"apiVersion": "apps/v1", "kind": kind, "spec": {"template": None}}, TABLE) == ()
