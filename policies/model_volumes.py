@@ -5,6 +5,7 @@ Copy-on-write edits of one pod. Law: what is there is taken or avoided, never ch
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from hashlib import sha256
 from itertools import chain, count
 from typing import Final
@@ -135,6 +136,15 @@ def mount_at(container: Json, path: str) -> Json | None:
         (mount for mount in maps(container, "volumeMounts") if text(mount, "mountPath").rstrip("/") == path),
         None,
     )
+
+
+def mounted_models(pod: Json, wish: Wish) -> Iterator[tuple[Container, Json]]:
+    """The containers that mount a volume of the pod at the models' path by themselves, with that volume."""
+    for container in wish.targets:
+        mount = mount_at(container.spec, wish.model_dir)
+        volume = _volume_named(pod, text(mount, "name")) if mount else None
+        if volume is not None:
+            yield container, volume
 
 
 def running_puller(pod: Json, config: str) -> Container | None:

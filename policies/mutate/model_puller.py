@@ -57,6 +57,7 @@ from policies.model_volumes import (
     CLAIMS_DIR,
     free_name,
     models_mount,
+    mounted_models,
     running_puller,
     with_claims,
     with_config_volume,
@@ -344,8 +345,23 @@ def advise(pod: Json, settings: ModelPuller, facts: Facts) -> Iterator[Finding]:
             "The model server is not recognised: models are downloaded, and nothing loads them.",
             f"Say how it is spoken to: {MODEL_SERVER}: v2, kserve, triton, tfserving or none.",
         )
+    yield from _volume_advice(asking, wish)
     for container in wish.targets:
         yield from _server_advice(container, wish, facts)
+
+
+def _volume_advice(pod: Json, wish: Wish) -> Iterator[Finding]:
+    """That the puller takes a volume for its own which may hold what others put there."""
+    container, volume = next(mounted_models(pod, wish), (None, {}))
+    asked = wish.claim and text(volume, "persistentVolumeClaim", "claimName") == wish.claim
+    if container is None or {"emptyDir", "ephemeral"} & volume.keys() or asked:
+        return
+    yield Finding(
+        f"spec.containers[{container.index}].volumeMounts",
+        f"The puller makes volume {text(volume, 'name')} its own: directories at {wish.model_dir} that it "
+        "didn't make are deleted.",
+        f"Keep other data elsewhere, or name another path in {MODEL_DIR}.",
+    )
 
 
 def _server_advice(container: Container, wish: Wish, facts: Facts) -> Iterator[Finding]:
