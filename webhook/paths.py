@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from policies.objects import dig
+from policies.objects import dig, text
 
 
 def _segments(path: str) -> list[str]:
@@ -44,8 +44,7 @@ def named(obj: Any, path: str) -> tuple[str, ...]:
     So that a container put in front of another does not make the other's findings look new.
     """
     return tuple(
-        value["name"] if segment.isdigit() and isinstance(value, dict) and "name" in value else segment
-        for segment, value in _steps(obj, path)
+        (segment.isdigit() and text(value, "name")) or segment for segment, value in _steps(obj, path)
     )
 
 

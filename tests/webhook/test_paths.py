@@ -34,6 +34,7 @@ def test_elements_go_by_their_name() -> None:
     assert named(OBJ, "spec.containers[0].args[0]") == ("spec", "containers", "api", "args", "0")
     assert named(OBJ, "spec.items[0]") == ("spec", "items", "0")
     assert named({}, "spec.containers[0].image") == ("spec", "containers", "0", "image")
+    assert named({"c": [{"name": {}}, {"name": ""}]}, "c[0]") == ("c", "0"), "a name that is none"
 
 
 def test_a_place_lies_in_all_that_is_above_it() -> None:
