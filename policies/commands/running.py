@@ -130,7 +130,7 @@ class ProgramReader(ABC):
         if not self.affords(10 + len(words)):
             return 0.0
         unwrapped = unwrap(words)
-        if unwrapped.replaced and unwrapped.words and self.conditions:
+        if self.conditions and unwrapped.words and (unwrapped.replaced or _stays(unwrapped.words)):
             self.conditions += 1  # for good: what follows runs only where this branch was not taken
         if not unwrapped.words:
             if touched or words:
@@ -316,6 +316,18 @@ def _printed(name: str, arguments: Sequence[str], given: str | None) -> str | No
     if name == "printf" and len(texts) > 1:  # the first is the format
         texts = texts[1:]
     return " ".join(texts).replace("\\n", "\n")
+
+
+def _stays(words: Sequence[str]) -> bool:
+    """Whether a command ends the script well, or holds it for as long as the container lives."""
+    match ("".join(words[:1]).rpartition("/")[2], *words[1:]):
+        case ("exit", "0") | ("sleep", "infinity" | "inf"):
+            return True
+        case ("tail", *arguments):
+            return "-f" in arguments or "-F" in arguments
+        case ("ray", "start", *arguments):
+            return "--block" in arguments
+    return False
 
 
 def _shell_operands(words: Sequence[str]) -> tuple[bool, list[str]]:
