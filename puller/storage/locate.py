@@ -27,6 +27,8 @@ Store = S3Store | GCSStore | AzureStore | HTTPStore
 _AZURE_HOST = re.compile(r"([a-z0-9-]+)\.blob\.core\.windows\.net")
 _STATUS = re.compile(r"status code: ([0-9]{3})")
 _QUERY = re.compile(r"\?\S*")
+_ELAPSED = re.compile(r" in [0-9.]+(s|ms|µs|ns)\b")
+_CAUSE = re.compile(r'(?:message|error): "([^"]{1,200})"|InvalidCertificate\(\s*(?:\w+\(\s*)*(\w+)')
 _AZURE_NAMES = {
     "AZURE_STORAGE_ACCOUNT_NAME": "account_name",
     "AZURE_STORAGE_ENDPOINT": "endpoint",
@@ -108,9 +110,12 @@ def explain(error: Exception) -> StorageError:
 
 
 def plain(error: Exception) -> str:
-    """The first line of a message, without the query strings that may hold signatures."""
-    first = str(error).split("\n", 1)[0].strip()
-    return _QUERY.sub("?…", first)[:500] or type(error).__name__
+    """The first line of a message, without the query strings that may hold signatures, and with the cause
+    that obstore keeps for the lines of debug below."""
+    first, _, debug = str(error).strip().partition("\n")
+    text = _QUERY.sub("?…", _ELAPSED.sub("", first))[:500] or type(error).__name__
+    cause = _CAUSE.search(debug)
+    return f"{text} ({cause[1] or f'certificate: {cause[2]}'})" if cause else text
 
 
 def _client(limits: Limits) -> tuple[tuple[str, Any], ...]:

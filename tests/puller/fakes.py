@@ -31,6 +31,11 @@ class _Listening:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    @property
+    def runner(self) -> web.AppRunner:
+        assert self._runner is not None
+        return self._runner
+
     async def start(self) -> None:
         app = web.Application(client_max_size=1 << 20)
         app.router.add_route("*", "/{path:.*}", self.handle)

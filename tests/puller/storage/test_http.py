@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
 from aiohttp import web
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 from puller.spec import ModelSpec
 from puller.storage.base import DiskBudget, Limits, StorageError
@@ -176,6 +183,39 @@ async def test_a_hub_that_makes_no_sense_is_waited_for(odd: Odd, tmp_path: Path,
     with pytest.raises(StorageError) as caught:
         await fetch_of(odd, tmp_path, "hf://org/model").run()
     assert caught.value.reason == "StorageUnavailable"
+
+
+async def test_a_store_that_is_not_there_is_told_from_one_that_is_not_trusted(
+    odd: Odd, tmp_path: Path
+) -> None:
+    limits = replace(LIMITS, trouble_timeout=0.0)
+    with pytest.raises(StorageError, match=r"Connection refused\)$"):
+        await fetch_of(odd, tmp_path, "http://127.0.0.1:1/m", limits).run()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(self_signed(tmp_path))
+    site = web.TCPSite(odd.runner, "127.0.0.1", 0, ssl_context=context)
+    await site.start()
+    port = odd.runner.addresses[-1][1]
+    (tmp_path / "staging").rmdir()
+    with pytest.raises(StorageError, match=r"\(certificate: \w+\)$"):
+        await fetch_of(odd, tmp_path, f"https://127.0.0.1:{port}/m", limits).run()
+
+
+def self_signed(directory: Path) -> Path:
+    """A file with a key and its certificate."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "store")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    file = directory / "tls.pem"
+    unsealed = serialization.NoEncryption()
+    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, unsealed)
+    file.write_bytes(pem + certificate.public_bytes(serialization.Encoding.PEM))
+    return file
 
 
 async def test_the_hubs_token_stays_with_the_hub(odd: Odd, tmp_path: Path) -> None:
