@@ -155,14 +155,25 @@ class Scope:
         return self._trimmed(name, value, operator, variable.operand)
 
     def _trimmed(self, name: str, value: str | None, operator: str, operand: Word | None) -> str:
-        """`${x%suffix}` and `${x#prefix}` where both are plain text; anything else is unknown."""
+        """`${x%suffix}`, `${x%%suffix*}`, `${x#prefix}` and `${x##*prefix}` of what is known."""
         pattern = operand.literal if operand else None
-        if value is None or not values.is_known(value) or pattern is None or set(pattern) & set("*?["):
+        if value is None or not values.is_known(value) or not pattern:
             return values.unknown(name)
-        if operator in ("%", "%%"):
-            return value.removesuffix(pattern)
-        if operator in ("#", "##"):
-            return value.removeprefix(pattern)
+        text = pattern.removesuffix("*") if operator[0] == "%" else pattern.removeprefix("*")
+        outer = text != pattern
+        if not text or set(text) & set("*?["):
+            return values.unknown(name)
+        match operator:
+            case "%" | "%%" if outer:
+                before, found, _ = value.rpartition(text) if operator == "%" else value.partition(text)
+                return before if found else value
+            case "#" | "##" if outer:
+                _, found, after = value.rpartition(text) if operator == "##" else value.partition(text)
+                return after if found else value
+            case "%" | "%%":
+                return value.removesuffix(text)
+            case "#" | "##":
+                return value.removeprefix(text)
         return values.unknown(name)
 
     def _positional(self, name: str) -> str | None:
