@@ -327,19 +327,19 @@ async def allocate(
         ledger = Ledger.load(annotations_of(lease or {}).get(LEDGER))
         answer = policy.by_ledger(worker, _group(want, listed, ledger, now, created), settings)
         if isinstance(answer, Refuse):
-            news = await _created(workers, worker, answer) - created
-            if not news:
+            kept = await _created(workers, worker, answer)
+            if not kept:
                 return answer
-            created |= news
+            created |= kept
         elif dry_run or answer.ledger is None:
             return answer
-        elif lease is None:
-            if await workers.create_lease(new_lease(worker, name, answer.ledger, identity)):
-                return answer
-            lost()
+        elif await (
+            workers.create_lease(new_lease(worker, name, answer.ledger, identity))
+            if lease is None
+            else workers.replace_lease(written(lease, answer.ledger, identity))
+        ):
+            return answer
         else:
-            if await workers.replace_lease(written(lease, answer.ledger, identity)):
-                return answer
             lost()
 
 

@@ -56,11 +56,14 @@ async def test_warn_and_audit_say_what_would_be_done_and_do_nothing(setting: Set
         assert bool(response.warnings) is warned
     assert setting.leases() == []
     await setting.fake.put(PODS, worker(name="demo-small-worker-random"))
-    response = await setting.ask()
-    assert response.allowed
-    assert "would-refuse" in response.audit
+    for mode, warned in (("warn", True), ("audit", False)):
+        setting.configure(worker_names=f"mode: {mode}")
+        response = await setting.ask()
+        assert response.allowed
+        assert "would-refuse" in response.audit
+        assert bool(response.warnings) is warned
     await setting.ask(dry_run=True)
-    assert setting.count("would_refuse_total", reason="exists") == 1
+    assert setting.count("would_refuse_total", reason="exists") == 2
     assert setting.count("refused_total", reason="exists") == 0
 
 
