@@ -186,7 +186,7 @@ async def test_a_hub_that_makes_no_sense_is_waited_for(odd: Odd, tmp_path: Path,
 
 
 async def test_a_store_that_is_not_there_is_told_from_one_that_is_not_trusted(
-    odd: Odd, tmp_path: Path
+    odd: Odd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits = replace(LIMITS, trouble_timeout=0.0)
     with pytest.raises(StorageError, match=r"Connection refused\)$"):
@@ -199,6 +199,11 @@ async def test_a_store_that_is_not_there_is_told_from_one_that_is_not_trusted(
     (tmp_path / "staging").rmdir()
     with pytest.raises(StorageError, match=r"\(certificate: \w+\)$"):
         await fetch_of(odd, tmp_path, f"https://127.0.0.1:{port}/m", limits).run()
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "tls.pem"))
+    odd.objects["m"] = b"M"
+    (tmp_path / "staging").rmdir()
+    tree = await fetch_of(odd, tmp_path, f"https://127.0.0.1:{port}/web/m?new=client", limits).run()
+    assert (tree / "m").read_bytes() == b"M"
 
 
 def self_signed(directory: Path) -> Path:
