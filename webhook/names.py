@@ -331,16 +331,13 @@ async def allocate(
             if not kept:
                 return answer
             created |= kept
-        elif dry_run or answer.ledger is None:
+            continue
+        if dry_run or answer.ledger is None:
             return answer
-        elif await (
-            workers.create_lease(new_lease(worker, name, answer.ledger, identity))
-            if lease is None
-            else workers.replace_lease(written(lease, answer.ledger, identity))
-        ):
+        swap = workers.create_lease if lease is None else workers.replace_lease
+        if await swap(written(lease or new_lease(worker, name), answer.ledger, identity)):
             return answer
-        else:
-            lost()
+        lost()
 
 
 async def _created(workers: Workers, worker: Worker, refusal: Refuse) -> frozenset[str]:
@@ -374,10 +371,10 @@ def lease_name(worker: Worker) -> str:
     return f"{stem[:52].rstrip('-')}-{digest}"
 
 
-def new_lease(worker: Worker, name: str, ledger: Ledger, identity: str) -> Json:
+def new_lease(worker: Worker, name: str) -> Json:
     """The first Lease of a group. Its owner is the group's, so that the garbage collector takes both."""
     owner = worker.owner
-    lease = {
+    return {
         "apiVersion": "coordination.k8s.io/v1",
         "kind": "Lease",
         "metadata": {
@@ -389,7 +386,6 @@ def new_lease(worker: Worker, name: str, ledger: Ledger, identity: str) -> Json:
             ],
         },
     }
-    return written(lease, ledger, identity)
 
 
 def written(lease: Json, ledger: Ledger, identity: str) -> Json:
