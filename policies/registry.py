@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from graphlib import TopologicalSorter
 from types import MappingProxyType, ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import policies.mutate
 import policies.rules
 from policies.base import Family, Policy, Rule
 
+P = TypeVar("P", Policy[Any], Rule)
+
 
 @cache
 def mutating() -> Mapping[str, Policy[Any]]:
     """The mutating policies by id, in the order in which they are folded over an object."""
-    found = {
-        module.POLICY.id: module.POLICY for module in _modules(policies.mutate) if hasattr(module, "POLICY")
-    }
+    found = _by_id(module.POLICY for module in _modules(policies.mutate) if hasattr(module, "POLICY"))
     order = TopologicalSorter({name: policy.after for name, policy in sorted(found.items())})
     return MappingProxyType({name: found[name] for name in order.static_order() if name in found})
 
@@ -29,10 +29,7 @@ def mutating() -> Mapping[str, Policy[Any]]:
 def rules() -> Mapping[str, Rule]:
     """The validating rules by id, in the order of their families and files."""
     found = [rule for module in _modules(policies.rules) for rule in getattr(module, "RULES", ())]
-    by_id = {rule.id: rule for rule in sorted(found, key=lambda rule: tuple(Family).index(rule.family))}
-    if len(by_id) != len(found):
-        raise RuntimeError("two rules share an id")
-    return MappingProxyType(by_id)
+    return MappingProxyType(_by_id(sorted(found, key=lambda rule: tuple(Family).index(rule.family))))
 
 
 @cache
@@ -46,6 +43,14 @@ def documentation(policy_id: str) -> str:
         if policy is not None and policy.id == policy_id:
             return (module.__doc__ or "").strip().removeprefix(f"{policy_id}:").strip()
     raise KeyError(policy_id)
+
+
+def _by_id(found: Iterable[P]) -> dict[str, P]:
+    by_id: dict[str, P] = {}
+    for each in found:
+        if by_id.setdefault(each.id, each) is not each:
+            raise RuntimeError(f"two policies or rules share the id {each.id}")
+    return by_id
 
 
 def _modules(package: ModuleType) -> Iterator[ModuleType]:
