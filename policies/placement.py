@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from policies.accelerators import Catalogue, GpuAffinity, inventory_of
+from policies.accelerators import MIB, Catalogue, GpuAffinity, inventory_of
 from policies.base import Facts, Json
 from policies.inventory import Fleet, Node
 from policies.node_affinity import REQUIRED, TERMS, admits, matches, mentioned_keys, tolerates
@@ -175,15 +175,16 @@ def _by_memory(pod: Json, requests: Mapping[str, int], fleets: list[Fleet], node
     try:
         bound = wanted_memory(pod)
     except ValueError:
+        bound = None
+    if bound is None:
         return nodes, None
-    for fleet in fleets if bound is not None else ():
-        assert bound is not None
+    for fleet in fleets:
         wish = resolve_memory(fleet, bound)
         if not wish.alternatives:
             continue
         left = tuple(node for node in nodes if wish.fits(node.described))
         if not left:
-            amount = f"{bound.operator}{bound.amount // (1 << 20)}Mi"
+            amount = f"{bound.operator}{bound.amount // MIB}Mi"
             message = f"No node and no declared pool that is left has accelerators with {amount} of memory."
             hint = (
                 f"There is {_listed(wish.present)}; a card sold as 40 GB reports less than 40Gi, so "

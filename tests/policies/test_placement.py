@@ -125,3 +125,30 @@ def test_an_answer_is_worked_out_once_for_pods_that_ask_the_same() -> None:
     assert placement(pod(2), GpuAffinity(), known) is not first
     long = pod(nodeSelector={"zone": "a" * 5000})
     assert placement(long, GpuAffinity(), known) is not placement(long, GpuAffinity(), known)
+
+
+@pytest.mark.parametrize(
+    ("asking", "names"),
+    [
+        (pod(), ["big", "small"]),
+        (pod(annotations={PRODUCT: "*100*"}), ["big"]),
+        (pod(annotations={PRODUCT: "T4", MEMORY: "<20G"}), ["small"]),
+        (pod(annotations={MEMORY: ">=40G"}), ["big"]),
+        (pod(annotations={MEMORY: "lots"}), ["big", "small"]),
+        (pod(2, annotations={PRODUCT: "*"}), ["big"]),
+        (pod(nodeSelector={"zone": "a"}), ["big"]),
+    ],
+)
+def test_the_nodes_that_could_take_a_pod(asking: Json, names: list[str]) -> None:
+    small = node("small", {"nvidia.com/gpu.product": "T4", "nvidia.com/gpu.memory": "15360"}, 1)
+    found = placement(asking, GpuAffinity(), facts(BIG, small, node("cpu", {"zone": "a"})))
+    assert found is not None
+    assert found.obstacle is None
+    assert [each.name for each in found.nodes] == names
+
+
+@pytest.mark.parametrize("annotations", [{PRODUCT: "*H100*"}, {MEMORY: ">=80G"}])
+def test_what_no_label_says_is_held_against_no_node(annotations: Json) -> None:
+    found = placement(pod(annotations=annotations), GpuAffinity(), facts(node("plain", gpus=8)))
+    assert found is not None
+    assert [each.name for each in found.nodes] == ["plain"]
