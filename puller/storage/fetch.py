@@ -82,6 +82,7 @@ class Fetch:
             with suppress(OSError):
                 await in_thread(self._empty)
             self.storage.budget.release(self.key)
+            self.progress.done = 0
         else:
             self.storage.budget.hold(self.key, self.progress.done)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gzip
 import hashlib
 import io
@@ -438,3 +439,30 @@ def test_what_downloads_in_flight_are_still_to_get_is_not_free(
     budget.reserve("b/", 4 * MB, lambda: 0)
     budget.hold("a/", 5 * MB)
     budget.reserve("b/", 10 * MB, lambda: 0)
+
+
+async def test_what_was_given_back_for_want_of_room_counts_as_missing_again(
+    store: FaultStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.objects["m/a"] = bytes(3 * MB)
+    usage = shutil.disk_usage("/")
+    free = [3 * MB]
+    monkeypatch.setattr("shutil.disk_usage", lambda _: usage._replace(free=free[0]))
+    really, room = os.pwrite, [2 * MB]
+
+    def pwrite(descriptor: int, data: bytes, offset: int) -> int:
+        room[0] -= len(data)
+        if room[0] < 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return really(descriptor, data, offset)
+
+    monkeypatch.setattr("os.pwrite", pwrite)
+    (one,) = sharing(store, tmp_path, DiskBudget(tmp_path), "s3://bucket/m")
+    with pytest.raises(StorageError, match="No space left"):
+        await one.run()
+    assert files_in(one.staging) == []
+    free[0] = 2 * MB
+    asked = store.gets["m/a"]
+    with pytest.raises(StorageError, match=r"3\.0 MiB more are needed and 2\.0 MiB are free"):
+        await one.run()
+    assert store.gets["m/a"] == asked
