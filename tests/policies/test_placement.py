@@ -87,6 +87,20 @@ DEDICATED = node("dedicated", {"zone": "b"}, 4, ({"key": "team", "value": "visio
             f"None of the 2 nodes and pools with 1 {GPU} carries zone NotIn a,b.",
         ),
         (
+            pod(
+                affinity=affinity(
+                    {
+                        "matchExpressions": [
+                            {"key": "zone", "operator": "In", "values": ["a"]},
+                            {"key": "disk", "operator": "Exists"},
+                        ]
+                    }
+                )
+            ),
+            Place.SELECTOR,
+            f"None of the 2 nodes and pools with 1 {GPU} carries disk Exists.",
+        ),
+        (
             pod(nodeSelector={"zone": "a", "kubernetes.io/hostname": "dedicated"}),
             Place.SELECTOR,
             f"None of the 2 nodes and pools with 1 {GPU} fits its node selector and "
