@@ -43,10 +43,7 @@ async def serve(options: Options, env: Mapping[str, str]) -> int:
     loop = asyncio.get_running_loop()
     loop.set_default_executor(ThreadPoolExecutor(16 + 2 * options.downloads, "puller"))
     server = server_of(options)
-    budget = DiskBudget(options.model_dir, options.max_disk)
-    connections = asyncio.Semaphore(options.limits.connections)
-    storage = Storage(env, options.limits, budget, options.claims_dir, connections)
-    reconciler = Reconciler(options, server, storage)
+    reconciler = Reconciler(options, server, storage_of(options, env))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, reconciler.stop)
     try:
@@ -65,6 +62,13 @@ async def serve(options: Options, env: Mapping[str, str]) -> int:
         await runner.cleanup()
     logger.info("stopped")
     return 0
+
+
+def storage_of(options: Options, env: Mapping[str, str]) -> Storage:
+    """What all downloads share."""
+    budget = DiskBudget(options.model_dir, options.max_disk)
+    connections = asyncio.Semaphore(options.limits.connections)
+    return Storage(env, options.limits, budget, options.claims_dir, connections)
 
 
 def server_of(options: Options) -> ModelServer:

@@ -12,13 +12,12 @@ from typing import Any
 
 import pytest
 
-from puller.cli import server_of
+from puller.cli import server_of, storage_of
 from puller.options import Options
 from puller.plan import State, state
 from puller.reconcile import Reconciler
 from puller.servers.base import Timeouts
-from puller.storage.base import DiskBudget, Limits
-from puller.storage.fetch import Storage
+from puller.storage.base import Limits
 from tests.puller.fakes import BUCKET, ConfigVolume, FakeServer, FaultStore, tree_bytes, until
 
 
@@ -51,10 +50,7 @@ class World:
 
     def start(self) -> Reconciler:
         options = self.options
-        budget = DiskBudget(options.model_dir, options.max_disk)
-        connections = asyncio.Semaphore(options.limits.connections)
-        storage = Storage(self.env, options.limits, budget, options.claims_dir, connections)
-        self.puller = Reconciler(options, server_of(options), storage)
+        self.puller = Reconciler(options, server_of(options), storage_of(options, self.env))
         self._task = asyncio.create_task(self.puller.run())
         return self.puller
 

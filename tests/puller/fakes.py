@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import io
 import json
+import tarfile
 import time
 from bisect import bisect_left
 from collections import Counter
@@ -318,6 +320,17 @@ class ConfigVolume:
 def _spec(spec: Any) -> dict[str, Any]:
     base = {"framework": "sklearn", "memory": "1Mi"}
     return base | ({"storageUri": spec} if isinstance(spec, str) else spec)
+
+
+def tarred(files: dict[str, bytes]) -> bytes:
+    """A plain tar archive."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    return out.getvalue()
 
 
 async def until(condition: Callable[[], object], seconds: float = 20.0, what: str = "") -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import gzip
-import io
 import os
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +13,7 @@ from obstore.store import S3Store
 
 from tests.e2e.puller.sidecar import Sidecar
 from tests.e2e.puller.swift import SECRET_KEY, Swift
+from tests.puller.fakes import tarred
 
 pytestmark = pytest.mark.e2e
 
@@ -47,16 +46,6 @@ def sidecar(tmp_path: Path, swift: Swift) -> Iterator[Sidecar]:
     made = Sidecar(tmp_path, swift.env, server="none")
     yield made
     made.kill()
-
-
-def tarred(files: dict[str, bytes]) -> bytes:
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w") as archive:
-        for name, content in files.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            archive.addfile(info, io.BytesIO(content))
-    return out.getvalue()
 
 
 def loaded(sidecar: Sidecar, *names: str) -> bool:

@@ -9,7 +9,6 @@ import hashlib
 import io
 import os
 import shutil
-import tarfile
 import tempfile
 import zipfile
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -25,7 +24,7 @@ from puller.storage.base import DiskBudget, Limits, StorageError, safe_path
 from puller.storage.fetch import Fetch, Storage
 from puller.storage.source import archive_kind, wanted
 from puller.storage.transfer import listing_sha256
-from tests.puller.fakes import FaultStore
+from tests.puller.fakes import FaultStore, tarred
 
 MB = 1 << 20
 Run = Callable[[], Awaitable[dict[str, bytes]]]
@@ -59,16 +58,6 @@ async def prepared(store: FaultStore, tmp_path: Path, uri: str, *, max_disk: int
         return {str(path.relative_to(tree)): path.read_bytes() for path in tree.rglob("*") if path.is_file()}
 
     return run
-
-
-def tarred(files: dict[str, bytes]) -> bytes:
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w") as archive:
-        for name, content in files.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            archive.addfile(info, io.BytesIO(content))
-    return out.getvalue()
 
 
 def zipped(files: dict[str, bytes]) -> bytes:
