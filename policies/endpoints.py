@@ -32,24 +32,53 @@ class Health:
 def preset_health(container: Container, settings: StandardProbes) -> Health | None:
     """Where the recognised server answers, its flags and variables heeded; None when unsure."""
     server = recognised(container, settings)
-    if server is None or server.sometimes or _answers_elsewhere(server):
+    port = server_port(container, server) if server else None
+    if server is None or port is None or unsure(container, server):
         return None
-    port = server_port(container, server)
-    if port is None or _only_loopback(server):
-        return None
-    source, tls = f"preset {server.name}", speaks_tls(container, server, port)
+    source = f"preset {server.name}"
     if server.preset.protocol is Protocol.GRPC:
-        if tls:  # kubelet's gRPC probes don't speak TLS
-            return None
         service = server.preset.grpc_service
         handler: Json = {"grpc": {"port": port} | ({"service": service} if service else {})}
         return Health(source, handler, handler)
+    tls = speaks_tls(container, server, port)
     live, ready = health_paths(server)
     return Health(
         source,
         http_get(live, port, tls=tls) if live else None,
         http_get(ready, port, tls=tls) if ready else None,
     )
+
+
+def unsure(container: Container, server: Server) -> tuple[str, str] | None:
+    """Why a probe of a recognised server could fail although all is well, and how to mend that, each as part
+    of a sentence; None where it could not."""
+    preset, port = server.preset, server_port(container, server)
+    if server.sometimes:
+        return "a script starts it in some cases alone", "Write probes for the pods in which it serves"
+    if _only_loopback(server):
+        flag = "".join(f" ({flag} 0.0.0.0)" for flag in preset.host_flags[:1])
+        return (
+            "it listens on loopback alone",
+            f"Let it listen on all addresses{flag}, or write probes with a command",
+        )
+    if _answers_elsewhere(server):
+        return "its options move its health endpoint or keep it from everybody", _ANNOTATE
+    if port is None:
+        return (
+            "nothing tells its port for certain",
+            "Declare the port it listens on, or give it in a flag",
+        )
+    if preset.protocol is Protocol.GRPC:
+        tls = speaks_tls(container, server, port)
+        return ("the kubelet's gRPC probes don't speak TLS", "Write probes with a command") if tls else None
+    if health_paths(server) == (None, None):
+        named = preset.live_path or preset.ready_path
+        what = "the model's name, which its health endpoint has in it" if named else "its health endpoint"
+        return f"nothing tells {what}", _ANNOTATE
+    return None
+
+
+_ANNOTATE: Final = "Annotate the pod template with mlchassis.dev/health-path, if the kubelet can ask it"
 
 
 def http_get(path: str, port: int, *, tls: bool = False) -> Json:

@@ -55,7 +55,7 @@ from typing import Any, Final
 
 from policies import units
 from policies.base import Facts, Finding, Json, Policy
-from policies.endpoints import declared_http_port, http_get, preset_health
+from policies.endpoints import declared_http_port, http_get, preset_health, unsure
 from policies.health import (
     EXPECTED_START,
     MODEL_SIZE,
@@ -351,9 +351,12 @@ def _left_alone(pod: Json, container: Container, settings: StandardProbes) -> Fi
             "Let this webhook run before Istio's: configurations are called in the order of their names.",
         )
     server = recognised(container, settings)
-    why = "nothing tells where it answers for its health"
-    if server is not None:
-        why = f"it runs {server.name}, but how it is started doesn't tell where the kubelet could ask it"
+    why, mend = (
+        "nothing tells where it answers for its health",
+        "Annotate the pod template with mlchassis.dev/health-path",
+    )
+    if server is not None and (doubt := unsure(container, server)):
+        why, mend = f"it runs {server.name}, and {doubt[0]}", doubt[1]
     elif dig(container.spec, "readinessProbe", "exec") is not None:
         why = "its readinessProbe runs a command, which must not decide about a restart"
     elif container.spec.get("readinessProbe") is not None:
@@ -361,7 +364,7 @@ def _left_alone(pod: Json, container: Container, settings: StandardProbes) -> Fi
     return Finding(
         path,
         f"Container {container.name} gets no liveness probe: {why}.",
-        "Annotate the pod template with mlchassis.dev/health-path.",
+        f"{mend}.",
     )
 
 

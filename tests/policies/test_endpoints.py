@@ -2,7 +2,7 @@
 
 import pytest
 
-from policies.endpoints import declared_http_port, preset_health, server_port
+from policies.endpoints import declared_http_port, preset_health, server_port, unsure
 from policies.objects import Container, containers
 from policies.serving import StandardProbes, recognised
 
@@ -70,23 +70,36 @@ def test_tls(args: list[str], scheme: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    "spec",
+    ("spec", "why"),
     [
-        VLLM | {"args": ["m", "--host=127.0.0.1"]},
-        VLLM | {"args": ["m", "--host", "[::1]"]},
-        VLLM | {"args": ["m", "--ssl_cert_reqs=2", "--ssl-keyfile=/k"]},
-        {"command": ["mlflow", "server"]},
-        {
-            "command": ["mlflow", "server", "--host=0.0.0.0"],
-            "env": [{"name": "MLFLOW_STATIC_PREFIX", "value": "/m"}],
-        },
-        {"command": ["sh", "-c", "if leader; then vllm serve m; else ray start; fi"]},
+        (VLLM | {"args": ["m", "--host=127.0.0.1"]}, "loopback"),
+        (VLLM | {"args": ["m", "--host", "[::1]"]}, "loopback"),
+        ({"command": ["mlflow", "server"]}, "loopback"),
+        (VLLM | {"args": ["m", "--ssl_cert_reqs=2", "--ssl-keyfile=/k"]}, "keep it from everybody"),
+        (
+            {
+                "command": ["mlflow", "server", "--host=0.0.0.0"],
+                "env": [{"name": "MLFLOW_STATIC_PREFIX", "value": "/mlflow"}],
+            },
+            "move its health endpoint",
+        ),
+        ({"command": ["sh", "-c", "if leader; then vllm serve m; else ray start; fi"]}, "some cases alone"),
+        (VLLM | {"args": ["m", "--port=$PORT"]}, "its port"),
+        ({"command": ["tensorflow_model_server", "--rest_api_port=1", "--model_name=$M"]}, "model's name"),
+        (
+            {"command": ["tritonserver", "--allow-http=false", "--grpc-use-ssl=true"]},
+            "gRPC probes don't speak TLS",
+        ),
     ],
 )
-def test_a_probe_would_not_get_an_answer(spec: dict) -> None:
+def test_where_a_probe_could_fail_none_is_known_and_why(spec: dict, why: str) -> None:
     of = container(spec)
-    assert recognised(of, StandardProbes()) is not None
+    server = recognised(of, StandardProbes())
+    assert server is not None
     assert preset_health(of, StandardProbes()) is None
+    doubt = unsure(of, server)
+    assert doubt is not None
+    assert why in doubt[0]
 
 
 def test_declared_http_port() -> None:
