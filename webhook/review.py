@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import json
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -189,8 +189,10 @@ def fitted(warnings: Sequence[str]) -> list[str]:
     distinct = list(dict.fromkeys(warnings))
     wrapped: list[list[str]] = []
     size = 0
+    said: set[str] = set()
     for warning in distinct:
-        wrapped.append(_wrapped(warning))
+        wrapped.append(_wrapped(warning, said))
+        said.update(wrapped[-1])
         size += _size(wrapped[-1])
         if size > WARNINGS_LENGTH:
             break
@@ -207,15 +209,22 @@ _CONTROLS = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0)), "\ufffd")
 """The API server drops a warning that has control characters in it."""
 
 
-def _wrapped(warning: str) -> list[str]:
+def _wrapped(warning: str, said: Set[str]) -> list[str]:
+    """The lines of a warning. Of equal lines the API server and kubectl keep the first, which would tear a
+    hole into a later warning: that one is broken elsewhere, until none of its lines has been said before."""
     line = " ".join(warning.split())[: WARNINGS_LENGTH + 1]  # what is longer does not fit either way
-    return textwrap.wrap(
-        line.translate(_CONTROLS),
-        WARNING_LENGTH,
-        subsequent_indent="  ",
-        break_on_hyphens=False,
-        break_long_words=True,
-    )
+    lines: list[str] = []
+    for width in range(WARNING_LENGTH, WARNING_LENGTH // 2, -5):
+        lines = textwrap.wrap(
+            line.translate(_CONTROLS),
+            width,
+            subsequent_indent="  ",
+            break_on_hyphens=False,
+            break_long_words=True,
+        )
+        if said.isdisjoint(lines):
+            break
+    return lines
 
 
 def _size(lines: Sequence[str]) -> int:

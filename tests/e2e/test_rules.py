@@ -64,6 +64,17 @@ def test_the_refusal_says_what_where_why_and_how_to_mend(
     assert RULE in noted["findings"]
 
 
+def test_warnings_alike_are_not_torn_by_those_who_drop_lines_said_twice(
+    control_plane: ControlPlane, chassis: Chassis, namespace: str
+) -> None:
+    probe = {"exec": {"command": ["sh", "-c", "test -e /tmp/alive"]}}
+    containers = [{**container(UNKNOWN, livenessProbe=probe), "name": f"c{n}"} for n in range(3)]
+    text = json.dumps(workload("Deployment", "alike", *containers))
+    taken = control_plane.kubectl("apply", "-n", namespace, "--dry-run=server", "-f", "-", stdin=text)
+    said = " ".join(taken.stderr.replace("Warning: ", "").split())
+    assert said.count("Set timeoutSeconds to 5 or more, or ask over httpGet or grpc. (spec") == 3
+
+
 def test_a_dry_run_is_refused_alike(control_plane: ControlPlane, chassis: Chassis, namespace: str) -> None:
     with pytest.raises(ApiError) as caught:
         control_plane.api.create(violating("server"), namespace, dry_run=True)

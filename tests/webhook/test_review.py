@@ -157,6 +157,17 @@ def test_warnings_that_no_one_will_read_cost_nothing(monkeypatch: pytest.MonkeyP
     assert len(wrapped) < 500
 
 
+def test_no_line_is_said_twice_for_the_api_server_would_drop_it() -> None:
+    tail = (
+        "starts a process and gives it 1 s: on a busy node that passes before the process runs, and the " * 2
+    )
+    warnings = [f"exec-probe: The liveness probe of container c{n} {tail}(containers[{n}])" for n in range(5)]
+    warnings += [f"{tail}(containers[{n}])" for n in range(3)]
+    lines = fitted(warnings)
+    assert len(set(lines)) == len(lines)
+    assert " ".join(line.strip() for line in lines) == " ".join(" ".join(warnings).split())
+
+
 def test_too_many_warnings_end_with_a_count() -> None:
     lines = fitted([f"{n}: " + "x" * 100 for n in range(60)])
     assert sum(map(len, lines)) <= 4096
