@@ -90,6 +90,10 @@ class Operator:
         self.process.wait_until(lambda: "Starting workers" in self._log.read_text(), START_TIMEOUT)
         return self
 
+    def pause(self) -> None:
+        """SIGSTOP: it learns of nothing more, while the API server still does what it was asked for."""
+        self.process.pause()
+
     def kill(self) -> None:
         """SIGKILL, as a node that goes down would do it."""
         self.process.kill()

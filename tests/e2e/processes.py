@@ -100,6 +100,10 @@ class Process:
         except subprocess.TimeoutExpired:
             return self.kill()
 
+    def pause(self) -> None:
+        """Stop it where it stands; only `kill` is of use after that."""
+        self._child.send_signal(signal.SIGSTOP)
+
     def kill(self) -> int:
         """End it at once: for servers whose state is thrown away anyway."""
         if self.running:
