@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from puller.plan import Act, Loaded, Model
+from puller.plan import Act, Loaded, Model, same
 from puller.servers.base import ModelServer, Pauses, ServerError
 from puller.spec import ModelSpec
 from puller.storage.base import in_thread
@@ -57,6 +57,7 @@ class Actions:
             Act.LOAD: self.load,
             Act.UNLOAD: self.unload,
             Act.DELETE: self.delete,
+            Act.DISCARD: self.discard,
         }
         await steps[act](model)
 
@@ -66,15 +67,9 @@ class Actions:
         if spec is None:
             return
         fetch = await self._fetch(model, spec)
-        try:
-            tree = await fetch.run()
-            if model.wanted is not None and model.wanted.content == spec.content:
-                await self._install(model, spec, tree)
-        finally:
-            if model.wanted is None:
-                await self._discard(model)
-        if model.staged:
-            await self._discard(model)
+        tree = await fetch.run()
+        if same(model.wanted, spec):
+            await self._install(model, spec, tree)
 
     async def check(self, model: Model) -> None:
         """Ask the server whether it has the model."""
@@ -125,12 +120,17 @@ class Actions:
         model.loaded = Loaded.NO
 
     async def delete(self, model: Model) -> None:
-        """Off the disk, with whatever was staged."""
-        if model.staged:
-            await self._discard(model)
+        """Off the disk."""
         await in_thread(lambda: self.store.remove(model.name))
         self.found(model, None)
         self._in_doubt.pop(model.name, None)
+
+    async def discard(self, model: Model) -> None:
+        """Drop what is left of a download that nobody wants. What cannot be deleted now is swept at the next
+        start."""
+        with suppress(OSError):
+            await in_thread(lambda: self.store.discard(model.name))
+        self._drop(model)
 
     async def _fetch(self, model: Model, spec: ModelSpec) -> Fetch:
         """The fetch of this content that an earlier attempt began, or a new one."""
@@ -159,10 +159,6 @@ class Actions:
         finally:
             model.loaded = Loaded.STALE if model.loaded is Loaded.YES else model.loaded
         self.found(model, stored)
-        self._drop(model)
-
-    async def _discard(self, model: Model) -> None:
-        await in_thread(lambda: self.store.discard(model.name))
         self._drop(model)
 
     def _drop(self, model: Model) -> None:

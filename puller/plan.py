@@ -27,6 +27,7 @@ class Act(enum.Enum):
     LOAD = "load"
     UNLOAD = "unload"
     DELETE = "delete"
+    DISCARD = "discard"
     FORGET = "forget"
 
 
@@ -171,6 +172,8 @@ _DOING = {
 
 def _goal(model: Model, health: Health) -> Act | None:
     """The next step, were there nothing in flight and no failure to wait out."""
+    if model.staged and (model.wanted is None or model.current):
+        return Act.DISCARD
     if model.wanted is not None or model.held:
         return _stay(model, health)
     return _leave(model, health)
@@ -199,7 +202,7 @@ def _leave(model: Model, health: Health) -> Act | None:
         return Act.UNLOAD if health is Health.UP else None
     if health is Health.HUNG and not model.checked:
         return None
-    if model.stored is not None or model.staged:
+    if model.stored is not None:
         return Act.DELETE
     return Act.FORGET if model.checked else None
 

@@ -35,6 +35,7 @@ _SLOT = {
     Act.UNLOAD: "loads",
     Act.CHECK: "checks",
     Act.DELETE: "checks",
+    Act.DISCARD: "checks",
 }
 _LEFT_ALONE = (Act.LOAD, Act.UNLOAD, Act.DELETE, Act.CANCEL)
 _SERVER_ACTS = (Act.LOAD, Act.UNLOAD, Act.CHECK)

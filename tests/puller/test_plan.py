@@ -62,6 +62,12 @@ def test_files_never_go_while_the_server_may_have_the_model() -> None:
             assert health is Health.DOWN or (model.checked and not model.available), (model, health)
 
 
+def test_what_is_left_of_a_download_that_nobody_wants_goes_first() -> None:
+    for model, health in EVERY:
+        left = model.staged and (model.wanted is None or model.stored is model.wanted)
+        assert (next_step(model, health, 0) is Act.DISCARD) == left, (model, health)
+
+
 def test_what_is_wanted_or_held_is_neither_unloaded_nor_deleted() -> None:
     for model, health in EVERY:
         if wanted(model):
@@ -259,7 +265,7 @@ class OneModel(RuleBasedStateMachine):
         step = next_step(self.model, self.health, self.now)
         if step is Act.CANCEL:
             self.model.doing, self.step = None, None
-            self.model.staged = self.model.wanted is not None and self.model.staged
+            self.model.staged = True
         elif step is Act.FORGET:
             assert self.disk is None
             self.model = None
@@ -284,7 +290,7 @@ class OneModel(RuleBasedStateMachine):
         assert step is not None
         doing, self.step = model.doing, None
         assert doing is not None
-        reachable = self.alive or step in (Act.DOWNLOAD, Act.DELETE)
+        reachable = self.alive or step in (Act.DOWNLOAD, Act.DELETE, Act.DISCARD)
         if reachable and outcome != "failed":
             self.carry_out(model, step, doing, believed=outcome == "done")
         model.doing = None
@@ -298,13 +304,13 @@ class OneModel(RuleBasedStateMachine):
 
     def carry_out(self, model: Model, step: Act, doing: Doing, *, believed: bool) -> None:
         if step is Act.DOWNLOAD:
-            model.staged = False
+            model.staged = True
             if believed and model.wanted and doing.spec and model.wanted.content == doing.spec.content:
                 self.disk = model.stored = doing.spec
-                self.noted = False
+                self.noted = model.staged = False
                 model.loaded = Loaded.STALE if model.loaded is Loaded.YES else model.loaded
-            elif not believed:
-                model.staged = True
+        elif step is Act.DISCARD:
+            model.staged = not believed
         elif step is Act.CHECK and believed:
             yes = Loaded.YES if self.noted else Loaded.STALE
             model.loaded, model.checked = (yes if self.serves else Loaded.NO), True
@@ -317,7 +323,7 @@ class OneModel(RuleBasedStateMachine):
             if believed:
                 model.loaded = Loaded.NO
         elif step is Act.DELETE and believed:
-            self.disk, model.stored, model.staged, self.noted = None, None, False, False
+            self.disk, model.stored, self.noted = None, None, False
 
     def apply(self) -> None:
         if self.model is None and self.desired is not None:
@@ -368,6 +374,8 @@ class OneModel(RuleBasedStateMachine):
             assert self.disk.content == self.desired.content
             assert self.serves is not None
             assert self.serves.content == self.desired.content
+            assert self.model is not None
+            assert not self.model.staged
         elif not self.held:
             assert (self.model, self.disk) == (None, None)
             assert self.serves is None or self.orphaned

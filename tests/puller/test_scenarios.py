@@ -163,6 +163,29 @@ async def test_an_outdated_download_is_given_up_after_a_while(
     await world.serves({"m": "new"})
 
 
+@pytest.mark.parametrize("how", ["cancelled", "failed"])
+async def test_there_and_back_again_leaves_nothing_of_the_other(
+    world: World, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr("puller.plan.SUPERSEDED_GRACE", 0.05)
+    world.put("a", "A"), world.put("b", b"B" * MB)
+    world.config.write({"m": "s3://bucket/a"})
+    puller = world.start()
+    await world.serves({"m": "A"})
+    if how == "cancelled":
+        world.store.gate = asyncio.Event()
+    else:
+        world.store.cuts, world.store.cut_after = 10**6, 1000
+    world.config.write({"m": "s3://bucket/b"})
+    await until(lambda: world.store.waiting or world.entry("m")["state"] == "Failed")
+    assert world.leftovers() == ["new/m"]
+    world.config.write({"m": "s3://bucket/a"})
+    await until(lambda: world.leftovers() == [])
+    await world.serves({"m": "A"})
+    assert puller.actions.storage.budget.held == 1
+    assert puller.actions.fetches == {}
+
+
 async def test_the_old_version_serves_until_the_new_one_is_on_disk(world: World) -> None:
     world.put("a", "A"), world.put("b", "B")
     world.config.write({"m": "s3://bucket/a"})
