@@ -87,6 +87,7 @@ def test_an_api_server_that_is_away_for_a_while_is_met_again(tmp_path: Path) -> 
         chassis.install()
         chassis.start()
         try:
+            chassis.process.wait_until(lambda: all(_synced(chassis, resource) for resource in Resource), 60)
             (api_server,) = (it for it in control_plane._processes if it.name == "kube-apiserver")
             api_server.kill()
             control_plane._processes.remove(api_server)
@@ -99,7 +100,7 @@ def test_an_api_server_that_is_away_for_a_while_is_met_again(tmp_path: Path) -> 
             revived.wait_until(control_plane._ready, 60)
             control_plane.apply(chassis.policy_with(standard_probes="mode: off\n"))
             chassis.process.wait_until(
-                lambda: probes(control_plane.api.create(pod("a"), "default", dry_run=True).body) == set(), 15
+                lambda: probes(control_plane.api.create(pod("a"), "default", dry_run=True).body) == set(), 60
             )
             chassis.process.wait_until(lambda: _recovered(chassis), 60)
             assert all(_synced(chassis, resource) for resource in Resource)
