@@ -22,6 +22,7 @@ from policies.units import parse_quantity
 from policies.vendors import VENDORS, MemoryUnit, Pool, Vendor
 
 MIB: Final = 1 << 20
+GIB: Final = 1 << 30
 
 
 class Strength(StrEnum):
@@ -292,8 +293,9 @@ def _promised(vendor: Vendor, pool: Pool) -> dict[str, str]:
         labels[vendor.product_labels[-1]] = pool.product
     if pool.memory is not None and vendor.memory_labels:
         label = vendor.memory_labels[-1]
-        mebibytes = pool.memory // MIB
-        labels[label.key] = str(mebibytes) if label.unit is MemoryUnit.MIB else f"{mebibytes}M"
+        plain = label.unit is MemoryUnit.MIB
+        # AMD's labeller rounds to whole GiB.
+        labels[label.key] = str(pool.memory // MIB) if plain else f"{round(pool.memory / GIB)}G"
     return labels
 
 

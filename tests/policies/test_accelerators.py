@@ -352,6 +352,11 @@ def test_a_node_that_changed_is_read_anew_and_the_others_are_not() -> None:
     assert after.nodes[0] is before.nodes[0]
 
 
+def test_a_pool_is_of_the_vendors_whose_accelerators_it_has() -> None:
+    declared = GpuAffinity(pools=(Pool(name="p", accelerators={GPU: 1}),)).catalogue.declared
+    assert list(declared.fleets) == ["nvidia"]
+
+
 def test_default_settings_share_what_is_derived() -> None:
     assert GpuAffinity().catalogue is GpuAffinity(fixed_size=True).catalogue
     listing = Listing([node("a", gpus=8)])
