@@ -83,9 +83,9 @@ def small_models(where: Path, store: str, server: str) -> None:
     with puller.running() as sidecar:
         rows["cold, each loaded into a server"] = sidecar.until_ready()
         before = sidecar.cost()
-        puller.config.write(models | {"m7": "s3://bucket/m8"})
         marker = where / "models" / "m7" / ".loaded"
         old = marker.stat().st_ino
+        puller.config.write(models | {"m7": "s3://bucket/m8"})
         _wait(lambda: marker.exists() and marker.stat().st_ino != old)
         after = sidecar.cost()
         rows["1 of 1,000 changed and loaded"] = Cost(
