@@ -34,6 +34,7 @@ def bucket(swift: Swift) -> S3Store:
         "m1/sub/config.json": b"{}",
         "m10/other.bin": b"a sibling",
         "solo.joblib": b"solo",
+        "empty.bin": b"",
         "packed.tar.gz": gzip.compress(tarred({"a.bin": b"A", "b/c.bin": b"C"})),
         "odd/a b+c%20d#e~ü.bin": b"odd",
     }.items():
@@ -57,15 +58,17 @@ def test_prefixes_objects_and_archives(sidecar: Sidecar, bucket: S3Store) -> Non
         {
             "m1": "s3://models/m1",
             "solo": "s3://models/solo.joblib",
+            "empty": "s3://models/empty.bin",
             "packed": "s3://models/packed.tar.gz",
             "odd": "s3://models/odd",
         }
     )
     sidecar.start()
-    sidecar.wait(lambda: loaded(sidecar, "m1", "odd", "packed", "solo"), 60)
+    sidecar.wait(lambda: loaded(sidecar, "empty", "m1", "odd", "packed", "solo"), 60)
     assert (sidecar.model_dir / "m1" / "model.bin").read_bytes() == LARGE
     assert sidecar.on_disk()["m1"] == LARGE + b"{}"
     assert sidecar.on_disk()["solo"] == b"solo"
+    assert (sidecar.model_dir / "empty" / "empty.bin").read_bytes() == b""
     assert sidecar.on_disk()["packed"] == b"AC"
     assert (sidecar.model_dir / "odd" / "a b+c%20d#e~ü.bin").read_bytes() == b"odd"
     assert sidecar.get("/readyz")[0] == 200
