@@ -55,7 +55,10 @@ class Metrics:
             registry=self.registry,
         )
         self.mutations = Counter(
-            "chassis_mutations", "Objects changed by a policy", ("policy",), registry=self.registry
+            "chassis_mutations",
+            "Objects that a policy changed (mode enforce), or would change (warn, audit)",
+            ("policy", "mode"),
+            registry=self.registry,
         )
         self.findings = Counter(
             "chassis_findings",

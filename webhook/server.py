@@ -191,8 +191,8 @@ class Server:
 
     def _count(self, decision: Decision) -> None:
         for change in decision.changes:
-            if change.mode is Mode.ENFORCE and not change.template:
-                self._metrics.mutations.labels(change.policy).inc()
+            if not change.template:
+                self._metrics.mutations.labels(change.policy, change.mode.value).inc()
         for verdict in decision.verdicts:
             if verdict.exempted is not None:
                 self._metrics.exemptions.labels(verdict.rule).inc()

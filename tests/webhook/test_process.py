@@ -177,7 +177,7 @@ async def test_a_change_is_answered_counted_and_logged_in_one_line() -> None:
     with structlog.testing.capture_logs() as lines:
         response = await wired.post("mutate")
     assert response["patchType"] == "JSONPatch"
-    assert wired.metric("chassis_mutations_total", policy="standard-probes") == 1
+    assert wired.metric("chassis_mutations_total", policy="standard-probes", mode="enforce") == 1
     (line,) = (line for line in lines if line["event"] == "changed")
     assert "standard-probes" in line["policies"]
     assert (line["kind"], line["namespace"], line["name"], line["user"]) == ("Pod", "ml", "vllm", "ada")
@@ -190,7 +190,8 @@ async def test_what_is_let_pass_unchanged_is_not_logged() -> None:
         response = await wired.post("mutate")
     assert "patch" not in response
     assert lines == []
-    assert wired.metric("chassis_mutations_total", policy="standard-probes") is None
+    assert wired.metric("chassis_mutations_total", policy="standard-probes", mode="enforce") is None
+    assert wired.metric("chassis_mutations_total", policy="standard-probes", mode="audit") == 1
 
 
 async def test_a_denial_is_logged_with_its_rules_and_counted() -> None:
@@ -225,7 +226,7 @@ async def test_an_exemption_is_counted_apart() -> None:
     request = {**REVIEW["request"], "object": {**POD, "metadata": metadata}}
     wired = Wired({})
     await wired.post("mutate", {**REVIEW, "request": request})
-    assert wired.metric("chassis_mutations_total", policy="standard-probes") is None
+    assert wired.metric("chassis_mutations_total", policy="standard-probes", mode="enforce") is None
     assert wired.metric("chassis_exemptions_total", rule="standard-probes") == 1
 
 
