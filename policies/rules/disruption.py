@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice, product
 from typing import Any, Final
 
 from policies.base import Certainty, Facts, Family, Finding, Json, Listing, Mode, Resource, Rule
 from policies.kinds import DEPLOYMENT, DISRUPTION_BUDGET, STATEFUL_SET
-from policies.objects import Subject, dig, labels_of, mapping, matches, text
+from policies.objects import Subject, dig, labels_of, mapping, maps, matches, strings, text
 from policies.rollouts import autoscaler_of, count_of, least_replicas
 
 _HINT: Final = "Let at least one pod go: maxUnavailable 1, or more replicas than minAvailable asks for."
@@ -61,12 +62,35 @@ def _short_of_replicas(subject: Subject, least: Any, facts: Facts) -> Iterator[F
     names = " and ".join(f"{text(workload, 'kind')} {_name(workload)}" for workload in selected[:2])
     more = f" and {len(selected) - 2} more" if len(selected) > 2 else ""
     has = "may come down to" if scaled else "has" if len(selected) == 1 else "have"
+    alone = _owns_all(selected, subject.spec.get("selector"))
+    counted = alone and all(_is_counted(workload, facts) for workload in selected)
     yield Finding(
         "spec.minAvailable",
         f"With minAvailable {least} of the {_pods(replicas)} that {names}{more} {has}, none can be evicted: "
-        "a drain of its node never ends.",
+        f"a drain of its node never ends{'' if alone else ', unless the budget selects other pods too'}.",
         _HINT,
-        Certainty.SURE if all(_is_counted(workload, facts) for workload in selected) else Certainty.UNDECIDED,
+        Certainty.SURE if counted else Certainty.UNDECIDED,
+    )
+
+
+_MOST_COMBINATIONS: Final = 64
+
+
+def _owns_all(workloads: list[Json], budget: Any) -> bool:
+    """Whether every pod that a budget's selector matches is one of these workloads' own.
+
+    The controller counts all pods that it selects, whoever made them, and the pods of a DaemonSet or of
+    a custom resource are not known here. What a workload's own selector matches is nobody else's.
+    """
+    labels = mapping(budget, "matchLabels")
+    choices = [
+        [(text(term, "key"), value) for value in strings(term, "values")]
+        for term in maps(budget, "matchExpressions")
+        if term.get("operator") == "In"
+    ]
+    least = [{**labels, **dict(each)} for each in islice(product(*choices), _MOST_COMBINATIONS + 1)]
+    return len(least) <= _MOST_COMBINATIONS and all(
+        any(matches(dig(workload, "spec", "selector"), each) for workload in workloads) for each in least
     )
 
 
@@ -152,7 +176,8 @@ RULES = (
         "never be, `kubectl drain` retries forever: node upgrades, the cluster autoscaler and Karpenter "
         "all wait at that node, until somebody deletes the pod by hand at a worse moment. Percentages of "
         "minAvailable are rounded up, so 50% of one replica is one. A workload that falls under such a "
-        "budget later is warned about.",
+        "budget later is warned about, and so is a budget whose selector asks for less than the workloads' "
+        "own: the pods of a DaemonSet or a custom resource would count too.",
         mend="Use maxUnavailable 1, or run more replicas than minAvailable. Work that must not be moved is "
         "protected by the annotations cluster-autoscaler.kubernetes.io/safe-to-evict and "
         "karpenter.sh/do-not-disrupt, which a drain by an operator can still override.",
