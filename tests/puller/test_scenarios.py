@@ -180,10 +180,10 @@ async def test_there_and_back_again_leaves_nothing_of_the_other(
     await until(lambda: world.store.waiting or world.entry("m")["state"] == "Failed")
     assert world.leftovers() == ["new/m"]
     world.config.write({"m": "s3://bucket/a"})
-    await until(lambda: world.leftovers() == [])
+    await until(lambda: puller.actions.fetches == {})
     await world.serves({"m": "A"})
+    assert world.leftovers() == []
     assert puller.actions.storage.budget.held == 1
-    assert puller.actions.fetches == {}
 
 
 async def test_the_old_version_serves_until_the_new_one_is_on_disk(world: World) -> None:
