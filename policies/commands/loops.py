@@ -51,6 +51,15 @@ def is_bounded(loop: Loop) -> bool:
     return any(_leaves_by_counter(script, counters) for script in _scripts(loop.body))
 
 
+def is_endless(loop: Loop) -> bool:
+    """Whether nothing ends the loop: `while true` or `while sleep 60` without a way out."""
+    if loop.keyword != "while" or loop.condition is None:
+        return False
+    asked = [_program(simple) for simple in _simples(loop.condition) if isinstance(simple, Simple)]
+    inside = (_program(simple) for simple in _simples(loop.body) if isinstance(simple, Simple))
+    return asked in (["true"], [":"], ["sleep"]) and _LEAVING.isdisjoint(inside)
+
+
 def count(loop: Loop) -> int | None:
     """How often the loop goes round at most, where the text says so."""
     if loop.words is not None:

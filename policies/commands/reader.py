@@ -88,10 +88,10 @@ def _width(node: Node) -> int:
 
 
 def _tests(pipeline: Pipeline) -> bool:
-    """Whether a pipeline only tests something: `[ … ]`, `[[ … ]]`, `test …`."""
+    """Whether a pipeline only tests something: `[ … ]`, `[[ … ]]`, `test …`, `… | grep -q …`."""
     node = pipeline.commands[-1]
     if isinstance(node, Simple):
-        return bool(node.words) and node.words[0].literal in ("[", "test")
+        return bool(node.words) and node.words[0].literal in ("[", "test", "grep", "egrep")
     return isinstance(node, Test)
 
 
@@ -159,6 +159,7 @@ class _Reader(ProgramReader):
     def script(self, script: Script) -> float:
         total, tested = 0.0, False
         for item in script.items:
+            conditions = self.conditions
             if item.operator == "||" or (item.operator == "&&" and tested):
                 with self.branch():
                     total += self.pipeline(item.pipeline)
@@ -168,6 +169,8 @@ class _Reader(ProgramReader):
             else:
                 length = self.pipeline(item.pipeline)
                 total += 0.0 if item.background else length
+            if item.background:  # it holds up nothing
+                self.conditions = conditions
             tested = _tests(item.pipeline)
         return total
 
@@ -253,6 +256,8 @@ class _Reader(ProgramReader):
                 self.scope.assign(node.variable, self._loop_value(node, listed[:MAX_LISTED]))
             once = self.script(node.condition) if node.condition is not None else 0.0
             once += self.script(node.body)
+        if self.conditions and loops.is_endless(node):
+            self.conditions += 1  # for good, as in `run`
         inside = self.commands[first:]
         self.loops.append(
             Loop(

@@ -57,6 +57,7 @@ _INERT = frozenset(
 )
 """Programs that only handle text or files: a URL among their arguments is a text."""
 _ECHO_OPTION = re.compile(r"-[neE]+")
+_A_DAY = 24 * 3600
 _DECLARING = frozenset({"export", "declare", "local", "readonly", "typeset"})
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)\+?=(.*)", re.DOTALL)
 
@@ -321,8 +322,10 @@ def _printed(name: str, arguments: Sequence[str], given: str | None) -> str | No
 def _stays(words: Sequence[str]) -> bool:
     """Whether a command ends the script well, or holds it for as long as the container lives."""
     match ("".join(words[:1]).rpartition("/")[2], *words[1:]):
-        case ("exit", "0") | ("sleep", "infinity" | "inf"):
+        case ("exit", "0") | ("sleep", "infinity" | "inf") | ("wait", *_):
             return True
+        case ("sleep", length):
+            return (seconds(length) or 0) >= _A_DAY
         case ("tail", *arguments):
             return "-f" in arguments or "-F" in arguments
         case ("ray", "start", *arguments):

@@ -65,6 +65,17 @@ def test_every_program_of_a_script_is_seen() -> None:
         ("fetch || { sleep 30; exit; }; vllm serve m", False),
         ("if quiet; then exec > /dev/null; fi; vllm serve m", False),
         ("if leader; then vllm serve m; fi; vllm serve m", False),
+        ("hostname | grep -q -- '-0$' && vllm serve m || ray start", True),
+        ("if worker; then ray start; while true; do sleep 60; done; fi; vllm serve m", True),
+        ("if worker; then ray start; while sleep 60; do :; done; fi; vllm serve m", True),
+        ("if slow; then while true; do fetch && break; done; fi; vllm serve m", False),
+        ("if slow; then until fetch; do sleep 1; done; fi; vllm serve m", False),
+        ("if worker; then ray start; sleep 365d; fi; vllm serve m", True),
+        ('if logged; then tail -F "$LOG" & fi; vllm serve m', False),
+        ('[ -n "$LOG" ] && tail -F "$LOG" & vllm serve m', False),
+        ("(if answers; then exit 0; fi) & vllm serve m", False),
+        ("if many; then ray start --head --block & fi; vllm serve m", False),
+        ("if worker; then ray start --block & wait; fi; vllm serve m", True),
     ],
 )
 def test_a_program_in_one_branch_is_started_in_some_cases_alone(script: str, sometimes: bool) -> None:
