@@ -137,6 +137,17 @@ PRESETS: Final[dict[str, Preset]] = {
         repository_api="triton",
         source=f"{_TRITON}/protocol/README.html",
     ),
+    "triton-launcher": Preset(
+        images=("tritonserver",),
+        commands=("launch_triton_server.py",),
+        commands_need_image=True,
+        live_path="/v2/health/live",
+        ready_path="/v2/health/ready",
+        port=8000,
+        port_flags=("--http_port",),
+        expected_start=600,
+        source="https://github.com/triton-inference-server/tensorrtllm_backend/tree/main/scripts",
+    ),
     "mlserver": Preset(
         images=("seldonio/mlserver", "seldonio/mlserver-slim"),
         commands=("mlserver start",),
