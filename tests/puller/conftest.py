@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import shutil
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,7 +82,9 @@ class World:
     def on_disk(self, name: str) -> bytes | None:
         """The content of a model that is complete (marked), else None."""
         directory = self.model_dir / name
-        return tree_bytes(directory) if any(directory.glob("SUCCESS.*")) else None
+        with suppress(FileNotFoundError):  # the puller removes it at this very moment
+            return tree_bytes(directory) if any(directory.glob("SUCCESS.*")) else None
+        return None
 
     def states(self) -> dict[str, State]:
         assert self.puller is not None
