@@ -102,8 +102,9 @@ _OTHERS: Final = {
 def server_port(container: Container, server: Server) -> int | None:
     """The port on which a recognised server answers; None when that can't be told.
 
-    It is what its flag or variable says; else a declared port of the protocol's name; else the preset's
-    own, where nothing may have moved it and no declared port contradicts; else the only declared one.
+    It is what its flag or variable says; else the preset's own, where it is declared and nothing may have
+    moved it; else a declared port of the protocol's name; else the preset's own, where no declared port
+    contradicts; else the only declared one.
     """
     preset = server.preset
     told = server.told(preset.port_flags, preset.port_env)
@@ -112,12 +113,14 @@ def server_port(container: Container, server: Server) -> int | None:
     if preset.own_port:
         return preset.port
     declared = tcp_ports(container.spec)
+    possible = [port for port, name in declared.items() if not _OTHERS[preset.protocol].search(name)]
+    moved = _may_have_moved(server)
+    if preset.port in possible and not moved:
+        return preset.port
     names = (*_NAMES[preset.protocol], *preset.port_names)
     named = [port for port, name in declared.items() if name in names]
     if len(named) == 1:
         return named[0]
-    moved = _may_have_moved(server)
-    possible = [port for port, name in declared.items() if not _OTHERS[preset.protocol].search(name)]
     if preset.port in declared or (not possible and not moved):
         return preset.port or None
     return possible[0] if moved and len(possible) == 1 else None
@@ -145,7 +148,8 @@ def declared_http_port(container: Json) -> int | None:
     return named[0] if len(named) == 1 else None
 
 
-_HOST_ALONE: Final = re.compile(r"(?:\w+://)?[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+/?")
+_HOST_ALONE: Final = re.compile(r"[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+")
+"""In a URL the scheme would tell the port: Ollama's `http://0.0.0.0` is port 80."""
 
 
 def _port_in(value: str) -> int | None:

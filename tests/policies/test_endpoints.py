@@ -9,6 +9,7 @@ from policies.serving import StandardProbes, recognised
 TRITON = {"image": "nvcr.io/nvidia/tritonserver:25.06-py3", "args": ["tritonserver", "--model-repository=/m"]}
 MLSERVER = {"image": "seldonio/mlserver:1.7.1"}
 VLLM = {"image": "vllm/vllm-openai", "args": ["m"]}
+OLLAMA = {"image": "ollama/ollama"}
 CONFIGURED = {"image": "vllm/vllm-openai", "args": ["m", "--config=/c.yaml"]}
 TGI = {"image": "registry.example.com/own:1", "command": ["text-generation-launcher"]}
 FROM_ELSEWHERE = {"envFrom": [{"configMapRef": {"name": "c"}}]}
@@ -32,6 +33,12 @@ def container(spec: dict, **ports: int) -> Container:
         (TRITON, {"http": 8080, "grpc": 8001}, 8080),
         (TRITON, {"_1": 8000, "_2": 8001}, 8000),
         (TRITON, {"_1": 8001}, None),
+        (TRITON, {"triton": 8000, "http": 9000}, 8000),
+        (TRITON, {"metrics": 8000, "http": 9000}, 9000),
+        (OLLAMA, {"ollama": 11434, "web": 8080}, 11434),
+        (OLLAMA | {"env": [{"name": "OLLAMA_HOST", "value": "0.0.0.0"}]}, {}, 11434),
+        (OLLAMA | {"env": [{"name": "OLLAMA_HOST", "value": "http://0.0.0.0"}]}, {}, None),  # 80, as in URLs
+        (CONFIGURED, {"_1": 8000, "http": 9000}, 9000),
         (TRITON, {"inference": 9000}, None),
         (VLLM, {"_1": 9000}, None),
         (CONFIGURED, {"_1": 9000}, 9000),
