@@ -57,7 +57,7 @@ def _only_sleeps(summary: CommandSummary, loop: Loop) -> bool:
         loop.keyword == "for"
         and loop.count is not None
         and not any(
-            command.name in _LEAVING or (command.timeout and command.name != "sleep")
+            command.conditional or command.name in _LEAVING or (command.timeout and command.name != "sleep")
             for command in summary.commands
         )
     )
