@@ -107,7 +107,7 @@ _TRITON: Final = "https://docs.nvidia.com/deeplearning/triton-inference-server/u
 _RAY_IMAGES: Final = ("rayproject/ray", "rayproject/ray-ml", "rayproject/ray-llm")
 """Ray's own images: a Ray installed without its `default` extra, as in vLLM's image, answers on no port."""
 _UVICORN_TLS: Final = ("--ssl-keyfile", "--ssl-certfile")
-_CLIENT_TLS: Final = "--ssl-cert-reqs=2"
+_CLIENT_TLS: Final = ("--ssl-cert-reqs=2", "--ssl_cert_reqs=2")
 """Clients must show a certificate (2 is Python's ssl.CERT_REQUIRED), and the kubelet has none."""
 
 PRESETS: Final[dict[str, Preset]] = {
@@ -233,7 +233,7 @@ PRESETS: Final[dict[str, Preset]] = {
     "vllm": Preset(
         images=("vllm-openai", "vllm-openai-rocm", "vllm-cpu-release-repo"),
         commands=("vllm serve", "vllm.entrypoints.openai.api_server", "vllm.entrypoints.api_server"),
-        unless_flags=("--headless", "--uds", _CLIENT_TLS, _CLIENT_TLS.replace("-cert-", "_cert_")),
+        unless_flags=("--headless", "--uds", "--grpc", *_CLIENT_TLS),
         live_path="/health",
         ready_path="/health",
         port=8000,
@@ -289,7 +289,7 @@ PRESETS: Final[dict[str, Preset]] = {
     ),
     "bentoml": Preset(
         commands=("bentoml serve", "bentoml start-http-server"),
-        unless_flags=("--development", _CLIENT_TLS),
+        unless_flags=("--development", *_CLIENT_TLS),
         live_path="/livez",
         ready_path="/readyz",
         port=3000,

@@ -91,6 +91,7 @@ def test_tls(args: list[str], scheme: str | None) -> None:
             "move its health endpoint",
         ),
         ({"command": ["sh", "-c", "if leader; then vllm serve m; else ray start; fi"]}, "some cases alone"),
+        (VLLM | {"args": ["m", "--grpc"]}, "move its health endpoint"),
         (VLLM | {"args": ["m", "--port=$PORT"]}, "its port"),
         ({"command": ["tensorflow_model_server", "--rest_api_port=1", "--model_name=$M"]}, "model's name"),
         (
