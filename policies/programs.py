@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from policies.base import Json
+from policies.commands.options import Syntax, parse
 from policies.commands.reader import read
 from policies.objects import maps, strings, text
 
@@ -24,6 +25,10 @@ _LAUNCHERS: Final = frozenset(
 """Programs whose operands are the program to run; their own flags are passed over."""
 _RUNNERS: Final = frozenset({"uv", "poetry", "pipenv", "pdm", "hatch", "conda", "mamba", "micromamba"})
 """Programs that run another one after the word `run`."""
+_RUNNER_OPTIONS: Final = Syntax(
+    frozenset({"-n", "-p", "--name", "--prefix", "--cwd", "--with", "--extra", "--group", "--python"}),
+    stop_at_operand=True,
+)
 _INTERPRETER: Final = re.compile(r"python[\d.]*|pypy[\d.]*")
 
 Program = tuple[str, ...]
@@ -158,7 +163,8 @@ def _program(words: Program) -> Program:
         if head in _LAUNCHERS and len(rest) > 1:
             rest, launched = rest[1:], True
         elif head in _RUNNERS and "run" in rest[1:4]:
-            rest, launched = rest[rest.index("run") + 1 :], True
+            rest = rest[rest.index("run") + 1 :]
+            rest, launched = rest[parse(rest, _RUNNER_OPTIONS).rest :], True
         elif _INTERPRETER.fullmatch(head):
             rest, launched = _interpreted(rest[1:]), False
         else:

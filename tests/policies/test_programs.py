@@ -24,6 +24,12 @@ def started(container: dict) -> tuple[tuple[str, ...], ...]:
         ({"command": ["python3", "-u", "/srv/app.py", "--port", "1"]}, (("app.py", "--port", "1"),)),
         ({"command": ["python3", "-c", "import vllm"]}, ()),
         ({"command": ["uv", "run", "--frozen", "vllm", "serve"]}, (("vllm", "serve"),)),
+        (
+            {"command": ["conda", "run", "--no-capture-output", "-n", "e", "mlserver", "start", "."]},
+            (("mlserver", "start", "."),),
+        ),
+        ({"command": ["uv", "run", "--with", "vllm", "vllm", "serve"]}, (("vllm", "serve"),)),
+        ({"command": ["poetry", "run", "python", "-m", "mlserver"]}, (("mlserver",),)),
         ({"command": ["entrypoint.sh"]}, (("entrypoint.sh",),)),
     ],
 )
