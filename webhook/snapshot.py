@@ -162,9 +162,9 @@ class Effective:
     profile: Profile
     modes: Mapping[str, Mode]
     values: Mapping[type[Model], Model]
-    otherwise: Effective | None = None
-    """What would be in force if those overrides matched that can't be decided because the namespace's labels
-    are unknown; None if all are decided."""
+    otherwise: tuple[Effective, ...] = ()
+    """What would be in force if one override matched that can't be decided because the namespace's labels are
+    unknown, for each such override. More of them together give no other mode: the last that speaks wins."""
 
     def settings(self, model: type[S], /) -> S:
         """The settings in force for a policy (or rules') settings model."""
@@ -175,14 +175,14 @@ class Effective:
         """The mode of a policy. It changes nothing that an undecided override might switch off."""
         standing = Mode.AUDIT if self.profile is Profile.OBSERVE else Mode.ENFORCE
         mode = self.modes.get(policy.id, standing)
-        if self.otherwise is not None and self.otherwise.policy_mode(policy) is not mode:
+        if any(other.policy_mode(policy) is not mode for other in self.otherwise):
             return mode.at_most(Mode.WARN)
         return mode
 
     def rule_mode(self, rule: Rule, certainty: Certainty = Certainty.SURE) -> Mode:
         """The mode of one finding. What can't be decided never denies."""
         mode = self.modes.get(rule.id) or rule.mode(self.profile, certainty)
-        if certainty is Certainty.UNDECIDED or self.otherwise is not None:
+        if certainty is Certainty.UNDECIDED or self.otherwise:
             return mode.at_most(Mode.WARN)
         return mode
 
@@ -225,7 +225,7 @@ class Snapshot:
         if key not in self._by_match:
             if len(self._by_match) >= REMEMBERED:
                 self._by_match.clear()
-            otherwise = self._compile(matched | undecided) if undecided else None
+            otherwise = tuple(self._compile(matched | {index}) for index in undecided)
             self._by_match[key] = replace(self._compile(matched), otherwise=otherwise)
         return self._by_match[key]
 

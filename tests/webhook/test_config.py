@@ -166,6 +166,17 @@ def test_a_policy_that_an_undecided_override_might_switch_off_changes_nothing(
     assert policy_mode(off, namespace_labels=None) is Mode.OFF
 
 
+@pytest.mark.parametrize("second", [f"modes: {{{POLICY}: enforce}}", "profile: strict"])
+def test_an_undecided_override_does_not_hide_that_another_might_switch_a_policy_off(second: str) -> None:
+    overrides = f"""
+overrides:
+- {{namespaceSelector: {{matchLabels: {{env: dev}}}}, modes: {{{POLICY}: off}}}}
+- {{namespaceSelector: {{matchLabels: {{env: prod}}}}, {second}}}
+"""
+    assert policy_mode({"webhook.yaml": overrides}, namespace_labels={"env": "dev"}) is Mode.OFF
+    assert policy_mode({"webhook.yaml": overrides}, namespace_labels=None) is Mode.WARN
+
+
 def test_an_override_profile_wins_over_the_base_modes() -> None:
     files = {
         "webhook.yaml": OVERRIDES,
