@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 
 import yaml
@@ -164,28 +165,43 @@ def _guess(text: str, mark: yaml.Mark | None) -> str:
 _TEMPLATE: Final = "a template must be rendered first"
 
 
+@dataclass(slots=True)
+class _Open:
+    """A collection that is being read: the values before it, and the deepest level inside so far."""
+
+    anchor: str | None
+    before: int
+    deepest: int
+
+
 def _look_through(text: str, loader: type[ManifestLoader]) -> None:
     """Refuse what must not even be built: nesting without end, and aliases that stand for too much, or at all
     where the loader takes none."""
     count = 0
-    opened: list[tuple[str | None, int]] = []
-    sizes: dict[str | None, int] = {}
+    opened: list[_Open] = []
+    anchored: dict[str | None, tuple[int, int]] = {}  # values and levels
     for event in yaml.parse(text, Loader=loader):
+        level = len(opened)
         if isinstance(event, yaml.AliasEvent):
             if not loader.aliases:
                 raise BadDocument(f"{_at(event)}aliases are not supported in a policy, write the value out")
-            count += sizes.get(event.anchor, 0)
+            values, levels = anchored.get(event.anchor, (0, 0))
+            count, level = count + values, level + levels
             if count > MOST_VALUES:
                 raise BadDocument(f"{_at(event)}its aliases stand for too many values")
         elif isinstance(event, yaml.NodeEvent):
             count += 1
         if isinstance(event, yaml.CollectionStartEvent):
-            opened.append((event.anchor, count))
-            if len(opened) > DEEPEST:
-                raise BadDocument(f"{_at(event)}it is nested too deeply")
+            level += 1
+            opened.append(_Open(event.anchor, count, level))
         elif isinstance(event, yaml.CollectionEndEvent):
-            anchor, before = opened.pop()
-            sizes[anchor] = count - before
+            closed = opened.pop()
+            anchored[closed.anchor] = count - closed.before, closed.deepest - len(opened)
+            level = closed.deepest
+        if level > DEEPEST:
+            raise BadDocument(f"{_at(event)}it is nested too deeply")
+        if opened:
+            opened[-1].deepest = max(opened[-1].deepest, level)
 
 
 def _at(event: yaml.Event) -> str:

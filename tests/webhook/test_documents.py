@@ -46,6 +46,10 @@ BOMB = "".join(
 """Eight times as much in every line."""
 
 
+def nested(inner: str = "", levels: int = 150) -> str:
+    return "[" * levels + inner + "]" * levels
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
@@ -71,6 +75,8 @@ BOMB = "".join(
         ("[" * 300 + "]" * 300, "line 1: it is nested too deeply"),
         ("\n".join(" " * depth + "a:" for depth in range(300)), "line 201: it is nested too deeply"),
         ("a: &a [1]\n" + BOMB, "line 8: its aliases stand for too many values"),
+        (f"a: &a {nested()}\nb: &b {nested('*a')}\nc: {nested('*b')}", "line 2: it is nested too deeply"),
+        (f"a: {{b: &a {nested()}}}\nc: &c [{nested('*a')}]", "line 2: it is nested too deeply"),
         # libyaml's own recursion has no bound: these ended the process.
         ("[" * 100_000, "nested too deeply"),
         ("{a: " * 100_000, "nested too deeply"),
