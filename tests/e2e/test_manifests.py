@@ -64,6 +64,16 @@ def test_fail_closed_validation_spares_the_policy_itself(control_plane: ControlP
 
 
 @pytest.fixture
+def dying(control_plane: ControlPlane, namespace: str) -> str:
+    """A Deployment that is being deleted, and that a finalizer still holds."""
+    item = workload("Deployment", "dying", container())
+    item["metadata"]["finalizers"] = ["example.com/held"]
+    control_plane.api.create(item, namespace)
+    control_plane.api.delete("deployments", "dying", namespace)
+    return "dying"
+
+
+@pytest.fixture
 def unanswered(control_plane: ControlPlane, namespace: str, tmp_path: Path) -> Iterator[None]:
     """Validation that fails closed and that nobody answers, for one namespace."""
     component = MANIFESTS / "components" / "fail-closed-validation"
@@ -80,15 +90,20 @@ def unanswered(control_plane: ControlPlane, namespace: str, tmp_path: Path) -> I
     control_plane.api.delete("validatingwebhookconfigurations", namespace)
 
 
+def unasked(control_plane: ControlPlane, namespace: str, item: JSON) -> bool:
+    """Whether an object would be refused because the webhook can't be asked."""
+    try:
+        control_plane.api.create(item, namespace, dry_run=True)
+    except ApiError as error:
+        return "failed calling webhook" in error.message
+    return False
+
+
 def test_while_nobody_answers_a_controller_can_still_replace_its_pods(
     control_plane: ControlPlane, chassis: Chassis, namespace: str, unanswered: None
 ) -> None:
     def refused(item: JSON) -> bool:
-        try:
-            control_plane.api.create(item, namespace, dry_run=True)
-        except ApiError as error:
-            return "failed calling webhook" in error.message
-        return False
+        return unasked(control_plane, namespace, item)
 
     chassis.process.wait_until(lambda: refused(pod("bare")), 15)
     owner: JSON = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "network", "uid": "0"}
@@ -98,3 +113,11 @@ def test_while_nobody_answers_a_controller_can_still_replace_its_pods(
     owner["controller"] = True
     assert not refused(owned)
     assert refused(workload("Deployment", "server", container()))
+
+
+def test_while_nobody_answers_what_is_being_deleted_can_still_go(
+    control_plane: ControlPlane, chassis: Chassis, namespace: str, dying: str, unanswered: None
+) -> None:
+    chassis.process.wait_until(lambda: unasked(control_plane, namespace, pod("bare")), 15)
+    control_plane.api.patch("deployments", dying, {"metadata": {"finalizers": None}}, namespace)
+    assert not control_plane.api.exists("deployments", dying, namespace)

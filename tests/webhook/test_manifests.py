@@ -151,8 +151,15 @@ def test_what_a_controller_makes_is_judged_but_never_waits_for_us() -> None:
         return {group for rule in entry["rules"] for group in rule["apiGroups"]}
 
     assert (sent(owned), groups(owned)) == (sent(ours), groups(ours))
-    (without,), (having,) = ours["matchConditions"], owned["matchConditions"]
+    (without, _), (having,) = ours["matchConditions"], owned["matchConditions"]
     assert without["expression"] == f"!({having['expression']})"
+
+
+def test_what_is_being_deleted_never_waits_for_us() -> None:
+    found = entries(RENDERINGS["+fail-closed-validation"])
+    for name in ("validate.mlchassis.dev", "model-config.mlchassis.dev"):
+        *_, alive = found[name]["matchConditions"]
+        assert alive["expression"] == "!has(object.metadata.deletionTimestamp)"
 
 
 def test_worker_names_are_asked_for_ray_pods_and_worker_groups_alone() -> None:
