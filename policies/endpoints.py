@@ -132,6 +132,7 @@ def _may_have_moved(server: Server) -> bool:
     return (
         not preset.port
         or server.has_option(*preset.config_flags)
+        or server.may_have_option(*preset.port_flags, *preset.config_flags)
         or server.has_variable(*preset.config_env)
         or (server.open and bool(preset.port_env))
         or (preset.image_port and not server.own_image)
@@ -164,7 +165,11 @@ def _port_in(value: str) -> int | None:
 def _answers_elsewhere(server: Server) -> bool:
     """Whether it was told to answer nowhere, under another path, or not to everybody."""
     preset = server.preset
-    return server.has_option(*preset.unless_flags) or server.has_variable(*preset.unless_env)
+    return (
+        server.has_option(*preset.unless_flags)
+        or server.may_have_option(*preset.unless_flags, *preset.tls_flags)
+        or server.has_variable(*preset.unless_env)
+    )
 
 
 def _only_loopback(server: Server) -> bool:

@@ -74,6 +74,12 @@ class Server:
     """Whether it is started in some cases alone: in one branch of a script."""
     open: bool
     """Whether `envFrom` may set further variables."""
+    hidden: Program
+    """What a word such as `$ARGS` may stand for: words of the script that no program is seen to get."""
+
+    def may_have_option(self, *flags: str) -> bool:
+        """Whether a variable among its words, which can't be read, may hold one of the flags."""
+        return has_option(self.hidden, *flags)
 
     def has_option(self, *flags: str) -> bool:
         return has_option(self.words, *flags)
@@ -142,7 +148,10 @@ class Recogniser:
         name, words = found
         preset = presets[name]
         own_image = image_matches(image, preset.images)
-        return Server(name, preset, words, launch.variables, own_image, words in sometimes, launch.open)
+        hidden = _hidden(launch, programs) if any(word.startswith("$") for word in words) else ()
+        return Server(
+            name, preset, words, launch.variables, own_image, words in sometimes, launch.open, hidden
+        )
 
 
 Found = tuple[str, Program] | None
@@ -181,6 +190,16 @@ def _by_image(
             return None
         return name, _joined(programs)
     return None
+
+
+def _hidden(launch: Launch, programs: tuple[Program, ...]) -> Program:
+    """The words of a script that are none of its programs': `ARGS=(--port 9000)` has two."""
+    known = set(_joined(programs))
+    text = "\n".join((*launch.command, *launch.args))
+    return tuple(word for word in _SPLIT.split(text) if word not in known)
+
+
+_SPLIT: Final = re.compile(r"[\s\"'();&|]+|=(?=-)")
 
 
 def _joined(programs: tuple[Program, ...]) -> Program:

@@ -15,6 +15,13 @@ TGI = {"image": "registry.example.com/own:1", "command": ["text-generation-launc
 FROM_ELSEWHERE = {"envFrom": [{"configMapRef": {"name": "c"}}]}
 
 
+def script(text: str) -> dict:
+    return {"image": "vllm/vllm-openai", "command": ["bash", "-c", text]}
+
+
+HIDDEN = script('ARGS=(--tp 8 --port 9000)\nvllm serve m "${ARGS[@]}"')
+
+
 def container(spec: dict, **ports: int) -> Container:
     """A container; a port whose name begins with `_` has none."""
     declared = [
@@ -39,6 +46,15 @@ def container(spec: dict, **ports: int) -> Container:
         (OLLAMA | {"env": [{"name": "OLLAMA_HOST", "value": "0.0.0.0"}]}, {}, 11434),
         (OLLAMA | {"env": [{"name": "OLLAMA_HOST", "value": "http://0.0.0.0"}]}, {}, None),  # 80, as in URLs
         (CONFIGURED, {"_1": 8000, "http": 9000}, 9000),
+        (HIDDEN, {}, None),
+        (HIDDEN, {"_1": 9000}, 9000),
+        (script("if big; then ARGS='--port 9000'; fi\nvllm serve m $ARGS"), {}, None),
+        (script("ARGS='--port 9000'; vllm serve m $ARGS"), {}, 9000),
+        (script("vllm serve m $ARGS"), {}, 8000),
+        (script('ARGS=(--tp 8)\nvllm serve m "${ARGS[@]}"'), {}, 8000),
+        (script("gateway --port 9000 & vllm serve m"), {}, 8000),
+        (script("ray start --head --port=6379; vllm serve $MODEL"), {}, 8000),
+        (script("vllm serve $MODEL --port 9000"), {}, 9000),
         (TRITON, {"inference": 9000}, None),
         (VLLM, {"_1": 9000}, None),
         (CONFIGURED, {"_1": 9000}, 9000),
@@ -66,6 +82,7 @@ def test_the_port_of_a_server_that_is_not_told_one(spec: dict, ports: dict, port
         ([], None),
         (["--ssl-keyfile=/k"], "HTTPS"),
         (["--ssl_keyfile", "/k"], "HTTPS"),
+        (["--ssl-keyfile=/k", "$MORE"], "HTTPS"),
         (["--ssl-keyfile=/k", "--ssl-cert-reqs=0"], "HTTPS"),
     ],
 )
@@ -92,6 +109,8 @@ def test_tls(args: list[str], scheme: str | None) -> None:
         ),
         ({"command": ["sh", "-c", "if leader; then vllm serve m; else ray start; fi"]}, "some cases alone"),
         (VLLM | {"args": ["m", "--grpc"]}, "move its health endpoint"),
+        (script("[ $RANK = 0 ] || MORE=--headless\nvllm serve m $MORE"), "move its health endpoint"),
+        (script('A=(--ssl-keyfile /k)\nvllm serve m "${A[@]}"'), "move its health endpoint"),
         (VLLM | {"args": ["m", "--port=$PORT"]}, "its port"),
         ({"command": ["tensorflow_model_server", "--rest_api_port=1", "--model_name=$M"]}, "model's name"),
         (
