@@ -194,7 +194,7 @@ def _by_image(
 
 def _hidden(launch: Launch, programs: tuple[Program, ...]) -> Program:
     """The words of a script that are none of its programs': `ARGS=(--port 9000)` has two."""
-    known = set(_joined(programs))
+    known = {part for word in _joined(programs) for part in _SPLIT.split(word)}
     text = "\n".join((*launch.command, *launch.args))
     return tuple(word for word in _SPLIT.split(text) if word not in known)
 

@@ -93,6 +93,13 @@ def test_tls(args: list[str], scheme: str | None) -> None:
     assert health.live["httpGet"].get("scheme") == scheme
 
 
+def test_options_within_an_option_are_not_hidden() -> None:
+    text = 'mlflow server --host 0.0.0.0 --registry-store-uri $URI --gunicorn-opts "--preload --keyfile=/k"'
+    health = preset_health(container(script(text)), StandardProbes())
+    assert health is not None
+    assert health.live == {"httpGet": {"path": "/health", "port": 5000, "scheme": "HTTPS"}}
+
+
 @pytest.mark.parametrize(
     ("spec", "why"),
     [
