@@ -16,7 +16,7 @@ from typing import Any
 
 from aiohttp import web
 
-Json = dict[str, Any]
+from policies.base import Json
 
 COLLECTIONS = ("/api/v1/", "/apis/")
 

@@ -9,7 +9,7 @@ from typing import Any
 import jsonpatch
 from prometheus_client import CollectorRegistry
 
-from policies.base import Kind
+from policies.base import Json, Kind
 from policies.objects import text
 from tests.webhook.apiserver import FakeApiServer
 from webhook.cluster import ApiServer
@@ -18,8 +18,6 @@ from webhook.config import load
 from webhook.names import NameMetrics, Namer
 from webhook.review import Request, Response
 from webhook.snapshot import Snapshot
-
-Json = dict[str, Any]
 
 PODS = "/api/v1/namespaces/ml/pods"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/ml/leases"

@@ -12,11 +12,10 @@ from collections.abc import Awaitable, Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from policies.base import Json
 from policies.mutate.worker_names import Answer, Give, WorkerNames
 from policies.workers import Owner, Worker
 from webhook.names import LEDGER, Listed, allocate
-
-Json = dict[str, Any]
 
 LIFETIME = 2
 """A promise lives two ticks of the clock; a request of the API server less than that."""

@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from policies.base import Json
 from tests.webhook.apiserver import FakeApiServer, running
 from webhook import cli
-
-Json = dict[str, Any]
 
 RULE = "liveness-external-dependency"
 DEPLOYMENTS = "/apis/apps/v1/namespaces/ml/deployments"

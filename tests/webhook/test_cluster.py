@@ -13,14 +13,12 @@ from typing import Any
 import pytest
 import structlog
 
-from policies.base import Resource
+from policies.base import Json, Resource
 from tests.webhook.apiserver import FakeApiServer, running, until
 from webhook import certs, cluster, events, pki, reflector, registration
 from webhook.cluster import ApiError, ApiServer, NoApiServer
 from webhook.facts import ClusterCache
 from webhook.registration import Registration
-
-Json = dict[str, Any]
 
 SERVICES = "/api/v1/namespaces/ml/services"
 MUTATING = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"

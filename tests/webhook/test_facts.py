@@ -8,12 +8,10 @@ from typing import Any
 import orjson
 import pytest
 
-from policies.base import Listing, Resource
+from policies.base import Json, Listing, Resource
 from webhook import facts
 from webhook.cluster import ApiError
 from webhook.facts import SOURCES, ClusterCache, Interner, Store
-
-Json = dict[str, Any]
 
 
 def service(name: str, namespace: str = "ml", **spec: Any) -> Json:

@@ -14,12 +14,11 @@ import pytest
 import yaml
 
 from policies import registry
+from policies.base import Json
 from policies.kinds import WORKLOADS
 from webhook import cli, config, facts, manifests, pki, serve
 from webhook.cluster import own_namespace
 from webhook.snapshot import POLICY_LABEL, Namespaces
-
-Json = dict[str, Any]
 
 ROOT = manifests.directory()
 RENDERINGS = {

@@ -13,13 +13,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import pytest
 import structlog
 
-from policies.base import Kind, NoCluster
+from policies.base import Json, Kind, NoCluster
 from tests.webhook.apiserver import FakeApiServer, running, until
 from webhook import engine, process, serve, server
 from webhook.documents import load_all
@@ -28,8 +27,6 @@ from webhook.review import Request, parse
 from webhook.serve import UsageError
 from webhook.server import Answer, Readiness, Server, listen
 from webhook.source import LivePolicy
-
-Json = dict[str, Any]
 
 POLICY_PATH = "/api/v1/namespaces/mlchassis-system/configmaps"
 MUTATING = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"

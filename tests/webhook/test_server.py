@@ -13,12 +13,11 @@ from typing import Any
 import aiohttp
 import pytest
 
+from policies.base import Json
 from webhook import server as module
 from webhook.metrics import Metrics
 from webhook.review import Request, Response, allowed, denied, patched
 from webhook.server import BODY_LIMIT, Answer, Readiness, Server, listen, seconds_of
-
-Json = dict[str, Any]
 
 JSON_TYPE = {"Content-Type": "application/json"}
 
