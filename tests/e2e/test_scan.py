@@ -44,7 +44,7 @@ class Answer:
 
     @property
     def records(self) -> dict[tuple[str, str], JSON]:
-        """By kind and name."""
+        """By kind and name, which are unique in one namespace only."""
         return {(each["kind"], each["name"]): each for each in json.loads(self.out)}
 
     @property
@@ -322,7 +322,9 @@ def test_the_documented_rights_are_enough(scan: Scan, team: str, control_plane: 
     answer = scan("-A", "--report", "-o", "json", kubeconfig=control_plane.user(user))
     assert answer.status == 1
     assert "you may not" not in answer.err
-    assert ("Deployment", "bad") in answer.denied
+    assert (team, "bad") in {
+        (it["namespace"], it["name"]) for it in json.loads(answer.out) if not it["allowed"]
+    }
     mend(control_plane, team)
     assert "PolicyReports: " in scan("-A", "--report", kubeconfig=control_plane.user(user)).err
     assert not control_plane.api.exists("policyreports", "mlchassis", team)
