@@ -46,7 +46,7 @@ lint: $(SYNCED) ## ruff, mypy, import contracts, generated documents
 	@$(BIN)/mypy
 	@$(BIN)/mypy -p tests.e2e
 	@$(BIN)/lint-imports
-	@$(BIN)/python -m webhook.docs --check
+	@$(BIN)/python -m webhook.cli.docs --check
 
 .PHONY: bench
 bench: $(SYNCED) ## measure; ARGS names one benchmark
@@ -58,7 +58,7 @@ golden: $(SYNCED) ## rewrite the golden files from what the code does now; revie
 
 .PHONY: docs
 docs: $(SYNCED) ## write the generated pages of docs/ anew
-	@$(BIN)/python -m webhook.docs
+	@$(BIN)/python -m webhook.cli.docs
 
 .PHONY: binaries
 binaries: $(SYNCED) ## build the programs that e2e tests start (minutes, once; needs Go 1.26+)

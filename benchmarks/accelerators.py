@@ -13,12 +13,12 @@ import orjson
 
 from benchmarks._timing import best, table
 from benchmarks.engine import POD
-from policies.accelerators import GpuAffinity, inventory_of
-from policies.base import Facts, Json, Listing, Resource
-from policies.mutate.gpu_affinity import mutate
-from policies.objects import replaced
-from policies.placement import Placement, placement
-from policies.wishes import MEMORY, PRODUCT
+from policies.accelerators.annotations import MEMORY, PRODUCT
+from policies.accelerators.gpu_affinity import mutate
+from policies.accelerators.placement import Placement, placement
+from policies.accelerators.requests import GpuAffinity, inventory_of
+from policies.core.base import Facts, Json, Listing, Resource
+from policies.kube.objects import replaced
 
 NODES = 5_000
 PRODUCTS = (("NVIDIA-A100-SXM4-80GB", 81920), ("NVIDIA-H100-80GB-HBM3", 81559), ("Tesla-T4", 15360))

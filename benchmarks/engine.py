@@ -11,10 +11,11 @@ import jsonpatch
 import orjson
 
 from benchmarks._timing import best, table
-from policies.base import Json, NoCluster
-from webhook import answer, review
-from webhook.engine import mutate, validate
-from webhook.snapshot import Snapshot
+from policies.core.base import Json, NoCluster
+from webhook.admission import envelope as review
+from webhook.admission import messages as answer
+from webhook.admission.configuration import Snapshot
+from webhook.admission.engine import mutate, validate
 
 POD: Json = {
     "apiVersion": "v1",

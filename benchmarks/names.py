@@ -11,8 +11,8 @@ from functools import partial
 import orjson
 
 from benchmarks._timing import best, table
-from policies.base import Json
-from policies.mutate.worker_names import (
+from policies.core.base import Json
+from policies.worker_names.worker_names import (
     Answer,
     Group,
     Strategy,
@@ -21,7 +21,7 @@ from policies.mutate.worker_names import (
     by_ledger,
     name_of,
 )
-from policies.workers import Ledger, Owner, Reservation, Want, Worker, existing
+from policies.worker_names.workers import Ledger, Owner, Reservation, Want, Worker, existing
 
 SIZES = (10, 200, 2_000)
 OWNER = Owner("ray.io/v1", "RayCluster", "demo", "0f4e7c1a-1f0e-4b7e-9c43-2d9a8f5c6b10")

@@ -11,11 +11,12 @@ from dataclasses import replace
 import orjson
 
 from benchmarks._timing import best, table
-from policies import registry
-from policies.base import Json, Rule
-from policies.rules import _commands
-from webhook import config, engine
-from webhook.offline import Document, ManifestCluster
+from policies.containers import commands as _commands
+from policies.core import registry
+from policies.core.base import Json, Rule
+from webhook.admission import engine
+from webhook.config import load as config
+from webhook.kube.offline import Document, ManifestCluster
 
 SIZE = 15_000
 """Bytes of the Deployment as JSON, at the least."""

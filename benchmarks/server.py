@@ -26,11 +26,12 @@ import uvloop
 from aiohttp import web
 
 from benchmarks.engine import POD, body
-from policies.base import NoCluster
-from webhook import certs, log, pki, process
-from webhook.metrics import Metrics
-from webhook.server import Readiness, Server, listen
-from webhook.source import LivePolicy
+from policies.core.base import NoCluster
+from webhook.config.source import LivePolicy
+from webhook.server import certificates as certs
+from webhook.server import log, pki, process
+from webhook.server.http import Readiness, Server, listen
+from webhook.server.metrics import Metrics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -29,12 +29,12 @@ import jsonpatch
 from rich.console import Console
 from rich.text import Text
 
-from policies.base import Json
-from policies.kinds import POD, WORKLOADS
-from policies.objects import kind_of, pod_templates
-from webhook.offline import Document, read
-from webhook.pki import issue
-from webhook.report import dump
+from policies.core.base import Json
+from policies.core.workloads import POD, WORKLOADS
+from policies.kube.objects import kind_of, pod_templates
+from webhook.cli.output.report import dump
+from webhook.kube.offline import Document, read
+from webhook.server.pki import issue
 
 EXAMPLES = Path(__file__).parent
 MUTATED = {"Pod", "Job", "CronJob", "JobSet"}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from webhook import cli
+from webhook.cli import main as cli
 
 ROOT = Path(__file__).parent.parent
 SHOWN = re.findall(

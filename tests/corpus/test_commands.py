@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from policies.base import Json
-from webhook import config, engine, offline
+from policies.core.base import Json
+from webhook.admission import engine
+from webhook.config import load as config
+from webhook.kube import offline
 
 POD_IP: Json = {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
 SECRET: Json = {"name": "URL", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from policies.base import Mode, Profile
-from webhook import config, engine, offline
+from policies.core.base import Mode, Profile
+from webhook.admission import engine
+from webhook.config import load as config
+from webhook.kube import offline
 
 SOUND = sorted((Path(__file__).parent / "sound").glob("*.yaml"))
 

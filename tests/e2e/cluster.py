@@ -11,7 +11,7 @@ from tests.e2e.binaries import TABLE, BinaryError, binary
 from tests.e2e.controlplane import ControlPlane, KubectlError
 from tests.e2e.install import REPOSITORY, Chassis
 from tests.e2e.processes import ProcessFailedError
-from webhook.offline import read
+from webhook.kube.offline import read
 
 EXAMPLES = REPOSITORY / "examples"
 GPU_LABELS = {

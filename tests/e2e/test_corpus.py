@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.binaries import module_directory
-from webhook import cli
+from webhook.cli import main as cli
 
 pytestmark = pytest.mark.e2e
 

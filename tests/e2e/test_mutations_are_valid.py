@@ -15,21 +15,21 @@ from pathlib import Path
 import jsonpatch
 import pytest
 
-from policies import registry
-from policies.base import Cluster
-from policies.objects import kind_of, pod_templates
+from policies.core import registry
+from policies.core.base import Cluster
+from policies.kube.objects import kind_of, pod_templates
 from tests.e2e import strange, workloads
 from tests.e2e.api import JSON, Api, ApiError
 from tests.e2e.controlplane import ControlPlane
 from tests.e2e.install import REPOSITORY
 from tests.policies.test_golden import CASES, case_id, documents
 from tests.policies.test_laws import MENDED, lost
-from webhook import engine
-from webhook.config import load
-from webhook.offline import ManifestCluster
-from webhook.patch import same
-from webhook.review import Request
-from webhook.snapshot import Snapshot
+from webhook.admission import engine
+from webhook.admission.configuration import Snapshot
+from webhook.admission.envelope import Request
+from webhook.admission.patch import same
+from webhook.config.load import load
+from webhook.kube.offline import ManifestCluster
 
 pytestmark = pytest.mark.e2e
 

@@ -15,7 +15,8 @@ import yaml
 from tests.e2e.api import JSON
 from tests.e2e.controlplane import ControlPlane
 from tests.e2e.workloads import UNKNOWN, container, job, pod, workload
-from webhook import cli, cluster
+from webhook.cli import main as cli
+from webhook.kube import api as cluster
 
 pytestmark = pytest.mark.e2e
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from webhook.cli import main
+from webhook.cli.main import main
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

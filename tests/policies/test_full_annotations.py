@@ -2,9 +2,10 @@
 
 import pytest
 
-from policies.base import Facts, Json, default_settings
-from policies.mutate import disruption_guard, model_puller
-from policies.puller_settings import ByLabel, ModelPuller
+from policies.core.base import Facts, Json, default_settings
+from policies.disruption import disruption_guard
+from policies.models import model_puller
+from policies.models.settings import ByLabel, ModelPuller
 
 LARGEST = 256 << 10
 BY_LABEL = ModelPuller(by_label=(ByLabel(match_labels={"app": "ranker"}, model_config_map="models"),))

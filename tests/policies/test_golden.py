@@ -1,4 +1,4 @@
-"""The golden cases of the mutating policies: tests/policies/<policy id>/<case>/.
+"""The golden cases of the mutating policies: tests/policies/<subject>/<policy id>/<case>/.
 
 `input.yaml` is the object as it arrives; `expected.yaml` as it must leave; `settings.yaml` (optional) the
 policy's key in the ConfigMap; `facts.yaml` (optional) manifests that stand for the cluster;
@@ -17,18 +17,18 @@ import jsonpatch
 import pytest
 import yaml
 
-from policies import registry
-from policies.base import Facts, Json, Policy
-from policies.objects import Role, containers, kind_of, mapping, maps
-from webhook.config import load
-from webhook.documents import load_all
-from webhook.offline import ManifestCluster
-from webhook.patch import diff, same
-from webhook.report import dump
+from policies.core import registry
+from policies.core.base import Facts, Json, Policy
+from policies.kube.objects import Role, containers, kind_of, mapping, maps
+from webhook.admission.patch import diff, same
+from webhook.cli.output.report import dump
+from webhook.config.documents import load_all
+from webhook.config.load import load
+from webhook.kube.offline import ManifestCluster
 
 HERE = Path(__file__).parent
 CASES = sorted(
-    path.parent for policy_id in registry.mutating() for path in (HERE / policy_id).glob("*/input.yaml")
+    path.parent for policy_id in registry.mutating() for path in HERE.glob(f"*/{policy_id}/*/input.yaml")
 )
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from policies import registry
-from policies.base import Facts, Json
-from policies.kinds import POD
-from policies.objects import Subject, pod_templates
+from policies.core import registry
+from policies.core.base import Facts, Json
+from policies.core.workloads import POD
+from policies.kube.objects import Subject, pod_templates
 from tests.policies.test_golden import CASES, case_id, documents, facts_of
 
 ADDING = ("standard-probes", "model-puller")

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies import registry
-from policies.base import Facts, Json
-from policies.kinds import WORKLOADS
-from policies.objects import kind_of, pod_templates, replaced
-from webhook.patch import same
-from webhook.report import dump
+from policies.core import registry
+from policies.core.base import Facts, Json
+from policies.core.workloads import WORKLOADS
+from policies.kube.objects import kind_of, pod_templates, replaced
+from webhook.admission.patch import same
+from webhook.cli.output.report import dump
 
 TABLE = {workload.gk: workload for workload in WORKLOADS}
 

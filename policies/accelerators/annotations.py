@@ -1,0 +1,210 @@
+"""What a pod asks of its accelerators in annotations, resolved against what the nodes have.
+
+`mlchassis.dev/gpu-product` names products by globs, `mlchassis.dev/gpu-memory` the memory of one
+accelerator. Node labels know no globs and speak several dialects, so both become node selector
+expressions only in the sight of the nodes and declared pools.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from decimal import Decimal
+from fnmatch import fnmatchcase
+from typing import Final
+
+from policies.accelerators.inventory import Fleet
+from policies.accelerators.node_affinity import Alternative, Expression
+from policies.accelerators.requests import MIB
+from policies.accelerators.vendors import MemoryLabel, MemoryUnit
+from policies.core.base import Json
+from policies.kube.names import is_label_value
+from policies.kube.objects import annotations_of
+from policies.kube.quantities import parse_bytes
+
+PRODUCT: Final = "mlchassis.dev/gpu-product"
+MEMORY: Final = "mlchassis.dev/gpu-memory"
+
+_BOUND: Final = re.compile(r"\s*(>=|<=|>|<|)\s*(\S+)\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """A wish as node selector expressions."""
+
+    alternatives: tuple[Alternative, ...]
+    """Empty where no node carries a label that could be asked for."""
+    keys: frozenset[str]
+    """The label keys that speak of the same thing: where the user's own terms have one, they stand."""
+    good: frozenset[tuple[str, str]]
+    """The labels, key and value, that fulfil the wish."""
+    present: tuple[str, ...]
+    """What there is, in the words of the labels."""
+
+    def fits(self, labels: Mapping[str, str]) -> bool:
+        """Whether a node with these labels fulfils the wish."""
+        return any((key, labels[key]) in self.good for key in self.keys if key in labels)
+
+
+# --- products ------------------------------------------------------------------------------------
+
+
+def wanted_products(pod: Json) -> list[str]:
+    """The globs of the annotation, separated by commas; empty where there is none."""
+    written = annotations_of(pod).get(PRODUCT)
+    return [glob.strip() for glob in written.split(",") if glob.strip()] if isinstance(written, str) else []
+
+
+def resolve_product(fleet: Fleet, globs: Sequence[str]) -> Resolution:
+    """The products that match one of the globs, as the fleet's labels name them; case does not count.
+
+    A slice (MIG, time-slicing) matches only where a glob spells it or no whole accelerator does.
+    Where nothing matches, a plain name is still demanded, and a glob excludes what is there: the
+    pod waits for the product it asked for rather than run on another.
+    """
+    order = fleet.vendor.product_labels
+    named = [(key, variant[key]) for variant in fleet.described for key in order if key in variant]
+    matching = _matching((product for _, product in named), globs, fleet.vendor.slices)
+    good = frozenset(item for item in named if item[1] in matching)
+    alternatives = _chosen(fleet, order, good)
+    if not alternatives and named:
+        alternatives = _awaited(list(dict.fromkeys(key for key, _ in named)), fleet.described, globs)
+    present = tuple(dict.fromkeys(product for _, product in named))
+    return Resolution(alternatives, frozenset(order), good, present)
+
+
+def _matching(products: Iterable[str], globs: Sequence[str], slices: Sequence[str]) -> frozenset[str]:
+    found = {
+        product for product in products if any(fnmatchcase(product.lower(), glob.lower()) for glob in globs)
+    }
+    unspoken = [mark for mark in slices if not any(mark.strip("-").lower() in g.lower() for g in globs)]
+    whole = {product for product in found if not any(mark in product for mark in unspoken)}
+    return frozenset(whole or found)
+
+
+def _chosen(
+    fleet: Fleet,
+    keys: Sequence[str],
+    good: Set[tuple[str, str]],
+    demand: Callable[[str, list[str]], Expression] | None = None,
+) -> tuple[Alternative, ...]:
+    """An alternative for each key that is needed to reach every variant with a good label, then one
+    for each pool that promises one: by the pool's own labels, which its autoscaler knows."""
+    left = [variant for variant in fleet.variants if not good.isdisjoint(variant.items())]
+    alternatives = []
+    for key in keys:
+        here = sorted({variant[key] for variant in left if (key, variant.get(key)) in good})
+        if here:
+            alternatives.append(Alternative(((demand or _in)(key, here),)))
+            left = [variant for variant in left if (key, variant.get(key)) not in good]
+    for node in fleet.labelled_pools:
+        if good.isdisjoint(node.labels.items()) and not good.isdisjoint(node.described.items()):
+            by_label = tuple(_in(key, [value]) for key, value in sorted(node.labels.items()))
+            alternatives.append(Alternative(by_label, node.described))
+    return tuple(alternatives)
+
+
+def _awaited(
+    keys: Sequence[str], variants: Iterable[Mapping[str, str]], globs: Sequence[str]
+) -> tuple[Alternative, ...]:
+    if all(is_label_value(glob) for glob in globs):
+        return tuple(Alternative((_in(key, sorted(globs)),)) for key in keys)
+    return (Alternative(_others(keys[0], variants)),)
+
+
+def _others(key: str, variants: Iterable[Mapping[str, str]]) -> tuple[Expression, ...]:
+    """Nodes that carry the label with a value that none carries now."""
+    present = sorted({variant[key] for variant in variants if key in variant})
+    return ({"key": key, "operator": "Exists"}, {"key": key, "operator": "NotIn", "values": present})
+
+
+def _in(key: str, values: list[str]) -> Expression:
+    return {"key": key, "operator": "In", "values": values}
+
+
+# --- memory --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryBound:
+    """`>=40Gi` and the like: an operator and bytes."""
+
+    operator: str
+    amount: int
+
+    def met_by(self, amount: int) -> bool:
+        match self.operator:
+            case ">=":
+                return amount >= self.amount
+            case "<=":
+                return amount <= self.amount
+            case ">":
+                return amount > self.amount
+        return amount < self.amount
+
+    def on(self, key: str) -> Expression:
+        """The same in whole MiB, for labels that are plain numbers: `Gt` and `Lt` know no equality."""
+        below, above = self.amount // MIB, -(-self.amount // MIB)
+        match self.operator:
+            case ">=":
+                operator, number = "Gt", above - 1
+            case ">":
+                operator, number = "Gt", below
+            case "<=":
+                operator, number = "Lt", below + 1
+            case _:
+                operator, number = "Lt", above
+        if number < 0:  # `>=0` holds of all, and no value of a label begins with a sign
+            return {"key": key, "operator": "Exists"}
+        return {"key": key, "operator": operator, "values": [str(number)]}
+
+
+def wanted_memory(pod: Json) -> MemoryBound | None:
+    """The bound that the annotation sets; None where there is none.
+
+    Raises ValueError, with a sentence for the user, where it can't be read.
+    """
+    written = annotations_of(pod).get(MEMORY)
+    if written is None:
+        return None
+    match = _BOUND.fullmatch(written) if isinstance(written, str) else None
+    if match is None:
+        raise ValueError(f"{written!r} is not a bound: write for example >=40Gi")
+    return MemoryBound(match[1] or ">=", parse_bytes(match[2]))
+
+
+def resolve_memory(fleet: Fleet, bound: MemoryBound) -> Resolution:
+    """The bound as expressions on the fleet's memory labels."""
+    labels = {label.key: label for label in fleet.vendor.memory_labels}
+    amounts = {
+        (key, variant[key]): _bytes(label, variant[key])
+        for key, label in labels.items()
+        for variant in fleet.described
+        if key in variant
+    }
+    good = frozenset(item for item, amount in amounts.items() if amount is not None and bound.met_by(amount))
+
+    def demand(key: str, values: list[str]) -> Expression:
+        return bound.on(key) if labels[key].unit is MemoryUnit.MIB else _in(key, values)
+
+    alternatives = _chosen(fleet, tuple(labels), good, demand)
+    if not alternatives and amounts:
+        key = next(key for key in labels if any(key == known for known, _ in amounts))
+        plain = labels[key].unit is MemoryUnit.MIB
+        alternatives = (Alternative((bound.on(key),) if plain else _others(key, fleet.described)),)
+    present = sorted({amount for amount in amounts.values() if amount is not None})
+    return Resolution(
+        alternatives, frozenset(labels), good, tuple(f"{amount // MIB}Mi" for amount in present)
+    )
+
+
+def _bytes(label: MemoryLabel, value: str) -> int | None:
+    """Bytes from a label's value; None where it is no number."""
+    try:
+        if label.unit is MemoryUnit.MIB:
+            return int(value) * MIB
+        # AMD's labeller writes 64G for 64 GiB.
+        return int(Decimal(parse_bytes(value if value.endswith("i") else f"{value}i")))
+    except ValueError:
+        return None

@@ -1,0 +1,364 @@
+"""gpu-affinity: accelerator pods go to nodes that have the accelerator, other pods stay off these.
+
+A pod asks for an accelerator by an extended resource (`nvidia.com/gpu`, a MIG slice, `amd.com/gpu`,
+`habana.ai/gaudi`, `google.com/tpu`, `aws.amazon.com/neuron`) in any container, init containers and
+sidecars included. Such a pod gets
+
+- tolerations of its vendor's own taints, each by key and effect, where it has none;
+- required node affinity to its vendor's nodes, added to every `nodeSelectorTerm`, if every node that
+  has the resource carries the label; where some node lacks it, a preference, since a demand would
+  lose that node. A label that only an agent on the running node writes (GPU Feature Discovery) is not
+  demanded where an autoscaler makes the nodes: it would wait forever for a node it can't promise;
+- what it asks for in annotations: `mlchassis.dev/gpu-product: "*A100*,*H100*"` (globs, resolved
+  against the products there are), `mlchassis.dev/gpu-memory: ">=40G"` (of one accelerator; a "40 GB"
+  card reports less than 40Gi), `mlchassis.dev/topology: same-node|same-zone|<label key>`, with
+  `required` or `preferred` after it, for the workers of one group.
+
+A pod that asks for none gets a preference for nodes without accelerators, where it could land on
+one. Pods of DaemonSets and of system namespaces, pods bound to a node, and whatever the user's own
+node selector or terms already say of accelerators stay as they are; so do pods with DRA claims.
+
+Sources: the scheduler's documentation on node affinity
+(https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/) and the labels' own,
+named in `policies/vendors.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Final
+
+from policies.accelerators.annotations import (
+    MEMORY,
+    PRODUCT,
+    resolve_memory,
+    resolve_product,
+    wanted_memory,
+    wanted_products,
+)
+from policies.accelerators.inventory import HOSTNAME, MOST_HOSTNAMES, Fleet, Inventory
+from policies.accelerators.node_affinity import (
+    PREFERRED,
+    Alternative,
+    Expression,
+    admits,
+    mentioned_keys,
+    prefer,
+    require,
+    takes_more,
+    tolerates,
+)
+from policies.accelerators.placement import kept_apart
+from policies.accelerators.requests import GpuAffinity, Strength, claims_devices, inventory_of
+from policies.accelerators.vendors import Vendor
+from policies.core.base import Certainty, Facts, Finding, Json, Policy, Resource
+from policies.core.workloads import POD
+from policies.kube.names import is_label_key
+from policies.kube.objects import annotations_of, appended, controller, labels_of, mapping, maps, text
+
+TOPOLOGY: Final = "mlchassis.dev/topology"
+_TOPOLOGY_KEYS: Final = {"same-node": HOSTNAME, "same-zone": "topology.kubernetes.io/zone"}
+TOLERATIONS: Final = ("spec", "tolerations")
+_POD_AFFINITY: Final = ("spec", "affinity", "podAffinity")
+_MOST_ALTERNATIVES: Final = 3
+"""Labels that are demanded in place of each other, each of which multiplies the terms."""
+
+_LEADER_WORKER_SET: Final = "leaderworkerset.sigs.k8s.io/name"
+_LEADER_WORKER_GROUP: Final = "leaderworkerset.sigs.k8s.io/group-key"
+GROUPS: Final = (
+    (_LEADER_WORKER_GROUP,),
+    ("jobset.sigs.k8s.io/jobset-name",),
+    ("training.kubeflow.org/job-name",),
+    ("ray.io/cluster", "ray.io/group"),
+    ("volcano.sh/job-name",),
+    ("batch.kubernetes.io/job-name",),
+    ("pod-template-hash",),
+    ("controller-revision-hash",),
+)
+"""The labels by which controllers mark the pods of one group, the widest group of a kind first."""
+
+
+def mutate(pod: Json, settings: GpuAffinity, facts: Facts) -> Json:
+    owner = controller(pod)
+    if text(pod, "spec", "nodeName") or (owner is not None and owner.get("kind") == "DaemonSet"):
+        return pod
+    pod = _brought_together(pod, settings, facts)
+    requests = settings.catalogue.requests(pod)
+    if requests:
+        return _placed(pod, requests, settings, facts)
+    return pod if claims_devices(pod) else _kept_off(pod, settings, facts)
+
+
+# --- accelerator pods ------------------------------------------------------------------------------
+
+
+def _placed(pod: Json, requests: Mapping[str, int], settings: GpuAffinity, facts: Facts) -> Json:
+    inventory = inventory_of(settings, facts)
+    for name in _vendors(requests, settings):
+        fleet = inventory.fleets.get(name)
+        pod = _tolerating(pod, settings.catalogue.vendors[name], fleet)
+        if fleet is not None:
+            pod = _as_wished(pod, fleet)
+            pod = _drawn(pod, fleet, settings)
+    return pod
+
+
+def _vendors(requests: Mapping[str, int], settings: GpuAffinity) -> Iterable[str]:
+    found = (settings.catalogue.vendor_of(resource) for resource in requests)
+    return dict.fromkeys(name for name in found if name is not None)
+
+
+def _tolerating(pod: Json, vendor: Vendor, fleet: Fleet | None) -> Json:
+    """Exact tolerations: by the vendor's key and effect, whatever the value."""
+    if not takes_more(pod, TOLERATIONS):
+        return pod
+    present = maps(pod, *TOLERATIONS)
+    missing = [
+        (taint["key"], taint["effect"])
+        for taint in (fleet.taints if fleet else ())
+        if not tolerates(pod, taint)
+    ]
+    missing += [
+        (taint.key, taint.effect.value)
+        for taint in vendor.taints
+        if not any(_speaks_of(toleration, taint.key, taint.effect) for toleration in present)
+    ]
+    tolerations = [
+        {"key": key, "operator": "Exists", "effect": effect} for key, effect in dict.fromkeys(missing)
+    ]
+    return appended(pod, TOLERATIONS, *tolerations) if tolerations else pod
+
+
+def _speaks_of(toleration: Json, key: str, effect: str) -> bool:
+    return text(toleration, "key") in ("", key) and text(toleration, "effect") in ("", effect)
+
+
+def _as_wished(pod: Json, fleet: Fleet) -> Json:
+    globs = wanted_products(pod)
+    if globs:
+        product = resolve_product(fleet, globs)
+        pod = require(pod, product.alternatives, unless=product.keys)
+    try:
+        bound = wanted_memory(pod)
+    except ValueError:
+        return pod  # `advise` says so
+    if bound is not None:
+        memory = resolve_memory(fleet, bound)
+        pod = require(pod, memory.alternatives, unless=memory.keys)
+    return pod
+
+
+def _drawn(pod: Json, fleet: Fleet, settings: GpuAffinity) -> Json:
+    """To the vendor's nodes, unless the pod's own terms already speak of the vendor's labels."""
+    own = fleet.vendor.own_keys
+    if settings.affinity is Strength.OFF:
+        return pod
+    if settings.affinity is Strength.REQUIRED and fleet.cover:
+        if fleet.demandable and len(fleet.cover) <= _MOST_ALTERNATIVES:
+            return require(pod, [Alternative((label.required,)) for label in fleet.cover], unless=own)
+        return pod  # every node carries a label: a preference would tell none from another
+    if mentioned_keys(pod).isdisjoint(own):
+        for label in fleet.cover or fleet.known_labels[:1]:
+            pod = prefer(pod, settings.weight, [label.required])
+    return pod
+
+
+# --- other pods --------------------------------------------------------------------------------------
+
+
+def _kept_off(pod: Json, settings: GpuAffinity, facts: Facts) -> Json:
+    if settings.cpu_pods is Strength.OFF or any(
+        fnmatchcase(facts.namespace, glob) for glob in settings.system_namespaces
+    ):
+        return pod
+    inventory = inventory_of(settings, facts)
+    expressions = _avoiding(pod, inventory)
+    if not expressions or _seeks_accelerators(pod, settings):
+        return pod
+    if settings.cpu_pods is Strength.REQUIRED:
+        keys = {text(expression, "key") for expression in expressions}
+        return (
+            require(pod, [Alternative(tuple(expressions))], unless=keys)
+            if _finds_cpu_node(pod, inventory, facts)
+            else pod
+        )
+    return prefer(pod, settings.weight, expressions)
+
+
+def _avoiding(pod: Json, inventory: Inventory) -> list[Expression]:
+    """What tells other nodes from the accelerator nodes whose taints, if any, the pod tolerates."""
+    reachable = [
+        exposure for exposure in inventory.exposed if all(tolerates(pod, taint) for taint in exposure.taints)
+    ]
+    labels = dict.fromkeys(label for exposure in reachable for label in exposure.labels)
+    bare = sorted({name for exposure in reachable for name in exposure.hostnames})[:MOST_HOSTNAMES]
+    by_name = [{"key": HOSTNAME, "operator": "NotIn", "values": bare}] if bare else []
+    return [*(label.absent for label in labels), *by_name]
+
+
+def _seeks_accelerators(pod: Json, settings: GpuAffinity) -> bool:
+    """Whether the pod is meant for accelerator nodes all the same: it names their labels or taints."""
+    named = mentioned_keys(pod)
+    for each in maps(pod, *PREFERRED):
+        named.update(text(e, "key") for e in maps(each, "preference", "matchExpressions"))
+    tolerated = {text(toleration, "key") for toleration in maps(pod, "spec", "tolerations")}
+    return any(
+        not vendor.own_keys.isdisjoint(named) or any(taint.key in tolerated for taint in vendor.taints)
+        for vendor in settings.catalogue.vendors.values()
+    )
+
+
+def _finds_cpu_node(pod: Json, inventory: Inventory, facts: Facts) -> bool:
+    return any(
+        _may_run_on(pod, node)
+        for node in facts.nodes() or ()
+        if text(node, "metadata", "name") not in inventory.names
+    )
+
+
+def _may_run_on(pod: Json, node: Json) -> bool:
+    """Whether the pod's own terms and tolerations let it onto a node; what it needs is not counted."""
+    if mapping(node, "spec").get("unschedulable") is True:
+        return False
+    taints = (taint for taint in maps(node, "spec", "taints") if taint.get("effect") != "PreferNoSchedule")
+    return all(tolerates(pod, taint) for taint in taints) and admits(
+        pod, text(node, "metadata", "name"), mapping(node, "metadata", "labels")
+    )
+
+
+# --- topology ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Togetherness:
+    """What the annotation `mlchassis.dev/topology` asks for."""
+
+    key: str
+    required: bool
+
+
+def _together(pod: Json, settings: GpuAffinity) -> Togetherness | None:
+    written = annotations_of(pod).get(TOPOLOGY)
+    words = written.replace(",", " ").split() if isinstance(written, str) else []
+    if not words or len(words) > 2:
+        return None
+    strength = words[1] if len(words) == 2 else settings.topology.value
+    key = _TOPOLOGY_KEYS.get(words[0], words[0])
+    if strength not in (Strength.REQUIRED, Strength.PREFERRED) or not is_label_key(key):
+        return None
+    return Togetherness(key, strength == Strength.REQUIRED)
+
+
+def _brought_together(pod: Json, settings: GpuAffinity, facts: Facts) -> Json:
+    wish, group = _together(pod, settings), _group(pod)
+    if wish is None or not group or kept_apart(pod, wish.key):
+        return pod
+    wanted: Json
+    term = {"labelSelector": {"matchLabels": group}, "topologyKey": wish.key}
+    if wish.required and _carried(wish.key, facts):
+        path = (*_POD_AFFINITY, "requiredDuringSchedulingIgnoredDuringExecution")
+        wanted, present = term, maps(pod, *path)
+    else:
+        path = (*_POD_AFFINITY, "preferredDuringSchedulingIgnoredDuringExecution")
+        wanted = {"weight": settings.weight, "podAffinityTerm": term}
+        present = [mapping(each, "podAffinityTerm") for each in maps(pod, *path)]
+    return pod if term in present or not takes_more(pod, path) else appended(pod, path, wanted)
+
+
+def _group(pod: Json) -> dict[str, str]:
+    """The labels that the pods of its group have in common; empty where none tell it from others."""
+    labels = labels_of(pod)
+    if labels.get(_LEADER_WORKER_SET) and not labels.get(_LEADER_WORKER_GROUP):
+        return {}  # a leader: its set's own webhook may come after this one, which is then asked again
+    return next(
+        ({key: labels[key] for key in keys} for keys in GROUPS if all(labels.get(k) for k in keys)), {}
+    )
+
+
+def _carried(key: str, facts: Facts) -> bool:
+    """Whether a node carries the label; a required affinity to a label that none has fits nowhere."""
+    return any(key in mapping(node, "metadata", "labels") for node in facts.nodes() or ())
+
+
+# --- advice ------------------------------------------------------------------------------------------
+
+
+_LOOK_AGAIN: Final = (
+    "Create the pod again later; for a review without a cluster, add the nodes to what it reads."
+)
+
+
+def advise(pod: Json, settings: GpuAffinity, facts: Facts) -> Iterator[Finding]:
+    """What becomes of annotations that could not be followed."""
+    yield from _advise_topology(pod, settings, facts)
+    annotations = annotations_of(pod)
+    present = [key for key in (PRODUCT, MEMORY) if key in annotations]
+    if not present:
+        return
+    try:
+        wanted_memory(pod)
+    except ValueError as error:
+        yield _note(MEMORY, f"was not applied: {error}", "Write a bound such as >=40Gi or <24G.")
+    requests = settings.catalogue.requests(pod)
+    inventory = inventory_of(settings, facts)
+    if not requests:
+        for key in present:
+            yield _note(key, "has no effect: no container asks for an accelerator", "Ask for one in limits.")
+    elif not inventory.nodes_known and not inventory.fleets:
+        for key in present:
+            yield _note(key, "was not applied: the nodes are not known", _LOOK_AGAIN)
+    for name in _vendors(requests, settings):
+        fleet = inventory.fleets.get(name)
+        if fleet is not None:
+            yield from _advise_labels(name, fleet, present)
+
+
+def _advise_labels(vendor: str, fleet: Fleet, present: list[str]) -> Iterator[Finding]:
+    keys = {
+        PRODUCT: fleet.vendor.product_labels,
+        MEMORY: tuple(label.key for label in fleet.vendor.memory_labels),
+    }
+    carried = {key for variant in fleet.variants for key in variant}
+    for annotation in present:
+        if carried.isdisjoint(keys[annotation]):
+            yield _note(
+                annotation,
+                f"was not applied: no {vendor} node carries a label that says so",
+                "Run the vendor's feature discovery, or declare the pool in gpu-affinity.yaml.",
+            )
+
+
+def _advise_topology(pod: Json, settings: GpuAffinity, facts: Facts) -> Iterator[Finding]:
+    if TOPOLOGY not in annotations_of(pod):
+        return
+    wish = _together(pod, settings)
+    if wish is None:
+        yield _note(
+            TOPOLOGY,
+            "can't be read",
+            "Write same-node, same-zone or a label key, then required or preferred.",
+        )
+    elif not _group(pod) and controller(pod) is None:  # a controller has yet to label what a template makes
+        yield _note(
+            TOPOLOGY,
+            "has no effect: no label tells which pods belong together",
+            "Use it on the pods of a Job, JobSet, Ray cluster or another group that its controller labels.",
+        )
+    elif kept_apart(pod, wish.key):
+        yield _note(TOPOLOGY, "has no effect: the pod's own anti-affinity forbids it", "Drop one of the two.")
+    elif wish.required and facts.nodes() is None:
+        yield _note(TOPOLOGY, "is only preferred: the nodes are not known", _LOOK_AGAIN)
+    elif wish.required and not _carried(wish.key, facts):
+        yield _note(TOPOLOGY, f"is only preferred: no node is known to carry {wish.key}", "Label the nodes.")
+
+
+def _note(annotation: str, message: str, hint: str) -> Finding:
+    path = f"metadata.annotations[{annotation}]"
+    return Finding(path, f"The annotation {annotation} {message}.", hint, Certainty.UNDECIDED)
+
+
+POLICY = Policy(
+    "gpu-affinity", GpuAffinity, mutate=mutate, advise=advise, kinds=(POD,), needs=(Resource.NODES,)
+)

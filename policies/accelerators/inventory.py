@@ -1,0 +1,173 @@
+"""The nodes that have accelerators, by vendor, and by what they look like to the pods of others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final
+
+from policies.accelerators.vendors import NodeLabel, Pool, Vendor
+from policies.core.base import Json
+from policies.kube.objects import text
+
+HOSTNAME: Final = "kubernetes.io/hostname"
+MOST_HOSTNAMES: Final = 20
+"""Accelerator nodes without a label of their vendor that are told by name; it must stay a short list."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node with accelerators, or the node that a declared pool would make."""
+
+    name: str
+    labels: Mapping[str, str]
+    taints: tuple[Json, ...]
+    accelerators: Mapping[str, int]
+    """How many it has to give of each resource; pods that run there not subtracted."""
+    pool: Pool | None = None
+    promised: Mapping[str, str] = field(default_factory=dict)
+    """Labels that a pool's nodes will carry once they run, by the product and memory it declares."""
+
+    @property
+    def described(self) -> Mapping[str, str]:
+        """All labels that are known of it."""
+        return {**self.promised, **self.labels} if self.promised else self.labels
+
+    @property
+    def lasting_taints(self) -> list[Json]:
+        """The taints that keep pods off, without those of a passing state such as a cordon."""
+        return [
+            taint
+            for taint in self.taints
+            if taint.get("effect") != "PreferNoSchedule"
+            and not text(taint, "key").startswith("node.kubernetes.io/")
+        ]
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """The nodes of one vendor."""
+
+    vendor: Vendor
+    nodes: tuple[Node, ...]
+    """Those that have a resource of the vendor to give, pools included."""
+    barren: tuple[Node, ...]
+    """Those that carry its labels but have nothing to give now: a device plugin that restarts, say."""
+    cover: tuple[NodeLabel, ...]
+    """The fewest labels such that each of `nodes` carries one; empty where there are none such."""
+    demandable: bool
+    """Whether the cover may be demanded without keeping pods from any node there is or may be made."""
+
+    @cached_property
+    def known_labels(self) -> tuple[NodeLabel, ...]:
+        """The vendor's labels that at least one of its nodes carries."""
+        return tuple(label for label in self.vendor.labels if any(label.on(n.labels) for n in self.nodes))
+
+    @cached_property
+    def taints(self) -> tuple[Json, ...]:
+        """The distinct taints of its nodes that are the vendor's own."""
+        keys = {taint.key for taint in self.vendor.taints}
+        borne = (
+            (text(taint, "key"), text(taint, "value"), text(taint, "effect"))
+            for node in (*self.nodes, *self.barren)
+            for taint in node.taints
+            if text(taint, "key") in keys
+        )
+        return tuple({"key": k, "value": v, "effect": e} for k, v, e in dict.fromkeys(borne))
+
+    @cached_property
+    def variants(self) -> tuple[Mapping[str, str], ...]:
+        """The distinct values of the product and memory labels that stand together on one node."""
+        return self._distinct(
+            node.labels if node.pool and node.pool.labels else node.described for node in self.nodes
+        )
+
+    @cached_property
+    def described(self) -> tuple[Mapping[str, str], ...]:
+        """The same with what pools promise, though their own labels tell them better."""
+        return self._distinct(node.described for node in self.nodes)
+
+    @cached_property
+    def labelled_pools(self) -> tuple[Node, ...]:
+        """The pools with labels of their own, by which their autoscaler knows them."""
+        return tuple(node for node in self.nodes if node.pool and node.pool.labels)
+
+    def _distinct(self, labelled: Iterable[Mapping[str, str]]) -> tuple[Mapping[str, str], ...]:
+        keys = (*self.vendor.product_labels, *(label.key for label in self.vendor.memory_labels))
+        seen = {tuple((key, labels[key]) for key in keys if key in labels) for labels in labelled}
+        return tuple(dict(items) for items in sorted(seen))
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """What the cluster has, or by its declared pools could have."""
+
+    fleets: Mapping[str, Fleet]
+    nodes_known: bool
+    """Whether the nodes could be read; else only the pools are known."""
+    names: frozenset[str]
+    """The nodes that are any vendor's."""
+
+    @cached_property
+    def answers(self) -> dict[bytes, Any]:
+        """What was worked out from this inventory before, by the question; it goes when a node changes."""
+        return {}
+
+    @cached_property
+    def exposed(self) -> tuple[Exposure, ...]:
+        """The accelerator nodes, by the taints that they bear."""
+        by_taints: dict[tuple[tuple[str, str, str], ...], dict[str, tuple[Vendor, list[Node]]]] = {}
+        for name, fleet in self.fleets.items():
+            for node in (*fleet.nodes, *fleet.barren):
+                taints = sorted(
+                    (text(t, "key"), text(t, "value"), text(t, "effect")) for t in node.lasting_taints
+                )
+                members = by_taints.setdefault(tuple(taints), {})
+                members.setdefault(name, (fleet.vendor, []))[1].append(node)
+        return tuple(
+            _exposure(taints, members.values())
+            for taints, members in sorted(by_taints.items(), key=lambda item: item[0])
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Exposure:
+    """Accelerator nodes that bear the same taints, and how a pod tells them from others."""
+
+    taints: tuple[Json, ...]
+    labels: tuple[NodeLabel, ...]
+    """Each of the nodes carries one of these, or else stands in `hostnames`."""
+    hostnames: tuple[str, ...]
+
+
+def _exposure(
+    taints: Iterable[tuple[str, str, str]], members: Iterable[tuple[Vendor, list[Node]]]
+) -> Exposure:
+    labels: list[NodeLabel] = []
+    hostnames: list[str] = []
+    for vendor, nodes in members:
+        cover, bare = cover_of(vendor.labels, nodes)
+        labels += cover
+        hostnames += [node.labels[HOSTNAME] for node in bare if HOSTNAME in node.labels]
+    return Exposure(
+        tuple({"key": key, "value": value, "effect": effect} for key, value, effect in taints),
+        tuple(dict.fromkeys(labels)),
+        tuple(sorted(set(hostnames))[:MOST_HOSTNAMES]),
+    )
+
+
+def cover_of(labels: Iterable[NodeLabel], nodes: list[Node]) -> tuple[tuple[NodeLabel, ...], list[Node]]:
+    """Labels such that each node carries one, the fewest that a look for one alone and then a greedy
+    search find; and the nodes that carry none."""
+    labels = tuple(labels)
+    for label in labels:
+        if nodes and all(label.on(node.labels) for node in nodes):
+            return (label,), []
+    chosen, left = [], nodes
+    for label in labels:
+        rest = [node for node in left if not label.on(node.labels)]
+        if len(rest) < len(left):
+            chosen.append(label)
+            left = rest
+    return tuple(chosen), left

@@ -1,0 +1,189 @@
+"""Node selectors and tolerations as the scheduler reads them, and narrowing them without widening.
+
+Terms of `nodeSelectorTerms` are ORed and the expressions inside one are ANDed, so a requirement goes
+into every term; a term without expressions and fields matches no node and must stay as it is.
+Semantics: `k8s.io/component-helpers/scheduling/corev1/nodeaffinity` and `.../corev1/helpers.go`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from policies.core.base import Json
+from policies.kube.objects import appended, dig, mapping, maps, replaced, strings, text
+
+Expression: TypeAlias = Json
+"""A node selector requirement: key, operator and mostly values."""
+
+NODE_AFFINITY: Final = ("spec", "affinity", "nodeAffinity")
+REQUIRED: Final = (*NODE_AFFINITY, "requiredDuringSchedulingIgnoredDuringExecution")
+TERMS: Final = (*REQUIRED, "nodeSelectorTerms")
+PREFERRED: Final = (*NODE_AFFINITY, "preferredDuringSchedulingIgnoredDuringExecution")
+NAME_FIELD: Final = "metadata.name"
+
+
+# --- reading -----------------------------------------------------------------------------------
+
+
+def admits(pod: Json, name: str, labels: Mapping[str, str], *, partial: bool = False) -> bool:
+    """Whether the pod's node selector and required node affinity let it onto a node.
+
+    `partial`: the labels are only those that are known, so an absent key may still turn up.
+    """
+    selector = mapping(pod, "spec", "nodeSelector")
+    if any(
+        labels.get(key) != value for key, value in selector.items() if not (partial and key not in labels)
+    ):
+        return False
+    if dig(pod, *REQUIRED) is None:
+        return True
+    return any(_term_admits(term, name, labels, partial) for term in maps(pod, *TERMS))
+
+
+def _term_admits(term: Json, name: str, labels: Mapping[str, str], partial: bool) -> bool:
+    expressions, fields = maps(term, "matchExpressions"), maps(term, "matchFields")
+    if not expressions and not fields:
+        return False
+    return all(matches(expression, labels, partial=partial) for expression in expressions) and all(
+        text(field, "key") == NAME_FIELD and (partial or matches(field, {NAME_FIELD: name}))
+        for field in fields
+    )
+
+
+def matches(expression: Expression, labels: Mapping[str, str], *, partial: bool = False) -> bool:
+    """Whether labels satisfy one node selector requirement."""
+    key, values = text(expression, "key"), strings(expression, "values")
+    if partial and key not in labels:
+        return True
+    value = labels.get(key)
+    match expression.get("operator"):
+        case "In":
+            return value in values
+        case "NotIn":
+            return value not in values
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+        case "Gt" | "Lt" as operator:
+            number, bound = _whole(value), _whole(values[0] if len(values) == 1 else None)
+            if number is None or bound is None:
+                return False
+            return number > bound if operator == "Gt" else number < bound
+    return False
+
+
+def _whole(value: str | None) -> int | None:
+    try:
+        return None if value is None else int(value)
+    except ValueError:
+        return None
+
+
+def tolerates(pod: Json, taint: Mapping[str, Any]) -> bool:
+    """Whether one of the pod's tolerations tolerates a taint."""
+    return any(_tolerates(toleration, taint) for toleration in maps(pod, "spec", "tolerations"))
+
+
+def _tolerates(toleration: Json, taint: Mapping[str, Any]) -> bool:
+    if text(toleration, "effect") not in ("", taint.get("effect")):
+        return False
+    key = text(toleration, "key")
+    if key and key != taint.get("key"):
+        return False
+    match text(toleration, "operator"):
+        case "" | "Equal":
+            return bool(key) and text(toleration, "value") == (taint.get("value") or "")
+        case "Exists":
+            return True
+    return True  # Gt and Lt are newer than what is known here: unsure, so no obstacle
+
+
+def mentioned_keys(pod: Json) -> set[str]:
+    """Every label key that the pod's node selector or required node affinity speaks of."""
+    keys = set(mapping(pod, "spec", "nodeSelector"))
+    return keys.union(*(_keys(term) for term in maps(pod, *TERMS)))
+
+
+def _keys(term: Json) -> set[str]:
+    return {text(expression, "key") for expression in maps(term, "matchExpressions")}
+
+
+def takes_more(pod: Json, path: Sequence[str]) -> bool:
+    """Whether something can be appended at a path: it leads through maps to a list, or ends before.
+
+    What is malformed is the API server's to refuse, and must not be written over.
+    """
+    value: Any = pod
+    for step in path:
+        if not isinstance(value, dict):
+            return False
+        value = value.get(step)
+        if value is None:
+            return True
+    return isinstance(value, list)
+
+
+# --- narrowing ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """Expressions that are demanded together."""
+
+    expressions: tuple[Expression, ...]
+    labels: Mapping[str, str] | None = None
+    """What is known of the nodes that satisfy them, where these are the nodes of one pool: in a term
+    that such nodes can't satisfy, the alternative would be noise."""
+
+
+def require(pod: Json, alternatives: Sequence[Alternative], *, unless: Set[str]) -> Json:
+    """The pod, on nodes only that satisfy one of the alternatives.
+
+    Where the node selector, or one term, already speaks of a key in `unless`, the user has decided
+    and it stays as it is; so does a term that demands one of the alternatives. A required affinity
+    without terms is invalid and left to the API server.
+    """
+    if not alternatives or not unless.isdisjoint(mapping(pod, "spec", "nodeSelector")):
+        return pod
+    if not takes_more(pod, TERMS):
+        return pod
+    if dig(pod, *REQUIRED) is None:
+        return replaced(pod, TERMS, [{"matchExpressions": list(each.expressions)} for each in alternatives])
+    terms = dig(pod, *TERMS)
+    if not isinstance(terms, list):
+        return pod
+    narrowed = [new for term in terms for new in _narrowed(term, alternatives, unless)]
+    return pod if narrowed == terms else replaced(pod, TERMS, narrowed)
+
+
+def _narrowed(term: Any, alternatives: Sequence[Alternative], unless: Set[str]) -> Iterable[Any]:
+    present = maps(term, "matchExpressions")
+    matches_nothing = not present and not maps(term, "matchFields")
+    fulfilled = any(all(each in present for each in alternative.expressions) for alternative in alternatives)
+    if matches_nothing or fulfilled or not unless.isdisjoint(_keys(term)):
+        return (term,)
+    fitting = [
+        alternative
+        for alternative in alternatives
+        if alternative.labels is None
+        or all(matches(each, alternative.labels, partial=True) for each in present)
+    ]
+    return [{**term, "matchExpressions": [*present, *each.expressions]} for each in fitting or alternatives]
+
+
+def prefer(pod: Json, weight: int, expressions: Sequence[Expression]) -> Json:
+    """The pod, rather on nodes that satisfy all the expressions.
+
+    Where the user's own preferences speak of one of their keys, nothing is added.
+    """
+    keys = {text(expression, "key") for expression in expressions}
+    present = maps(pod, *PREFERRED)
+    if not takes_more(pod, PREFERRED):
+        return pod
+    if any(not keys.isdisjoint(_keys(mapping(each, "preference"))) for each in present):
+        return pod
+    term = {"weight": weight, "preference": {"matchExpressions": list(expressions)}}
+    return appended(pod, PREFERRED, term)

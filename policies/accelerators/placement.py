@@ -1,0 +1,274 @@
+"""Which nodes, or nodes of declared pools, could ever take a pod with accelerators; or what is in the way.
+
+The scheduler's filters as far as they last: what other pods hold, a cordon, a node that is not
+ready pass, and so are no obstacle here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from policies.accelerators.annotations import (
+    MEMORY,
+    PRODUCT,
+    resolve_memory,
+    resolve_product,
+    wanted_memory,
+    wanted_products,
+)
+from policies.accelerators.inventory import Fleet, Node
+from policies.accelerators.node_affinity import REQUIRED, TERMS, admits, matches, mentioned_keys, tolerates
+from policies.accelerators.requests import MIB, Catalogue, GpuAffinity, inventory_of
+from policies.core.base import Facts, Json
+from policies.kube.objects import annotations_of, dig, labels_of, mapping, maps, strings, text
+from policies.kube.objects import matches as selector_matches
+
+REMEMBERED: Final = 1024
+"""Placements that are kept for as long as no node changes."""
+LONGEST_REMEMBERED: Final = 4096
+"""Bytes of what a pod demands of its nodes beyond which its placement is not kept."""
+
+_SHOWN: Final = 4
+"""Names that a message lists."""
+
+
+class Place(Enum):
+    """The part of a pod that keeps it from every node."""
+
+    RESOURCES = "resources"
+    PRODUCT = PRODUCT
+    MEMORY = MEMORY
+    SELECTOR = "selector"
+    TAINTS = "taints"
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """Why no node takes the pod: a sentence, and one how to mend it."""
+
+    place: Place
+    message: str
+    hint: str
+    certain: bool = True
+    """Whether it lasts, as far as the nodes and pools tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The nodes that could take the pod were they empty; with none, what is in the way."""
+
+    requests: Mapping[str, int]
+    nodes: tuple[Node, ...]
+    obstacle: Obstacle | None = None
+
+    def room(self, *, one_each: bool) -> float:
+        """How many such pods there is room for at once; infinite where a pool may grow without limit."""
+        return sum(self._room_on(node, one_each) for node in self.nodes)
+
+    def _room_on(self, node: Node, one_each: bool) -> float:
+        fits = min(node.accelerators[resource] // count for resource, count in self.requests.items())
+        fits = min(fits, 1) if one_each else fits
+        if node.pool is None:
+            return fits
+        return fits * (float("inf") if node.pool.max_nodes is None else node.pool.max_nodes)
+
+
+def placement(pod: Json, settings: GpuAffinity, facts: Facts) -> Placement | None:
+    """Where a pod could run. None where nothing can be said: it asks for no accelerator, is bound
+    to a node already, or the nodes are not known."""
+    requests = settings.catalogue.requests(pod)
+    nodes = facts.nodes()
+    if not requests or not nodes or text(pod, "spec", "nodeName"):
+        return None
+    inventory = inventory_of(settings, facts)
+    question = _question(pod, requests)
+    answer: Placement | None = inventory.answers.get(question)
+    if answer is None:
+        answer = _placement(pod, requests, _fleets(requests, settings.catalogue, inventory.fleets))
+        if len(inventory.answers) < REMEMBERED and len(question) < LONGEST_REMEMBERED:
+            inventory.answers[question] = answer
+    return answer
+
+
+def kept_apart(pod: Json, topology_key: str) -> bool:
+    """Whether the pod's own anti-affinity allows one of its kind in each domain of a topology."""
+    path = ("spec", "affinity", "podAntiAffinity", "requiredDuringSchedulingIgnoredDuringExecution")
+    return any(
+        text(term, "topologyKey") == topology_key
+        and selector_matches(term.get("labelSelector"), labels_of(pod))
+        for term in maps(pod, *path)
+    )
+
+
+def _question(pod: Json, requests: Mapping[str, int]) -> bytes:
+    """All of a pod that its placement depends on; pods of one workload ask the same."""
+    annotations, spec = annotations_of(pod), mapping(pod, "spec")
+    parts = (
+        requests,
+        [annotations.get(key) for key in (PRODUCT, MEMORY)],
+        spec.get("nodeSelector"),
+        dig(pod, *REQUIRED),
+        spec.get("tolerations"),
+    )
+    return json.dumps(parts).encode()
+
+
+def _placement(pod: Json, requests: Mapping[str, int], fleets: list[Fleet]) -> Placement:
+    candidates = tuple({node.name: node for fleet in fleets for node in fleet.nodes}.values())
+    for narrow in (_by_resources, _by_product, _by_memory, _by_selector, _by_taints):
+        left, obstacle = narrow(pod, requests, fleets, candidates)
+        if obstacle is not None:
+            return Placement(requests, (), obstacle)
+        candidates = left
+    return Placement(requests, candidates)
+
+
+def _fleets(requests: Iterable[str], catalogue: Catalogue, known: Mapping[str, Fleet]) -> list[Fleet]:
+    names = dict.fromkeys(catalogue.vendor_of(resource) for resource in requests)
+    return [known[name] for name in names if name is not None and name in known]
+
+
+Nodes = tuple[Node, ...]
+Narrowed = tuple[Nodes, Obstacle | None]
+
+
+def _by_resources(pod: Json, requests: Mapping[str, int], fleets: list[Fleet], nodes: Nodes) -> Narrowed:
+    left = tuple(node for node in nodes if all(node.accelerators.get(r, 0) >= n for r, n in requests.items()))
+    if left:
+        return left, None
+    # A device plugin that restarts reports nothing for a moment; the labels stay.
+    certain = not any(fleet.barren for fleet in fleets)
+    for resource, count in requests.items():
+        best = max(nodes, key=lambda node: node.accelerators.get(resource, 0), default=None)
+        most = best.accelerators.get(resource, 0) if best else 0
+        if best is None or not most:
+            message = f"No node and no declared pool has {resource}."
+            hint = "Ask for a resource that a node has, or declare the pool in gpu-affinity.yaml."
+            return (), Obstacle(Place.RESOURCES, message, hint, certain)
+        if most < count:
+            message = (
+                f"The pod asks for {count} {resource}, and the most that one node has is {most} "
+                f"({best.name})."
+            )
+            hint = f"Ask for at most {most}, spread the work over several pods, or declare the larger pool."
+            return (), Obstacle(Place.RESOURCES, message, hint, certain)
+    message = f"No node and no declared pool has {_listed(f'{n} {r}' for r, n in requests.items())} together."
+    return (), Obstacle(Place.RESOURCES, message, "Ask for what one node has.", certain)
+
+
+def _by_product(pod: Json, requests: Mapping[str, int], fleets: list[Fleet], nodes: Nodes) -> Narrowed:
+    globs = wanted_products(pod)
+    for fleet in fleets if globs else ():
+        wish = resolve_product(fleet, globs)
+        if not wish.alternatives:
+            continue  # no node says what it has: the annotation is not followed
+        left = tuple(node for node in nodes if wish.fits(node.described))
+        if not left:
+            asked = _listed(f"{count} {resource}" for resource, count in requests.items())
+            message = (
+                f"No node and no declared pool with {asked} has a product that matches {_listed(globs)}."
+            )
+            hint = f"Choose among {_listed(wish.present)}, or declare the pool in gpu-affinity.yaml."
+            return (), Obstacle(Place.PRODUCT, message, hint)
+        nodes = left
+    return nodes, None
+
+
+def _by_memory(pod: Json, requests: Mapping[str, int], fleets: list[Fleet], nodes: Nodes) -> Narrowed:
+    try:
+        bound = wanted_memory(pod)
+    except ValueError:
+        bound = None
+    if bound is None:
+        return nodes, None
+    for fleet in fleets:
+        wish = resolve_memory(fleet, bound)
+        if not wish.alternatives:
+            continue
+        left = tuple(node for node in nodes if wish.fits(node.described))
+        if not left:
+            amount = f"{bound.operator}{bound.amount // MIB}Mi"
+            message = f"No node and no declared pool that is left has accelerators with {amount} of memory."
+            hint = (
+                f"There is {_listed(wish.present)}; a card sold as 40 GB reports less than 40Gi, so "
+                "write 40G."
+            )
+            return (), Obstacle(Place.MEMORY, message, hint)
+        nodes = left
+    return nodes, None
+
+
+def _by_selector(pod: Json, requests: Mapping[str, int], fleets: list[Fleet], nodes: Nodes) -> Narrowed:
+    left = tuple(_admitted(pod, nodes))
+    if left:
+        return left, None
+    asked = _listed(f"{count} {resource}" for resource, count in requests.items())
+    blamed = list(_unmet(pod, nodes))
+    what = (
+        f"carries {_listed(blamed)}"
+        if blamed
+        else "fits its node selector and required node affinity together"
+    )
+    message = f"None of the {len(nodes)} nodes and pools with {asked} {what}."
+    hint = "Correct the node selector or affinity, or declare the pool in gpu-affinity.yaml."
+    return (), Obstacle(Place.SELECTOR, message, hint)
+
+
+def _admitted(pod: Json, nodes: Nodes) -> Iterator[Node]:
+    """The nodes that the pod's selector and affinity let it onto; nodes that look the same to them are
+    judged once, for a cluster may have thousands."""
+    keys = tuple(mentioned_keys(pod))
+    by_name = any(maps(term, "matchFields") for term in maps(pod, *TERMS))
+    known: dict[object, bool] = {}
+    for node in nodes:
+        labels = node.described
+        partial = node.pool is not None
+        look = (partial, node.name if by_name else "", *(repr(labels.get(key)) for key in keys))
+        if look not in known:
+            known[look] = admits(pod, node.name, labels, partial=partial)
+        if known[look]:
+            yield node
+
+
+def _unmet(pod: Json, nodes: Nodes) -> Iterator[str]:
+    """The demands that no node meets, each by itself."""
+    for key, value in mapping(pod, "spec", "nodeSelector").items():
+        if not any(node.described.get(key) == value for node in nodes):
+            yield f"{key}={value}"
+    terms = maps(pod, *TERMS) if dig(pod, *REQUIRED) is not None else []
+    for expression in maps(terms[0], "matchExpressions") if len(terms) == 1 else ():
+        if not any(matches(expression, node.described) for node in nodes):
+            values = ",".join(strings(expression, "values"))
+            yield f"{text(expression, 'key')} {text(expression, 'operator')} {values}".rstrip()
+
+
+def _by_taints(pod: Json, requests: Mapping[str, int], fleets: list[Fleet], nodes: Nodes) -> Narrowed:
+    own = {taint.key for fleet in fleets for taint in fleet.vendor.taints}  # gpu-affinity tolerates these
+    left, borne = [], {}
+    for node in nodes:
+        taints = [t for t in node.lasting_taints if text(t, "key") not in own and not tolerates(pod, t)]
+        if taints:
+            borne[_named(taints[0])] = node.name
+        else:
+            left.append(node)
+    if left:
+        return tuple(left), None
+    message = f"Every node that could take the pod bears a taint that it does not tolerate: {_listed(borne)}."
+    return (), Obstacle(
+        Place.TAINTS, message, "Tolerate the taint, if these nodes are meant for it.", certain=False
+    )
+
+
+def _named(taint: Json) -> str:
+    value = text(taint, "value")
+    return f"{text(taint, 'key')}{'=' if value else ''}{value}:{text(taint, 'effect')}"
+
+
+def _listed(names: Iterable[str]) -> str:
+    names = list(names)
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more

@@ -1,0 +1,339 @@
+"""Accelerators: which pods ask for them, and which nodes have them.
+
+One opinion for the policies and rules that speak of accelerators. Law: what can't be known from
+the nodes and the declared pools is not demanded of a pod.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from functools import cached_property
+from typing import Final
+
+from pydantic import Field
+
+from policies.accelerators.inventory import Fleet, Inventory, Node, cover_of
+from policies.accelerators.vendors import VENDORS, MemoryUnit, Pool, Vendor
+from policies.core.base import Facts, Json, Listing, Settings
+from policies.kube.objects import Role, containers, mapping, maps, text
+from policies.kube.quantities import parse_quantity
+
+MIB: Final = 1 << 20
+GIB: Final = 1 << 30
+
+
+class Strength(StrEnum):
+    """How strongly a pod is bound to, or kept off, nodes."""
+
+    REQUIRED = "required"
+    PREFERRED = "preferred"
+    OFF = "off"
+
+
+class GpuAffinity(Settings):
+    """Key `gpu-affinity.yaml`."""
+
+    pools: tuple[Pool, ...] = Field(
+        (), description="pools of accelerator nodes that an autoscaler fills, from zero perhaps"
+    )
+    fixed_size: bool = Field(
+        False,
+        description="whether the nodes there are, and the pools, are all there will be: a pod that none of "
+        "them could take is then refused, not only warned about",
+    )
+    vendors: Mapping[str, Vendor] = Field(
+        default_factory=dict,
+        description="further vendors by name, or other definitions of known ones: nvidia, amd, gaudi, tpu, "
+        "neuron",
+    )
+    affinity: Strength = Field(
+        Strength.REQUIRED,
+        description="affinity of accelerator pods to their vendor's nodes; `required` holds only where every "
+        "node that has the resource carries the label, and is `preferred` elsewhere",
+    )
+    cpu_pods: Strength = Field(
+        Strength.PREFERRED,
+        description="how pods that ask for no accelerator are kept off nodes that have them; `required` "
+        "holds only while there are other nodes",
+    )
+    weight: int = Field(100, ge=1, le=100, description="weight of the preferences that are added")
+    system_namespaces: tuple[str, ...] = Field(
+        ("kube-*", "*-system", "gpu-operator", "nvidia-*", "node-feature-discovery"),
+        description="namespaces whose pods are never kept off accelerator nodes; `*` is any text",
+    )
+    topology: Strength = Field(
+        Strength.PREFERRED,
+        description="what the annotation mlchassis.dev/topology means where it does not say so itself",
+    )
+    autoscaler_labels: tuple[str, ...] = Field(
+        (
+            "karpenter.sh/nodepool",
+            "eks.amazonaws.com/nodegroup",
+            "cloud.google.com/gke-nodepool",
+            "kubernetes.azure.com/agentpool",
+            "alibabacloud.com/nodepool-id",
+            "doks.digitalocean.com/node-pool-id",
+            "ibm-cloud.kubernetes.io/worker-pool-id",
+            "k8s.scaleway.com/pool",
+            "lke.linode.com/pool-id",
+            "kops.k8s.io/instancegroup",
+            "worker.gardener.cloud/pool",
+        ),
+        description="labels of nodes that belong to a pool which an autoscaler may fill; there, labels "
+        "that an agent writes on the running node are not demanded, for an autoscaler that does not know "
+        "them would make no node",
+    )
+
+    @cached_property
+    def catalogue(self) -> Catalogue:
+        """What these settings say of accelerators, ready for use."""
+        if not (self.vendors or self.pools or "autoscaler_labels" in self.model_fields_set):
+            return STANDARD  # one object, so that what is derived from the nodes is shared
+        return Catalogue({**VENDORS, **self.vendors}, self.pools, self.autoscaler_labels)
+
+
+# --- the catalogue -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """A node as read from the cluster, with the vendors that it gives accelerators of, or only names."""
+
+    node: Node
+    giving: tuple[str, ...]
+    barren: tuple[str, ...]
+
+
+@dataclass(eq=False)
+class Catalogue:
+    """The vendors and pools of one configuration. Compared by identity: it keys what is derived of nodes."""
+
+    vendors: Mapping[str, Vendor]
+    pools: tuple[Pool, ...]
+    autoscaler_labels: tuple[str, ...]
+    _vendor_of: dict[str, str | None] = field(default_factory=dict, repr=False)
+    _remembered: dict[int, tuple[Json, _Reading]] = field(default_factory=dict, repr=False)
+
+    def vendor_of(self, resource: str) -> str | None:
+        """The name of the vendor of an extended resource; None for whatever is no accelerator."""
+        if "/" not in resource:
+            return None
+        if resource not in self._vendor_of:
+            if len(self._vendor_of) > 1000:  # names come from users; what is remembered of them is bounded
+                self._vendor_of.clear()
+            self._vendor_of[resource] = next(
+                (
+                    name
+                    for name, vendor in self.vendors.items()
+                    if any(fnmatchcase(resource, glob) for glob in vendor.resources)
+                ),
+                None,
+            )
+        return self._vendor_of[resource]
+
+    def requests(self, pod: Json) -> dict[str, int]:
+        """How many accelerators a pod asks for, by resource, as the scheduler counts them.
+
+        Sidecars run beside everything after them, so: the greater of all main containers with all
+        sidecars, and of each init container with the sidecars before it (`PodRequests` in
+        `k8s.io/component-helpers/resource`).
+        """
+        main: dict[str, int] = {}
+        beside: dict[str, int] = {}
+        peak: dict[str, int] = {}
+        for container in containers(pod):
+            asked = self._of_container(container.spec)
+            match container.role:
+                case Role.MAIN:
+                    _add(main, asked)
+                case Role.SIDECAR:
+                    _add(beside, asked)
+                case Role.INIT:
+                    for resource, count in asked.items():
+                        peak[resource] = max(peak.get(resource, 0), count + beside.get(resource, 0))
+        names = dict.fromkeys((*main, *beside, *peak))
+        return {name: max(main.get(name, 0) + beside.get(name, 0), peak.get(name, 0)) for name in names}
+
+    def _of_container(self, container: Json) -> dict[str, int]:
+        resources = container.get("resources")
+        if not resources:
+            return {}
+        # The API server copies limits of extended resources into requests; a file may lack either.
+        given = {**mapping(resources, "limits"), **mapping(resources, "requests")}
+        counts = {name: _count(value) for name, value in given.items() if self.vendor_of(name)}
+        return {name: count for name, count in counts.items() if count > 0}
+
+    def inventory(self, listing: Listing) -> Inventory:
+        """Pass this bound method to `Listing.derive`: one pass over the nodes for each change of them."""
+        return self._inventory(listing, nodes_known=True)
+
+    @cached_property
+    def declared(self) -> Inventory:
+        """What the pools alone say, where the nodes are not known."""
+        return self._inventory((), nodes_known=False)
+
+    def _inventory(self, listing: Iterable[Json], *, nodes_known: bool) -> Inventory:
+        giving: dict[str, list[Node]] = {}
+        barren: dict[str, list[Node]] = {}
+        for reading in self._readings(listing):
+            for name in reading.giving:
+                giving.setdefault(name, []).append(reading.node)
+            for name in reading.barren:
+                barren.setdefault(name, []).append(reading.node)
+        for pool in self.pools:
+            for vendor, node in self._pool_nodes(pool):
+                giving.setdefault(vendor, []).append(node)
+        fleets = {
+            name: self._fleet(self.vendors[name], giving.get(name, []), barren.get(name, []))
+            for name in self.vendors
+            if name in giving or name in barren
+        }
+        names = frozenset(
+            node.name
+            for found in (giving, barren)
+            for nodes in found.values()
+            for node in nodes
+            if not node.pool
+        )
+        return Inventory(fleets, nodes_known, names)
+
+    def _readings(self, listing: Iterable[Json]) -> Iterator[_Reading]:
+        """What each node is; remembered for as long as the object stays the same one.
+
+        A cache of nodes keeps the objects that did not change, so that one changed node out of
+        5,000 is read, not all of them.
+        """
+        before, now = self._remembered, {}
+        for obj in listing:
+            known = before.get(id(obj))
+            if known is None or known[0] is not obj:
+                known = (obj, self._read(obj))
+            now[id(obj)] = known
+            yield known[1]
+        if now:
+            self._remembered = now
+
+    def _read(self, obj: Json) -> _Reading:
+        labels = _texts(mapping(obj, "metadata", "labels"))
+        accelerators = self._offered(mapping(obj, "status", "allocatable"))
+        labelled = self._labelled(labels)
+        taints = tuple(maps(obj, "spec", "taints"))
+        node = Node(text(obj, "metadata", "name"), labels, taints, accelerators)
+        givers = {self.vendor_of(resource) for resource in accelerators}
+        return _Reading(
+            node,
+            giving=tuple(name for name in self.vendors if name in givers),
+            barren=tuple(name for name in labelled if name not in givers),
+        )
+
+    @cached_property
+    def _label_keys(self) -> frozenset[str]:
+        return frozenset(label.key for vendor in self.vendors.values() for label in vendor.labels)
+
+    def _labelled(self, labels: Mapping[str, str]) -> list[str]:
+        """The vendors whose labels a node carries."""
+        if labels.keys().isdisjoint(self._label_keys):
+            return []  # most nodes; the rest is dear beside 5,000 of them
+        return [
+            name for name, vendor in self.vendors.items() if any(label.on(labels) for label in vendor.labels)
+        ]
+
+    def _offered(self, allocatable: Json) -> dict[str, int]:
+        offered = {
+            name: _count(amount)
+            for name, amount in allocatable.items()
+            if "/" in name and self.vendor_of(name) is not None
+        }
+        return {name: count for name, count in offered.items() if count > 0}
+
+    def _pool_nodes(self, pool: Pool) -> Iterator[tuple[str, Node]]:
+        """The pool's node-to-be, once for each vendor that it has accelerators of."""
+        vendors = {self.vendor_of(resource) for resource in pool.accelerators}
+        for name, vendor in self.vendors.items():
+            if name in vendors:
+                taints = tuple(taint.as_json for taint in pool.taints)
+                yield (
+                    name,
+                    Node(
+                        f"pool {pool.name}",
+                        pool.labels,
+                        taints,
+                        pool.accelerators,
+                        pool,
+                        _promised(vendor, pool),
+                    ),
+                )
+
+    def _fleet(self, vendor: Vendor, nodes: list[Node], barren: list[Node]) -> Fleet:
+        cover, uncovered = cover_of(vendor.labels, nodes)
+        certain = [label for label in cover if not label.agent]
+        demandable = not uncovered and all(
+            any(label.on(node.labels) for label in certain) or not self._autoscaled(node) for node in nodes
+        )
+        return Fleet(vendor, tuple(nodes), tuple(barren), cover if not uncovered else (), demandable)
+
+    def _autoscaled(self, node: Node) -> bool:
+        return node.pool is None and any(label in node.labels for label in self.autoscaler_labels)
+
+
+def _texts(labels: Json) -> Mapping[str, str]:
+    """The labels that are text; a file may hold others."""
+    if all(type(value) is str for value in labels.values()):
+        return labels
+    return {key: value for key, value in labels.items() if isinstance(value, str)}
+
+
+def _promised(vendor: Vendor, pool: Pool) -> dict[str, str]:
+    """The vendor's own labels that follow from a pool's product and memory."""
+    labels = {}
+    if pool.product is not None and vendor.product_labels:
+        labels[vendor.product_labels[-1]] = pool.product
+    if pool.memory is not None and vendor.memory_labels:
+        label = vendor.memory_labels[-1]
+        plain = label.unit is MemoryUnit.MIB
+        # AMD's labeller rounds to whole GiB.
+        labels[label.key] = str(pool.memory // MIB) if plain else f"{round(pool.memory / GIB)}G"
+    return labels
+
+
+def _add(total: dict[str, int], asked: Mapping[str, int]) -> None:
+    for resource, count in asked.items():
+        total[resource] = total.get(resource, 0) + count
+
+
+def _count(value: object) -> int:
+    """A quantity of an extended resource, which is a whole number; 0 for what is none."""
+    if type(value) is str and value.isascii() and value.isdigit():
+        return int(value)
+    try:
+        return int(parse_quantity(value))
+    except (ValueError, OverflowError):
+        return 0
+
+
+STANDARD: Final = Catalogue(
+    VENDORS, (), GpuAffinity.model_fields["autoscaler_labels"].get_default(call_default_factory=True)
+)
+"""What is known without configuration."""
+
+
+# --- what policies and rules ask -----------------------------------------------------------------
+
+
+def inventory_of(settings: GpuAffinity, facts: Facts) -> Inventory:
+    """The cluster's accelerators; where the nodes are not known, those of the declared pools."""
+    nodes, catalogue = facts.nodes(), settings.catalogue
+    return catalogue.declared if nodes is None else nodes.derive(catalogue.inventory)
+
+
+def claims_devices(pod: Json) -> bool:
+    """Whether the pod asks for devices by DRA resource claims, whose allocation is DRA's alone."""
+    return bool(maps(pod, "spec", "resourceClaims"))
+
+
+def wants_accelerator(pod: Json, facts: Facts) -> bool:
+    """Whether a pod asks for an accelerator, by resource or by claim."""
+    return claims_devices(pod) or bool(facts.settings(GpuAffinity).catalogue.requests(pod))

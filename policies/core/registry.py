@@ -1,0 +1,63 @@
+"""Every policy and rule there is. A new one is a new file: nothing here is edited for it."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterable, Mapping
+from functools import cache
+from graphlib import TopologicalSorter
+from types import MappingProxyType, ModuleType
+from typing import Any, TypeVar
+
+import policies
+from policies.core.base import Family, Policy, Rule
+
+P = TypeVar("P", Policy[Any], Rule)
+
+
+@cache
+def mutating() -> Mapping[str, Policy[Any]]:
+    """The mutating policies by id, in the order in which they are folded over an object."""
+    found = _by_id(module.POLICY for module in _modules() if hasattr(module, "POLICY"))
+    order = TopologicalSorter({name: policy.after for name, policy in sorted(found.items())})
+    return MappingProxyType({name: found[name] for name in order.static_order() if name in found})
+
+
+@cache
+def rules() -> Mapping[str, Rule]:
+    """The validating rules by id: family by family, in alphabetical order."""
+    found = _by_id(rule for module in _modules() for rule in getattr(module, "RULES", ()))
+    in_order = sorted(found.values(), key=lambda rule: (tuple(Family).index(rule.family), rule.id))
+    return MappingProxyType({rule.id: rule for rule in in_order})
+
+
+@cache
+def documentation(policy_id: str) -> str:
+    """The documentation of a mutating policy: its module's docstring, without the id it begins with.
+
+    Markdown; the first line says in one sentence what the policy does. Raises KeyError.
+    """
+    for module in _modules():
+        policy = getattr(module, "POLICY", None)
+        if policy is not None and policy.id == policy_id:
+            return (module.__doc__ or "").strip().removeprefix(f"{policy_id}:").strip()
+    raise KeyError(policy_id)
+
+
+def _by_id(found: Iterable[P]) -> dict[str, P]:
+    by_id: dict[str, P] = {}
+    for each in found:
+        if by_id.setdefault(each.id, each) is not each:
+            raise RuntimeError(f"two policies or rules share the id {each.id}")
+    return by_id
+
+
+@cache
+def _modules() -> tuple[ModuleType, ...]:
+    """Every module of every subject."""
+    return tuple(
+        importlib.import_module(info.name)
+        for info in pkgutil.walk_packages(policies.__path__, f"{policies.__name__}.")
+        if not info.ispkg
+    )

@@ -1,0 +1,60 @@
+"""The rule that guards the webhook's own policy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from policies.core.base import Facts, Family, Finding, Mode, Rule
+from policies.core.workloads import CONFIG_MAP
+from policies.kube.objects import Subject, labels_of, mapping
+
+
+def policy_config_invalid(subject: Subject, facts: Facts) -> Iterable[Finding]:
+    """Whatever keeps a labelled policy ConfigMap from loading."""
+    if labels_of(subject.obj).get("mlchassis.dev/policy") != "true":
+        return
+    files = {key: value for key, value in mapping(subject.obj, "data").items() if isinstance(value, str)}
+    for path, problem in facts.policy_problems(files):
+        yield Finding(
+            path,
+            f"The policy does not load: {problem}.",
+            "Mend the key; the last good policy stays in force. `chassis policy check DIR` shows the same.",
+        )
+
+
+RULES = (
+    Rule(
+        id="policy-config-invalid",
+        family=Family.DEADLOCK,
+        check=policy_config_invalid,
+        standard=Mode.ENFORCE,
+        strict=Mode.ENFORCE,
+        kinds=(CONFIG_MAP,),
+        exemptable=False,
+        what="The webhook's own ConfigMap does not load.",
+        why="The webhook keeps its last good policy, so a bad edit would silently change nothing; and a "
+        "replica that starts afterwards would have no good policy to keep.",
+        mend="Correct what the message names; `chassis policy check DIR` says the same before you apply.",
+        source="docs/configuration.md",
+        bad="""\
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: mlchassis-policy
+  labels: {mlchassis.dev/policy: "true"}
+data:
+  rules.yaml: |
+    profile: stern
+""",
+        good="""\
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: mlchassis-policy
+  labels: {mlchassis.dev/policy: "true"}
+data:
+  rules.yaml: |
+    profile: strict
+""",
+    ),
+)

@@ -1,0 +1,120 @@
+"""Which Service a host name stands for, and whether it leads back to the pods that ask."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from policies.core.base import Certainty, Facts, Json, Listing, Resource
+from policies.kube.objects import Container, PodTemplate, Subject, dig, labels_of, mapping, maps, text
+
+_SERVICE_HOST: Final = "_SERVICE_HOST"
+_NAMESPACE_COMMAND: Final = "$(cat)"
+"""How a `cat` of the service account's namespace file shows in a host name."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnService:
+    """A Service that has only the asking pods behind it, and hides them until they are ready."""
+
+    name: str
+    headless: bool
+    certainty: Certainty
+    """UNDECIDED where other pods may stand behind it, or the namespace can't be told."""
+
+
+def own_service(
+    host: str, subject: Subject, template: PodTemplate, container: Container, facts: Facts
+) -> OwnService | None:
+    """The Service that `host` names, if the pod waits for itself by waiting for it.
+
+    None where the host is something else, where the Service selects other pods or publishes pods
+    that are not ready, and where Services are not known.
+    """
+    listing = facts.listing(Resource.SERVICES)
+    if not listing:
+        return None
+    service, certainty = _named(host, container, listing, facts)
+    if service is None or not _hides(service) or not _selects(service, template.pod):
+        return None
+    if _has_others(service, subject, facts):
+        certainty = Certainty.UNDECIDED
+    headless = text(service, "spec", "clusterIP") == "None"
+    return OwnService(text(service, "metadata", "name"), headless, certainty)
+
+
+def hides_not_ready(name: str, facts: Facts) -> bool | None:
+    """Whether the Service of that name leaves out pods that are not ready; None when it is not known."""
+    listing = facts.listing(Resource.SERVICES)
+    service = listing.derive(_by_name).get(name) if listing else None
+    return None if service is None else _hides(service)
+
+
+def in_namespace(labels: list[str], container: Container, facts: Facts) -> Certainty | None:
+    """Whether what follows a Service's name in a host name leads to the namespace of the pod.
+
+    `labels` is what the dots part: nothing, `ns`, `ns.svc`, `ns.svc.cluster.local`.
+    """
+    if len(labels) > 1 and labels[1].lower() != "svc":
+        return None
+    if not labels or labels[0].lower() == facts.namespace:
+        return Certainty.SURE
+    if not labels[0].startswith("$"):
+        return None
+    variable = labels[0].strip("$(){}")
+    own = labels[0] == _NAMESPACE_COMMAND or any(
+        text(entry, "name").lower() == variable.lower()
+        and text(entry, "valueFrom", "fieldRef", "fieldPath") == "metadata.namespace"
+        for entry in maps(container.spec, "env")
+    )
+    return Certainty.SURE if own else Certainty.UNDECIDED
+
+
+def _named(host: str, container: Container, listing: Listing, facts: Facts) -> tuple[Json | None, Certainty]:
+    """The Service that a host name, an address or kubelet's `$NAME_SERVICE_HOST` stands for."""
+    if host.startswith("$"):
+        variable = host.strip("$(){}").upper()
+        if not variable.endswith(_SERVICE_HOST) or dig(container.spec, "envFrom"):
+            return None, Certainty.UNDECIDED
+        return listing.derive(_by_variable).get(variable.removesuffix(_SERVICE_HOST)), Certainty.SURE
+    by_address = listing.derive(_by_address).get(host)
+    if by_address is not None:
+        return by_address, Certainty.SURE
+    name, *rest = host.rstrip(".").split(".")
+    certainty = in_namespace(rest, container, facts)
+    if certainty is None:
+        return None, Certainty.UNDECIDED
+    return listing.derive(_by_name).get(name.lower()), certainty
+
+
+def _by_name(listing: Listing) -> dict[str, Json]:
+    return {text(service, "metadata", "name"): service for service in listing}
+
+
+def _by_variable(listing: Listing) -> dict[str, Json]:
+    return {name.replace("-", "_").upper(): service for name, service in listing.derive(_by_name).items()}
+
+
+def _by_address(listing: Listing) -> dict[str, Json]:
+    addresses = ((text(service, "spec", "clusterIP"), service) for service in listing)
+    return {address: service for address, service in addresses if address not in ("", "None")}
+
+
+def _hides(service: Json) -> bool:
+    spec = mapping(service, "spec")
+    return spec.get("publishNotReadyAddresses") is not True and spec.get("type") != "ExternalName"
+
+
+def _selects(service: Json, pod: Json) -> bool:
+    """A Service without a selector has endpoints that somebody else writes: it selects nothing."""
+    selector, labels = mapping(service, "spec", "selector"), labels_of(pod)
+    return bool(selector) and all(labels.get(key) == value for key, value in selector.items())
+
+
+def _has_others(service: Json, subject: Subject, facts: Facts) -> bool:
+    """Whether another workload's pods stand behind the Service too: they may be ready before."""
+    return any(
+        _selects(service, mapping(workload, "spec", "template"))
+        for workload in facts.listing(Resource.WORKLOADS) or ()
+        if (text(workload, "kind"), text(workload, "metadata", "name")) != (subject.kind.kind, subject.name)
+    )

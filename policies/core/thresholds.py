@@ -1,0 +1,17 @@
+"""What the rules measure against: key `thresholds` of rules.yaml."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from policies.core.base import Model
+
+
+class Thresholds(Model):
+    """What the rules measure against."""
+
+    endless_sidecars: tuple[str, ...] = Field(
+        (),
+        description="further images, by the end of their repository (`team/audit-proxy`), that run until "
+        "they are told to stop, for the rule job-sidecar-blocks-completion",
+    )

@@ -1,0 +1,218 @@
+"""disruption-guard: training is not evicted for bin-packing; serving pods drain before they die.
+
+**Training pods** (of a Job, another workload that runs to completion, or Ray, with an accelerator or
+with a label in `trainingLabels`) get `cluster-autoscaler.kubernetes.io/safe-to-evict: "false"` and
+`karpenter.sh/do-not-disrupt: "true"`, unless they say otherwise themselves: an autoscaler that moves
+a pod to save a node throws away everything since its last checkpoint. A pod that hangs would then
+hold its node forever, so the guard is bounded by `maxDuration`: a pod whose activeDeadlineSeconds is
+longer gets none, and for one that has none there is a warning (a Job's own deadline counts when the
+Job is created), or, with `addDeadline`, the deadline.
+
+**Serving pods** whose containers have no preStop hook get a short native sleep there
+(`lifecycle.preStop.sleep`, Kubernetes 1.30 or newer; none where an older node is known). A dying pod is
+sent SIGTERM and withdrawn from its Services at the same time, and for a moment requests still arrive; the
+sleep lets them.
+terminationGracePeriodSeconds is raised to match only where it is the default; where the user gave
+less than sleep and drain time need, nothing is added.
+
+Sources: https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/FAQ.md,
+https://karpenter.sh/docs/concepts/disruption/#pod-level-controls,
+https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#pod-termination
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from typing import Final
+
+from pydantic import Field
+
+from policies.accelerators.requests import wants_accelerator
+from policies.core.base import Certainty, Duration, Facts, Finding, Json, Policy, Resource, Settings
+from policies.core.workloads import CRON_JOB, JOB, JOB_SET, POD
+from policies.jobs.jobs import is_someone_elses, jobs_in
+from policies.kube.objects import (
+    Role,
+    annotations_of,
+    completes,
+    controller,
+    defaulted,
+    dig,
+    edited,
+    field_path,
+    has_room,
+    integer,
+    is_ray_node,
+    kind_of,
+    labels_of,
+    replaced,
+)
+from policies.probes.serving import serving_containers
+
+GUARDS: Final = {
+    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+    "karpenter.sh/do-not-disrupt": "true",
+}
+DEADLINE: Final = ("spec", "activeDeadlineSeconds")
+GRACE: Final = ("spec", "terminationGracePeriodSeconds")
+DEFAULT_GRACE: Final = 30
+"""Seconds; the API server fills it in, so that it can't be told from the user's own 30."""
+_FIRST_SLEEP: Final = (1, 30)
+RAY_ORIGIN: Final = "ray.io/originated-from-crd"
+
+
+class DisruptionGuard(Settings):
+    """Key `disruption-guard.yaml`."""
+
+    training_labels: tuple[str, ...] = Field(
+        ("mlchassis.dev/training=true",),
+        description="labels, `key=value` or `key`, that make a pod that completes, or of Ray, a training pod "
+        "without an accelerator of its own, such as the launcher of an MPIJob; `*` is any text",
+    )
+    max_duration: Duration = Field(
+        14 * 86400, ge=1, description="seconds for which a training pod may hold its node at the most"
+    )
+    add_deadline: bool = Field(
+        False,
+        description="whether a training pod without activeDeadlineSeconds gets maxDuration as its own; else "
+        "there is a warning. The deadline ends whatever still runs then",
+    )
+    pre_stop_sleep: Duration = Field(
+        5, description="seconds that a serving container sleeps before it is stopped; 0: none"
+    )
+    drain: Duration = Field(
+        20, description="seconds that a server has left for its last requests after the sleep"
+    )
+
+
+def mutate(pod: Json, settings: DisruptionGuard, facts: Facts) -> Json:
+    if kind_of(pod) != POD:
+        return pod  # Jobs are only advised about: whoever creates one reads no warning about its pods
+    if is_training(pod, settings, facts):
+        return _guarded(pod, settings)
+    if is_ray_node(pod) or not settings.pre_stop_sleep or not _can_sleep(facts):
+        return pod
+    return _draining(pod, settings, facts)
+
+
+# --- training --------------------------------------------------------------------------------------
+
+
+def is_training(pod: Json, settings: DisruptionGuard, facts: Facts) -> bool:
+    """Whether a pod runs long, to an end, and loses its work when it is evicted."""
+    ray = is_ray_node(pod) and labels_of(pod).get(RAY_ORIGIN) != "RayService"
+    if not ray and not completes(pod):
+        return False
+    return _labelled(pod, settings) or wants_accelerator(pod, facts)
+
+
+def _labelled(pod: Json, settings: DisruptionGuard) -> bool:
+    labels = labels_of(pod)
+    for pattern in settings.training_labels:
+        key, _, value = pattern.partition("=")
+        if key in labels and fnmatchcase(str(labels[key]), value or "*"):
+            return True
+    return False
+
+
+def _guarded(pod: Json, settings: DisruptionGuard) -> Json:
+    if settings.add_deadline:
+        pod = defaulted(pod, DEADLINE, settings.max_duration)
+    annotations = dig(pod, "metadata", "annotations")
+    if integer(pod, *DEADLINE, default=0) > settings.max_duration or not isinstance(annotations, dict | None):
+        return pod
+    if not has_room(annotations or {}, GUARDS):
+        return pod
+    for key, value in GUARDS.items():
+        pod = defaulted(pod, ("metadata", "annotations", key), value)
+    return pod
+
+
+# --- serving ---------------------------------------------------------------------------------------
+
+
+def _draining(pod: Json, settings: DisruptionGuard, facts: Facts) -> Json:
+    bare = [
+        container
+        for container in serving_containers(pod, facts)
+        # Native sidecars are stopped after the main containers: their clients are gone by then.
+        if container.role is Role.MAIN and _has_no_pre_stop(container.spec)
+    ]
+    if not bare:
+        return pod
+    need = settings.pre_stop_sleep + settings.drain
+    given = dig(pod, *GRACE)
+    grace = DEFAULT_GRACE if given is None else integer(pod, *GRACE, default=0)
+    if grace < need:
+        if grace != DEFAULT_GRACE:
+            return pod  # the user's own; the sleep would eat into it
+        pod = replaced(pod, GRACE, need)
+    sleep = {"sleep": {"seconds": settings.pre_stop_sleep}}
+    for container in bare:
+        pod = edited(pod, container, replaced(container.spec, ("lifecycle", "preStop"), sleep))
+    return pod
+
+
+def _can_sleep(facts: Facts) -> bool:
+    """Whether the cluster knows `sleep`: an older one drops the field, and refuses the empty hook."""
+    oldest = facts.oldest_kubelet()
+    return oldest is None or oldest >= _FIRST_SLEEP
+
+
+def _has_no_pre_stop(container: Json) -> bool:
+    lifecycle = container.get("lifecycle")
+    return lifecycle is None or (isinstance(lifecycle, dict) and lifecycle.get("preStop") is None)
+
+
+# --- advice ----------------------------------------------------------------------------------------
+
+
+def advise(obj: Json, settings: DisruptionGuard, facts: Facts) -> Iterator[Finding]:
+    """Where a guard has no bound, or was not given for want of one.
+
+    Said of a Job when the Job is created, since its own deadline ends its pods too, and of pods that
+    no Job made.
+    """
+    if kind_of(obj) == POD:
+        owner = controller(obj)
+        if (owner is None or owner.get("kind") != "Job") and is_training(obj, settings, facts):
+            guarded = all(annotations_of(obj).get(key) == value for key, value in GUARDS.items())
+            yield from _unbounded(integer(obj, *DEADLINE, default=0), "spec", guarded, settings)
+    elif not is_someone_elses(obj):
+        for job in jobs_in(obj):
+            if is_training(job.template, settings, facts):
+                own = integer(job.spec, "activeDeadlineSeconds", default=0)
+                pods = integer(job.template, *DEADLINE, default=0)
+                guarded = not settings.add_deadline and pods <= settings.max_duration
+                deadline = min(filter(None, (own, pods)), default=0)
+                yield from _unbounded(deadline, field_path(job.steps), guarded, settings)
+
+
+def _unbounded(deadline: int, path: str, guarded: bool, settings: DisruptionGuard) -> Iterator[Finding]:
+    most = settings.max_duration
+    if deadline > most:
+        fate = "is kept from eviction beyond" if guarded else "may be evicted, since it would go beyond"
+        yield Finding(
+            f"{path}.activeDeadlineSeconds",
+            f"The training {fate} the {most} s that it may hold a node: its deadline is {deadline} s.",
+            f"Set activeDeadlineSeconds to at most {most}.",
+            Certainty.UNDECIDED,
+        )
+    elif not deadline and guarded:
+        yield Finding(
+            f"{path}.activeDeadlineSeconds",
+            "The training is kept from eviction and nothing ends it: if it hangs, it holds its node.",
+            f"Set activeDeadlineSeconds to at most {most}.",
+            Certainty.UNDECIDED,
+        )
+
+
+POLICY = Policy(
+    "disruption-guard",
+    DisruptionGuard,
+    mutate=mutate,
+    advise=advise,
+    kinds=(POD, JOB, CRON_JOB, JOB_SET),
+    needs=(Resource.NODES,),
+)

@@ -1,0 +1,224 @@
+"""Disruption budgets that no drain can ever satisfy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice, product
+from typing import Any, Final
+
+from policies.core.base import Certainty, Facts, Family, Finding, Json, Listing, Mode, Resource, Rule
+from policies.core.workloads import DEPLOYMENT, DISRUPTION_BUDGET, STATEFUL_SET
+from policies.kube.objects import Subject, dig, labels_of, mapping, maps, matches, strings, text
+from policies.rollouts.rollouts import autoscaler_of, count_of, least_replicas
+
+_HINT: Final = "Let at least one pod go: maxUnavailable 1, or more replicas than minAvailable asks for."
+
+
+def check_drain(subject: Subject, facts: Facts) -> Iterator[Finding]:
+    if subject.kind == DISRUPTION_BUDGET:
+        yield from _budget(subject, facts)
+    else:
+        yield from _workload(subject, facts)
+
+
+def _budget(subject: Subject, facts: Facts) -> Iterator[Finding]:
+    most, least = subject.spec.get("maxUnavailable"), subject.spec.get("minAvailable")
+    if _is_all(least) or _is_none(most):
+        field = "minAvailable" if _is_all(least) else "maxUnavailable"
+        yield Finding(
+            f"spec.{field}",
+            f"With {field} {subject.spec[field]} no pod can ever be evicted: a drain of its node never ends.",
+            _HINT,
+        )
+    elif least is not None:
+        yield from _short_of_replicas(subject, least, facts)
+
+
+def _is_none(value: Any) -> bool:
+    return value is not None and count_of(value, 100, up=True) == 0
+
+
+def _is_all(value: Any) -> bool:
+    return isinstance(value, str) and (count_of(value, 100, up=True) or 0) >= 100
+
+
+def _blocks(least: Any, replicas: int) -> bool:
+    """Whether a minAvailable keeps every one of so many pods; it is rounded up, as the controller does."""
+    needed = count_of(least, replicas, up=True)
+    return needed is not None and 0 < replicas <= needed
+
+
+def _short_of_replicas(subject: Subject, least: Any, facts: Facts) -> Iterator[Finding]:
+    """A minAvailable not below the replicas of all that the budget selects."""
+    selected = [
+        workload
+        for workload in facts.listing(Resource.WORKLOADS) or ()
+        if _selects(subject.obj, mapping(workload, "spec", "template"))
+    ]
+    replicas = sum(least_replicas(workload, facts) for workload in selected)
+    if not _blocks(least, replicas):
+        return
+    scaled = any(autoscaler_of(workload, facts) for workload in selected)
+    names = " and ".join(f"{text(workload, 'kind')} {_name(workload)}" for workload in selected[:2])
+    more = f" and {len(selected) - 2} more" if len(selected) > 2 else ""
+    has = "may come down to" if scaled else "has" if len(selected) == 1 else "have"
+    alone = _owns_all(selected, subject.spec.get("selector"))
+    counted = alone and all(_is_counted(workload, facts) for workload in selected)
+    yield Finding(
+        "spec.minAvailable",
+        f"With minAvailable {least} of the {_pods(replicas)} that {names}{more} {has}, none can be evicted: "
+        f"a drain of its node never ends{'' if alone else ', unless the budget selects other pods too'}.",
+        _HINT,
+        Certainty.SURE if counted else Certainty.UNDECIDED,
+    )
+
+
+_MOST_COMBINATIONS: Final = 64
+
+
+def _owns_all(workloads: list[Json], budget: Any) -> bool:
+    """Whether every pod that a budget's selector matches is one of these workloads' own.
+
+    The controller counts all pods that it selects, whoever made them, and the pods of a DaemonSet or of
+    a custom resource are not known here. What a workload's own selector matches is nobody else's.
+    """
+    labels = mapping(budget, "matchLabels")
+    choices = [
+        [(text(term, "key"), value) for value in strings(term, "values")]
+        for term in maps(budget, "matchExpressions")
+        if term.get("operator") == "In"
+    ]
+    least = [{**labels, **dict(each)} for each in islice(product(*choices), _MOST_COMBINATIONS + 1)]
+    return len(least) <= _MOST_COMBINATIONS and all(
+        any(matches(dig(workload, "spec", "selector"), each) for workload in workloads) for each in least
+    )
+
+
+def _is_counted(workload: Json, facts: Facts) -> bool:
+    """Whether it is known how many pods a workload has: a manifest leaves `replicas` out where an
+    autoscaler sets it, and that autoscaler may not be known."""
+    return dig(workload, "spec", "replicas") is not None or facts.listing(Resource.AUTOSCALERS) is not None
+
+
+def _pods(number: int) -> str:
+    return "1 pod" if number == 1 else f"{number} pods"
+
+
+def _workload(subject: Subject, facts: Facts) -> Iterator[Finding]:
+    """The same seen from the workload, for where the budget was there first.
+
+    A warning at most: whoever makes a workload may be about to make its autoscaler too.
+    """
+    budgets = facts.listing(Resource.BUDGETS)
+    if not budgets:
+        return
+    template = mapping(subject.obj, "spec", "template")
+    by_label = budgets.derive(_by_label)
+    labels = (None, *((key, value) for key, value in labels_of(template).items() if isinstance(value, str)))
+    replicas = least_replicas(subject.obj, facts)
+    for budget in (budget for label in labels for budget in by_label.get(label, ())):
+        least = dig(budget, "spec", "minAvailable")
+        if (
+            not _is_all(least)
+            and _blocks(least, replicas)
+            and _selects(budget, template)
+            and _is_alone(subject, budget, facts)
+        ):
+            yield Finding(
+                "spec.replicas",
+                f"PodDisruptionBudget {_name(budget)} has minAvailable {least}: with {_pods(replicas)} none "
+                "can ever be evicted.",
+                "Run more replicas than the budget's minAvailable, or give the budget maxUnavailable 1.",
+                Certainty.UNDECIDED,
+            )
+
+
+def _by_label(budgets: Listing) -> dict[Any, list[Json]]:
+    """Budgets by one label that their selector asks for; under None those that ask for none."""
+    found: dict[Any, list[Json]] = {}
+    for budget in budgets:
+        labels = mapping(budget, "spec", "selector", "matchLabels").items()
+        one = next(((key, value) for key, value in labels if isinstance(value, str)), None)
+        found.setdefault(one, []).append(budget)
+    return found
+
+
+def _is_alone(subject: Subject, budget: Json, facts: Facts) -> bool:
+    """Whether a budget selects the pods of no other workload."""
+    return not any(
+        _selects(budget, mapping(workload, "spec", "template"))
+        for workload in facts.listing(Resource.WORKLOADS) or ()
+        if (text(workload, "kind"), _name(workload)) != (subject.kind.kind, subject.name)
+    )
+
+
+def _selects(budget: Json, template: Json) -> bool:
+    return matches(dig(budget, "spec", "selector"), labels_of(template))
+
+
+def _name(obj: Json) -> str:
+    return text(obj, "metadata", "name")
+
+
+RULES = (
+    Rule(
+        id="drain-blocked-by-pdb",
+        family=Family.DEADLOCK,
+        check=check_drain,
+        standard=Mode.ENFORCE,
+        strict=Mode.ENFORCE,
+        kinds=(DISRUPTION_BUDGET, DEPLOYMENT, STATEFUL_SET),
+        needs=(Resource.WORKLOADS, Resource.AUTOSCALERS, Resource.BUDGETS),
+        what="A PodDisruptionBudget that can never allow a disruption: maxUnavailable 0 or 0%, minAvailable "
+        "100%, or minAvailable at or above the replicas of what it selects (an autoscaler's minReplicas "
+        "where one scales it).",
+        why="An eviction is allowed only while more pods are healthy than the budget asks for. When that can "
+        "never be, `kubectl drain` retries forever: node upgrades, the cluster autoscaler and Karpenter "
+        "all wait at that node, until somebody deletes the pod by hand at a worse moment. Percentages of "
+        "minAvailable are rounded up, so 50% of one replica is one. A workload that falls under such a "
+        "budget later is warned about, and so is a budget whose selector asks for less than the workloads' "
+        "own: the pods of a DaemonSet or a custom resource would count too.",
+        mend="Use maxUnavailable 1, or run more replicas than minAvailable. Work that must not be moved is "
+        "protected by the annotations cluster-autoscaler.kubernetes.io/safe-to-evict and "
+        "karpenter.sh/do-not-disrupt, which a drain by an operator can still override.",
+        source="https://kubernetes.io/docs/tasks/run-application/configure-pdb/",
+        bad="""\
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata: {name: llm}
+spec:
+  minAvailable: 1
+  selector: {matchLabels: {app: llm}}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: llm}
+spec:
+  replicas: 1
+  selector: {matchLabels: {app: llm}}
+  template:
+    metadata: {labels: {app: llm}}
+    spec:
+      containers: [{name: server, image: "registry.example/llm:7"}]
+""",
+        good="""\
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata: {name: llm}
+spec:
+  maxUnavailable: 1
+  selector: {matchLabels: {app: llm}}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: llm}
+spec:
+  replicas: 1
+  selector: {matchLabels: {app: llm}}
+  template:
+    metadata: {labels: {app: llm}}
+    spec:
+      containers: [{name: server, image: "registry.example/llm:7"}]
+""",
+    ),
+)

@@ -1,0 +1,112 @@
+"""Hooks that outlast the grace period: the container is killed before it may say goodbye."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Final
+
+from policies.commands import CommandSummary, Loop
+from policies.commands.options import seconds
+from policies.containers.commands import exec_command
+from policies.core.base import Facts, Family, Finding, Mode, Rule
+from policies.kube.objects import Container, PodTemplate, Role, Subject, integer
+
+DEFAULT_GRACE: Final = 30
+"""Seconds of `terminationGracePeriodSeconds` where it is not given."""
+
+_LEAVING: Final = frozenset({"break", "exit", "return", "kill"})
+
+
+def check_grace(subject: Subject, facts: Facts) -> Iterator[Finding]:
+    for template in subject.templates:
+        grace = integer(template.spec, "terminationGracePeriodSeconds", default=DEFAULT_GRACE)
+        for container in template.containers(Role.MAIN, Role.SIDECAR):
+            sleep = _sleep(template, container)
+            if sleep > 0 and sleep >= grace:
+                length = "forever" if math.isinf(sleep) else f"{sleep:g} s"
+                yield Finding(
+                    template.at(container, "lifecycle.preStop"),
+                    f"The preStop hook of container {container.name} sleeps {length} and the pod has "
+                    f"{grace} s to end: it is killed before it is told to stop.",
+                    "Raise terminationGracePeriodSeconds above the sleep plus the time to finish requests, "
+                    "or sleep less.",
+                )
+
+
+def _sleep(template: PodTemplate, container: Container) -> float:
+    """Seconds that a container's preStop hook sleeps for certain; 0 where it doesn't."""
+    native = integer(container.spec, "lifecycle", "preStop", "sleep", "seconds", default=0)
+    return native or _slept(exec_command(template, container, "lifecycle", "preStop"))
+
+
+def _slept(summary: CommandSummary) -> float:
+    """The sleeps of a script, one round of each loop that the script may leave when it likes.
+
+    The summary's own bound tells of branches that exclude each other, and of an enclosing `timeout`.
+    """
+    if summary.loops and all(_only_sleeps(summary, loop) for loop in summary.loops):
+        return summary.seconds
+    sleeps = sum(_duration(command.argv[1:]) for command in summary.commands if command.name == "sleep")
+    return sleeps if math.isinf(sleeps) and not summary.loops else min(sleeps, summary.seconds)
+
+
+def _only_sleeps(summary: CommandSummary, loop: Loop) -> bool:
+    """Whether a loop goes round a known number of times, and nothing but sleeping bounds its time."""
+    return (
+        loop.keyword == "for"
+        and loop.count is not None
+        and not any(
+            command.conditional or command.name in _LEAVING or (command.timeout and command.name != "sleep")
+            for command in summary.commands
+        )
+    )
+
+
+def _duration(arguments: tuple[str, ...]) -> float:
+    """What `sleep 1m 30s` or `sleep infinity` comes to; 0 where it can't be told."""
+    if arguments[:1] in (("infinity",), ("inf",)):
+        return math.inf
+    return sum(seconds(argument) or 0.0 for argument in arguments)
+
+
+_EXAMPLE: Final = """\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: llm}
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: llm}}
+  template:
+    metadata: {labels: {app: llm}}
+    spec:
+      containers:
+        - name: server
+          image: registry.example/llm:7
+          lifecycle:
+            preStop:
+              exec: {command: [sh, -c, "sleep 45"]}
+"""
+
+RULES = (
+    Rule(
+        id="grace-shorter-than-prestop",
+        family=Family.DEADLOCK,
+        check=check_grace,
+        standard=Mode.WARN,
+        strict=Mode.ENFORCE,
+        what="A preStop hook that sleeps at least as long as terminationGracePeriodSeconds (30 by default).",
+        why="The grace period runs from the moment the pod is told to go, and the preStop hook is part of "
+        "it. SIGTERM comes when the hook has ended. A hook that takes the whole period leaves the server "
+        "two seconds before it is killed: requests are cut off, state is not saved and leases are not "
+        "given back, at every rollout and every drain.",
+        mend="Raise terminationGracePeriodSeconds above the sleep plus the longest request, or shorten the "
+        "sleep to what endpoints need to be taken away (5 to 15 seconds).",
+        source="https://kubernetes.io/docs/concepts/containers/container-lifecycle-hooks/#hook-handler-execution",
+        bad=_EXAMPLE,
+        good=_EXAMPLE.replace(
+            "    spec:\n      containers",
+            "    spec:\n      terminationGracePeriodSeconds: 120\n      containers",
+        ),
+    ),
+)

@@ -1,0 +1,168 @@
+"""Jobs that never end because a sidecar doesn't."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from policies.core.base import Certainty, Facts, Family, Finding, Mode, Rule
+from policies.core.thresholds import Thresholds
+from policies.kube.objects import Container, PodTemplate, Role, Subject, controller, strings
+
+NEVER_ENDING: Final = {
+    "proxyv2": "Istio's proxy",
+    "linkerd/proxy": "Linkerd's proxy",
+    "linkerd-io/proxy": "Linkerd's proxy",
+    "consul-dataplane": "Consul's proxy",
+    "envoy": "Envoy",
+    "envoy-distroless": "Envoy",
+    "daprd": "Dapr's sidecar",
+    "cloud-sql-proxy": "the Cloud SQL proxy",
+    "gce-proxy": "the Cloud SQL proxy",
+    "alloydb-auth-proxy": "the AlloyDB proxy",
+    "oauth2-proxy": "oauth2-proxy",
+    "kube-rbac-proxy": "kube-rbac-proxy",
+    "tailscale/tailscale": "Tailscale",
+    "pgbouncer": "PgBouncer",
+    "fluent-bit": "Fluent Bit",
+    "aws-for-fluent-bit": "Fluent Bit",
+    "fluentd": "Fluentd",
+    "filebeat": "Filebeat",
+    "promtail": "Promtail",
+    "timberio/vector": "Vector",
+    "telegraf": "Telegraf",
+    "opentelemetry-collector": "the OpenTelemetry collector",
+    "opentelemetry-collector-contrib": "the OpenTelemetry collector",
+    "opentelemetry-collector-k8s": "the OpenTelemetry collector",
+    "aws-otel-collector": "the OpenTelemetry collector",
+    "aws-xray-daemon": "the X-Ray daemon",
+    "cloudwatch-agent": "the CloudWatch agent",
+    "jaeger-agent": "the Jaeger agent",
+    "grafana/agent": "the Grafana agent",
+    "grafana/alloy": "Grafana Alloy",
+    "datadog/agent": "the Datadog agent",
+    "datadoghq/agent": "the Datadog agent",
+    "pushgateway": "the Pushgateway",
+    "statsd-exporter": "the StatsD exporter",
+    "node-exporter": "the node exporter",
+    "dcgm-exporter": "the DCGM exporter",
+}
+"""Images that run until they are told to stop, by the end of their repository."""
+
+NAMES: Final = {
+    "istio-proxy": "Istio's proxy",
+    "linkerd-proxy": "Linkerd's proxy",
+    "cloud-sql-proxy": "the Cloud SQL proxy",
+    "cloudsql-proxy": "the Cloud SQL proxy",
+    "daprd": "Dapr's sidecar",
+}
+"""Container names that only these programs have, for images that were copied to a registry of one's own."""
+
+_STOPS: Final = re.compile(
+    r"quitquitquit|/(?:quit|shutdown|stop)\b|\bp?kill(?:all)?\b|linkerd-await|\bscuttle\b|\btimeout\b"
+)
+_SHELLS: Final = frozenset({"sh", "bash", "ash", "dash", "python", "python3"})
+_ENDS: Final = re.compile(
+    # --quitquitquit switches the proxy's own way to be stopped on: somebody is to use it.
+    r"exit[-_]after[-_]auth|quitquitquit|--exit-zero-on-sigterm|\bexit\b|\bp?kill\b|\btimeout\b"
+)
+
+
+def check_sidecars(subject: Subject, facts: Facts) -> Iterator[Finding]:
+    for template in subject.templates:
+        if not _is_of_a_job(template):
+            continue
+        mains = list(template.containers(Role.MAIN))
+        known = {container.name: program for container in mains if (program := _program(container, facts))}
+        others = [container for container in mains if container.name not in known]
+        if not others:
+            continue
+        stopped = any(_STOPS.search(_words(container)) for container in others)
+        for container in mains:
+            if container.name in known:
+                yield _finding(template, container, known[container.name], stopped or _may_end(container))
+
+
+def _is_of_a_job(template: PodTemplate) -> bool:
+    """Whether a Job waits for every ordinary container; Kubeflow's operators look at one alone."""
+    owner = controller(template.pod)
+    return owner is not None and owner.get("kind") == "Job"
+
+
+def _program(container: Container, facts: Facts) -> str | None:
+    """The never-ending program in a container, in words; None where it is none that is known."""
+    if container.name in NAMES:
+        return NAMES[container.name]
+    head, slash, last = container.image.partition("@")[0].rpartition("/")
+    repository = f"/{head}{slash}{last.partition(':')[0]}"
+    further = {image: image for image in facts.settings(Thresholds).endless_sidecars}
+    known = {**NEVER_ENDING, **further}.items()
+    return next((name for image, name in known if repository.endswith(f"/{image}")), None)
+
+
+def _may_end(container: Container) -> bool:
+    """Whether it runs something else than its image, or says itself when it ends."""
+    first = next(iter(strings(container.spec, "command")), "").rpartition("/")[2]
+    return first in _SHELLS or _ENDS.search(_words(container)) is not None
+
+
+def _words(container: Container) -> str:
+    return " ".join((*strings(container.spec, "command"), *strings(container.spec, "args")))
+
+
+def _finding(template: PodTemplate, container: Container, program: str, stopped: bool) -> Finding:
+    return Finding(
+        template.at(container),
+        f"Container {container.name} ({program}) runs until it is told to stop, and the Job is not complete "
+        "before all its containers are.",
+        "Make it a native sidecar: move it to initContainers with restartPolicy: Always.",
+        Certainty.LIKELY if stopped else Certainty.SURE,
+    )
+
+
+_MAIN: Final = """\
+apiVersion: batch/v1
+kind: Job
+metadata: {name: embed}
+spec:
+  template:
+    spec:
+      restartPolicy: Never
+      containers:
+        - name: embed
+          image: registry.example/embed:1
+"""
+_PROXY: Final = """\
+        - name: sql
+          image: gcr.io/cloud-sql-connectors/cloud-sql-proxy:2.11.0
+          args: [project:region:instance]
+"""
+
+RULES = (
+    Rule(
+        id="job-sidecar-blocks-completion",
+        family=Family.DEADLOCK,
+        check=check_sidecars,
+        standard=Mode.ENFORCE,
+        strict=Mode.ENFORCE,
+        likely=(Mode.WARN, Mode.WARN),
+        what="A Job or CronJob whose pod has a known never-ending sidecar (a mesh or database proxy, a log "
+        "shipper, a collector) as an ordinary container.",
+        why="A pod is complete when all its containers have ended. The work ends, the proxy doesn't: the "
+        "Job stays active forever, holds its accelerators and its place in the queue, and a CronJob with "
+        "concurrencyPolicy Forbid never runs again. Where the main container visibly stops the sidecar (a "
+        "call to /quitquitquit, a kill) it is a warning, because a crash before that line hangs all the "
+        "same.",
+        mend="Make it a native sidecar: an init container with restartPolicy: Always (Kubernetes 1.29 and "
+        "later) starts before the main containers and is stopped when they have ended.",
+        source="https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/#jobs-with-sidecar-containers",
+        bad=_MAIN + _PROXY,
+        good=_MAIN.replace(
+            "      containers:\n",
+            "      initContainers:\n"
+            + _PROXY.replace("          args", "          restartPolicy: Always\n          args")
+            + "      containers:\n",
+        ),
+    ),
+)

@@ -1,0 +1,395 @@
+"""model-puller: pods that ask for models get the sidecar that keeps those models on disk and loaded.
+
+A pod template asks with the annotation `mlchassis.dev/model-config: <ConfigMap>`. The ConfigMap, of the
+same namespace and with the label `mlchassis.dev/model-config: "true"`, lists the models; the sidecar
+downloads them to a volume that it shares with the model server, loads them there, and follows every
+later edit of the ConfigMap without a new pod.
+
+**What is added**
+
+- The sidecar, as a native one (an init container with `restartPolicy: Always`): it starts before the
+  server, and a Job with it can still finish. On clusters with nodes before 1.29, or with `sidecar:
+  container`, it is an ordinary container at the end of the list; pods that run to completion then get
+  none, because they would never complete.
+- A volume for the models: an `emptyDir` with a size limit; the claim that `mlchassis.dev/model-claim`
+  names; or, where a container already mounts a volume at the models' path, that volume.
+- The ConfigMap, mounted in the sidecar alone; claims that `pvc://` URIs name, read-only.
+- A read-only mount of the models at `/mnt/models` in every serving container, or in those that
+  `mlchassis.dev/model-containers: a,b` names. `mlchassis.dev/model-dir` changes the path.
+- A readiness probe on the sidecar: the pod is ready once every listed model has been loaded for the
+  first time, and an edit of the ConfigMap takes no pod out of service (`readyWhen`). The time that the
+  first load may take goes into the startup budget that `standard-probes` gives the server.
+- In pods that run to completion a startup probe instead: the containers start once the models are on
+  disk (`jobsWait`). Give such a Job an `activeDeadlineSeconds`, so that it doesn't wait forever for a
+  model that is not there.
+
+**Which server it talks to** is told by the container's preset (MLServer, Triton, KServe's own servers,
+TensorFlow Serving) with the port that the server's flags and variables set, or by the annotations
+`mlchassis.dev/model-server: v2|kserve|triton|tfserving|none` and `mlchassis.dev/model-server-port`. With
+`none` it only keeps the files.
+
+**Resources** are those of the settings, fitted to the pod: what every other container states for a quota is
+stated for the sidecar, a limit of ephemeral storage grows by the emptyDir, and where the pod has resources
+as a whole (`spec.resources`) the sidecar shares them.
+
+**Credentials** are those of the pod's ServiceAccount (workload identity of any cloud), or the variables of
+the Secret that `mlchassis.dev/model-credentials` names.
+
+**What it never does.** It overwrites nothing: a container that already runs a puller on this ConfigMap is
+taken as it is, names that are in use are avoided, mounts that are there stay. It needs no privilege, and
+passes the Pod Security level `restricted`. It does not join pods for Windows.
+
+**KServe.** With `kserveAgent: true`, for clusters in which KServe's own injector does not run, pods with
+`internal.serving.kserve.io/agent` get the sidecar too. With `program: kserve-agent` the image may be
+KServe's agent: only flags that it knows are then passed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Final
+
+from policies.core.base import Facts, Finding, Json, Policy, Resource
+from policies.core.workloads import POD
+from policies.kube.objects import (
+    Container,
+    annotations_of,
+    appended,
+    completes,
+    containers,
+    dig,
+    has_room,
+    is_ray_node,
+    labels_of,
+    mapping,
+    replaced,
+    text,
+)
+from policies.kube.quantities import parse_quantity
+from policies.models.pulling import MODEL_DIR, MODEL_SERVER, Wish, WishError, claims_of, models_of, wish_of
+from policies.models.settings import ModelPuller, Program, Sidecar
+from policies.models.volumes import (
+    CLAIMS_DIR,
+    free_name,
+    models_mount,
+    mounted_models,
+    running_puller,
+    with_claims,
+    with_config_volume,
+    with_model_mounts,
+    with_models_volume,
+)
+from policies.probes.health import MODEL_CONFIG
+from policies.probes.servers import PULLER
+from policies.probes.serving import StandardProbes, istio_came_first, recognised
+
+_KSERVE: Final = "internal.serving.kserve.io"
+_FIRST_NATIVE: Final = (1, 29)
+_STORAGE: Final = "ephemeral-storage"
+_SHARES: Final = {"cpu": "1", "memory": "1Gi", _STORAGE: "1Gi"}
+"""The limits of a sidecar that must have some."""
+_UID: Final = 65532
+"""The image's own user, for pods whose other containers run as root."""
+
+
+def mutate(pod: Json, settings: ModelPuller, facts: Facts) -> Json:
+    """The pod with the sidecar, its volumes and the mounts of the models, if it asks for models."""
+    try:
+        return _with_puller(_asking(pod, settings), settings, facts)
+    except WishError:
+        return pod
+
+
+def _with_puller(pod: Json, settings: ModelPuller, facts: Facts) -> Json:
+    wish = wish_of(pod, facts, settings.model_dir)
+    if wish is None or not wish.targets or not _is_sound(pod):
+        return pod
+    present = running_puller(pod, wish.config)
+    if present is not None:
+        mount = models_mount(present)
+        return pod if mount is None else with_model_mounts(pod, wish, mount)
+    _check_system(pod)
+    _check_paths(wish, settings)
+    native = _is_native(settings, facts)
+    if not native and completes(pod):
+        raise WishError(
+            f"metadata.annotations[{MODEL_CONFIG}]",
+            "An ordinary sidecar would keep this pod from completing, and native ones are not to be had.",
+            "Use nodes of 1.29 or later, or fetch the models in an init container.",
+        )
+    pod, mount, size = with_models_volume(pod, wish, _volume_size(wish, settings, facts))
+    pod, config_volume = with_config_volume(pod, wish)
+    pod, claim_mounts = with_claims(pod, claims_of(models_of(facts, wish.config)))
+    mounts = [
+        mount,
+        {"name": config_volume, "mountPath": settings.config_dir, "readOnly": True},
+        *claim_mounts,
+    ]
+    puller = _puller(pod, wish, settings, native=native, size=size) | {"volumeMounts": mounts}
+    place = ("spec", "initContainers" if native else "containers")
+    return appended(with_model_mounts(pod, wish, mount), place, puller)
+
+
+def _asking(pod: Json, settings: ModelPuller) -> Json:
+    """The pod with our annotation, where it asks by its labels or in KServe's way. Raises WishError."""
+    annotations, labels = annotations_of(pod), labels_of(pod)
+    if MODEL_CONFIG in annotations:
+        return pod
+    added: dict[str, str] = {}
+    if settings.kserve_agent and f"{_KSERVE}/agent" in annotations and not _has_container(pod, "agent"):
+        added[MODEL_CONFIG] = text(pod, "metadata", "annotations", f"{_KSERVE}/configVolumeName")
+        directory = text(pod, "metadata", "annotations", f"{_KSERVE}/modelDir")
+        if directory and MODEL_DIR not in annotations:
+            added[MODEL_DIR] = directory.rstrip("/")
+    for entry in settings.by_label:
+        if not added and entry.match_labels.items() <= labels.items():
+            added[MODEL_CONFIG] = entry.model_config_map
+    if added and not has_room(annotations, added):
+        raise WishError(
+            "metadata.annotations",
+            "The pod asks for models by labels, and its annotations leave no room for the puller's.",
+            "Shorten them: the API server takes 256 KiB.",
+        )
+    return replaced(pod, ("metadata", "annotations"), {**annotations, **added}) if added else pod
+
+
+def _volume_size(wish: Wish, settings: ModelPuller, facts: Facts) -> int:
+    """Bytes: a new version of a model lies beside the old one until it is complete."""
+    models = models_of(facts, wish.config) or {}
+    return max(settings.volume_size, 3 * sum(model.memory for model in models.values()))
+
+
+def _has_container(pod: Json, name: str) -> bool:
+    return any(container.name == name for container in containers(pod))
+
+
+def _is_sound(pod: Json) -> bool:
+    """Whether the lists that are added to are lists: what is something else is the API server's to refuse."""
+    lists = [dig(pod, "spec", name) for name in ("volumes", "initContainers")]
+    lists += [container.spec.get("volumeMounts") for container in containers(pod)]
+    return all(value is None or isinstance(value, list) for value in lists)
+
+
+def _check_system(pod: Json) -> None:
+    """Raises WishError on Windows, where the API server refuses the sidecar's securityContext."""
+    system = text(pod, "spec", "os", "name") or text(pod, "spec", "nodeSelector", "kubernetes.io/os")
+    if system not in ("", "linux"):
+        raise WishError(
+            f"metadata.annotations[{MODEL_CONFIG}]",
+            f"The puller runs on Linux alone, and this is a pod for {system}.",
+            "Fetch the models in a container of your own.",
+        )
+
+
+def _check_paths(wish: Wish, settings: ModelPuller) -> None:
+    """Raises WishError where the models would hide the sidecar's own mounts, or these the models."""
+    for path in (settings.config_dir, CLAIMS_DIR):
+        if f"{wish.model_dir}/".startswith(f"{path}/") or f"{path}/".startswith(f"{wish.model_dir}/"):
+            raise WishError(
+                f"metadata.annotations[{MODEL_DIR}]",
+                f"The models can't be mounted at {wish.model_dir}: the puller has its own files at {path}.",
+                f"Name another path in {MODEL_DIR}, such as /mnt/models.",
+            )
+
+
+def _is_native(settings: ModelPuller, facts: Facts) -> bool:
+    if settings.sidecar is not Sidecar.AUTO:
+        return settings.sidecar is Sidecar.NATIVE
+    oldest = facts.oldest_kubelet()
+    return oldest is None or oldest >= _FIRST_NATIVE
+
+
+# --- the sidecar -------------------------------------------------------------------------------
+
+
+def _puller(pod: Json, wish: Wish, settings: ModelPuller, *, native: bool, size: int | None) -> Json:
+    """The sidecar's container, without its mounts."""
+    # Both Ray autoscalers take the first container by name for Ray's own: an ordinary one comes last.
+    name = f"zz-{settings.name}" if is_ray_node(pod) and not native else settings.name
+    own = settings.program is Program.CHASSIS_PULLER
+    container: Json = {
+        "name": free_name(name, {container.name for container in containers(pod)}),
+        "image": settings.image,
+    }
+    if own:
+        container["command"] = [PULLER]
+    container["args"] = [*_arguments(wish, settings, size), *settings.args]
+    if native:
+        container["restartPolicy"] = "Always"
+    if wish.credentials:
+        container["envFrom"] = [{"secretRef": {"name": wish.credentials}}]
+    if dig(pod, "spec", "hostNetwork") is not True:
+        container["ports"] = [{"name": "puller", "containerPort": settings.port}]
+    if own and not istio_came_first(pod):
+        container |= _probes(pod, wish, settings, native=native)
+    container["resources"] = _resources(pod, settings, size)
+    as_root = dig(pod, "spec", "securityContext", "runAsUser") == 0
+    container["securityContext"] = {
+        **({"runAsUser": _UID} if as_root else {}),
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+        "runAsNonRoot": True,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    return container
+
+
+def _resources(pod: Json, settings: ModelPuller, size: int | None) -> Json:
+    """The sidecar's resources, fitted to those of the pod: `size` is that of an emptyDir for the models.
+
+    A quota refuses a pod in which one container doesn't state what it counts: what all the others state
+    is stated here too. Of what the user budgets for the pod as a whole nothing is stated: its containers
+    must not come to more.
+    """
+    resources: Json = settings.resources.model_dump()
+    requests, limits = resources["requests"], resources["limits"]
+    others = [mapping(container.spec, "resources") for container in containers(pod)]
+    for name, share in _SHARES.items():
+        limited = [dig(other, "limits", name) for other in others]
+        if name not in limits and None not in limited:
+            # A LimitRange may bound each container: no more than the largest has.
+            largest = max(map(str, limited), key=_amount)
+            limits[name] = max(min(share, largest, key=_amount), requests.setdefault(name, "0"), key=_amount)
+        elif name not in limits and all(dig(other, "requests", name) is not None for other in others):
+            requests.setdefault(name, "0")
+    if size is not None and any(dig(other, "limits", _STORAGE) is not None for other in others):
+        # The kubelet evicts a pod that uses more than its containers' limits, emptyDirs counted.
+        requests.setdefault(_STORAGE, "0")
+        limits[_STORAGE] = max(limits.get(_STORAGE, "0"), f"{-(-size >> 30)}Gi", key=_amount)
+    whole = {**mapping(pod, "spec", "resources", "requests"), **mapping(pod, "spec", "resources", "limits")}
+    return {
+        kind: {name: amount for name, amount in amounts.items() if name not in whole}
+        for kind, amounts in resources.items()
+    }
+
+
+def _amount(value: str) -> Decimal:
+    try:
+        return parse_quantity(value)
+    except ValueError:
+        return Decimal("Infinity")  # a spelling that is not known here, such as nanocores
+
+
+def _arguments(wish: Wish, settings: ModelPuller, size: int | None) -> Iterator[str]:
+    """The flags; those that KServe's agent has too come first."""
+    yield "--enable-puller"
+    yield f"--config-dir={settings.config_dir}"
+    yield f"--model-dir={wish.model_dir}"
+    yield f"--workers={settings.workers}"
+    yield f"--component-port={wish.port}"
+    yield f"--port={settings.port}"
+    if settings.program is Program.CHASSIS_PULLER:
+        yield f"--server={wish.server}"
+        yield f"--ready-when={settings.ready_when}"
+        if size is not None:  # refuse a download rather than have the kubelet evict the pod
+            yield f"--max-disk={size * 9 // 10 >> 20}Mi"
+
+
+def _probes(pod: Json, wish: Wish, settings: ModelPuller, *, native: bool) -> Json:
+    """Liveness asks whether the loop turns; readiness, or a Job's start, whether the models are there."""
+    live = {"httpGet": {"path": "/healthz", "port": settings.port}}
+    ready = {"httpGet": {"path": "/readyz", "port": settings.port}}
+    probes: Json = {
+        "livenessProbe": {
+            **live,
+            "periodSeconds": 20,
+            "timeoutSeconds": 5,
+            "failureThreshold": 6,
+        }
+    }
+    if not completes(pod):
+        probes["readinessProbe"] = {**ready, "periodSeconds": 5, "timeoutSeconds": 5, "failureThreshold": 3}
+    elif native and settings.jobs_wait and wish.server == "none":
+        # The containers after a native sidecar wait for its startupProbe. A server among them could
+        # never load the models that it is made to wait for: only where nothing is to be loaded.
+        probes["startupProbe"] = {
+            **ready,
+            "periodSeconds": 5,
+            "timeoutSeconds": 5,
+            "failureThreshold": _A_DAY // 5,
+        }
+    return probes
+
+
+_A_DAY: Final = 24 * 3600
+"""Seconds. Long enough for any download; when it is over, the sidecar starts anew and goes on."""
+
+
+# --- what a person should know ------------------------------------------------------------------
+
+
+def advise(pod: Json, settings: ModelPuller, facts: Facts) -> Iterator[Finding]:
+    """Why a pod that asks gets no sidecar, and what would keep the models from being served."""
+    try:
+        asking = _asking(pod, settings)
+        _with_puller(asking, settings, facts)
+        wish = wish_of(asking, facts, settings.model_dir)
+    except WishError as error:
+        yield Finding(error.path, error.message, error.hint)
+        return
+    if wish is None:
+        return
+    path = f"metadata.annotations[{MODEL_CONFIG}]"
+    if facts.listing(Resource.MODEL_CONFIGS) is not None and facts.model_config(wish.config) is None:
+        yield Finding(
+            path,
+            f"ConfigMap {wish.config} with the label {MODEL_CONFIG} is not in namespace {facts.namespace}: "
+            "the pod waits for it.",
+            f'Create it, with the label {MODEL_CONFIG}: "true".',
+        )
+    if wish.server == "none" and MODEL_SERVER not in annotations_of(pod) and not completes(pod):
+        yield Finding(
+            path,
+            "The model server is not recognised: models are downloaded, and nothing loads them.",
+            f"Say how it is spoken to: {MODEL_SERVER}: v2, kserve, triton, tfserving or none.",
+        )
+    yield from _volume_advice(asking, wish)
+    for container in wish.targets:
+        yield from _server_advice(container, wish, facts)
+
+
+def _volume_advice(pod: Json, wish: Wish) -> Iterator[Finding]:
+    """That the puller takes a volume for its own which may hold what others put there."""
+    container, volume = next(mounted_models(pod, wish), (None, {}))
+    asked = wish.claim and text(volume, "persistentVolumeClaim", "claimName") == wish.claim
+    if container is None or {"emptyDir", "ephemeral"} & volume.keys() or asked:
+        return
+    yield Finding(
+        f"spec.containers[{container.index}].volumeMounts",
+        f"The puller makes volume {text(volume, 'name')} its own: directories at {wish.model_dir} that it "
+        "didn't make are deleted.",
+        f"Keep other data elsewhere, or name another path in {MODEL_DIR}.",
+    )
+
+
+def _server_advice(container: Container, wish: Wish, facts: Facts) -> Iterator[Finding]:
+    """Flags without which a server ignores the puller."""
+    server = recognised(container, facts.settings(StandardProbes))
+    if server is None:
+        return
+    path = f"spec.containers[{container.index}].args"
+    if wish.server == "triton" and not server.has_option("--model-control-mode=explicit"):
+        yield Finding(
+            path,
+            f"Triton in container {container.name} loads models on request only in explicit mode.",
+            "Add --model-control-mode=explicit.",
+        )
+    if wish.server == "tfserving" and not server.has_option("--model_config_file"):
+        yield Finding(
+            path,
+            f"TensorFlow Serving in container {container.name} doesn't read the list that the puller writes.",
+            f"Add --model_config_file={wish.model_dir}/models.config and "
+            "--model_config_file_poll_wait_seconds=1.",
+        )
+
+
+POLICY: Final = Policy(
+    "model-puller",
+    ModelPuller,
+    mutate=mutate,
+    advise=advise,
+    kinds=(POD,),
+    needs=(Resource.MODEL_CONFIGS, Resource.NODES),
+)

@@ -1,0 +1,185 @@
+"""What a pod says about the models it wants pulled: its annotations, its containers, its model config.
+
+Pure reading; `policies.models.model_puller` makes the sidecar of it. What can't be used raises
+WishError, in one sentence for the person who wrote it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit
+
+from policies.core.base import Facts, Json
+from policies.kube.names import is_subdomain
+from policies.kube.objects import Container, Role, annotations_of, containers, mapping, text
+from policies.probes.endpoints import declared_http_port, server_port
+from policies.probes.health import MODEL_CONFIG
+from policies.probes.servers import Server, port_number
+from policies.probes.serving import StandardProbes, recognised, serving_containers
+from puller import spec as model_spec
+
+MODEL_DIR: Final = "mlchassis.dev/model-dir"
+MODEL_CLAIM: Final = "mlchassis.dev/model-claim"
+MODEL_CONTAINERS: Final = "mlchassis.dev/model-containers"
+MODEL_SERVER: Final = "mlchassis.dev/model-server"
+MODEL_SERVER_PORT: Final = "mlchassis.dev/model-server-port"
+MODEL_CREDENTIALS: Final = "mlchassis.dev/model-credentials"
+
+SERVERS: Final = ("v2", "kserve", "triton", "tfserving", "none")
+DEFAULT_PORT: Final = 8080
+
+
+class WishError(ValueError):
+    """Why a pod that asks for models gets no sidecar: where, what and how to mend it."""
+
+    def __init__(self, path: str, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.path, self.message, self.hint = path, message, hint
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a pod asks for."""
+
+    config: str
+    """Name of the ConfigMap."""
+    model_dir: str
+    """Where the containers see the models."""
+    claim: str
+    """PersistentVolumeClaim for the models; empty for a volume of the pod."""
+    credentials: str
+    """Secret whose keys become the puller's environment; empty for the ServiceAccount alone."""
+    targets: tuple[Container, ...]
+    """The containers that read the models."""
+    server: str
+    """How the model server is spoken to: one of SERVERS."""
+    port: int
+    """The port on which the model server answers."""
+
+
+def wish_of(pod: Json, facts: Facts, model_dir: str) -> Wish | None:
+    """What the pod asks for; None when it does not ask. Raises WishError.
+
+    `model_dir`: the path when the pod names none.
+    """
+    config = _name(pod, MODEL_CONFIG)
+    if config is None:
+        return None
+    targets = _targets(pod, facts)
+    server, port = _server(pod, targets, facts)
+    return Wish(
+        config=config,
+        model_dir=_directory(pod) or model_dir,
+        claim=_name(pod, MODEL_CLAIM) or "",
+        credentials=_name(pod, MODEL_CREDENTIALS) or "",
+        targets=targets,
+        server=server,
+        port=port,
+    )
+
+
+def _name(pod: Json, key: str) -> str | None:
+    value = annotations_of(pod).get(key)
+    if value is None:
+        return None
+    if isinstance(value, str) and is_subdomain(value):
+        return value
+    raise WishError(
+        _path(key), f"Annotation {key} is {value!r}, which is not a name.", "Write the object's name."
+    )
+
+
+def _directory(pod: Json) -> str | None:
+    value = annotations_of(pod).get(MODEL_DIR)
+    if value is None:
+        return None
+    if isinstance(value, str) and re.fullmatch(r"(/[\w.-]+)+", value) and ".." not in value.split("/"):
+        return value
+    raise WishError(
+        _path(MODEL_DIR),
+        f"Annotation {MODEL_DIR} is {value!r}, which is not an absolute path.",
+        "Write a path such as /mnt/models.",
+    )
+
+
+def _path(key: str) -> str:
+    return f"metadata.annotations[{key}]"
+
+
+# --- the containers that read the models ---------------------------------------------------------
+
+
+def _targets(pod: Json, facts: Facts) -> tuple[Container, ...]:
+    mains = list(containers(pod, Role.MAIN))
+    named = text(pod, "metadata", "annotations", MODEL_CONTAINERS)
+    if named:
+        wanted = [name.strip() for name in named.split(",") if name.strip()]
+        missing = set(wanted) - {container.name for container in mains}
+        if missing or not wanted:
+            raise WishError(
+                _path(MODEL_CONTAINERS),
+                f"Annotation {MODEL_CONTAINERS} names containers that the pod doesn't have: "
+                f"{', '.join(sorted(missing))}.",
+                f"The containers are {', '.join(container.name for container in mains)}.",
+            )
+        return tuple(container for container in mains if container.name in wanted)
+    recogniser = facts.settings(StandardProbes).recogniser
+    serving = [container for container in serving_containers(pod, facts) if container.role is Role.MAIN]
+    return tuple(serving or [container for container in mains if not recogniser.is_infrastructure(container)])
+
+
+def _server(pod: Json, targets: Iterable[Container], facts: Facts) -> tuple[str, int]:
+    """How the model server is spoken to, and on which port."""
+    settings = facts.settings(StandardProbes)
+    known = [(container, recognised(container, settings)) for container in targets]
+    container, server = next(
+        ((container, server) for container, server in known if server and server.preset.repository_api),
+        next(iter(known), (None, None)),
+    )
+    told = annotations_of(pod).get(MODEL_SERVER)
+    if told is not None and told not in SERVERS:
+        raise WishError(
+            _path(MODEL_SERVER),
+            f"Annotation {MODEL_SERVER} is {told!r}.",
+            f"Write one of {', '.join(SERVERS)}.",
+        )
+    api = told or (server.preset.repository_api if server else None) or "none"
+    return api, _server_port(pod, container, server)
+
+
+def _server_port(pod: Json, container: Container | None, server: Server | None) -> int:
+    told = annotations_of(pod).get(MODEL_SERVER_PORT)
+    spec = container.spec if container else {}
+    if told is not None:
+        port = port_number(spec, told)
+        if port is None:
+            raise WishError(
+                _path(MODEL_SERVER_PORT),
+                f"Annotation {MODEL_SERVER_PORT} is {told!r}: neither a port number nor a port's name.",
+                "Write a number from 1 to 65535 or the name of a declared port.",
+            )
+        return port
+    if container and server and server.preset.repository_api:
+        return server_port(container, server) or server.preset.port
+    return declared_http_port(spec) or DEFAULT_PORT
+
+
+# --- the model config -----------------------------------------------------------------------------
+
+
+def models_of(facts: Facts, config: str) -> Mapping[str, model_spec.ModelSpec] | None:
+    """The models that the ConfigMap lists; None when it isn't known."""
+    found = facts.model_config(config)
+    if found is None:
+        return None
+    data = {key: value for key, value in mapping(found, "data").items() if isinstance(value, str)}
+    return model_spec.parse(data).models
+
+
+def claims_of(models: Mapping[str, model_spec.ModelSpec] | None) -> list[str]:
+    """The claims that `pvc://` URIs name."""
+    uris = [urlsplit(model.storage_uri) for model in (models or {}).values()]
+    return sorted({uri.netloc for uri in uris if uri.scheme == "pvc" and is_subdomain(uri.netloc)})

@@ -1,0 +1,121 @@
+"""The settings of `model-puller`, apart so that the policy reads as one piece.
+
+Whatever is said here ends up in pods: what the API server would refuse there is refused here.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from policies.core.base import Model, Quantity, Settings
+from policies.kube.names import AbsolutePath, ContainerName
+from policies.kube.quantities import parse_quantity
+
+
+class Sidecar(StrEnum):
+    """As what the puller joins the pod."""
+
+    AUTO = "auto"
+    NATIVE = "native"
+    CONTAINER = "container"
+
+
+class Program(StrEnum):
+    """Which program the image holds."""
+
+    CHASSIS_PULLER = "chassis-puller"
+    KSERVE_AGENT = "kserve-agent"
+
+
+class ReadyWhen(StrEnum):
+    """What the pod's readiness waits for."""
+
+    FIRST = "first"
+    ALL = "all"
+    ANY = "any"
+
+
+def _quantity(value: str) -> str:
+    parse_quantity(value)
+    return value
+
+
+Amount = Annotated[str, AfterValidator(_quantity)]
+"""A Kubernetes quantity, kept as it is written."""
+
+
+class Resources(Model):
+    """Resource requests and limits of the sidecar, as in a container."""
+
+    requests: dict[str, Amount] = Field(
+        default_factory=lambda: {"cpu": "100m", "memory": "256Mi"}, description="what is reserved"
+    )
+    limits: dict[str, Amount] = Field(
+        default_factory=lambda: {"memory": "1Gi"}, description="what it may take, not below what is reserved"
+    )
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        """The API server refuses every pod whose container requests more than its limit."""
+        for name in self.requests.keys() & self.limits.keys():
+            if parse_quantity(self.requests[name]) > parse_quantity(self.limits[name]):
+                raise ValueError(f"requests.{name} is above limits.{name}, {self.limits[name]}")
+        return self
+
+
+class ByLabel(Model):
+    """Pods that get the sidecar without asking by annotation."""
+
+    match_labels: dict[str, str] = Field(min_length=1, description="labels that the pod must have")
+    model_config_map: str = Field(
+        min_length=1, description="the ConfigMap, of the pod's namespace, that lists its models"
+    )
+
+
+class ModelPuller(Settings):
+    """Key `model-puller.yaml`."""
+
+    image: str = Field(
+        "ghcr.io/ml-chassis/ml-chassis:0.1.0", pattern=r"^\S+$", description="the puller's image"
+    )
+    program: Program = Field(
+        Program.CHASSIS_PULLER,
+        description="chassis-puller, or kserve-agent where the image is KServe's agent",
+    )
+    args: tuple[str, ...] = Field((), description="further flags for the puller, such as `--max-memory=60Gi`")
+    name: ContainerName = Field(
+        "model-puller", description="name of the sidecar; a number follows where it is taken"
+    )
+    sidecar: Sidecar = Field(
+        Sidecar.AUTO,
+        description="native; container, for nodes before 1.29; or auto: native unless an older node is known",
+    )
+    port: int = Field(9081, ge=1, le=65535, description="the sidecar's own port: health, status, metrics")
+    workers: int = Field(4, ge=1, description="models downloaded at a time")
+    ready_when: ReadyWhen = Field(
+        ReadyWhen.FIRST,
+        description="readiness waits for all models once (first), for all always (all), for any one (any)",
+    )
+    model_dir: AbsolutePath = Field("/mnt/models", description="where models are mounted")
+    config_dir: AbsolutePath = Field("/mnt/configs", description="where the sidecar sees the ConfigMap")
+    volume_size: Quantity = Field(
+        100 << 30,
+        gt=0,
+        description="size limit of the emptyDir; more where three times the models' sizes are more, because "
+        "a new version lies beside the old one until it is complete",
+    )
+    resources: Resources = Field(default_factory=Resources, description="resources of the sidecar")
+    by_label: tuple[ByLabel, ...] = Field(
+        (), description="pods that get the sidecar by their labels; the first entry that matches"
+    )
+    jobs_wait: bool = Field(
+        True,
+        description="whether the containers of a pod that runs to completion start only when the models are "
+        "on disk; with native sidecars, and where no server is to load them",
+    )
+    kserve_agent: bool = Field(
+        False, description="serve pods that ask for KServe's agent, where KServe's own injector does not run"
+    )

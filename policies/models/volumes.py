@@ -1,0 +1,182 @@
+"""The volumes and mounts between a puller, its ConfigMap and the containers that read the models.
+
+Copy-on-write edits of one pod. Law: what is there is taken or avoided, never changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from hashlib import sha256
+from itertools import chain, count
+from typing import Final
+
+from policies.core.base import Json
+from policies.kube.objects import Container, appended, containers, edited, mapping, maps, strings, text
+from policies.models.pulling import MODEL_DIR, Wish, WishError
+
+MODELS: Final = "mlchassis-models"
+CONFIG: Final = "mlchassis-model-config"
+CLAIMS_DIR: Final = "/mnt/pvc"
+"""Where the sidecar sees the claims of `pvc://` URIs."""
+
+_READ_ONLY_KINDS: Final = frozenset({"configMap", "secret", "projected", "downwardAPI", "image"})
+
+
+def with_models_volume(pod: Json, wish: Wish, size: int) -> tuple[Json, Json, int | None]:
+    """The pod with a volume for the models, the sidecar's mount of it, and its size where it is limited.
+
+    `size`: bytes that an emptyDir may take. A volume that is there for it already is taken. Raises
+    WishError where the models' path is occupied by one that can't be written to, or by a block device.
+    """
+    for container in wish.targets:
+        if _has_device_at(container.spec, wish.model_dir):
+            raise WishError(
+                f"spec.containers[{container.index}].volumeDevices",
+                f"Container {container.name} has a block device at {wish.model_dir}, the models' place.",
+                f"Name another path in {MODEL_DIR}.",
+            )
+    for container in wish.targets:
+        mount = mount_at(container.spec, wish.model_dir)
+        if mount is not None:
+            if not _is_writable(_volume_named(pod, text(mount, "name"))) or mount.get("subPathExpr"):
+                raise WishError(
+                    f"spec.containers[{container.index}].volumeMounts",
+                    f"What container {container.name} mounts at {wish.model_dir} can't be written to.",
+                    f"Mount it elsewhere, or name another path in {MODEL_DIR}.",
+                )
+            return pod, {key: value for key, value in mount.items() if key not in _CONTAINERS_OWN}, None
+    mount = {"name": MODELS, "mountPath": wish.model_dir}
+    if wish.claim:
+        volume: Json = {"persistentVolumeClaim": {"claimName": wish.claim}}
+    else:
+        existing = _volume_named(pod, MODELS)
+        if existing is not None and _is_writable(existing):
+            return pod, mount, None
+        volume = {"emptyDir": {"sizeLimit": f"{-(-size // (1 << 30))}Gi"}}
+    name = free_name(MODELS, _volume_names(pod))
+    pod = appended(pod, ("spec", "volumes"), {"name": name, **volume})
+    return pod, {**mount, "name": name}, None if wish.claim else size
+
+
+_CONTAINERS_OWN: Final = ("readOnly", "recursiveReadOnly", "mountPropagation")
+"""Fields of a mount that hold for the container that has it, not for the volume."""
+
+
+def _has_device_at(container: Json, path: str) -> bool:
+    return any(text(device, "devicePath").rstrip("/") == path for device in maps(container, "volumeDevices"))
+
+
+def _volume_named(pod: Json, name: str) -> Json | None:
+    return next((volume for volume in maps(pod, "spec", "volumes") if volume.get("name") == name), None)
+
+
+def _volume_names(pod: Json) -> set[str]:
+    return {text(volume, "name") for volume in maps(pod, "spec", "volumes")}
+
+
+def _is_writable(volume: Json | None) -> bool:
+    """Whether models can be written to a volume. One that isn't in the spec (a StatefulSet's claim
+    template) can."""
+    if volume is None:
+        return True
+    claim = mapping(volume, "persistentVolumeClaim")
+    return claim.get("readOnly") is not True and _READ_ONLY_KINDS.isdisjoint(volume)
+
+
+def with_config_volume(pod: Json, wish: Wish) -> tuple[Json, str]:
+    """The pod with the ConfigMap as a volume, and that volume's name."""
+    for volume in maps(pod, "spec", "volumes"):
+        config = volume.get("configMap")
+        if isinstance(config, dict) and config.get("name") == wish.config and not config.get("items"):
+            return pod, text(volume, "name")
+    name = free_name(CONFIG, _volume_names(pod))
+    return appended(pod, ("spec", "volumes"), {"name": name, "configMap": {"name": wish.config}}), name
+
+
+def with_claims(pod: Json, claims: list[str]) -> tuple[Json, list[Json]]:
+    """The pod with the claims of `pvc://` URIs, and the sidecar's mounts of them."""
+    mounts: list[Json] = []
+    for claim in claims:
+        name = next(
+            (
+                text(volume, "name")
+                for volume in maps(pod, "spec", "volumes")
+                if text(volume, "persistentVolumeClaim", "claimName") == claim
+            ),
+            "",
+        )
+        if not name:
+            name = f"mlchassis-pvc-{sha256(claim.encode()).hexdigest()[:10]}"
+            volume = {"name": name, "persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
+            pod = appended(pod, ("spec", "volumes"), volume)
+        mounts.append({"name": name, "mountPath": f"{CLAIMS_DIR}/{claim}", "readOnly": True})
+    return pod, mounts
+
+
+def with_model_mounts(pod: Json, wish: Wish, mount: Json) -> Json:
+    """The pod with the models mounted, read-only, in every container that reads them."""
+    for container in wish.targets:
+        if mount_at(container.spec, wish.model_dir) is None:
+            added = {**mount, "mountPath": wish.model_dir, "readOnly": True}
+            pod = edited(pod, container, appended(container.spec, ("volumeMounts",), added))
+    return pod
+
+
+def free_name(name: str, taken: set[str]) -> str:
+    """The name, or the name with the first number that makes it free."""
+    return next(free for free in chain([name], (f"{name}-{n}" for n in count(2))) if free not in taken)
+
+
+# --- what is there already -------------------------------------------------------------------------
+
+
+def mount_at(container: Json, path: str) -> Json | None:
+    """The volume mount at a path."""
+    return next(
+        (mount for mount in maps(container, "volumeMounts") if text(mount, "mountPath").rstrip("/") == path),
+        None,
+    )
+
+
+def mounted_models(pod: Json, wish: Wish) -> Iterator[tuple[Container, Json]]:
+    """The containers that mount a volume of the pod at the models' path by themselves, with that volume."""
+    for container in wish.targets:
+        mount = mount_at(container.spec, wish.model_dir)
+        volume = _volume_named(pod, text(mount, "name")) if mount else None
+        if volume is not None:
+            yield container, volume
+
+
+def running_puller(pod: Json, config: str) -> Container | None:
+    """A container that already pulls this ConfigMap's models: it mounts it where `--config-dir` points."""
+    volumes = {
+        text(volume, "name")
+        for volume in maps(pod, "spec", "volumes")
+        if text(volume, "configMap", "name") == config
+    }
+    for container in containers(pod):
+        mounts = {
+            text(mount, "mountPath").rstrip("/")
+            for mount in maps(container.spec, "volumeMounts")
+            if text(mount, "name") in volumes
+        }
+        words = [*strings(container.spec, "command"), *strings(container.spec, "args")]
+        said = _said(words, "--config-dir")
+        if said is not None and said.rstrip("/") in mounts:
+            return container
+    return None
+
+
+def models_mount(puller: Container) -> Json | None:
+    """The mount of the models in a container that pulls them."""
+    words = [*strings(puller.spec, "command"), *strings(puller.spec, "args")]
+    return mount_at(puller.spec, (_said(words, "--model-dir") or "/mnt/models").rstrip("/"))
+
+
+def _said(words: list[str], flag: str) -> str | None:
+    for n, word in enumerate(words):
+        if word == flag:
+            return "".join(words[n + 1 : n + 2])
+        if word.startswith(f"{flag}="):
+            return word[len(flag) + 1 :]
+    return None

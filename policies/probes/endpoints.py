@@ -1,0 +1,208 @@
+"""Where a recognised server answers for its health: its port, its paths, whether a probe reaches it.
+
+From its flags, its variables and the declared ports. Law: unsure is None, for a wrong probe is an outage.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from policies.containers.programs import has_option, launch_of, programs
+from policies.core.base import Json
+from policies.kube.objects import Container
+from policies.probes.presets import Protocol
+from policies.probes.servers import Server, tcp_ports
+from policies.probes.serving import StandardProbes, recognised
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """A known health endpoint: handlers such as `{"httpGet": {"path": "/health", "port": 8000}}`.
+
+    None where that half is not known. `source` says who knows: `annotation` or `preset <name>`.
+    """
+
+    source: str
+    live: Json | None
+    ready: Json | None
+
+
+def preset_health(container: Container, settings: StandardProbes) -> Health | None:
+    """Where the recognised server answers, its flags and variables heeded; None when unsure."""
+    server = recognised(container, settings)
+    port = server_port(container, server) if server else None
+    if server is None or port is None or unsure(container, server):
+        return None
+    source = f"preset {server.name}"
+    if server.preset.protocol is Protocol.GRPC:
+        service = server.preset.grpc_service
+        handler: Json = {"grpc": {"port": port} | ({"service": service} if service else {})}
+        return Health(source, handler, handler)
+    tls = speaks_tls(container, server, port)
+    live, ready = health_paths(server)
+    return Health(
+        source,
+        http_get(live, port, tls=tls) if live else None,
+        http_get(ready, port, tls=tls) if ready else None,
+    )
+
+
+def unsure(container: Container, server: Server) -> tuple[str, str] | None:
+    """Why a probe of a recognised server could fail although all is well, and how to mend that, each as part
+    of a sentence; None where it could not."""
+    preset, port = server.preset, server_port(container, server)
+    if server.sometimes:
+        return "a script starts it in some cases alone", "Write probes for the pods in which it serves"
+    if _only_loopback(server):
+        flag = "".join(f" ({flag} 0.0.0.0)" for flag in preset.host_flags[:1])
+        return (
+            "it listens on loopback alone",
+            f"Let it listen on all addresses{flag}, or write probes with a command",
+        )
+    if _answers_elsewhere(server):
+        return "its options move its health endpoint or keep it from everybody", _ANNOTATE
+    if port is None:
+        return (
+            "nothing tells its port for certain",
+            "Declare the port it listens on, or give it in a flag",
+        )
+    if preset.protocol is Protocol.GRPC:
+        tls = speaks_tls(container, server, port)
+        return ("the kubelet's gRPC probes don't speak TLS", "Write probes with a command") if tls else None
+    if health_paths(server) == (None, None):
+        named = preset.live_path or preset.ready_path
+        what = "the model's name, which its health endpoint has in it" if named else "its health endpoint"
+        return f"nothing tells {what}", _ANNOTATE
+    return None
+
+
+_ANNOTATE: Final = "Annotate the pod template with mlchassis.dev/health-path, if the kubelet can ask it"
+
+
+def http_get(path: str, port: int, *, tls: bool = False) -> Json:
+    """An httpGet handler."""
+    return {"httpGet": {"path": path, "port": port} | ({"scheme": "HTTPS"} if tls else {})}
+
+
+# --- the port ---------------------------------------------------------------------------------
+
+_NAMES: Final = {
+    Protocol.HTTP: ("http", "https", "http1", "rest", "web", "api"),
+    Protocol.GRPC: ("grpc", "h2c"),
+}
+_OTHERS: Final = {
+    Protocol.HTTP: re.compile("grpc|h2c|metric|prom|admin|mgmt|management"),
+    Protocol.GRPC: re.compile("http|rest|metric|prom|admin|mgmt|management"),
+}
+"""Names of ports that speak something else, or of something else."""
+
+
+def server_port(container: Container, server: Server) -> int | None:
+    """The port on which a recognised server answers; None when that can't be told.
+
+    It is what its flag or variable says; else the preset's own, where it is declared and nothing may have
+    moved it; else a declared port of the protocol's name; else the preset's own, where no declared port
+    contradicts; else the only declared one.
+    """
+    preset = server.preset
+    told = server.told(preset.port_flags, preset.port_env)
+    if told is not None and not _HOST_ALONE.fullmatch(told):
+        return _port_in(told)
+    if preset.own_port:
+        return preset.port
+    declared = tcp_ports(container.spec)
+    possible = [port for port, name in declared.items() if not _OTHERS[preset.protocol].search(name)]
+    moved = _may_have_moved(server)
+    if preset.port in possible and not moved:
+        return preset.port
+    names = (*_NAMES[preset.protocol], *preset.port_names)
+    named = [port for port, name in declared.items() if name in names]
+    if len(named) == 1:
+        return named[0]
+    if preset.port in declared or (not possible and not moved):
+        return preset.port or None
+    return possible[0] if moved and len(possible) == 1 else None
+
+
+def _may_have_moved(server: Server) -> bool:
+    """Whether something that can't be read here may have set another port than the preset's own."""
+    preset = server.preset
+    return (
+        not preset.port
+        or server.has_option(*preset.config_flags)
+        or server.may_have_option(*preset.port_flags, *preset.config_flags)
+        or server.has_variable(*preset.config_env)
+        or (server.open and bool(preset.port_env))
+        or (preset.image_port and not server.own_image)
+    )
+
+
+def declared_http_port(container: Json) -> int | None:
+    """The declared TCP port that speaks HTTP: the only one that may, or the only one named so."""
+    declared = tcp_ports(container)
+    possible = [port for port, name in declared.items() if not _OTHERS[Protocol.HTTP].search(name)]
+    if len(declared) == 1:
+        return possible[0] if possible else None
+    named = [port for port, name in declared.items() if name in _NAMES[Protocol.HTTP]]
+    return named[0] if len(named) == 1 else None
+
+
+_HOST_ALONE: Final = re.compile(r"[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+")
+"""In a URL the scheme would tell the port: Ollama's `http://0.0.0.0` is port 80."""
+
+
+def _port_in(value: str) -> int | None:
+    """`8000`, `0.0.0.0:8000`, `http://0.0.0.0:8000/` -> 8000."""
+    digits = value.rpartition("//")[2].partition("/")[0].rpartition(":")[2]
+    return int(digits) if digits.isascii() and digits.isdigit() and 0 < int(digits) < 65536 else None
+
+
+# --- what a probe meets there ------------------------------------------------------------------
+
+
+def _answers_elsewhere(server: Server) -> bool:
+    """Whether it was told to answer nowhere, under another path, or not to everybody."""
+    preset = server.preset
+    return (
+        server.has_option(*preset.unless_flags)
+        or server.may_have_option(*preset.unless_flags, *preset.tls_flags)
+        or server.has_variable(*preset.unless_env)
+    )
+
+
+def _only_loopback(server: Server) -> bool:
+    """Whether the server listens on loopback alone, where kubelet's probes can't reach it."""
+    preset = server.preset
+    told = server.told(preset.host_flags, preset.host_env)
+    if told is None:
+        return preset.loopback and not (preset.image_listens and server.own_image)
+    host = told.rpartition("//")[2].strip("[]")
+    return host.startswith(("127.", "localhost", "::1"))
+
+
+def speaks_tls(container: Container, server: Server | None, port: int) -> bool:
+    """Whether a port of a container speaks TLS, by its name, or by the flags and variables of what runs."""
+    if tcp_ports(container.spec).get(port, "").startswith("https"):
+        return True
+    if server is None:
+        started = programs(launch_of(container.spec))
+        return any(has_option(program, "--ssl-keyfile", "--keyfile") for program in started)
+    words = tuple(part for word in server.words for part in word.split())  # options within an option too
+    told = server.variables.keys()
+    return has_option(words, *server.preset.tls_flags) or not told.isdisjoint(server.preset.tls_env)
+
+
+def health_paths(server: Server) -> tuple[str | None, str | None]:
+    """The liveness and readiness paths, with the model's name put in; None where it isn't known."""
+    preset = server.preset
+    if "{model}" not in f"{preset.live_path}{preset.ready_path}":
+        return preset.live_path, preset.ready_path
+    model = server.told(preset.model_flags, preset.model_env)
+    if model is None and not (server.open and preset.model_env):
+        model = preset.default_model
+    if not model or not model.replace("-", "").replace("_", "").replace(".", "").isalnum():
+        return None, None
+    live, ready = (path and path.replace("{model}", model) for path in (preset.live_path, preset.ready_path))
+    return live, ready

@@ -1,0 +1,232 @@
+"""What is known of a serving container: where it answers for its health, and how long it takes to start.
+
+From annotations, the server's preset (`policies.probes.endpoints`) and the model config; nothing is guessed.
+Law: unsure is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from policies.core.base import Facts, Finding, Json
+from policies.kube import quantities as units
+from policies.kube.objects import Container, Role, annotations_of, mapping
+from policies.probes.endpoints import (
+    Health,
+    declared_http_port,
+    health_paths,
+    http_get,
+    preset_health,
+    server_port,
+    speaks_tls,
+)
+from policies.probes.presets import Protocol
+from policies.probes.servers import Server, port_number, tcp_ports
+from policies.probes.serving import (
+    HEALTH_ANNOTATIONS,
+    HEALTH_PATH,
+    HEALTH_PORT,
+    LIVE_PATH,
+    READY_PATH,
+    StandardProbes,
+    recognised,
+    serving_containers,
+)
+from puller import spec as model_spec
+
+MODEL_SIZE: Final = "mlchassis.dev/model-size"
+EXPECTED_START: Final = "mlchassis.dev/expected-start"
+MODEL_CONFIG: Final = "mlchassis.dev/model-config"
+DEFAULT_CONTAINER: Final = "kubectl.kubernetes.io/default-container"
+
+
+class AnnotationError(ValueError):
+    """Annotations that can't be used: which ones, why, and how to mend them."""
+
+    def __init__(self, *findings: Finding) -> None:
+        super().__init__(" ".join(finding.message for finding in findings))
+        self.findings = findings
+
+
+def known_health(pod: Json, container: Container, facts: Facts) -> Health | None:
+    """Where a serving container answers for its health, by annotation or preset; None when unsure.
+
+    Annotations that can't be used count as none; `annotated_health` says what is wrong with them.
+    """
+    settings = facts.settings(StandardProbes)
+    try:
+        annotated = annotated_health(pod, container, facts)
+    except AnnotationError:
+        return None
+    preset = preset_health(container, settings)
+    if annotated is None or preset is None:
+        return annotated or preset
+    return Health(annotated.source, annotated.live or preset.live, annotated.ready or preset.ready)
+
+
+# --- annotations -----------------------------------------------------------------------------
+
+
+def annotated_health(pod: Json, container: Container, facts: Facts) -> Health | None:
+    """What the pod's annotations say of a container; None when they say nothing of it.
+
+    Raises AnnotationError when they can't be used.
+    """
+    given = dict(_health_annotations(pod, container, facts))
+    if not given:
+        return None
+    if wrong := [finding for name in given if (finding := _misread(container, name, *given[name]))]:
+        raise AnnotationError(*wrong)
+    server = recognised(container, facts.settings(StandardProbes))
+    if server is not None and server.preset.protocol is not Protocol.HTTP:
+        server = None  # the annotations speak of HTTP
+    port = _annotated_port(container, given, server)
+    paths = {name: value for name, (_, value) in given.items() if name != HEALTH_PORT}
+    live = paths.get(LIVE_PATH, paths.get(HEALTH_PATH))
+    ready = paths.get(READY_PATH, paths.get(HEALTH_PATH))
+    if not paths:
+        live, ready = health_paths(server) if server else (None, None)
+    if live is None and ready is None:
+        key, _ = given[HEALTH_PORT]
+        raise AnnotationError(
+            _finding(
+                key,
+                "gives a port, and nothing gives a path to ask there.",
+                f"Add {HEALTH_PATH} with the path of the health endpoint, such as /health.",
+            )
+        )
+    tls = speaks_tls(container, server, port)
+    return Health(
+        "annotation",
+        http_get(live, port, tls=tls) if live else None,
+        http_get(ready, port, tls=tls) if ready else None,
+    )
+
+
+def _health_annotations(
+    pod: Json, container: Container, facts: Facts
+) -> Iterator[tuple[str, tuple[str, str]]]:
+    """(annotation without suffix, (key as written, value)) of what is said of one container."""
+    annotations = annotations_of(pod)
+    for name in HEALTH_ANNOTATIONS:
+        suffixed = f"{name}.{container.name}"
+        if suffixed in annotations:
+            yield name, (suffixed, str(annotations[suffixed]))
+        elif name in annotations and is_meant(pod, container, facts):
+            yield name, (name, str(annotations[name]))
+
+
+def is_meant(pod: Json, container: Container, facts: Facts) -> bool:
+    """Whether a health annotation without a container suffix means this container.
+
+    It means the only serving container, or the one that `kubectl.kubernetes.io/default-container`
+    names, or the only one that declares the port in `mlchassis.dev/health-port`.
+    """
+    serving = [item for item in serving_containers(pod, facts) if item.role is Role.MAIN]
+    if len(serving) > 1:
+        annotations = annotations_of(pod)
+        default, port = annotations.get(DEFAULT_CONTAINER), annotations.get(HEALTH_PORT)
+        named = [item for item in serving if item.name == default]
+        declaring = [item for item in serving if port_number(item.spec, port) in tcp_ports(item.spec)]
+        serving = named or declaring
+    return len(serving) == 1 and serving[0].name == container.name
+
+
+def _annotated_port(container: Container, given: dict[str, tuple[str, str]], server: Server | None) -> int:
+    if HEALTH_PORT in given:
+        port = port_number(container.spec, given[HEALTH_PORT][1].strip())
+    else:
+        port = (server and server_port(container, server)) or declared_http_port(container.spec)
+    if port is None:
+        key, _ = next(iter(given.values()))
+        raise AnnotationError(
+            _finding(
+                key,
+                f"has no effect: nothing says on which port container {container.name} answers.",
+                f"Add {HEALTH_PORT}, or name the container's port http.",
+            )
+        )
+    return port
+
+
+def _misread(container: Container, name: str, key: str, value: str) -> Finding | None:
+    """What is wrong with the value of one health annotation."""
+    if name == HEALTH_PORT:
+        if port_number(container.spec, value.strip()) is not None:
+            return None
+        return _finding(
+            key,
+            f"is {value!r}: neither a port number nor the name of a port of container {container.name}.",
+            "Write a number from 1 to 65535 or the name of a declared port.",
+        )
+    if value.startswith("/") and value.isprintable() and " " not in value and len(value) <= 2048:
+        return None
+    return _finding(
+        key, f"is {value!r}, which is not an HTTP path.", "Write a path that begins with /, such as /health."
+    )
+
+
+def _finding(key: str, what: str, hint: str) -> Finding:
+    return Finding(f"metadata.annotations[{key}]", f"Annotation {key} {what}", hint)
+
+
+# --- the expected start ----------------------------------------------------------------------
+
+
+def expected_start(pod: Json, container: Container, facts: Facts) -> int | None:
+    """Seconds from the container's start until it serves; None when nothing tells, or it never serves.
+
+    The annotation `mlchassis.dev/expected-start` decides; else the longer of what the preset says of
+    its server and of what the models' size comes to at the settings' `loadRate`.
+    """
+    settings = facts.settings(StandardProbes)
+    if settings.recogniser.is_infrastructure(container):
+        return None
+    annotated = _annotation(pod, container, EXPECTED_START, facts)
+    if annotated is not None:
+        try:
+            return units.parse_duration(annotated)
+        except ValueError:
+            pass
+    size = model_size(pod, container, facts)
+    server = recognised(container, settings)
+    known = [] if size is None else [settings.boot - (-size // settings.load_rate)]
+    if server is not None and server.preset.expected_start is not None:
+        known.append(server.preset.expected_start)
+    return max(known, default=None)
+
+
+def model_size(pod: Json, container: Container, facts: Facts) -> int | None:
+    """Bytes of model that a container loads before it serves: from the annotation
+    `mlchassis.dev/model-size`, else the sum in the pod's model config; None when neither tells."""
+    annotated = _annotation(pod, container, MODEL_SIZE, facts)
+    if annotated is not None:
+        try:
+            return units.parse_bytes(annotated)
+        except ValueError:
+            pass
+    name = _annotation(pod, container, MODEL_CONFIG, facts)
+    config = facts.model_config(name) if name else None
+    if config is None:
+        return None
+    data = {key: value for key, value in mapping(config, "data").items() if isinstance(value, str)}
+    return sum(model.memory for model in model_spec.parse(data).models.values()) or None
+
+
+def _annotation(pod: Json, container: Container, key: str, facts: Facts) -> str | None:
+    """What an annotation says of a container: by its name, or of all that serve."""
+    annotations = annotations_of(pod)
+    value = annotations.get(f"{key}.{container.name}")
+    if value is None and key in annotations and _loads_models(pod, container, facts):
+        value = annotations[key]
+    return value if isinstance(value, str) else None
+
+
+def _loads_models(pod: Json, container: Container, facts: Facts) -> bool:
+    """Whether what is said of the pod's models concerns a container: one that serves, or, where none
+    does, any main one. Native sidecars and helpers start at their own pace."""
+    if container.role is not Role.MAIN:
+        return False
+    serving = [item.name for item in serving_containers(pod, facts) if item.role is Role.MAIN]
+    return not serving or container.name in serving

@@ -1,0 +1,111 @@
+"""The probes of a pod template, each with its place and its numbers as the API server would fill them in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from policies.commands import CommandSummary
+from policies.containers.commands import exec_command
+from policies.core.base import Json
+from policies.core.workloads import Shape
+from policies.kube.objects import Container, PodTemplate, Role, Subject, dig, integer, mapping, maps
+from policies.probes.servers import port_number
+
+LIVENESS: Final = "livenessProbe"
+READINESS: Final = "readinessProbe"
+STARTUP: Final = "startupProbe"
+_CALLED: Final = {LIVENESS: "liveness", READINESS: "readiness", STARTUP: "startup"}
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """One probe of one container. Numbers are seconds; unset ones have the API's defaults."""
+
+    template: PodTemplate
+    container: Container
+    field: str
+    spec: Json
+
+    @property
+    def name(self) -> str:
+        """What a message calls it, such as `liveness probe of container api`."""
+        return f"{_CALLED[self.field]} probe of container {self.container.name}"
+
+    def at(self, *fields: str) -> str:
+        return self.template.at(self.container, self.field, *fields)
+
+    @property
+    def delay(self) -> int:
+        return integer(self.spec, "initialDelaySeconds", default=0)
+
+    @property
+    def period(self) -> int:
+        return integer(self.spec, "periodSeconds", default=0) or 10
+
+    @property
+    def timeout(self) -> int:
+        return integer(self.spec, "timeoutSeconds", default=0) or 1
+
+    @property
+    def failures(self) -> int:
+        return integer(self.spec, "failureThreshold", default=0) or 3
+
+    @property
+    def give_up(self) -> int:
+        """Seconds of failing after which kubelet draws its conclusion."""
+        return self.period * self.failures
+
+    @property
+    def command(self) -> CommandSummary:
+        """What its exec handler does; nothing if it has none."""
+        return exec_command(self.template, self.container, self.field)
+
+    def asks_as(self, other: Probe) -> bool:
+        """Whether two probes of one container make the same check."""
+        mine, others = _check(self), _check(other)
+        return mine is not None and mine == others
+
+
+def probes(subject: Subject, *fields: str) -> Iterator[Probe]:
+    """The probes at the given fields of every container that may have one."""
+    for template in subject.templates:
+        for container in template.containers(Role.MAIN, Role.SIDECAR):
+            for field in fields:
+                if probe := probe_of(template, container, field):
+                    yield probe
+
+
+def probe_of(template: PodTemplate, container: Container, field: str) -> Probe | None:
+    """The container's probe at a field; None where there is none."""
+    spec = container.spec.get(field)
+    return Probe(template, container, field, spec) if isinstance(spec, dict) and spec else None
+
+
+def is_written(subject: Subject, probe: Probe) -> bool:
+    """Whether the probe stands in the object itself: the others were added by the pod-level policies.
+
+    In a Pod the two can't be told apart: its mutations have run before.
+    """
+    template = probe.template
+    if template.workload is None or template.container_path:
+        return True
+    node = dig(subject.obj, *template.steps)
+    spec = node if template.workload.shape is Shape.SPEC else mapping(node, "spec")
+    return any(
+        each.get("name") == probe.container.spec.get("name") and bool(each.get(probe.field))
+        for each in maps(spec, probe.container.list)
+    )
+
+
+def _check(probe: Probe) -> object:
+    """What a probe asks, in a form that can be compared; None if it asks nothing known."""
+    for handler in ("httpGet", "tcpSocket", "grpc"):
+        action = mapping(probe.spec, handler)
+        if action:
+            port = port_number(probe.container.spec, action.get("port")) or action.get("port")
+            path = action.get("path") or ("/" if handler == "httpGet" else "")
+            scheme = action.get("scheme") or "HTTP"
+            return handler, action.get("host") or "", port, path, scheme, action.get("service") or ""
+    return dig(probe.spec, "exec", "command")

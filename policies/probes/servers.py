@@ -1,0 +1,284 @@
+"""Which model server a container runs: by what it starts, by its ports' names, by its image.
+
+Law: a table and a container in, one opinion out; unsure is None. What was recognised is remembered,
+because a workload's pods are all alike.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from policies.containers.programs import REMEMBERED, Launch, Program, has_option, launch_of, option, started
+from policies.core.base import Json
+from policies.kube.objects import Container, maps, strings, text
+from policies.probes.presets import Preset
+
+INFRASTRUCTURE: Final = (
+    "istio-proxy",
+    "istio/proxyv2",
+    "istio-validation",
+    "linkerd-proxy",
+    "linkerd-io/proxy",
+    "linkerd/proxy",
+    "consul-dataplane",
+    "envoy",
+    "envoyproxy/envoy*",
+    "queue-proxy",
+    "cloud-sql-proxy",
+    "cloudsql-proxy",
+    "gce-proxy",
+    "alloydb-auth-proxy",
+    "oauth2-proxy",
+    "kube-rbac-proxy",
+    "daprd",
+    "vault-agent",
+    "fluent-bit",
+    "fluentd",
+    "filebeat",
+    "promtail",
+    "vector",
+    "opentelemetry-collector*",
+    "otel-collector",
+    "otc-container",
+    "datadog-agent",
+    "*-exporter",
+    "kserve/agent",
+    "gke-gcsfuse-sidecar",
+    "gcs-fuse-csi-driver-sidecar-mounter",
+)
+"""Proxies, log shippers and exporters by container name or image. Their vendors set their probes; what
+their ports answer says nothing about a model."""
+
+PULLER: Final = "chassis-puller"
+"""The sidecar's program: no server either, whatever its container is called."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A recognised model server, and how it was started."""
+
+    name: str
+    """The name of its preset."""
+    preset: Preset
+    words: Program
+    """The server's own command line, as far as it is known."""
+    variables: Mapping[str, str | None]
+    """The container's variables; None where the value comes from elsewhere."""
+    own_image: bool
+    """Whether the image is one of the preset's."""
+    sometimes: bool
+    """Whether it is started in some cases alone: in one branch of a script."""
+    open: bool
+    """Whether `envFrom` may set further variables."""
+    hidden: Program
+    """What a word such as `$ARGS` may stand for: words of the script that no program is seen to get."""
+
+    def may_have_option(self, *flags: str) -> bool:
+        """Whether a variable among its words, which can't be read, may hold one of the flags."""
+        return has_option(self.hidden, *flags)
+
+    def has_option(self, *flags: str) -> bool:
+        return has_option(self.words, *flags)
+
+    def has_variable(self, *names: str) -> bool:
+        """Whether one of the variables is set to something."""
+        return any(self.variables.get(name, "") != "" for name in names)
+
+    def told(self, flags: tuple[str, ...], variables: tuple[str, ...]) -> str | None:
+        """What a flag or else a variable says; None where neither is given, empty where it isn't known."""
+        told = option(self.words, *flags)
+        for name in variables:
+            if told is None and name in self.variables:
+                told = self.variables[name] or ""
+        return told
+
+
+Ports = tuple[tuple[int, str], ...]
+
+
+class Recogniser:
+    """Knows servers and infrastructure by a table of presets; remembers what it has seen."""
+
+    def __init__(self, presets: Mapping[str, Preset], infrastructure: tuple[str, ...] = ()) -> None:
+        self._presets = presets
+        self._infrastructure = (*INFRASTRUCTURE, *infrastructure)
+        self._recall: Callable[[str, Launch, Ports], Server | None] = lru_cache(2048)(self._recognise)
+        self._recall_infrastructure: Callable[[str, str], bool] = lru_cache(2048)(
+            self._matches_infrastructure
+        )
+
+    def server(self, container: Container) -> Server | None:
+        """The model server in a container.
+
+        An image counts only while the container runs what the image was made for: where the command
+        puts something else in its place, the preset's own port must be declared.
+        """
+        launch = launch_of(container.spec)
+        find = self._recall if launch.size <= REMEMBERED else self._recognise
+        return find(container.image, launch, tuple(tcp_ports(container.spec).items()))
+
+    def is_infrastructure(self, container: Container) -> bool:
+        """Whether a container is a known proxy, log shipper or exporter: never judged as a server."""
+        started = next(iter(strings(container.spec, "command")), "").rpartition("/")[2]
+        return started == PULLER or self._recall_infrastructure(container.image, container.name)
+
+    def _matches_infrastructure(self, image: str, name: str) -> bool:
+        return image_matches(image, self._infrastructure) or any(
+            _glob(glob).fullmatch(name) for glob in self._infrastructure
+        )
+
+    def _recognise(self, image: str, launch: Launch, ports: Ports) -> Server | None:
+        presets = {
+            name: preset
+            for name, preset in self._presets.items()
+            if not image_matches(image, preset.excluded_images)
+        }
+        programs, sometimes = started(launch)
+        found = (
+            _by_command(presets, image, programs)
+            or _by_port_name(presets, ports, programs)
+            or _by_image(presets, image, launch, ports, programs)
+        )
+        if found is None:
+            return None
+        name, words = found
+        preset = presets[name]
+        own_image = image_matches(image, preset.images)
+        hidden = _hidden(launch, programs) if any(word.startswith("$") for word in words) else ()
+        return Server(
+            name, preset, words, launch.variables, own_image, words in sometimes, launch.open, hidden
+        )
+
+
+Found = tuple[str, Program] | None
+
+
+def _by_command(presets: Mapping[str, Preset], image: str, programs: tuple[Program, ...]) -> Found:
+    for name, preset in presets.items():
+        if preset.commands_need_image and not image_matches(image, preset.images):
+            continue
+        for program in programs:
+            if any(_runs(program, pattern) for pattern in preset.commands):
+                return name, program
+    return None
+
+
+def _by_port_name(presets: Mapping[str, Preset], ports: Ports, programs: tuple[Program, ...]) -> Found:
+    names = {name for _, name in ports}
+    for name, preset in presets.items():
+        if not names.isdisjoint(preset.port_names):
+            return name, _joined(programs)
+    return None
+
+
+def _by_image(
+    presets: Mapping[str, Preset], image: str, launch: Launch, ports: Ports, programs: tuple[Program, ...]
+) -> Found:
+    for name, preset in presets.items():
+        if preset.commands_need_image or not image_matches(image, preset.images):
+            continue
+        own = {pattern.split()[0] for pattern in preset.commands}
+        if any(program[0] in own for program in programs):
+            return None  # the server itself, but in none of the ways in which its endpoint is known
+        if programs and programs[-1][0] in _IDLE:
+            return None
+        if _replaces_entrypoint(launch) and preset.port not in dict(ports):
+            return None
+        return name, _joined(programs)
+    return None
+
+
+def _hidden(launch: Launch, programs: tuple[Program, ...]) -> Program:
+    """The words of a script that are none of its programs': `ARGS=(--port 9000)` has two."""
+    known = {part for word in _joined(programs) for part in _SPLIT.split(word)}
+    text = "\n".join((*launch.command, *launch.args))
+    return tuple(word for word in _SPLIT.split(text) if word not in known)
+
+
+_SPLIT: Final = re.compile(r"[\s\"'();&|]+|=(?=-)")
+
+
+def _joined(programs: tuple[Program, ...]) -> Program:
+    return tuple(word for program in programs for word in program)
+
+
+_OTHER_PROGRAMS: Final = frozenset(
+    {"sh", "bash", "sleep", "tail", "cat", "true", "python", "python3", "jupyter", "pip", "env", "ls"}
+)
+_IDLE: Final = frozenset({"sleep", "tail", "cat"})
+"""What a container runs to stay, so that somebody can work in it."""
+_SCRIPTS: Final = (".sh", ".bash", ".py")
+
+
+def _replaces_entrypoint(launch: Launch) -> bool:
+    """Whether something else runs than the image was made for, as far as can be told."""
+    first = "".join(launch.args[:1]).rpartition("/")[2]
+    return bool(launch.command) or first in _OTHER_PROGRAMS or first.endswith(_SCRIPTS)
+
+
+def _runs(program: Program, pattern: str) -> bool:
+    """Whether a program's words begin with the pattern's; the pattern's flags may stand anywhere."""
+    words, flags = _words_and_flags(pattern)
+    return program[: len(words)] == words and all(has_option(program, flag) for flag in flags)
+
+
+@lru_cache(maxsize=1024)
+def _words_and_flags(pattern: str) -> tuple[Program, Program]:
+    wanted = pattern.split()
+    flags = tuple(word for word in wanted if word.startswith("-"))
+    return tuple(word for word in wanted if word not in flags), flags
+
+
+# --- ports and images -----------------------------------------------------------------------------
+
+
+def tcp_ports(container: Json) -> dict[int, str]:
+    """The declared TCP ports, each with its name (empty when it has none), in order."""
+    return {
+        port["containerPort"]: text(port, "name")
+        for port in maps(container, "ports")
+        if type(port.get("containerPort")) is int and port.get("protocol") in (None, "TCP")
+    }
+
+
+def port_number(container: Json, port: object) -> int | None:
+    """The number of a probe's or annotation's port: a number, its text, or the name of a declared port."""
+    if isinstance(port, str):
+        named = next(
+            (item.get("containerPort") for item in maps(container, "ports") if item.get("name") == port), None
+        )
+        port = int(port) if named is None and port.isascii() and port.isdigit() and len(port) < 6 else named
+    return port if type(port) is int and 0 < port < 65536 else None
+
+
+def image_matches(image: str, globs: tuple[str, ...]) -> bool:
+    """Whether one of the globs matches the end of an image's path in whole segments: `ray` is in
+    `registry/acme/ray:2.9`, not in `my-ray`. A glob with `:` is matched against path and tag."""
+    path, tag = repository_and_tag(image)
+    return any(_glob(glob).fullmatch(f"{path}:{tag}" if ":" in glob else path) for glob in globs)
+
+
+def repository(image: str) -> str:
+    """An image reference without registry, tag and digest."""
+    return repository_and_tag(image)[0]
+
+
+def repository_and_tag(image: str) -> tuple[str, str]:
+    """An image reference without registry and digest: `nvcr.io/nvidia/tritonserver:24.01` is
+    `nvidia/tritonserver` and `24.01`."""
+    path = image.partition("@")[0]
+    first, slash, rest = path.partition("/")
+    if slash and ("." in first or ":" in first or first == "localhost"):
+        path = rest
+    head, slash, last = path.rpartition("/")
+    name, _, tag = last.partition(":")
+    return f"{head}{slash}{name}", tag
+
+
+@lru_cache(maxsize=1024)
+def _glob(pattern: str) -> re.Pattern[str]:
+    return re.compile("(?:.*/)?" + "[^/]*".join(re.escape(part) for part in pattern.split("*")))

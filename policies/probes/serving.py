@@ -1,0 +1,168 @@
+"""Who serves: the serving containers of a pod, and which model server each of them is.
+
+What `standard-probes` injects and what the probe rules demand must be one opinion, so it is formed here, in
+`policies.probes.endpoints` (where a server answers) and in `policies.probes.health` (that, the annotations,
+and how long it starts), from the object and the settings alone. Law: unsure is None, never a guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from functools import cached_property
+from typing import Final
+
+from pydantic import Field
+
+from policies.core.base import Duration, Facts, Json, Quantity, Settings
+from policies.kube.objects import Container, Role, annotations_of, completes, containers
+from policies.probes.presets import PRESETS, Preset
+from policies.probes.servers import Recogniser, Server, repository, tcp_ports
+
+__all__ = [
+    "HEALTH_ANNOTATIONS",
+    "HEALTH_PATH",
+    "HEALTH_PORT",
+    "LIVE_PATH",
+    "READY_PATH",
+    "StandardProbes",
+    "Unknown",
+    "istio_came_first",
+    "recognised",
+    "repository",
+    "serving_containers",
+    "tcp_ports",
+]
+
+HEALTH_PATH: Final = "mlchassis.dev/health-path"
+HEALTH_PORT: Final = "mlchassis.dev/health-port"
+LIVE_PATH: Final = "mlchassis.dev/live-path"
+READY_PATH: Final = "mlchassis.dev/ready-path"
+HEALTH_ANNOTATIONS: Final = (HEALTH_PATH, HEALTH_PORT, LIVE_PATH, READY_PATH)
+
+
+class Unknown(StrEnum):
+    """What becomes of a serving container whose health endpoint nobody knows."""
+
+    WARN = "warn"
+    TCP = "tcp"
+    HTTP = "http"
+
+
+class StandardProbes(Settings):
+    """Key `standard-probes.yaml`."""
+
+    unknown: Unknown = Field(
+        Unknown.WARN,
+        description="for a container whose health endpoint nobody knows: `warn` only says so, `tcp` "
+        "asks for an open port until there is an endpoint, `http` asks for GET /health",
+    )
+    presets: Mapping[str, Preset] = Field(
+        default_factory=dict,
+        description="further model servers by name, or changed fields of the known ones",
+    )
+    sidecars: tuple[str, ...] = Field(
+        (),
+        description="further proxies, log shippers and the like that are never given probes: "
+        "container names or image repositories, `*` stands for any text inside a segment",
+    )
+    mirror: bool = Field(
+        True,
+        description="whether a liveness probe is taken from the container's own readinessProbe where "
+        "nothing else tells the health endpoint",
+    )
+    load_rate: Quantity = Field(
+        64 << 20,
+        gt=0,
+        description="bytes a second at which a model is fetched and loaded, to tell the start from its size",
+    )
+    boot: Duration = Field(
+        60, description="seconds a server takes to start, beside loading a model of known size"
+    )
+    default_start: Duration = Field(300, description="expected start in seconds where nothing tells it", ge=1)
+    startup_factor: float = Field(
+        3.0, ge=1.0, le=20.0, description="the startup budget is the expected start times this"
+    )
+    startup_period: Duration = Field(5, ge=1, le=3600, description="seconds between two startup checks")
+    readiness_period: Duration = Field(10, ge=1, le=3600, description="seconds between two readiness checks")
+    readiness_failures: int = Field(3, ge=1, le=1000, description="failures after which traffic is shed")
+    liveness_period: Duration = Field(20, ge=1, le=3600, description="seconds between two liveness checks")
+    liveness_failures: int = Field(
+        6, ge=2, le=1000, description="failures after which the container is restarted, at the least"
+    )
+    timeout: Duration = Field(5, ge=1, le=3600, description="seconds one check may take")
+
+    @cached_property
+    def table(self) -> Mapping[str, Preset]:
+        """The presets in force by name: the built-in ones with the user's changes, then the user's own."""
+        merged = {name: _merged(preset, self.presets.get(name)) for name, preset in PRESETS.items()}
+        merged |= {name: preset for name, preset in self.presets.items() if name not in merged}
+        return {name: preset for name, preset in merged.items() if preset.enabled}
+
+    @cached_property
+    def recogniser(self) -> Recogniser:
+        return Recogniser(self.table, self.sidecars)
+
+
+def _merged(preset: Preset, changes: Preset | None) -> Preset:
+    if changes is None:
+        return preset
+    return preset.model_copy(update={name: getattr(changes, name) for name in changes.model_fields_set})
+
+
+def istio_came_first(pod: Json) -> bool:
+    """Whether Istio's injector has been at the pod before.
+
+    It rewrites the probes that it finds, because the kubelet has no certificate for mutual TLS; a probe
+    that is added afterwards goes to the proxy unrewritten, and fails where mutual TLS is strict.
+    Source: https://istio.io/latest/docs/ops/configuration/mesh/app-health-check/
+    """
+    return "sidecar.istio.io/status" in annotations_of(pod)
+
+
+def recognised(container: Container, settings: StandardProbes) -> Server | None:
+    """The model server in a container, by the presets in force."""
+    return settings.recogniser.server(container)
+
+
+def serving_containers(pod: Json, facts: Facts) -> list[Container]:
+    """The serving containers of a pod (a map with `spec`); none in a pod that runs to completion.
+
+    A container serves if it declares a TCP port, carries a readinessProbe, or is recognised by a
+    preset or named by a health annotation; a native sidecar only if it declares a port; an init
+    container, a known proxy or a container that isn't restarted whenever it ends never.
+    """
+    if completes(pod):
+        return []
+    settings = facts.settings(StandardProbes)
+    found = [
+        container
+        for container in containers(pod, Role.MAIN, Role.SIDECAR)
+        if not settings.recogniser.is_infrastructure(container) and not _ends(container)
+    ]
+    return [
+        container
+        for container in found
+        if _serves(container, settings) or _annotated(pod, container, alone=len(found) == 1)
+    ]
+
+
+def _ends(container: Container) -> bool:
+    """Whether a restartPolicy of the container's own (Kubernetes 1.34) makes a kill by a probe its end."""
+    return container.spec.get("restartPolicy") in ("Never", "OnFailure")
+
+
+def _annotated(pod: Json, container: Container, *, alone: bool) -> bool:
+    annotations = annotations_of(pod)
+    return container.role is Role.MAIN and any(
+        f"{key}.{container.name}" in annotations or (alone and key in annotations)
+        for key in HEALTH_ANNOTATIONS
+    )
+
+
+def _serves(container: Container, settings: StandardProbes) -> bool:
+    if tcp_ports(container.spec):
+        return True
+    if container.role is Role.SIDECAR:
+        return False
+    return bool(container.spec.get("readinessProbe")) or settings.recogniser.server(container) is not None

@@ -1,0 +1,373 @@
+"""standard-probes: every serving container gets the startup, liveness and readiness probes it lacks.
+
+A model server that hangs under load is restarted only if a liveness probe asks; one that loads for
+ten minutes is killed over and over if a liveness probe asks too soon. This policy fills in the probes
+that nobody wrote, on every serving container of a pod, and leaves every probe that somebody did write
+exactly as it is.
+
+**Which containers.** Those of long-running pods that declare a TCP port, carry a readinessProbe, run a
+known model server or are named by an annotation. Never: pods of Jobs and others that run to completion,
+containers whose own `restartPolicy` makes a kill their end, init containers, known proxies and log
+shippers (istio-proxy, cloud-sql-proxy, fluent-bit …), Ray containers that KubeRay has already given probes,
+pods into which Istio has already put its proxy (there a probe counts only if Istio rewrites it, so this
+webhook must come first).
+
+**Where the endpoint comes from**; the first that knows decides, for liveness and readiness apart:
+
+1. Annotations on the pod template. `mlchassis.dev/health-path: /health` serves both;
+   `mlchassis.dev/live-path` and `mlchassis.dev/ready-path` set one. `mlchassis.dev/health-port` is a
+   number or the name of a declared port; without it the container's only port, or the one named `http`,
+   is meant. In a pod of several serving containers add the container's name:
+   `mlchassis.dev/health-path.ranker: /health`.
+2. A preset: the known server that the container runs, with its flags and variables heeded
+   (`--port 8001`, `MLSERVER_HTTP_PORT`, `--ssl-keyfile` …). A server that listens on loopback alone, whose
+   port can't be told, or that a script starts in some cases alone is left alone.
+3. The container's own readinessProbe, for liveness, if it is a local httpGet, tcpSocket or grpc check
+   (`mirror: false` turns that off). An exec check, or one with a `host`, is never taken over: what costs
+   much or asks others must not decide about a restart.
+4. The setting `unknown`: `warn` (default) says that nothing is known, `tcp` asks for the open port until
+   there is an endpoint, `http` asks for `GET /health`.
+
+**How patient they are.** Three numbers, one idea: a slow start must not look like a hang, and overload
+must shed traffic before it restarts anything.
+
+- *startup*: a check every 5 s for three times the expected start. That is the annotation
+  `mlchassis.dev/expected-start`, or the longer of what the preset says of its server and
+  60 s + size / 64 MiB/s, with the size from `mlchassis.dev/model-size` or from the sum of the model
+  config's `memory`; 300 s where nothing is known. It guards the other two: neither is asked until it has
+  passed once. Being generous costs nothing in the good case, because the first success ends it.
+- *readiness*: every 10 s, out of the Service after 3 failures.
+- *liveness*: every 20 s, restart after at least 6 failures and never before twice the time in which
+  readiness (ours or the user's) gives up.
+
+A liveness probe that somebody wrote without a startupProbe, and that would kill the container before its
+expected start is over, gets a startupProbe with its own handler. In native sidecars no startupProbe is
+ever added, since it would hold back the containers after it; liveness waits for the budget instead.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from difflib import get_close_matches
+from typing import Any, Final
+
+from policies.core.base import Facts, Finding, Json, Policy
+from policies.core.workloads import POD
+from policies.kube import quantities as units
+from policies.kube.objects import (
+    Container,
+    Role,
+    annotations_of,
+    completes,
+    containers,
+    dig,
+    edited,
+    integer,
+    is_ray_node,
+)
+from policies.probes.endpoints import declared_http_port, http_get, preset_health, unsure
+from policies.probes.health import (
+    EXPECTED_START,
+    MODEL_SIZE,
+    AnnotationError,
+    annotated_health,
+    expected_start,
+    is_meant,
+)
+from policies.probes.servers import tcp_ports
+from policies.probes.serving import (
+    HEALTH_ANNOTATIONS,
+    StandardProbes,
+    Unknown,
+    istio_came_first,
+    recognised,
+    serving_containers,
+)
+
+__all__ = ["POLICY", "StandardProbes", "advise", "mutate"]
+
+_HANDLERS: Final = ("httpGet", "tcpSocket", "grpc", "exec")
+_MOST_FAILURES: Final = 2**31 - 1
+"""The API's failureThreshold is an int32, and users write the largest one for "never"."""
+_LONGEST_START: Final = 7 * 24 * 3600
+"""Seconds. A budget beyond a week is a slip in an annotation; far beyond it overflows int32."""
+
+
+def mutate(pod: Json, settings: StandardProbes, facts: Facts) -> Json:
+    """The pod with the missing probes of its serving containers filled in, and with a startupProbe
+    wherever a livenessProbe would end the start."""
+    if completes(pod):
+        return pod
+    serving = {container.name for container in serving_containers(pod, facts)}
+    for container in containers(pod, Role.MAIN, Role.SIDECAR):
+        if container.name in serving:
+            spec = _with_probes(pod, container, settings, facts)
+        else:
+            spec = _with_guard(pod, container, settings, facts)
+        pod = edited(pod, container, spec)
+    return pod
+
+
+def _with_probes(pod: Json, container: Container, settings: StandardProbes, facts: Facts) -> Json:
+    spec = container.spec
+    live, ready, startup = (spec.get(name) for name in ("livenessProbe", "readinessProbe", "startupProbe"))
+    if live is not None and _is_kuberays(pod, container):
+        return spec
+    if live is not None and ready is not None:
+        return _with_guard(pod, container, settings, facts)
+    try:
+        live_handler, ready_handler = _handlers(pod, container, settings, facts)
+    except AnnotationError:
+        return _with_guard(pod, container, settings, facts)
+    timeout = _timeout(container, settings)
+    added: Json = {}
+    if ready is None and ready_handler is not None:
+        ready = added["readinessProbe"] = _readiness(ready_handler, settings, timeout, live)
+    if live is None and live_handler is not None:
+        expected = expected_start(pod, container, facts) or settings.default_start
+        start = max(expected, integer(ready, "initialDelaySeconds", default=0))
+        live = added["livenessProbe"] = _liveness(live_handler, settings, timeout, ready)
+        if startup is None and container.role is Role.SIDECAR:
+            live["initialDelaySeconds"] = _budget(start, settings)
+        elif startup is None:
+            added["startupProbe"] = _startup(live, settings, start)
+    return _with_guard(pod, replace(container, spec={**spec, **added} if added else spec), settings, facts)
+
+
+def _with_guard(pod: Json, container: Container, settings: StandardProbes, facts: Facts) -> Json:
+    """The container with a startupProbe, if its livenessProbe would end a start that takes as long as
+    is expected of it."""
+    live = container.spec.get("livenessProbe")
+    if container.spec.get("startupProbe") is not None or not _handler(live):
+        return container.spec
+    expected = expected_start(pod, container, facts)
+    if expected is None or kill_budget(live) >= expected:
+        return container.spec
+    if container.role is not Role.MAIN or _is_kuberays(pod, container):
+        return container.spec
+    return {**container.spec, "startupProbe": _startup(live, settings, expected)}
+
+
+def _is_kuberays(pod: Json, container: Container) -> bool:
+    """Whether KubeRay gives this container its probes: they are tuned to Ray's own failure detection."""
+    return is_ray_node(pod) and container.role is Role.MAIN and container.index == 0
+
+
+# --- where the endpoint comes from -------------------------------------------------------------
+
+
+def _handlers(
+    pod: Json, container: Container, settings: StandardProbes, facts: Facts
+) -> tuple[Json | None, Json | None]:
+    """The handlers for liveness and readiness, each from the first source that knows. Raises
+    AnnotationError."""
+    known = [annotated_health(pod, container, facts), preset_health(container, settings)]
+    if istio_came_first(pod):  # only what Istio has rewritten already gets past its proxy
+        known = []
+    ready = next((health.ready for health in known if health and health.ready), None)
+    live = next((health.live for health in known if health and health.live), None)
+    if live is None and settings.mirror:
+        own = container.spec.get("readinessProbe")
+        live = ready if own is None else _mirrored(own)
+    if live is None and ready is None and not istio_came_first(pod):
+        live = ready = _unknown(container, settings)
+    return live, ready
+
+
+def _mirrored(readiness: Any) -> Json | None:
+    """The handler of a readinessProbe, if a liveness probe may ask the same: a local and cheap check."""
+    handler = _handler(readiness)
+    (kind, action), *_ = handler.items() or [("", None)]
+    if kind in ("", "exec") or not isinstance(action, dict) or action.get("host"):
+        return None
+    return handler
+
+
+def _unknown(container: Container, settings: StandardProbes) -> Json | None:
+    """What the setting `unknown` asks of a container of which nothing is known."""
+    if recognised(container, settings) is not None:  # known, but not where it answers: a guess may kill it
+        return None
+    port = declared_http_port(container.spec)
+    if settings.unknown is Unknown.TCP:
+        port = port or next(iter(tcp_ports(container.spec)), None)
+        return {"tcpSocket": {"port": port}} if port else None
+    if settings.unknown is Unknown.HTTP:
+        return http_get("/health", port) if port else None
+    return None
+
+
+# --- how patient the probes are ----------------------------------------------------------------
+
+
+def _timeout(container: Container, settings: StandardProbes) -> int:
+    server = recognised(container, settings)
+    return max(settings.timeout, (server and server.preset.timeout) or 0)
+
+
+def _readiness(handler: Json, settings: StandardProbes, timeout: int, live: Any) -> Json:
+    """A readinessProbe that gives up before the liveness probe that is already there."""
+    period, failures = max(settings.readiness_period, timeout), settings.readiness_failures
+    if live is not None and period * failures >= give_up(live):
+        period = max(1, min(period, give_up(live) // (failures + 1)))
+        failures = max(1, min(failures, (give_up(live) - 1) // period))
+    return {
+        **handler,
+        "periodSeconds": period,
+        "timeoutSeconds": min(timeout, period),
+        "failureThreshold": failures,
+    }
+
+
+def _liveness(handler: Json, settings: StandardProbes, timeout: int, ready: Any) -> Json:
+    """A livenessProbe that gives up only when readiness has given up twice over."""
+    timeout = max(timeout, integer(ready, "timeoutSeconds", default=1))
+    period = max(settings.liveness_period, timeout, integer(ready, "periodSeconds", default=10))
+    patience = 2 * give_up(ready) if ready is not None else 0
+    return {
+        **handler,
+        "periodSeconds": period,
+        "timeoutSeconds": timeout,
+        "failureThreshold": min(max(settings.liveness_failures, patience // period + 1), _MOST_FAILURES),
+    }
+
+
+def _startup(live: Any, settings: StandardProbes, start: int) -> Json:
+    """A startupProbe that asks what liveness asks, for as long as the start may take."""
+    timeout = max(settings.timeout, integer(live, "timeoutSeconds", default=1))
+    period = max(settings.startup_period, timeout)
+    budget = max(_budget(start, settings), kill_budget(live))
+    return {
+        **_handler(live),
+        "periodSeconds": period,
+        "timeoutSeconds": timeout,
+        "failureThreshold": min(-(-budget // period), _MOST_FAILURES),
+    }
+
+
+def _budget(start: int, settings: StandardProbes) -> int:
+    """Seconds that a start may take before the container counts as hanging."""
+    return math.ceil(min(start, _LONGEST_START) * settings.startup_factor)
+
+
+def give_up(probe: Any) -> int:
+    """Seconds from the first failure to the verdict, with the API's defaults for what is not set."""
+    return (integer(probe, "periodSeconds", default=0) or 10) * (
+        integer(probe, "failureThreshold", default=0) or 3
+    )
+
+
+def kill_budget(liveness: Any) -> int:
+    """Seconds from the container's start in which it must answer, if no startupProbe guards it."""
+    return integer(liveness, "initialDelaySeconds", default=0) + give_up(liveness)
+
+
+def _handler(probe: Any) -> Json:
+    """The handler of a probe alone, without its timing."""
+    return {key: probe[key] for key in _HANDLERS if isinstance(probe, dict) and probe.get(key)}
+
+
+# --- what a person should know -------------------------------------------------------------------
+
+
+def advise(pod: Json, settings: StandardProbes, facts: Facts) -> Iterator[Finding]:
+    """What is wrong with the annotations, and which containers stay without probes."""
+    yield from _misread_annotations(pod, facts)
+    for container in serving_containers(pod, facts):
+        try:
+            annotated_health(pod, container, facts)
+        except AnnotationError as error:
+            yield from error.findings
+        else:
+            if container.spec.get("livenessProbe") is None and not _is_kuberays(pod, container):
+                yield _left_alone(pod, container, settings)
+
+
+def _misread_annotations(pod: Json, facts: Facts) -> Iterator[Finding]:
+    """Annotations of this policy that mean no container, or no duration or size; and misspelt ones."""
+    if completes(pod):
+        return
+    names = {container.name for container in containers(pod)}
+    serving = serving_containers(pod, facts)
+    for key, value in annotations_of(pod).items():
+        base, suffix = _base_and_suffix(key)
+        path = f"metadata.annotations[{key}]"
+        if base is None:
+            if meant := _misspelt(key):
+                yield Finding(path, f"Annotation {key} is not known and has no effect.", f"Write {meant}.")
+        elif suffix and suffix not in names:
+            yield Finding(
+                path,
+                f"Annotation {key} names a container that the pod doesn't have.",
+                f"The containers are {', '.join(sorted(names))}.",
+            )
+        elif parse := _PARSED.get(base):
+            try:
+                parse(value)
+            except ValueError as error:
+                yield Finding(path, f"Annotation {key} has no effect: {error}.", "Correct the value.")
+        elif not suffix and serving and not any(is_meant(pod, container, facts) for container in serving):
+            yield Finding(
+                path,
+                f"Annotation {key} could mean any of {', '.join(item.name for item in serving)}.",
+                f"Write {key}.{serving[0].name}, with the name of the container that is meant.",
+            )
+
+
+_PARSED: Final[dict[str, Callable[[object], object]]] = {
+    EXPECTED_START: units.parse_duration,
+    MODEL_SIZE: units.parse_bytes,
+}
+_ANNOTATIONS: Final = (*HEALTH_ANNOTATIONS, *_PARSED)
+_DOMAIN: Final = MODEL_SIZE.partition("/")[0]
+
+
+def _base_and_suffix(key: str) -> tuple[str | None, str]:
+    """`mlchassis.dev/health-path.ranker` -> the annotation and the container; None when not one of ours."""
+    for base in _ANNOTATIONS:
+        if key == base or key.startswith(f"{base}."):
+            return base, key[len(base) + 1 :]
+    return None, ""
+
+
+def _misspelt(key: str) -> str | None:
+    """The annotation of this policy that a key comes close to; the other policies' are farther away."""
+    domain, _, rest = key.partition("/")
+    name, dot, container = rest.partition(".")
+    if domain != _DOMAIN:
+        return None
+    close = get_close_matches(name.lower(), [known.partition("/")[2] for known in _ANNOTATIONS], 1, 0.78)
+    return f"{_DOMAIN}/{close[0]}{dot}{container}" if close else None
+
+
+def _left_alone(pod: Json, container: Container, settings: StandardProbes) -> Finding:
+    path = f"spec.{container.list}[{container.index}]"
+    if istio_came_first(pod):
+        return Finding(
+            path,
+            f"Container {container.name} gets no liveness probe: Istio's proxy is in the pod already, and "
+            "would refuse a probe that Istio has not rewritten.",
+            "Let this webhook run before Istio's: configurations are called in the order of their names.",
+        )
+    server = recognised(container, settings)
+    why, mend = (
+        "nothing tells where it answers for its health",
+        "Annotate the pod template with mlchassis.dev/health-path",
+    )
+    if server is not None and (doubt := unsure(container, server)):
+        why, mend = f"it runs {server.name}, and {doubt[0]}", doubt[1]
+    elif dig(container.spec, "readinessProbe", "exec") is not None:
+        why = "its readinessProbe runs a command, which must not decide about a restart"
+    elif container.spec.get("readinessProbe") is not None:
+        why = "its readinessProbe must not decide about a restart"
+    return Finding(
+        path,
+        f"Container {container.name} gets no liveness probe: {why}.",
+        f"{mend}.",
+    )
+
+
+POLICY: Final = Policy(
+    "standard-probes", StandardProbes, mutate=mutate, advise=advise, kinds=(POD,), after=("model-puller",)
+)

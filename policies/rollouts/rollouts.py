@@ -1,0 +1,99 @@
+"""How a workload's controller replaces and counts its pods: surge, unavailability, replicas.
+
+The arithmetic is the controllers' own, so that a rule never contradicts what the cluster does.
+Values that an API server would refuse answer None: nothing is known then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from policies.core.base import Facts, Json, Listing, Resource
+from policies.kube.objects import dig, integer, kind_of, mapping, text
+
+DEFAULT_STEP = "25%"
+"""maxSurge and maxUnavailable of a Deployment where they are not given."""
+
+
+@dataclass(frozen=True, slots=True)
+class RollingUpdate:
+    """How many pods a rolling update may add (`surge`) and take away (`unavailable`), in pods."""
+
+    replicas: int
+    surge: int
+    unavailable: int
+
+
+def count_of(value: Any, total: int, *, up: bool) -> int | None:
+    """An IntOrString as a number of pods: `2`, or a percentage of `total` rounded up or down.
+
+    None where it is neither. `"2"` without the percent sign is no percentage to the API server.
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value if value >= 0 else None
+    if not isinstance(value, str) or not value.endswith("%"):
+        return None
+    digits = value[:-1]
+    if not (digits.isascii() and digits.isdigit()) or len(digits) > 9:
+        return None
+    return -(-int(digits) * total // 100) if up else int(digits) * total // 100
+
+
+def replicas_of(workload: Json) -> int:
+    """`spec.replicas`, which is 1 where it is not given."""
+    return integer(workload, "spec", "replicas", default=1)
+
+
+def is_recreate(deployment: Json) -> bool:
+    """Whether the old pods are all gone before the first new one is made."""
+    return text(deployment, "spec", "strategy", "type") == "Recreate"
+
+
+def rolling_update(deployment: Json) -> RollingUpdate | None:
+    """What a rolling update of a Deployment may do at its `spec.replicas`.
+
+    None where there will be none: strategy Recreate, no replicas, paused, or values that make no
+    sense. Surge is rounded up, unavailable down; when both come to nothing, one pod may be
+    unavailable (`ResolveFenceposts` in the deployment controller's `deployment_util.go`).
+    """
+    replicas = replicas_of(deployment)
+    if is_recreate(deployment) or replicas < 1 or dig(deployment, "spec", "paused") is True:
+        return None
+    steps = mapping(deployment, "spec", "strategy", "rollingUpdate")
+    surge = count_of(_given(steps.get("maxSurge")), replicas, up=True)
+    unavailable = count_of(_given(steps.get("maxUnavailable")), replicas, up=False)
+    if surge is None or unavailable is None:
+        return None
+    if surge == 0 and unavailable == 0:
+        unavailable = 1
+    return RollingUpdate(replicas, surge, min(unavailable, replicas))
+
+
+def _given(value: Any) -> Any:
+    return DEFAULT_STEP if value is None else value
+
+
+def autoscaler_of(workload: Json, facts: Facts) -> Json | None:
+    """The HorizontalPodAutoscaler that scales a workload; None when there is none or none is known."""
+    listing = facts.listing(Resource.AUTOSCALERS)
+    if not listing:
+        return None
+    kind = kind_of(workload).kind
+    return listing.derive(_by_target).get((kind, text(workload, "metadata", "name")))
+
+
+def _by_target(listing: Listing) -> dict[tuple[str, str], Json]:
+    found: dict[tuple[str, str], Json] = {}
+    for autoscaler in listing:
+        target = mapping(autoscaler, "spec", "scaleTargetRef")
+        found[text(target, "kind"), text(target, "name")] = autoscaler
+    return found
+
+
+def least_replicas(workload: Json, facts: Facts) -> int:
+    """The fewest pods a workload is scaled to: an autoscaler's `minReplicas`, else `spec.replicas`."""
+    autoscaler = autoscaler_of(workload, facts)
+    if autoscaler is None or replicas_of(workload) == 0:  # 0 switches the autoscaler off
+        return replicas_of(workload)
+    return integer(autoscaler, "spec", "minReplicas", default=1)

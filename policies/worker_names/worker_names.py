@@ -1,0 +1,377 @@
+"""worker-names: deterministic names for Ray head and worker pods; a double creation becomes a 409.
+
+KubeRay 1.0 to 1.2 reads a stale cache, sees too few workers, creates more and then deletes some at
+random, with whatever state they held. From 1.3 on it remembers what it created for 30 s, but not
+over a restart of the operator. Here a pod gets its name at admission, against the live state of
+the cluster: as many names are given as pods are wanted, and one more create is answered with 409
+AlreadyExists, which every version of the operator bears.
+
+Pods that another controller makes are named likewise where they carry the label
+`mlchassis.dev/worker-group` and their controller has a scale subresource. A pod that has a name is
+left alone. docs/worker-names.md has the algorithm and its proof.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import lru_cache
+from typing import Final
+
+from pydantic import Field
+
+from policies.core.base import Duration, Json, Policy, Settings
+from policies.core.workloads import POD
+from policies.kube.objects import replaced
+from policies.worker_names.workers import Existing, Ledger, Reservation, Want, Worker, occupied
+
+LONGEST_NAME: Final = 63
+"""A pod's name is its hostname, a DNS label (RFC 1123)."""
+NAMES_SHOWN: Final = 8
+MOST_HOSTS: Final = 1024
+"""Hosts of a replica that are promised by name ahead of being asked for: a Lease must stay small,
+whatever a spec says of numOfHosts. Those beyond are promised one by one."""
+
+
+class Strategy(StrEnum):
+    """How a name is chosen."""
+
+    AUTO = "auto"
+    INDEX = "index"
+    SEQUENCE = "sequence"
+    SLOT = "slot"
+
+
+class OnUnavailable(StrEnum):
+    """What becomes of a pod when the API server can't be asked in time."""
+
+    REFUSE = "refuse"
+    ALLOW = "allow"
+
+
+class WorkerNames(Settings):
+    """Key `worker-names.yaml`."""
+
+    strategy: Strategy = Field(
+        Strategy.AUTO,
+        description="sequence: numbers that only go up, never given twice, kept in a Lease for each group; "
+        "index: the operator's own replica index, no Lease; slot: the lowest free number below the desired "
+        "count, as a StatefulSet does; auto: index where the operator labels it (KubeRay 1.6), else sequence",
+    )
+    reservation: Duration = Field(
+        75,
+        ge=1,
+        description="seconds for which a name that was given holds its place though no such pod is listed. "
+        "It must outlast the longest request of the API server (its --request-timeout, 60 s by default) "
+        "and the difference between the clocks of several API servers",
+    )
+    on_unavailable: OnUnavailable = Field(
+        OnUnavailable.REFUSE,
+        description="when the API server can't be asked in time: refuse (the operator tries again) or allow "
+        "(the pod keeps its random name, and a double creation goes through)",
+    )
+
+
+POLICY: Final = Policy("worker-names", WorkerNames, kinds=(POD,))
+"""Nothing to fold over an object here: only the endpoint /name decides (`webhook.worker_names.endpoint`)."""
+
+
+# --- answers -----------------------------------------------------------------------------------
+
+
+class Reason(StrEnum):
+    """Why a pod is refused."""
+
+    EXISTS = "exists"
+    """As many pods as are wanted exist: a double creation."""
+    PROMISED = "promised"
+    """Fewer exist, but names have been given for the rest; their pods may come at any moment."""
+    BARRED = "barred"
+    """The only name it can have is in `workersToDelete`, or a terminating pod still holds it."""
+    UNTRUSTED = "untrusted"
+    """Its owner is gone, or another object has taken the owner's name."""
+    UNAVAILABLE = "unavailable"
+    """The API server could not be asked in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Give:
+    """The name the pod gets once `ledger`, if there is one, has been swapped in."""
+
+    name: str
+    ledger: Ledger | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Why the pod is refused. `ambiguous` are reservations that alone stand in the way: if their
+    pods were created and are gone again, the answer would be another."""
+
+    reason: Reason
+    message: str
+    ambiguous: tuple[Reservation, ...] = ()
+
+
+Answer = Give | Refuse
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The group as it was read: first the ledger, then the list, and `now` no later than either.
+
+    The order carries the proof: a name that the ledger no longer reserves was listed by someone
+    before the ledger was read, so its pod is in this later list or gone for good. `created` are
+    names known to have been created before the list was made.
+    """
+
+    want: Want
+    pods: Sequence[Existing]
+    ledger: Ledger
+    now: float
+    version: str = ""
+    created: frozenset[str] = frozenset()
+
+
+# --- names -------------------------------------------------------------------------------------
+
+_ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"
+"""Kubernetes' own for generated names: no vowels, nothing that reads as a word."""
+
+
+def _tag(worker: Worker, strategy: Strategy) -> str:
+    """Five characters that tell apart what the readable part may not.
+
+    Cluster `a`, group `b-c` and cluster `a-b`, group `c` would share their names otherwise, and so
+    would long names that are cut, or two strategies used one after the other.
+    """
+    return _hashed(strategy, worker.owner.name, "head" if worker.head else "worker", worker.group)
+
+
+@lru_cache(maxsize=1024)
+def _hashed(*parts: str) -> str:
+    digest = hashlib.sha256("\0".join(parts).encode()).digest()
+    return "".join(_ALPHABET[byte % len(_ALPHABET)] for byte in digest[:5])
+
+
+def name_of(worker: Worker, strategy: Strategy, number: int, host: int | None = None) -> str:
+    """`<cluster>-<group>-worker-<tag>-<number>[-<host>]`, `<cluster>-head-<tag>-<number>`; at most 63.
+
+    Only the cluster and the group are ever cut.
+    """
+    role = "-head" if worker.head else "-worker" if worker.owner.is_ray else ""
+    end = f"{role}-{_tag(worker, strategy)}-{number}" + ("" if host is None else f"-{host}")
+    stem = worker.owner.name if worker.head else f"{worker.owner.name}-{worker.group}"
+    stem = re.sub(r"[^a-z0-9-]", "-", stem.lower()).lstrip("-")
+    return (stem[: LONGEST_NAME - len(end)].rstrip("-") + end).lstrip("-")
+
+
+def _numbers(names: Iterable[str], worker: Worker, strategy: Strategy) -> list[int]:
+    """The numbers in those of the names that this strategy gave to this group."""
+    ours = re.compile(rf"-{_tag(worker, strategy)}-(\d{{1,9}})(?:-\d+)?$")
+    return [int(found[1]) for name in names if (found := ours.search(name))]
+
+
+def _own_name(worker: Worker, strategy: Strategy, number: int) -> str:
+    return name_of(worker, strategy, number, worker.host if worker.replica else None)
+
+
+def _names(worker: Worker, strategy: Strategy, number: int, want: Want) -> tuple[str, ...]:
+    """The names that one number stands for: the pod's own, or those of all hosts of its replica."""
+    if not worker.replica:
+        return (_own_name(worker, strategy, number),)
+    hosts = dict.fromkeys((*range(min(want.hosts, MOST_HOSTS)), worker.host))
+    return tuple(name_of(worker, strategy, number, host) for host in hosts)
+
+
+# --- the decision ------------------------------------------------------------------------------
+
+
+def indexed(worker: Worker, strategy: Strategy) -> bool:
+    """Whether the name is a function of the operator's own index; a head under `index` is number 0."""
+    match strategy:
+        case Strategy.INDEX:
+            return worker.replica_index is not None or worker.head
+        case Strategy.AUTO:
+            return worker.replica_index is not None
+    return False
+
+
+def ledger_strategy(strategy: Strategy) -> Strategy:
+    """The strategy of a name that comes with a ledger: whatever is not `slot` falls back on `sequence`."""
+    return Strategy.SLOT if strategy is Strategy.SLOT else Strategy.SEQUENCE
+
+
+def by_index(worker: Worker, group: Group, settings: WorkerNames) -> Answer:
+    """The name that cluster, group and index make; for pods that are `indexed`. Pure.
+
+    Nothing is written: of two pods with one index the API server lets in one. `Reason.BARRED` says
+    that the name can't be given though a pod is wanted.
+    """
+    number = worker.replica_index or 0
+    names = _names(worker, Strategy.INDEX, number, group.want)
+    if worker.host:
+        siblings = _siblings(worker, group)
+        if not siblings and _is_full(worker, group, settings):
+            return _full(worker, group, settings)
+        if siblings and settings.strategy is Strategy.AUTO and set(names).isdisjoint(siblings):
+            return _barred(worker, group, names)
+        return Give(_own_name(worker, Strategy.INDEX, number))
+    same = [pod for pod in group.pods if pod.name in names or _has_index(pod, worker)]
+    live = [pod.name for pod in same if not pod.terminating]
+    if live:
+        return _index_lives(worker, live)
+    if _is_full(worker, group, settings):
+        return _full(worker, group, settings)
+    if not group.want.barred.isdisjoint(names) or any(pod.name in names for pod in same):
+        return _barred(worker, group, names)
+    return Give(_own_name(worker, Strategy.INDEX, number))
+
+
+def by_ledger(worker: Worker, group: Group, settings: WorkerNames) -> Answer:
+    """The next number or the lowest free slot, with the ledger that promises it. Pure.
+
+    The name may be given only after that ledger has replaced the one that was read, by
+    compare-and-swap.
+    """
+    strategy = ledger_strategy(settings.strategy)
+    seen = frozenset(pod.name for pod in group.pods) | group.created
+    group = replace(group, ledger=group.ledger.without(seen, group.now, settings.reservation))
+    siblings = _siblings(worker, group) if worker.host else []
+    # KubeRay deletes a broken replica and makes it anew, for as long as one of its hosts is refused.
+    if not siblings and _is_full(worker, group, settings):
+        return _full(worker, group, settings)
+    number = max(_numbers(siblings, worker, strategy), default=None)
+    if number is None:
+        number = _next_number(worker, group, strategy)
+    if number is None:
+        return _no_free_slot(worker, group)
+    names = _names(worker, strategy, number, group.want)
+    others = tuple(r for r in group.ledger.reservations if not worker.replica or r.replica != worker.replica)
+    promise = Reservation(names, group.now, group.version, worker.replica)
+    ledger = Ledger(max(group.ledger.highest, number), (*others, promise))
+    return Give(_own_name(worker, strategy, number), ledger)
+
+
+def _has_index(pod: Existing, worker: Worker) -> bool:
+    return worker.replica_index is not None and pod.replica_index == worker.replica_index
+
+
+def _is_full(worker: Worker, group: Group, settings: WorkerNames) -> bool:
+    taken = occupied(group.pods, group.ledger, worker, group.want, group.now, settings.reservation)
+    return taken + _size(worker, group.want) > group.want.pods
+
+
+def _size(worker: Worker, want: Want) -> int:
+    return want.hosts if worker.replica else 1
+
+
+def _siblings(worker: Worker, group: Group) -> list[str]:
+    """The names of the hosts of the pod's own replica that live or are promised.
+
+    They tell a later host its name. A second request for the same host gets the same name, and the
+    API server lets in one.
+    """
+    siblings = [pod.name for pod in group.pods if pod.replica == worker.replica and not pod.terminating]
+    return siblings + [n for r in group.ledger.reservations if r.replica == worker.replica for n in r.names]
+
+
+def _next_number(worker: Worker, group: Group, strategy: Strategy) -> int | None:
+    """The number to give; None if `slot` has none left."""
+    listed = [pod.name for pod in group.pods]
+    if strategy is Strategy.SLOT:
+        held = group.want.barred.union(listed, *(r.names for r in group.ledger.reservations))
+        slots = range(group.want.pods // _size(worker, group.want))
+        return next(
+            (n for n in slots if held.isdisjoint(_names(worker, strategy, n, group.want))),
+            None,
+        )
+    number = 1 + max((group.ledger.highest, *_numbers(listed, worker, strategy)))
+    while not group.want.barred.isdisjoint(_names(worker, strategy, number, group.want)):
+        number += 1
+    return number
+
+
+# --- refusals, each in words that a person can act on --------------------------------------------
+
+
+def untrusted(worker: Worker, sentence: str) -> Refuse:
+    """The owner is not the one that lives."""
+    return Refuse(
+        Reason.UNTRUSTED,
+        f"{sentence[0].upper()}{sentence[1:]} A pod for it would only be garbage collected. "
+        "The controller works from a stale cache; nothing needs to be done.",
+    )
+
+
+def _full(worker: Worker, group: Group, settings: WorkerNames) -> Refuse:
+    want, promises = group.want, group.ledger.reservations
+    names = [pod.name for pod in group.pods]
+    promised = [name for promise in promises for name in promise.names]
+    counted = f"{want.pods} wanted" + (f" because {want.note}" if want.note else "")
+    counted += f", {len(names)} existing{_shown(names)}"
+    hint = "A controller that asks for one more works from a stale cache; nothing needs to be done."
+    if promised:
+        counted += f", {len(promised)} being created{_shown(promised)}"
+        hint += f" A name whose pod never came is free again after {settings.reservation} s."
+    if not worker.head and not want.note:
+        hint += " For more workers raise replicas."
+    exist = occupied(group.pods, Ledger(), worker, want, group.now, settings.reservation)
+    ambiguous = exist + _size(worker, want) <= want.pods
+    return Refuse(
+        Reason.PROMISED if ambiguous else Reason.EXISTS,
+        f"{worker}: {counted}. {hint}",
+        promises if ambiguous else (),
+    )
+
+
+def _index_lives(worker: Worker, live: Sequence[str]) -> Refuse:
+    which = "it" if worker.head else f"replica {worker.replica_index}"
+    return Refuse(
+        Reason.EXISTS,
+        f"{worker}: {which} exists already{_shown(live)}. A controller that creates it again works from a "
+        "stale cache; nothing needs to be done.",
+    )
+
+
+def _barred(worker: Worker, group: Group, names: Iterable[str]) -> Refuse:
+    ordered = sorted(group.want.barred.intersection(names))
+    if ordered:
+        why = f"{ordered[0]} is in scaleStrategy.workersToDelete, and would be deleted as soon as it exists"
+        hint = "Remove it there"
+    else:
+        why = f"a terminating pod still holds the name {next(iter(names))}"
+        hint = "The operator tries again until that pod is gone"
+    return Refuse(Reason.BARRED, f"{worker}: {why}. {hint}, or use the strategy auto or sequence.")
+
+
+def _no_free_slot(worker: Worker, group: Group) -> Refuse:
+    return Refuse(
+        Reason.BARRED,
+        f"{worker}: {group.want.pods} wanted, and every slot is held by a terminating pod, a pod being "
+        "created or a name in scaleStrategy.workersToDelete. The operator tries again until one is "
+        "free; with the strategy sequence it need not wait.",
+        group.ledger.reservations,
+    )
+
+
+def _shown(names: Sequence[str]) -> str:
+    if not names:
+        return ""
+    more = f", and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+    return f" ({', '.join(sorted(names)[:NAMES_SHOWN])}{more})"
+
+
+# --- the change ----------------------------------------------------------------------------------
+
+
+def named(pod: Json, name: str) -> Json:
+    """A copy of the pod under its name.
+
+    `generateName` goes with it: left in place it turns the API server's 409 for a name that is
+    taken into a message about a generated name.
+    """
+    metadata = {key: value for key, value in pod["metadata"].items() if key != "generateName"}
+    return replaced(pod, ("metadata",), {**metadata, "name": name})

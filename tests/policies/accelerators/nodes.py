@@ -1,0 +1,49 @@
+"""Nodes with accelerators, and pods that ask for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from policies.core.base import Facts, Json, Listing, Resource
+
+GPU = "nvidia.com/gpu"
+
+
+class Nodes:
+    """A cluster of which only the nodes are known."""
+
+    def __init__(self, *nodes: Json) -> None:
+        self._listing = Listing(nodes)
+
+    def listing(self, resource: Resource, namespace: str | None = None) -> Listing | None:
+        return self._listing if resource is Resource.NODES else None
+
+
+def facts(*nodes: Json) -> Facts:
+    return Facts("ml", Nodes(*nodes))
+
+
+def node(
+    name: str, labels: Json | None = None, gpus: int | str = 0, taints: tuple[Json, ...] = (), **spec: Any
+) -> Json:
+    allocatable = {"cpu": "64", **({GPU: str(gpus)} if gpus != "" else {})}
+    return {
+        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, **(labels or {})}},
+        "spec": {"taints": list(taints), **spec},
+        "status": {"allocatable": allocatable},
+    }
+
+
+def pod(gpus: int = 1, annotations: Json | None = None, **spec: Any) -> Json:
+    resources = {"limits": {GPU: str(gpus)}} if gpus else {}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "p", "annotations": annotations or {}},
+        "spec": {"containers": [{"name": "main", "resources": resources}], **spec},
+    }
+
+
+def affinity(*terms: Json) -> Json:
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": list(terms)}}
+    return {"nodeAffinity": required}

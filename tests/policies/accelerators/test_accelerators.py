@@ -1,0 +1,392 @@
+"""Who asks for accelerators and who has them: the arithmetic, and what must hold for any cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from policies.accelerators.annotations import MEMORY, PRODUCT, MemoryBound, wanted_memory
+from policies.accelerators.gpu_affinity import mutate
+from policies.accelerators.node_affinity import admits, matches, tolerates
+from policies.accelerators.placement import placement
+from policies.accelerators.requests import MIB, STANDARD, GpuAffinity
+from policies.accelerators.vendors import Pool, Taint, Vendor
+from policies.core import registry
+from policies.core.base import Json, Listing
+from policies.kube.objects import replaced
+from tests.policies.accelerators.nodes import GPU, affinity, facts, node, pod
+from tests.policies.test_laws import damaged, lost, places
+
+# --- what a pod asks for ---------------------------------------------------------------------------
+
+
+@given(
+    main=st.lists(st.integers(0, 8), min_size=1, max_size=4),
+    init=st.lists(st.tuples(st.integers(0, 8), st.booleans()), max_size=5),
+)
+def test_requests_are_the_peak_over_the_pods_life(main: list[int], init: list[tuple[int, bool]]) -> None:
+    running, peak = 0, 0
+    for count, is_sidecar in init:
+        peak = max(peak, running + count)
+        running += count if is_sidecar else 0
+    peak = max(peak, running + sum(main))
+
+    def container(count: int, **more: Any) -> Json:
+        return {"name": "c", "resources": {"limits": {GPU: count}}, **more}
+
+    obj = {
+        "spec": {
+            "containers": [container(count) for count in main],
+            "initContainers": [
+                container(count, **({"restartPolicy": "Always"} if is_sidecar else {}))
+                for count, is_sidecar in init
+            ],
+        }
+    }
+    assert STANDARD.requests(obj).get(GPU, 0) == peak
+
+
+@pytest.mark.parametrize(
+    ("resources", "expected"),
+    [
+        ({"limits": {GPU: "2"}}, {GPU: 2}),
+        ({"limits": {GPU: 2}, "requests": {GPU: "2"}}, {GPU: 2}),
+        ({"requests": {"nvidia.com/mig-1g.5gb": "1k"}}, {"nvidia.com/mig-1g.5gb": 1000}),
+        ({"limits": {"amd.com/gpu": "1", "cpu": "4", "example.com/fpga": "1"}}, {"amd.com/gpu": 1}),
+        ({"limits": {GPU: "0"}}, {}),
+        ({"limits": {GPU: "many"}}, {}),
+        ({"limits": [GPU]}, {}),
+        ({"claims": [{"name": "gpu"}]}, {}),
+    ],
+)
+def test_what_counts_as_an_accelerator(resources: Any, expected: dict[str, int]) -> None:
+    assert STANDARD.requests({"spec": {"containers": [{"resources": resources}]}}) == expected
+
+
+# --- node selectors and tolerations, as the scheduler reads them -------------------------------------
+
+LABELS = {"zone": "a", "count": "8", "odd": "x8"}
+
+
+@pytest.mark.parametrize(
+    ("operator", "key", "values", "expected"),
+    [
+        ("In", "zone", ["a", "b"], True),
+        ("In", "zone", ["b"], False),
+        ("In", "absent", ["a"], False),
+        ("NotIn", "zone", ["b"], True),
+        ("NotIn", "absent", ["b"], True),
+        ("Exists", "zone", None, True),
+        ("DoesNotExist", "absent", None, True),
+        ("DoesNotExist", "zone", None, False),
+        ("Gt", "count", ["7"], True),
+        ("Gt", "count", ["8"], False),
+        ("Lt", "count", ["9"], True),
+        ("Gt", "odd", ["1"], False),
+        ("Gt", "absent", ["1"], False),
+        ("Gt", "count", ["x"], False),
+        ("Gt", "count", ["1", "2"], False),
+        ("Like", "zone", ["a"], False),
+    ],
+)
+def test_one_expression(operator: str, key: str, values: list[str] | None, expected: bool) -> None:
+    assert matches({"key": key, "operator": operator, "values": values}, LABELS) is expected
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ({}, True),
+        ({"nodeSelector": {"zone": "a"}}, True),
+        ({"nodeSelector": {"zone": "b"}}, False),
+        ({"affinity": affinity()}, False),
+        ({"affinity": affinity({})}, False),
+        ({"affinity": affinity({}, {"matchExpressions": [{"key": "zone", "operator": "Exists"}]})}, True),
+        (
+            {
+                "affinity": affinity(
+                    {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n"]}]}
+                )
+            },
+            True,
+        ),
+        (
+            {
+                "affinity": affinity(
+                    {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["m"]}]}
+                )
+            },
+            False,
+        ),
+        (
+            {
+                "nodeSelector": {"zone": "a"},
+                "affinity": affinity(
+                    {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["b"]}]}
+                ),
+            },
+            False,
+        ),
+    ],
+)
+def test_which_nodes_a_pod_may_run_on(spec: Json, expected: bool) -> None:
+    assert admits(pod(**spec), "n", LABELS) is expected
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ({"nodeSelector": {"zone": "b"}}, False),
+        ({"nodeSelector": {"rack": "7"}}, True),
+        ({"affinity": affinity({"matchExpressions": [{"key": "zone", "operator": "DoesNotExist"}]})}, False),
+        ({"affinity": affinity({"matchExpressions": [{"key": "rack", "operator": "Exists"}]})}, True),
+        (
+            {
+                "affinity": affinity(
+                    {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["m"]}]}
+                )
+            },
+            True,
+        ),
+        (
+            {
+                "affinity": affinity(
+                    {"matchFields": [{"key": "metadata.uid", "operator": "In", "values": ["m"]}]}
+                )
+            },
+            False,
+        ),
+    ],
+)
+def test_of_a_node_to_be_only_what_is_known_is_held_against_it(spec: Json, expected: bool) -> None:
+    assert admits(pod(**spec), "pool p", LABELS, partial=True) is expected
+
+
+TAINT = {"key": GPU, "value": "present", "effect": "NoSchedule"}
+
+
+@pytest.mark.parametrize(
+    ("toleration", "expected"),
+    [
+        ({"operator": "Exists"}, True),
+        ({"key": GPU, "operator": "Exists"}, True),
+        ({"key": GPU, "operator": "Exists", "effect": "NoExecute"}, False),
+        ({"key": GPU, "value": "present"}, True),
+        ({"key": GPU, "operator": "Equal", "value": "absent"}, False),
+        ({"key": "other", "operator": "Exists"}, False),
+        ({"operator": "Equal", "value": "present"}, False),
+    ],
+)
+def test_tolerations(toleration: Json, expected: bool) -> None:
+    assert tolerates(pod(tolerations=[toleration]), TAINT) is expected
+
+
+def test_a_taint_without_a_value_is_equal_to_an_empty_one() -> None:
+    assert tolerates(pod(tolerations=[{"key": GPU}]), {"key": GPU, "effect": "NoSchedule"})
+
+
+# --- what must hold for any cluster and any pod -------------------------------------------------------
+
+KEYS = ("nvidia.com/gpu.present", "cloud.google.com/gke-accelerator", "karpenter.sh/nodepool", "zone", "disk")
+VALUES = ("true", "nvidia-l4", "a", "b")
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> list[Json]:
+    made = []
+    for n in range(draw(st.integers(1, 6))):
+        labels = {key: draw(st.sampled_from(VALUES)) for key in draw(st.sets(st.sampled_from(KEYS)))}
+        made.append(node(f"n{n}", labels, draw(st.sampled_from(("", "0", "4")))))
+    return made
+
+
+EXPRESSIONS = st.one_of(
+    st.fixed_dictionaries(
+        {
+            "key": st.sampled_from(KEYS),
+            "operator": st.sampled_from(("In", "NotIn")),
+            "values": st.lists(st.sampled_from(VALUES), min_size=1, max_size=2),
+        }
+    ),
+    st.fixed_dictionaries(
+        {"key": st.sampled_from(KEYS), "operator": st.sampled_from(("Exists", "DoesNotExist"))}
+    ),
+)
+TERMS = st.lists(
+    st.one_of(
+        st.just({}),
+        st.fixed_dictionaries({"matchExpressions": st.lists(EXPRESSIONS, min_size=1, max_size=2)}),
+    ),
+    min_size=1,
+    max_size=3,
+)
+
+
+@given(
+    nodes=clusters(),
+    terms=st.none() | TERMS,
+    selector=st.none() | st.dictionaries(st.sampled_from(KEYS), st.sampled_from(VALUES), max_size=1),
+    gpus=st.sampled_from((0, 1)),
+    strength=st.sampled_from(("required", "preferred")),
+)
+@settings(max_examples=300)
+def test_affinity_neither_loses_nor_gains_a_node(
+    nodes: list[Json], terms: list[Json] | None, selector: Json | None, gpus: int, strength: str
+) -> None:
+    """Whatever node could take the pod before can take it after, and no other can.
+
+    Required, CPU pods give up accelerator nodes, but not all the nodes they had.
+    """
+    spec: Json = {} if terms is None else {"affinity": affinity(*terms)}
+    before = pod(gpus, **spec, **({} if selector is None else {"nodeSelector": selector}))
+    config = GpuAffinity.model_validate_json(f'{{"cpuPods": "{strength}"}}')
+    after = mutate(before, config, facts(*nodes))
+
+    def able(obj: Json) -> set[str]:
+        return {
+            item["metadata"]["name"]
+            for item in nodes
+            if admits(obj, item["metadata"]["name"], item["metadata"]["labels"])
+            and int(item["status"]["allocatable"].get(GPU, 0)) >= gpus
+        }
+
+    if gpus or strength == "preferred":
+        assert able(after) == able(before)
+    else:
+        assert able(after) <= able(before)
+        assert bool(able(after)) == bool(able(before))
+
+
+PRODUCTS = ("NVIDIA-A100-SXM4-80GB", "NVIDIA-A100-SXM4-40GB", "Tesla-T4")
+
+
+@given(
+    products=st.lists(st.none() | st.sampled_from(PRODUCTS), min_size=1, max_size=5),
+    globs=st.lists(
+        st.sampled_from((*PRODUCTS, "*A100*", "tesla-*", "*H100*", "B200")), min_size=1, max_size=2
+    ),
+)
+def test_a_product_annotation_admits_exactly_the_products_that_match(
+    products: list[str | None], globs: list[str]
+) -> None:
+    nodes = [
+        node(f"n{n}", {} if product is None else {"nvidia.com/gpu.product": product}, 8)
+        for n, product in enumerate(products)
+    ]
+    after = mutate(pod(annotations={PRODUCT: ",".join(globs)}), GpuAffinity(), facts(*nodes))
+    admitted = {n for n, item in enumerate(nodes) if admits(after, f"n{n}", item["metadata"]["labels"])}
+    wanted = {p for p in PRODUCTS for glob in globs if _names(glob, p)}
+    if any(products):
+        assert admitted == {n for n, product in enumerate(products) if product in wanted}
+    else:
+        assert admitted == set(range(len(nodes))), "no node says what it has: nothing can be demanded"
+
+
+def _names(glob: str, product: str) -> bool:
+    start, star, rest = glob.lower().partition("*")
+    if not star:
+        return product.lower() == start
+    return product.lower().startswith(start) and rest.strip("*") in product.lower()
+
+
+@given(
+    operator=st.sampled_from((">=", "<=", ">", "<")),
+    amount=st.integers(0, 200 << 30),
+    label=st.integers(0, 200_000),
+)
+def test_a_memory_bound_in_whole_mebibytes_says_the_same(operator: str, amount: int, label: int) -> None:
+    bound = MemoryBound(operator, amount)
+    assert matches(bound.on("m"), {"m": str(label)}) is bound.met_by(label * MIB)
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        (">=40Gi", MemoryBound(">=", 40 << 30)),
+        (" < 24G ", MemoryBound("<", 24 * 10**9)),
+        ("16Gi", MemoryBound(">=", 16 << 30)),
+    ],
+)
+def test_memory_bounds_are_read(written: str, expected: MemoryBound) -> None:
+    assert wanted_memory(pod(annotations={MEMORY: written})) == expected
+
+
+@pytest.mark.parametrize("written", ["", "lots", "=>40Gi", ">=", ">=-1", 40])
+def test_memory_bounds_that_are_none(written: object) -> None:
+    with pytest.raises(ValueError, match="is not a"):
+        wanted_memory(pod(annotations={MEMORY: written}))
+
+
+@given(data=st.data())
+@settings(max_examples=300)
+def test_the_laws_hold_beside_accelerator_nodes(data: st.DataObject) -> None:
+    """As in test_laws, but with nodes, so that every part of the policy has something to do."""
+    labels = {"nvidia.com/gpu.present": "true", "nvidia.com/gpu.product": "NVIDIA-A100"}
+    zone = {"topology.kubernetes.io/zone": "a", "nvidia.com/gpu.memory": "81920"}
+    known = facts(
+        node("a", labels | zone, 8, (TAINT,)), node("t4", labels, 4), node("bare", gpus=2), node("c")
+    )
+    obj = data.draw(damaged())
+    if obj["kind"] == "Pod":
+        for policy in (registry.mutating()["gpu-affinity"], registry.mutating()["disruption-guard"]):
+            assert policy.mutate is not None
+            after = policy.mutate(obj, policy.settings(), known)
+            assert lost(obj, after) == []
+            assert policy.mutate(after, policy.settings(), known) == after
+
+
+# --- the inventory --------------------------------------------------------------------------------------
+
+
+def test_a_node_that_changed_is_read_anew_and_the_others_are_not() -> None:
+    catalogue = GpuAffinity(fixed_size=True, pools=(Pool(name="p", accelerators={GPU: 1}),)).catalogue
+    first, second = node("a", gpus=8), node("b", gpus=4)
+    before = catalogue.inventory(Listing([first, second])).fleets["nvidia"]
+    grown = node("b", gpus=16)
+    after = catalogue.inventory(Listing([first, grown])).fleets["nvidia"]
+    assert [n.accelerators[GPU] for n in before.nodes] == [8, 4, 1]
+    assert [n.accelerators[GPU] for n in after.nodes] == [8, 16, 1]
+    assert after.nodes[0] is before.nodes[0]
+
+
+def test_a_pool_is_of_the_vendors_whose_accelerators_it_has() -> None:
+    declared = GpuAffinity(pools=(Pool(name="p", accelerators={GPU: 1}),)).catalogue.declared
+    assert list(declared.fleets) == ["nvidia"]
+
+
+def test_default_settings_share_what_is_derived() -> None:
+    assert GpuAffinity().catalogue is GpuAffinity(fixed_size=True).catalogue
+    listing = Listing([node("a", gpus=8)])
+    assert listing.derive(GpuAffinity().catalogue.inventory) is listing.derive(
+        GpuAffinity().catalogue.inventory
+    )
+
+
+def test_a_vendor_of_ones_own_replaces_the_known_one() -> None:
+    own = GpuAffinity(
+        vendors={"nvidia": Vendor(resources=("acme.com/gpu-*",), taints=(Taint(key="acme.com/gpu"),))}
+    )
+    assert own.catalogue.vendor_of(GPU) is None
+    assert own.catalogue.vendor_of("acme.com/gpu-l") == "nvidia"
+    assert own.catalogue.vendor_of("amd.com/gpu") == "amd"
+
+
+@pytest.mark.parametrize("junk", [None, 0, 0.5, "x", [], {}, [None], {"a": {}}], ids=repr)
+def test_a_node_may_look_like_anything(junk: Any) -> None:
+    """Nodes may come from files that no API server has validated."""
+    labels = {
+        "nvidia.com/gpu.present": "true",
+        "nvidia.com/gpu.product": "A100",
+        "nvidia.com/gpu.memory": "81920",
+    }
+    sound = node("a", labels, 8, (TAINT,))
+    asking = pod(16, {PRODUCT: "*", MEMORY: ">=1G"}, nodeSelector={"zone": "a"})
+    for path in places(sound):
+        if path not in ((), ("metadata",), ("metadata", "name")):
+            known = facts(replaced(sound, path, junk), sound)
+            for each in (asking, pod(1, {PRODUCT: "*A*", MEMORY: "1G"}), pod(0)):
+                mutate(each, GpuAffinity(), known)
+                placement(each, GpuAffinity(), known)

@@ -1,0 +1,168 @@
+"""Which nodes could take a pod with accelerators, and what is said where none could."""
+
+from __future__ import annotations
+
+import pytest
+
+from policies.accelerators.annotations import MEMORY, PRODUCT
+from policies.accelerators.placement import Place, placement
+from policies.accelerators.requests import GpuAffinity
+from policies.accelerators.vendors import Pool
+from policies.core.base import Facts, Json
+from policies.kube.objects import replaced
+from tests.policies.accelerators.nodes import GPU, affinity, facts, node, pod
+
+
+def test_nothing_is_said_of_nodes_that_are_not_known() -> None:
+    assert placement(pod(64), GpuAffinity(fixed_size=True), Facts("ml")) is None
+    assert placement(pod(64), GpuAffinity(fixed_size=True), facts()) is None
+
+
+@pytest.mark.parametrize("gpus", [0, "", 4])
+def test_too_many_is_certain_only_while_every_gpu_node_gives_something(gpus: int | str) -> None:
+    labelled = node("b", {"nvidia.com/gpu.present": "true"}, gpus)
+    found = placement(pod(8), GpuAffinity(), facts(node("a", gpus=4), labelled))
+    assert found is not None
+    assert found.obstacle is not None
+    assert found.obstacle.place is Place.RESOURCES
+    assert found.obstacle.certain is (gpus == 4)
+
+
+def test_room_counts_whole_pods_on_each_node() -> None:
+    pool = Pool(name="more", accelerators={GPU: 8}, max_nodes=2)
+    nodes = facts(node("a", gpus=7), node("b", gpus=3), node("c", gpus=1))
+    found = placement(pod(3), GpuAffinity(pools=(pool,)), nodes)
+    assert found is not None
+    assert found.room(one_each=False) == 2 + 1 + 2 * 2
+    assert found.room(one_each=True) == 1 + 1 + 2
+
+
+AMD = "amd.com/gpu"
+
+
+def of_both() -> Json:
+    return replaced(pod(), ("spec", "containers", 0, "resources", "limits"), {GPU: "1", AMD: "1"})
+
+
+def of_amd(count: int) -> Json:
+    made = node("mi300", {"disk": "ssd"})
+    return replaced(made, ("status", "allocatable"), {AMD: str(count)})
+
+
+BIG = node("big", {"zone": "a", "nvidia.com/gpu.product": "A100", "nvidia.com/gpu.memory": "40536"}, 8)
+DEDICATED = node("dedicated", {"zone": "b"}, 4, ({"key": "team", "value": "vision", "effect": "NoSchedule"},))
+
+
+@pytest.mark.parametrize(
+    ("asking", "place", "message"),
+    [
+        (of_both(), Place.RESOURCES, f"No node and no declared pool has {AMD}."),
+        (
+            pod(9),
+            Place.RESOURCES,
+            f"The pod asks for 9 {GPU}, and the most that one node has is 8 (big).",
+        ),
+        (
+            pod(annotations={PRODUCT: "H100,B200"}),
+            Place.PRODUCT,
+            f"No node and no declared pool with 1 {GPU} has a product that matches H100, B200.",
+        ),
+        (
+            pod(annotations={MEMORY: ">=80G"}),
+            Place.MEMORY,
+            "No node and no declared pool that is left has accelerators with >=76293Mi of memory.",
+        ),
+        (
+            pod(nodeSelector={"zone": "c", "disk": "ssd"}),
+            Place.SELECTOR,
+            f"None of the 2 nodes and pools with 1 {GPU} carries zone=c, disk=ssd.",
+        ),
+        (
+            pod(
+                affinity=affinity(
+                    {"matchExpressions": [{"key": "zone", "operator": "NotIn", "values": ["a", "b"]}]}
+                )
+            ),
+            Place.SELECTOR,
+            f"None of the 2 nodes and pools with 1 {GPU} carries zone NotIn a,b.",
+        ),
+        (
+            pod(
+                affinity=affinity(
+                    {
+                        "matchExpressions": [
+                            {"key": "zone", "operator": "In", "values": ["a"]},
+                            {"key": "disk", "operator": "Exists"},
+                        ]
+                    }
+                )
+            ),
+            Place.SELECTOR,
+            f"None of the 2 nodes and pools with 1 {GPU} carries disk Exists.",
+        ),
+        (
+            pod(nodeSelector={"zone": "a", "kubernetes.io/hostname": "dedicated"}),
+            Place.SELECTOR,
+            f"None of the 2 nodes and pools with 1 {GPU} fits its node selector and "
+            "required node affinity together.",
+        ),
+        (
+            pod(nodeSelector={"zone": "b"}),
+            Place.TAINTS,
+            "Every node that could take the pod bears a taint that it does not tolerate: "
+            "team=vision:NoSchedule.",
+        ),
+    ],
+)
+def test_what_is_missing_is_named(asking: Json, place: Place, message: str) -> None:
+    found = placement(asking, GpuAffinity(), facts(BIG, DEDICATED))
+    assert found is not None
+    assert found.obstacle is not None
+    assert (found.obstacle.place, found.obstacle.message) == (place, message)
+
+
+def test_what_no_node_has_together_is_named_together() -> None:
+    found = placement(of_both(), GpuAffinity(), facts(BIG, of_amd(8)))
+    assert found is not None
+    assert found.obstacle is not None
+    assert found.obstacle.message == f"No node and no declared pool has 1 {GPU}, 1 {AMD} together."
+
+
+def test_a_bound_pod_has_its_place() -> None:
+    assert placement(pod(9, nodeName="big"), GpuAffinity(), facts(BIG)) is None
+
+
+def test_an_answer_is_worked_out_once_for_pods_that_ask_the_same() -> None:
+    known = facts(BIG)
+    first = placement(pod(), GpuAffinity(), known)
+    assert placement(pod(), GpuAffinity(), known) is first
+    assert placement(pod(2), GpuAffinity(), known) is not first
+    long = pod(nodeSelector={"zone": "a" * 5000})
+    assert placement(long, GpuAffinity(), known) is not placement(long, GpuAffinity(), known)
+
+
+@pytest.mark.parametrize(
+    ("asking", "names"),
+    [
+        (pod(), ["big", "small"]),
+        (pod(annotations={PRODUCT: "*100*"}), ["big"]),
+        (pod(annotations={PRODUCT: "T4", MEMORY: "<20G"}), ["small"]),
+        (pod(annotations={MEMORY: ">=40G"}), ["big"]),
+        (pod(annotations={MEMORY: "lots"}), ["big", "small"]),
+        (pod(2, annotations={PRODUCT: "*"}), ["big"]),
+        (pod(nodeSelector={"zone": "a"}), ["big"]),
+    ],
+)
+def test_the_nodes_that_could_take_a_pod(asking: Json, names: list[str]) -> None:
+    small = node("small", {"nvidia.com/gpu.product": "T4", "nvidia.com/gpu.memory": "15360"}, 1)
+    found = placement(asking, GpuAffinity(), facts(BIG, small, node("cpu", {"zone": "a"})))
+    assert found is not None
+    assert found.obstacle is None
+    assert [each.name for each in found.nodes] == names
+
+
+@pytest.mark.parametrize("annotations", [{PRODUCT: "*H100*"}, {MEMORY: ">=80G"}])
+def test_what_no_label_says_is_held_against_no_node(annotations: Json) -> None:
+    found = placement(pod(annotations=annotations), GpuAffinity(), facts(node("plain", gpus=8)))
+    assert found is not None
+    assert [each.name for each in found.nodes] == ["plain"]

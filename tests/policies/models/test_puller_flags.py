@@ -1,0 +1,45 @@
+"""The flags that are injected are flags that the programs know: ours, and KServe's agent."""
+
+from pathlib import Path
+
+import pytest
+
+from policies.kube.objects import Container, Role, containers
+from puller.cli import options_of, parser
+from tests.policies.test_golden import CASES, case_id, documents
+
+KSERVE_AGENT = {"--enable-puller", "--config-dir", "--model-dir", "--workers", "--component-port", "--port"}
+"""Of kserve/cmd/agent/main.go; pflag refuses any other."""
+
+
+def pullers(case: Path) -> list[Container]:
+    [before], [after] = documents(case / "input.yaml"), documents(case / "expected.yaml")
+    written = {container.name for container in containers(before)}
+    return [item for item in containers(after) if item.name not in written]
+
+
+INJECTED = [
+    case
+    for case in CASES
+    if case.parent.name == "model-puller" and (case / "expected.yaml").exists() and pullers(case)
+]
+
+
+@pytest.mark.parametrize("case", INJECTED, ids=case_id)
+def test_the_programs_know_the_flags(case: Path) -> None:
+    [container] = pullers(case)
+    args = container.spec["args"]
+    if container.spec.get("command") is None:
+        assert {arg.partition("=")[0] for arg in args} <= KSERVE_AGENT
+    options = options_of(parser({}).parse_args(args))
+    mounts = {mount["mountPath"].rstrip("/"): mount for mount in container.spec["volumeMounts"]}
+    assert mounts[str(options.config_dir)]["readOnly"] is True
+    assert not mounts[str(options.model_dir)].get("readOnly"), "models are written there"
+    for name in ("livenessProbe", "readinessProbe", "startupProbe"):
+        if name in container.spec:
+            assert container.spec[name]["httpGet"]["port"] == options.port
+
+
+def test_most_cases_inject() -> None:
+    assert len(INJECTED) > 30
+    assert {container.role for case in INJECTED for container in pullers(case)} == {Role.MAIN, Role.SIDECAR}

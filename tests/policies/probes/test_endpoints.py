@@ -1,0 +1,147 @@
+"""Where a recognised server answers. The golden cases have a container for each; here are the tables."""
+
+import pytest
+
+from policies.kube.objects import Container, containers
+from policies.probes.endpoints import declared_http_port, preset_health, server_port, unsure
+from policies.probes.serving import StandardProbes, recognised
+
+TRITON = {"image": "nvcr.io/nvidia/tritonserver:25.06-py3", "args": ["tritonserver", "--model-repository=/m"]}
+MLSERVER = {"image": "seldonio/mlserver:1.7.1"}
+VLLM = {"image": "vllm/vllm-openai", "args": ["m"]}
+OLLAMA = {"image": "ollama/ollama"}
+CONFIGURED = {"image": "vllm/vllm-openai", "args": ["m", "--config=/c.yaml"]}
+TGI = {"image": "registry.example.com/own:1", "command": ["text-generation-launcher"]}
+FROM_ELSEWHERE = {"envFrom": [{"configMapRef": {"name": "c"}}]}
+
+
+def script(text: str) -> dict:
+    return {"image": "vllm/vllm-openai", "command": ["bash", "-c", text]}
+
+
+HIDDEN = script('ARGS=(--tp 8 --port 9000)\nvllm serve m "${ARGS[@]}"')
+
+
+def container(spec: dict, **ports: int) -> Container:
+    """A container; a port whose name begins with `_` has none."""
+    declared = [
+        {"containerPort": n} if name[0] == "_" else {"name": name, "containerPort": n}
+        for name, n in ports.items()
+    ]
+    pod = {"spec": {"containers": [{"name": "m", **spec, "ports": declared}]}}
+    return next(iter(containers(pod)))
+
+
+@pytest.mark.parametrize(
+    ("spec", "ports", "port"),
+    [
+        (TRITON, {}, 8000),
+        (TRITON, {"grpc": 8001, "metrics": 8002}, 8000),
+        (TRITON, {"http": 8080, "grpc": 8001}, 8080),
+        (TRITON, {"_1": 8000, "_2": 8001}, 8000),
+        (TRITON, {"_1": 8001}, None),
+        (TRITON, {"triton": 8000, "http": 9000}, 8000),
+        (TRITON, {"metrics": 8000, "http": 9000}, 9000),
+        (OLLAMA, {"ollama": 11434, "web": 8080}, 11434),
+        (OLLAMA | {"env": [{"name": "OLLAMA_HOST", "value": "0.0.0.0"}]}, {}, 11434),
+        (OLLAMA | {"env": [{"name": "OLLAMA_HOST", "value": "http://0.0.0.0"}]}, {}, None),  # 80, as in URLs
+        (CONFIGURED, {"_1": 8000, "http": 9000}, 9000),
+        (HIDDEN, {}, None),
+        (HIDDEN, {"_1": 9000}, 9000),
+        (script("if big; then ARGS='--port 9000'; fi\nvllm serve m $ARGS"), {}, None),
+        (script("ARGS='--port 9000'; vllm serve m $ARGS"), {}, 9000),
+        (script("vllm serve m $ARGS"), {}, 8000),
+        (script('ARGS=(--tp 8)\nvllm serve m "${ARGS[@]}"'), {}, 8000),
+        (script("gateway --port 9000 & vllm serve m"), {}, 8000),
+        (script("ray start --head --port=6379; vllm serve $MODEL"), {}, 8000),
+        (script("vllm serve $MODEL --port 9000"), {}, 9000),
+        (TRITON, {"inference": 9000}, None),
+        (VLLM, {"_1": 9000}, None),
+        (CONFIGURED, {"_1": 9000}, 9000),
+        (CONFIGURED, {"_1": 9000, "_2": 9001}, None),
+        (CONFIGURED, {"metrics": 9000}, None),
+        (CONFIGURED, {}, None),
+        (MLSERVER | FROM_ELSEWHERE, {}, None),
+        (MLSERVER | FROM_ELSEWHERE, {"_1": 8080}, 8080),
+        (MLSERVER | FROM_ELSEWHERE, {"_1": 9000}, 9000),
+        (VLLM | FROM_ELSEWHERE, {}, 8000),
+        (TGI, {}, None),
+        (TGI, {"_1": 3000}, 3000),
+    ],
+)
+def test_the_port_of_a_server_that_is_not_told_one(spec: dict, ports: dict, port: int | None) -> None:
+    of = container(spec, **ports)
+    server = recognised(of, StandardProbes())
+    assert server is not None
+    assert server_port(of, server) == port
+
+
+@pytest.mark.parametrize(
+    ("args", "scheme"),
+    [
+        ([], None),
+        (["--ssl-keyfile=/k"], "HTTPS"),
+        (["--ssl_keyfile", "/k"], "HTTPS"),
+        (["--ssl-keyfile=/k", "$MORE"], "HTTPS"),
+        (["--ssl-keyfile=/k", "--ssl-cert-reqs=0"], "HTTPS"),
+    ],
+)
+def test_tls(args: list[str], scheme: str | None) -> None:
+    health = preset_health(container(VLLM | {"args": ["m", *args]}), StandardProbes())
+    assert health is not None
+    assert health.live is not None
+    assert health.live["httpGet"].get("scheme") == scheme
+
+
+def test_options_within_an_option_are_not_hidden() -> None:
+    text = 'mlflow server --host 0.0.0.0 --registry-store-uri $URI --gunicorn-opts "--preload --keyfile=/k"'
+    health = preset_health(container(script(text)), StandardProbes())
+    assert health is not None
+    assert health.live == {"httpGet": {"path": "/health", "port": 5000, "scheme": "HTTPS"}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        (VLLM | {"args": ["m", "--host=127.0.0.1"]}, "loopback"),
+        (VLLM | {"args": ["m", "--host", "[::1]"]}, "loopback"),
+        ({"command": ["mlflow", "server"]}, "loopback"),
+        (VLLM | {"args": ["m", "--ssl_cert_reqs=2", "--ssl-keyfile=/k"]}, "keep it from everybody"),
+        (
+            {
+                "command": ["mlflow", "server", "--host=0.0.0.0"],
+                "env": [{"name": "MLFLOW_STATIC_PREFIX", "value": "/mlflow"}],
+            },
+            "move its health endpoint",
+        ),
+        ({"command": ["sh", "-c", "if leader; then vllm serve m; else ray start; fi"]}, "some cases alone"),
+        (VLLM | {"args": ["m", "--grpc"]}, "move its health endpoint"),
+        (script("[ $RANK = 0 ] || MORE=--headless\nvllm serve m $MORE"), "move its health endpoint"),
+        (script('A=(--ssl-keyfile /k)\nvllm serve m "${A[@]}"'), "move its health endpoint"),
+        (VLLM | {"args": ["m", "--port=$PORT"]}, "its port"),
+        ({"command": ["tensorflow_model_server", "--rest_api_port=1", "--model_name=$M"]}, "model's name"),
+        (
+            {"command": ["tritonserver", "--allow-http=false", "--grpc-use-ssl=true"]},
+            "gRPC probes don't speak TLS",
+        ),
+    ],
+)
+def test_where_a_probe_could_fail_none_is_known_and_why(spec: dict, why: str) -> None:
+    of = container(spec)
+    server = recognised(of, StandardProbes())
+    assert server is not None
+    assert preset_health(of, StandardProbes()) is None
+    doubt = unsure(of, server)
+    assert doubt is not None
+    assert why in doubt[0]
+
+
+def test_declared_http_port() -> None:
+    def port(*ports: tuple[str, int]) -> int | None:
+        return declared_http_port({"ports": [{"name": name, "containerPort": n} for name, n in ports]})
+
+    assert port(("main", 9000)) == 9000, "the only one"
+    assert port(("grpc", 9000)) is None, "the only one, and it does not speak HTTP"
+    assert port(("grpc", 9000), ("http", 8000)) == 8000
+    assert port(("a", 1), ("b", 2)) is None
+    assert port() is None

@@ -1,0 +1,86 @@
+"""No rule raises, whatever stands in an object: files reach the rules that no API server has validated."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from policies.core import registry
+from policies.core.base import Facts, Finding, Json
+from policies.core.workloads import WORKLOADS
+from policies.kube.objects import Subject, kind_of, pod_templates
+from webhook.kube import offline
+
+CASES = Path(__file__).parent
+KINDS = {workload.gk: workload for workload in WORKLOADS}
+JUNK: list[Any] = [
+    None,
+    True,
+    0,
+    -1,
+    2**70,
+    0.5,
+    "",
+    "x",
+    "100%",
+    "$(A)",
+    "\ue000",
+    [],
+    [[]],
+    [None],
+    {},
+    {"a": {}},
+]
+
+
+def steps_of(node: Any, at: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
+    """The path of every value inside an object."""
+    children: list[tuple[Any, Any]] = []
+    if isinstance(node, dict):
+        children = list(node.items())
+    elif isinstance(node, list):
+        children = list(enumerate(node))
+    return [at, *(path for key, child in children for path in steps_of(child, (*at, key)))]
+
+
+def spoiled(obj: Json, path: tuple[str | int, ...], value: Any) -> Json:
+    obj = copy.deepcopy(obj)
+    node: Any = obj
+    for step in path[:-1]:
+        node = node[step]
+    node[path[-1]] = value
+    return obj
+
+
+def judged(obj: Json) -> list[Finding]:
+    subject = Subject(obj, kind_of(obj), pod_templates(obj, KINDS))
+    rules = [rule for rule in registry.rules().values() if rule.kinds is None or subject.kind in rule.kinds]
+    return [finding for rule in rules for finding in rule.check(subject, Facts())]
+
+
+BAD = {
+    f"{path.parent.name}/{path.stem}": next(iter(offline.read([str(path)]))).obj
+    for path in sorted(CASES.glob("*/rules/*/bad-*.yaml"))
+}
+
+
+@pytest.mark.parametrize("obj", BAD.values(), ids=BAD)
+def test_every_field_may_be_missing(obj: Json) -> None:
+    for path in steps_of(obj.get("spec", {}), ("spec",))[1:]:
+        assert all(isinstance(finding, Finding) for finding in judged(spoiled(obj, path, None)))
+
+
+@settings(max_examples=150)
+@given(data=st.data())
+def test_any_field_may_hold_anything(data: st.DataObject) -> None:
+    obj = BAD[data.draw(st.sampled_from(sorted(BAD)))]
+    for _ in range(data.draw(st.integers(1, 3))):
+        paths = [path for path in steps_of(obj) if path and path[0] == "spec"]
+        if paths:
+            obj = spoiled(obj, data.draw(st.sampled_from(paths)), data.draw(st.sampled_from(JUNK)))
+    assert all(isinstance(finding, Finding) for finding in judged(obj))

@@ -1,0 +1,202 @@
+"""Runs every rule over its cases: `tests/policies/<subject>/rules/<rule id>/{bad,good}-<form>.yaml`.
+
+The first document of a case is the object under judgement, judged as the webhook would: its pods
+after the mutating policies. Further documents are what is known of the cluster; one with the label
+`mlchassis.dev/policy: "true"` is the policy in force. A bad case begins with a line for every finding:
+
+    # expect: spec.template.spec.containers[0].livenessProbe sure
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from policies.core import registry
+from policies.core.base import Certainty, Facts, Finding, Json, Mode, Profile, Rule
+from policies.kube.objects import Subject, labels_of, mapping
+from webhook.admission import engine
+from webhook.admission.configuration import POLICY_LABEL
+from webhook.config import load as config
+from webhook.kube import offline
+
+CASES = Path(__file__).parent
+EXPECT = re.compile(r"^# expect: (\S+) (\w+)$", re.MULTILINE)
+
+MODES: dict[str, tuple[Mode, Mode] | tuple[Mode, Mode, tuple[Mode, Mode]]] = {
+    # Deadlock
+    "liveness-missing": (Mode.WARN, Mode.ENFORCE),
+    "readiness-without-liveness": (Mode.WARN, Mode.ENFORCE),
+    "readiness-waits-on-own-service": (Mode.ENFORCE, Mode.ENFORCE),
+    "init-waits-on-own-service": (Mode.ENFORCE, Mode.ENFORCE),
+    "init-wait-unbounded": (Mode.WARN, Mode.WARN),
+    "rollout-volume-deadlock": (Mode.ENFORCE, Mode.ENFORCE, (Mode.WARN, Mode.ENFORCE)),
+    "rollout-host-port-deadlock": (Mode.ENFORCE, Mode.ENFORCE, (Mode.WARN, Mode.ENFORCE)),
+    "rollout-gpu-deadlock": (Mode.ENFORCE, Mode.ENFORCE),
+    "progress-deadline-too-short": (Mode.WARN, Mode.ENFORCE),
+    "drain-blocked-by-pdb": (Mode.ENFORCE, Mode.ENFORCE),
+    "job-sidecar-blocks-completion": (Mode.ENFORCE, Mode.ENFORCE, (Mode.WARN, Mode.WARN)),
+    "gpu-unschedulable": (Mode.ENFORCE, Mode.ENFORCE, (Mode.WARN, Mode.ENFORCE)),
+    "ordered-start-deadlock": (Mode.ENFORCE, Mode.ENFORCE),
+    "gang-without-queue": (Mode.AUDIT, Mode.WARN),
+    "grace-shorter-than-prestop": (Mode.WARN, Mode.ENFORCE),
+    "model-config-invalid": (Mode.ENFORCE, Mode.ENFORCE),
+    "policy-config-invalid": (Mode.ENFORCE, Mode.ENFORCE),
+    # Cascade
+    "liveness-external-dependency": (Mode.ENFORCE, Mode.ENFORCE),
+    "readiness-external-dependency": (Mode.ENFORCE, Mode.ENFORCE),
+    "startup-external-dependency": (Mode.WARN, Mode.ENFORCE),
+    "probe-heavy-command": (Mode.ENFORCE, Mode.ENFORCE, (Mode.WARN, Mode.ENFORCE)),
+    "liveness-kills-slow-start": (Mode.ENFORCE, Mode.ENFORCE),
+    "liveness-as-strict-as-readiness": (Mode.WARN, Mode.ENFORCE),
+    "readiness-before-liveness": (Mode.WARN, Mode.WARN),
+    "tcp-probe": (Mode.WARN, Mode.WARN),
+    "probe-timeout-exceeds-period": (Mode.WARN, Mode.ENFORCE),
+    "probe-inner-timeout": (Mode.WARN, Mode.WARN),
+    "exec-probe-default-timeout": (Mode.WARN, Mode.ENFORCE),
+    "liveness-single-failure": (Mode.WARN, Mode.ENFORCE),
+    "rollout-takes-all-down": (Mode.ENFORCE, Mode.ENFORCE, (Mode.WARN, Mode.ENFORCE)),
+    "single-replica-eviction": (Mode.WARN, Mode.WARN),
+    # Jobs
+    "job-retries-real-failures": (Mode.WARN, Mode.ENFORCE),
+    "job-lost-on-eviction": (Mode.WARN, Mode.ENFORCE),
+    "job-logs-lost": (Mode.WARN, Mode.ENFORCE),
+    "training-state-not-durable": (Mode.WARN, Mode.WARN),
+}
+"""The public contract: each rule's modes under (standard, strict), and those of likely findings."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """An object, what is known beside it, and the findings that are expected: (path, certainty)."""
+
+    objects: tuple[Json, ...]
+    expected: frozenset[tuple[str, str]]
+
+    @classmethod
+    def read(cls, path: Path) -> Case:
+        objects = tuple(document.obj for document in offline.read([str(path)]))
+        return cls(objects, frozenset(EXPECT.findall(path.read_text())))
+
+    @classmethod
+    def of(cls, snippet: str) -> Case:
+        return cls(tuple(d.obj for d in offline.read(["-"], lambda: snippet)), frozenset())
+
+    def situation(self) -> tuple[Subject, Facts]:
+        """What the engine would hand to a rule."""
+        obj, *rest = self.objects
+        policy = [other for other in rest if labels_of(other).get(POLICY_LABEL) == "true"]
+        snapshot = config.load(mapping(policy[0], "data") if policy else {})
+        request = offline.Document("case", 0, obj).request()
+        facts = engine.surroundings(request, snapshot, offline.ManifestCluster(self.objects))
+        effective = snapshot.effective(obj, facts.namespace, facts.namespace_labels())
+        facts = replace(facts, settings=effective.settings)
+        projection = engine.project(obj, snapshot, facts)
+        assert projection.crashes == ()
+        return projection.subject, facts
+
+
+def findings(rule: Rule, subject: Subject, facts: Facts) -> list[Finding]:
+    if not (subject.templates if rule.kinds is None else subject.kind in rule.kinds):
+        return []
+    return list(rule.check(subject, facts))
+
+
+def found(rule: Rule, case: Case) -> list[Finding]:
+    return findings(rule, *case.situation())
+
+
+def cases(kind: str) -> list[Path]:
+    return sorted(CASES.glob(f"*/rules/*/{kind}-*.yaml"))
+
+
+def ids(paths: Iterable[Path]) -> list[str]:
+    return [f"{path.parent.name}/{path.stem}" for path in paths]
+
+
+def all_rules() -> list[Rule]:
+    return list(registry.rules().values())
+
+
+@pytest.mark.parametrize("path", cases("bad"), ids=ids(cases("bad")))
+def test_bad_case_is_flagged(path: Path) -> None:
+    case = Case.read(path)
+    assert case.expected, "a bad case says what it expects: # expect: PATH sure|likely|undecided"
+    result = found(registry.rules()[path.parent.name], case)
+    assert {(finding.path, finding.certainty.value) for finding in result} == case.expected
+    assert len(result) == len(case.expected), "one finding, one place"
+
+
+@pytest.mark.parametrize("path", cases("good"), ids=ids(cases("good")))
+def test_good_case_passes(path: Path) -> None:
+    case = Case.read(path)
+    assert not case.expected
+    assert found(registry.rules()[path.parent.name], case) == []
+
+
+@pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.id)
+def test_rule_has_cases(rule: Rule) -> None:
+    for kind in ("bad", "good"):
+        assert len(list(CASES.glob(f"*/rules/{rule.id}/{kind}-*.yaml"))) >= 3, (
+            f"{rule.id} needs three {kind} cases"
+        )
+
+
+def test_no_case_is_overlooked() -> None:
+    unknown = [
+        path
+        for path in CASES.glob("*/rules/*/*")
+        if path.suffix != ".yaml"
+        or not path.name.startswith(("bad-", "good-"))
+        or path.parent.name not in registry.rules()
+    ]
+    assert unknown == []
+
+
+@pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.id)
+def test_own_bad_example_is_flagged_by_this_rule_alone(rule: Rule) -> None:
+    subject, facts = Case.of(rule.bad).situation()
+    flagged = {other.id for other in all_rules() if findings(other, subject, facts)}
+    assert flagged == {rule.id}
+    assert Certainty.SURE in {finding.certainty for finding in findings(rule, subject, facts)}
+
+
+@pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.id)
+def test_own_good_example_is_flagged_by_none(rule: Rule) -> None:
+    subject, facts = Case.of(rule.good).situation()
+    flagged = {other.id for other in all_rules() if findings(other, subject, facts)}
+    assert flagged == set()
+
+
+@pytest.mark.parametrize("path", cases("bad"), ids=ids(cases("bad")))
+def test_findings_are_sentences(path: Path) -> None:
+    for finding in found(registry.rules()[path.parent.name], Case.read(path)):
+        for sentence in (finding.message, finding.hint):
+            assert sentence.endswith("."), sentence
+            assert sentence[0].isupper() or not sentence[0].isalpha(), sentence
+            assert "\n" not in sentence
+            assert "  " not in sentence
+            assert len(sentence) <= 320
+
+
+def test_modes_are_the_public_table() -> None:
+    actual = {}
+    for rule in all_rules():
+        modes = (rule.mode(Profile.STANDARD), rule.mode(Profile.STRICT))
+        assert modes == (rule.standard, rule.strict)
+        actual[rule.id] = modes if rule.likely is None else (*modes, rule.likely)
+        assert rule.mode(Profile.OBSERVE) is Mode.AUDIT
+    assert actual == MODES
+
+
+@pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.id)
+def test_documentation_is_whole(rule: Rule) -> None:
+    for text in (rule.what, rule.why, rule.mend):
+        assert text.endswith(".")
+        assert "  " not in text
+    assert rule.source
+    assert rule.bad != rule.good

@@ -1,0 +1,201 @@
+"""The golden cases of worker names: tests/policies/worker_names/worker-names/<case>/.
+
+`given.yaml` is what the allocation has read: the `pod` that is asked for, its live `owner`, the `pods` of
+the group, the `ledger` in its Lease, `now` and the policy's `settings`. `expected.yaml` is the answer: the
+name with the ledger to swap in, the refusal, or that the pod is left alone. `make golden` rewrites it.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from policies.core.base import Json
+from policies.kube.objects import mapping, maps, text
+from policies.worker_names import worker_names as policy
+from policies.worker_names.worker_names import Answer, Give, Group, Reason, Refuse, Strategy, WorkerNames
+from policies.worker_names.workers import Ledger, Owner, Untrusted, Worker, existing, wanted, worker_of
+from webhook.config.documents import load_all
+from webhook.config.load import load
+
+CASES = sorted(path.parent for path in (Path(__file__).parent / "worker-names").glob("*/given.yaml"))
+
+
+def answer(given: Json) -> Answer | None:
+    """What is answered; None where the pod is left alone. The order of the attempts is that of /name."""
+    worker = worker_of(given["pod"], "default")
+    if worker is None:
+        return None
+    snapshot = load({"worker-names.yaml": yaml.safe_dump(given.get("settings", {}))})
+    settings = snapshot.effective(given["pod"]).settings(WorkerNames)
+    try:
+        want = wanted(given.get("owner"), worker)
+    except Untrusted as error:
+        return policy.untrusted(worker, str(error))
+    pods = [existing(pod) for pod in maps(given, "pods")]
+    ledger = Ledger.load(json.dumps(mapping(given, "ledger")))
+    group = Group(want, pods, Ledger(), given.get("now", 1000), "500")
+    if policy.indexed(worker, settings.strategy):
+        by_index = policy.by_index(worker, group, settings)
+        barred = isinstance(by_index, Refuse) and by_index.reason is Reason.BARRED
+        if settings.strategy is Strategy.INDEX or not barred:
+            return by_index
+    return policy.by_ledger(worker, Group(want, pods, ledger, group.now, "500"), settings)
+
+
+def described(given: Json) -> Json:
+    match answer(given):
+        case Give(name, None):
+            return {"name": name}
+        case Give(name, Ledger() as ledger):
+            return {"name": name, "ledger": json.loads(ledger.dump())}
+        case Refuse(reason, message, ambiguous):
+            unclear = [name for promise in ambiguous for name in promise.names]
+            return {"refused": str(reason), "message": message} | ({"unclear": unclear} if unclear else {})
+    return {"leftAlone": True}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_case(case: Path, request: pytest.FixtureRequest) -> None:
+    [given] = load_all((case / "given.yaml").read_text())
+    found = described(given)
+    if request.config.getoption("--update-golden", default=False):
+        (case / "expected.yaml").write_text(yaml.safe_dump(found, sort_keys=False, width=100))
+    [expected] = load_all((case / "expected.yaml").read_text())
+    assert found == expected
+
+
+def test_there_are_cases() -> None:
+    assert len(CASES) > 20
+
+
+# --- names -------------------------------------------------------------------------------------------------
+
+
+def worker(cluster: str = "demo", group: str = "small", **fields: Any) -> Worker:
+    return Worker("default", Owner("ray.io/v1", "RayCluster", cluster, "uid"), group, {}, **fields)
+
+
+@pytest.mark.parametrize("number", [0, 9, 10, 999_999_999])
+@pytest.mark.parametrize(
+    ("cluster", "group"), [("a", "b"), ("c" * 63, "g" * 63), ("9lives", "GPU_a100.v2"), ("-", "-")]
+)
+def test_names_are_dns_labels_of_at_most_63_characters(cluster: str, group: str, number: int) -> None:
+    for strategy in Strategy:
+        for role in ({}, {"head": True}):
+            for host in (None, 0, 127):
+                name = policy.name_of(worker(cluster, group, **role), strategy, number, host)
+                assert len(name) <= 63
+                assert name.isascii()
+                assert name.replace("-", "").isalnum()
+                assert name == name.lower().strip("-")
+
+
+def test_names_differ_where_the_readable_part_does_not() -> None:
+    pairs = [
+        ("train", "gpu-large"),
+        ("train-gpu", "large"),
+        ("c" * 80, "one"),
+        ("c" * 80, "two"),
+        ("c" * 81, "one"),
+    ]
+    names = {policy.name_of(worker(*pair), Strategy.SEQUENCE, 0) for pair in pairs}
+    names |= {policy.name_of(worker(*pair), Strategy.INDEX, 0) for pair in pairs}
+    assert len(names) == 2 * len(pairs)
+
+
+def test_a_pod_loses_its_generate_name_and_nothing_else() -> None:
+    pod = {"metadata": {"generateName": "demo-", "labels": {"a": "b"}}, "spec": {"containers": []}}
+    assert policy.named(pod, "demo-0") == {
+        "metadata": {"labels": {"a": "b"}, "name": "demo-0"},
+        "spec": {"containers": []},
+    }
+    assert text(pod, "metadata", "generateName") == "demo-"
+
+
+@pytest.mark.parametrize(
+    ("label", "index"),
+    [("0", 0), ("12", 12), ("", None), ("x", None), ("-1", None), ("٣", None), ("1" * 10, None)],
+)
+def test_only_a_small_number_is_an_index(label: str, index: int | None) -> None:
+    labels = {
+        "ray.io/is-ray-node": "yes",
+        "ray.io/cluster": "demo",
+        "ray.io/group": "small",
+        "ray.io/node-type": "worker",
+        "ray.io/worker-group-replica-index": label,
+    }
+    reference = {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayCluster",
+        "name": "demo",
+        "uid": "u",
+        "controller": True,
+    }
+    found = worker_of({"metadata": {"labels": labels, "ownerReferences": [reference]}}, "default")
+    assert found is not None
+    assert found.replica_index == index
+
+
+def test_a_kind_of_the_same_name_in_another_group_is_not_kuberays() -> None:
+    assert Owner("ray.io/v1alpha1", "RayCluster", "demo", "uid").is_ray
+    assert not Owner("example.com/v1", "RayCluster", "demo", "uid").is_ray
+
+
+# --- the ledger --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        None,
+        "",
+        "{",
+        "[]",
+        "null",
+        '{"highest":"x"}',
+        '{"reservations":[{"names":["a"]}]}',
+        '{"reservations":7}',
+        '{"highest":1e999}',
+        '{"highest":-2}',
+        f'{{"highest":{10**60}}}',
+        "[" * 100_000,
+    ],
+    ids=lambda spoilt: str(spoilt)[:40],
+)
+def test_a_spoilt_ledger_is_an_empty_one(spoilt: str | None) -> None:
+    assert Ledger.load(spoilt) == Ledger()
+
+
+def test_a_ledger_survives_its_lease() -> None:
+    ledger = policy.by_ledger(
+        worker(replica="small-x7k2p"),
+        Group(wanted(_cluster(replicas=2, hosts=4), worker()), [], Ledger(7), 1000.5, "88"),
+        WorkerNames(),
+    )
+    assert isinstance(ledger, Give)
+    assert ledger.ledger is not None
+    assert Ledger.load(ledger.ledger.dump()) == ledger.ledger
+    assert len(ledger.ledger.reservations[0].names) == 4
+
+
+@pytest.mark.parametrize("host", [0, 1, 999_999_999])
+@pytest.mark.parametrize("hosts", [2, 2**31 - 1])
+def test_absurd_numbers_of_hosts_make_neither_a_long_loop_nor_a_large_lease(hosts: int, host: int) -> None:
+    member = worker(replica="small-x7k2p", host=host, replica_index=0)
+    group = Group(wanted(_cluster(replicas=1, hosts=hosts), member), [], Ledger(), 1000)
+    given = policy.by_ledger(member, group, WorkerNames())
+    assert isinstance(given, Give)
+    assert given.name.endswith(f"-0-{host}")
+    assert given.ledger is not None
+    assert len(given.ledger.dump()) < 100_000
+    assert isinstance(policy.by_index(member, group, WorkerNames()), Give)
+
+
+def _cluster(replicas: int, hosts: int) -> Json:
+    group = {"groupName": "small", "replicas": replicas, "numOfHosts": hosts}
+    return {"metadata": {"name": "demo", "uid": "uid"}, "spec": {"workerGroupSpecs": [group]}}

@@ -1,0 +1,484 @@
+"""The decision: folding, judging, and never turning a risk into an outage.
+
+The policies and rules here are toys, so that what is tested is the engine and not an opinion.
+"""
+
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from policies.core import registry
+from policies.core.base import (
+    Certainty,
+    Facts,
+    Family,
+    Finding,
+    Json,
+    Mode,
+    NoCluster,
+    Policy,
+    Rule,
+    Settings,
+)
+from policies.core.workloads import POD
+from policies.kube.objects import Role, Subject, appended, defaulted, text
+from webhook.admission import engine
+from webhook.admission.configuration import Snapshot
+from webhook.admission.engine import decide, mutate, validate
+from webhook.admission.envelope import Request
+from webhook.config.load import load
+from webhook.kube.offline import Document, ManifestCluster
+
+
+class Label(Settings):
+    """Key `label.yaml`."""
+
+    value: str = "on"
+
+
+class Seen(Settings):
+    """Key `seen.yaml`."""
+
+
+def label(pod: Json, settings: Label, facts: Facts) -> Json:
+    return defaulted(pod, ("metadata", "labels", "chassis"), settings.value)
+
+
+def seen(pod: Json, settings: Seen, facts: Facts) -> Json:
+    if text(pod, "metadata", "labels", "crash"):
+        raise RuntimeError("toy")
+    done = text(pod, "metadata", "annotations", "seen")
+    return (
+        pod
+        if done
+        else defaulted(pod, ("metadata", "annotations", "seen"), repr(pod["metadata"].get("labels")))
+    )
+
+
+def advise(pod: Json, settings: Seen, facts: Facts) -> Iterator[Finding]:
+    if text(pod, "metadata", "labels", "advise"):
+        yield Finding("spec", "Mind this.", "Do that.")
+
+
+def no_bad_images(subject: Subject, facts: Facts) -> Iterable[Finding]:
+    for template in subject.templates:
+        if text(template.pod, "metadata", "labels", "crash"):
+            raise RuntimeError("toy")
+        for container in template.containers(Role.MAIN):
+            if container.image.startswith("bad"):
+                certainty = Certainty.LIKELY if "maybe" in container.image else Certainty.SURE
+                yield Finding(
+                    template.at(container, "image"), f"{container.image} is bad.", "Take another.", certainty
+                )
+
+
+def replicas_odd(subject: Subject, facts: Facts) -> Iterable[Finding]:
+    if subject.spec.get("replicas", 1) % 2 == 0:
+        yield Finding("spec.replicas", "Even.", "Make it odd.")
+
+
+def toy_rule(name: str, check: Any, **changes: Any) -> Rule:
+    options: dict[str, Any] = {"standard": Mode.ENFORCE, "strict": Mode.ENFORCE} | changes
+    words = dict.fromkeys(("what", "why", "mend", "source", "bad", "good"), "-")
+    return Rule(id=name, family=Family.CASCADE, check=check, **options, **words)
+
+
+@pytest.fixture(autouse=True)
+def toys(monkeypatch: pytest.MonkeyPatch) -> None:
+    policies = {
+        "label": Policy("label", Label, mutate=label, kinds=(POD,)),
+        "seen": Policy("seen", Seen, mutate=seen, advise=advise, kinds=(POD,), after=("label",)),
+    }
+    rules = {
+        rule.id: rule
+        for rule in (
+            toy_rule("no-bad-images", no_bad_images, likely=(Mode.WARN, Mode.ENFORCE)),
+            toy_rule("replicas-odd", replicas_odd, standard=Mode.WARN),
+        )
+    }
+    monkeypatch.setattr(registry, "mutating", lambda: policies)
+    monkeypatch.setattr(registry, "rules", lambda: rules)
+
+
+def pod(*images: str, **metadata: Any) -> Json:
+    containers = [{"name": f"c{n}", "image": image} for n, image in enumerate(images or ("good",))]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "p", "labels": {}} | metadata,
+        "spec": {"containers": containers, "futureField": {"kept": True}},
+    }
+
+
+def deployment(*images: str, template: Json | None = None, replicas: int = 1, **metadata: Any) -> Json:
+    made = pod(*images)
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "d"} | metadata,
+        "spec": {"replicas": replicas, "template": {"metadata": template or {}, "spec": made["spec"]}},
+    }
+
+
+def request(obj: Json, old: Json | None = None, **changes: Any) -> Request:
+    made = Document("x", 0, obj).request("CREATE" if old is None else "UPDATE", old)
+    return Request(**{name: getattr(made, name) for name in Request.__dataclass_fields__} | changes)
+
+
+def judged(obj: Json, old: Json | None = None, policy: dict[str, str] | None = None) -> engine.Decision:
+    return decide(request(obj, old), load(policy or {}), NoCluster())
+
+
+# --- mutation ------------------------------------------------------------------------------------
+
+
+def test_each_mutation_sees_the_one_before() -> None:
+    given = pod()
+    decision = mutate(request(given), Snapshot(), NoCluster())
+    assert [change.policy for change in decision.changes] == ["label", "seen"]
+    assert decision.object["metadata"]["annotations"]["seen"] == "{'chassis': 'on'}"
+    assert decision.object["spec"] is given["spec"]
+    assert [op["path"] for op in decision.patch] == ["/metadata/labels/chassis", "/metadata/annotations"]
+
+
+def test_a_second_pass_changes_nothing() -> None:
+    once = mutate(request(pod()), Snapshot(), NoCluster()).object
+    assert mutate(request(once), Snapshot(), NoCluster()).patch == []
+
+
+@pytest.mark.parametrize(("mode", "recorded"), [("warn", True), ("audit", True), ("off", False)])
+def test_only_enforce_changes_the_object(mode: str, recorded: bool) -> None:
+    snapshot = load({"label.yaml": f"mode: {mode}", "seen.yaml": "mode: off"})
+    decision = mutate(request(pod()), snapshot, NoCluster())
+    assert decision.patch == []
+    assert [(change.policy, change.mode) for change in decision.changes] == [("label", mode)] * recorded
+
+
+def test_a_crash_stays_in_its_policy() -> None:
+    decision = mutate(request(pod(labels={"crash": "yes"})), Snapshot(), NoCluster())
+    assert [op["path"] for op in decision.patch] == ["/metadata/labels/chassis"]
+    assert [(crash.id, crash.error) for crash in decision.crashes] == [("seen", "RuntimeError: toy")]
+    assert "test_engine" in decision.crashes[0].trace
+    assert decision.allowed
+
+
+def test_advice_is_a_warning_at_most() -> None:
+    decision = mutate(request(pod(labels={"advise": "yes"})), Snapshot(), NoCluster())
+    assert [(v.rule, v.mode) for v in decision.verdicts] == [("seen", Mode.WARN)]
+
+
+def test_a_policy_can_be_exempted_with_a_reason() -> None:
+    annotations = {"mlchassis.dev/exempt": "label=we set our own"}
+    decision = mutate(request(pod(annotations=annotations)), Snapshot(), NoCluster())
+    assert [change.policy for change in decision.changes] == ["seen"]
+    assert [(v.rule, v.exempted) for v in decision.verdicts] == [("label", "we set our own")]
+
+
+def test_an_update_changes_only_the_kinds_that_a_policy_names() -> None:
+    assert mutate(request(pod(), pod()), Snapshot(), NoCluster()).patch == ()
+    toys = registry.mutating()
+    updating = replace(toys["label"], on_update=(POD,))
+    toys["label"] = updating  # type: ignore[index]
+    decision = mutate(request(pod(), pod()), Snapshot(), NoCluster())
+    assert [change.policy for change in decision.changes] == ["label"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"subresource": "status"},
+        {"operation": "DELETE", "object": None},
+        {"namespace": "kube-system"},
+        {"object": pod("bad", deletionTimestamp="2026-01-01T00:00:00Z")},
+        {"object": pod("bad", annotations={"kubernetes.io/config.mirror": "0a1b"})},
+    ],
+)
+def test_what_is_out_of_scope_is_let_through(changes: dict[str, Any]) -> None:
+    decision = decide(request(pod("bad"), **changes), Snapshot(), NoCluster())
+    assert decision.allowed
+    assert decision.patch == ()
+    assert not decision.verdicts
+
+
+# --- judgement -----------------------------------------------------------------------------------
+
+
+def test_all_findings_are_collected() -> None:
+    decision = judged(deployment("bad1", "good", "bad2", replicas=2))
+    assert [(v.rule, v.finding.path, v.mode) for v in decision.verdicts] == [
+        ("no-bad-images", "spec.template.spec.containers[0].image", Mode.ENFORCE),
+        ("no-bad-images", "spec.template.spec.containers[2].image", Mode.ENFORCE),
+        ("replicas-odd", "spec.replicas", Mode.WARN),
+    ]
+    assert not decision.allowed
+
+
+def test_certainty_caps_the_mode() -> None:
+    assert judged(pod("bad-maybe")).allowed
+    assert not judged(pod("bad-maybe"), policy={"rules.yaml": "profile: strict"}).allowed
+
+
+def test_off_is_silent_and_audit_is_not_a_refusal() -> None:
+    assert judged(pod("bad"), policy={"rules.yaml": "modes: {no-bad-images: off}"}).verdicts == ()
+    audit = judged(pod("bad"), policy={"rules.yaml": "profile: observe"})
+    assert audit.allowed
+    assert [v.mode for v in audit.verdicts] == [Mode.AUDIT]
+
+
+@pytest.mark.parametrize(("on_error", "allowed"), [("allow", True), ("deny", False)])
+def test_a_crashing_rule_is_answered_as_the_policy_says(on_error: str, allowed: bool) -> None:
+    decision = judged(pod("bad", labels={"crash": "yes"}), policy={"webhook.yaml": f"onError: {on_error}"})
+    assert decision.allowed is allowed
+    assert "no-bad-images" in {crash.id for crash in decision.crashes}
+
+
+def test_a_workload_is_judged_by_the_pods_it_will_make() -> None:
+    given = deployment()
+    decision = judged(given)
+    assert not decision.patch
+    assert decision.object is given
+    assert decision.projected is not None
+    template = decision.projected["spec"]["template"]
+    assert template["metadata"]["labels"] == {"chassis": "on"}
+    assert "ownerReferences" not in template["metadata"]
+    assert {change.template for change in decision.changes} == {"spec.template"}
+
+
+def test_advice_about_the_pods_is_given_at_their_workload() -> None:
+    decision = judged(deployment(template={"labels": {"advise": "yes"}}))
+    assert [(v.rule, v.finding.path, v.mode) for v in decision.verdicts] == [
+        ("seen", "spec.template.spec", Mode.WARN)
+    ]
+
+
+def test_advice_gives_way_to_a_rule_that_speaks_of_the_same_place() -> None:
+    decision = judged(deployment("bad", template={"labels": {"advise": "yes"}}))
+    assert [v.rule for v in decision.verdicts] == ["no-bad-images"]
+
+
+def test_a_policy_exempted_in_the_template_is_listed_there() -> None:
+    mark = {"annotations": {"mlchassis.dev/exempt": "label=ours"}}
+    decision = judged(deployment(template=mark))
+    assert [(v.rule, v.finding.path, v.exempted) for v in decision.verdicts] == [
+        ("label", "spec.template.metadata.annotations[mlchassis.dev/exempt]", "ours")
+    ]
+
+
+def test_ray_templates_are_not_projected() -> None:
+    ray = {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayCluster",
+        "metadata": {"name": "r"},
+        "spec": {"headGroupSpec": {"template": {"spec": pod("bad")["spec"]}}},
+    }
+    decision = judged(ray)
+    assert decision.projected is None
+    assert [v.finding.path for v in decision.verdicts] == [
+        "spec.headGroupSpec.template.spec.containers[0].image"
+    ]
+
+
+# --- exemptions ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["object", "template"])
+def test_an_exemption_lets_in_and_is_kept(where: str) -> None:
+    mark = {"annotations": {"mlchassis.dev/exempt": "no-bad-images = legacy; replicas-odd=two zones"}}
+    obj = (
+        deployment("bad", replicas=2, **mark)
+        if where == "object"
+        else deployment("bad", template=mark, replicas=2)
+    )
+    decision = judged(obj)
+    assert decision.allowed
+    assert {v.rule: v.exempted for v in decision.verdicts} == {
+        "no-bad-images": "legacy",
+        "replicas-odd": "two zones",
+    }
+
+
+@pytest.mark.parametrize(
+    ("written", "note"),
+    [
+        ("no-bad-images", "a reason is missing"),
+        ("no-bad-images= ", "a reason is missing"),
+        ("no-bad-image=x", "there is no rule or policy 'no-bad-image'"),
+    ],
+)
+def test_an_exemption_that_does_not_count_says_so(written: str, note: str) -> None:
+    decision = judged(pod("bad", annotations={"mlchassis.dev/exempt": written}))
+    assert not decision.allowed
+    assert any(note in said for said in decision.notes)
+
+
+def test_an_exemption_may_be_forbidden() -> None:
+    decision = judged(
+        pod("bad", annotations={"mlchassis.dev/exempt": "no-bad-images=please"}),
+        policy={"webhook.yaml": "exemptions: {forbidden: ['no-*']}"},
+    )
+    assert not decision.allowed
+    assert any("can't be exempted here" in note for note in decision.notes)
+
+
+def test_one_template_of_several_is_exempted_alone() -> None:
+    def group(image: str, **metadata: Any) -> Json:
+        return {"template": {"metadata": metadata, "spec": pod(image)["spec"]}}
+
+    mark = {"annotations": {"mlchassis.dev/exempt": "no-bad-images=old"}}
+    ray = {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayCluster",
+        "metadata": {"name": "r"},
+        "spec": {"headGroupSpec": group("bad", **mark), "workerGroupSpecs": [group("bad")]},
+    }
+    assert [v.exempted for v in judged(ray).verdicts] == ["old", None]
+
+
+def test_the_work_grows_with_the_object_and_not_with_its_square() -> None:
+    def calls(groups: int) -> int:
+        mark = {"annotations": {"mlchassis.dev/exempt": "replicas-odd=old"}, "labels": {"advise": "yes"}}
+        template = {"template": {"metadata": mark, "spec": pod("bad")["spec"]}}
+        jobs = [{"name": f"j{n}", "template": {"spec": template}} for n in range(groups)]
+        jobset = {"apiVersion": "jobset.x-k8s.io/v1", "kind": "JobSet", "spec": {"replicatedJobs": jobs}}
+        count = 0
+
+        def called(*_: object) -> None:
+            nonlocal count
+            count += 1
+
+        sys.setprofile(called)
+        try:
+            decision = validate(request(jobset), load({}), NoCluster())
+        finally:
+            sys.setprofile(None)
+        assert len(decision.verdicts) == groups
+        return count
+
+    assert calls(400) < 5 * calls(100)
+
+
+# --- never turn a risk into an outage --------------------------------------------------------------
+
+
+OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "d-1", "uid": "u", "controller": True}
+CRASHING: Json = {"labels": {"crash": "yes"}}
+
+
+def test_a_controllers_pod_is_warned_about_and_never_denied() -> None:
+    decision = judged(pod("bad", ownerReferences=[OWNER]))
+    assert decision.allowed
+    assert decision.owned
+    assert [(v.mode, v.spared) for v in decision.verdicts] == [
+        (Mode.WARN, "it belongs to a ReplicaSet, and its replacement is never refused")
+    ]
+
+
+def test_an_owner_that_is_no_controller_spares_nothing() -> None:
+    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "x", "uid": "u"}
+    assert not judged(pod("bad", ownerReferences=[owner])).allowed
+
+
+@pytest.mark.parametrize(
+    ("new", "old", "policy"),
+    [
+        (pod(ownerReferences=[OWNER], **CRASHING), None, ""),
+        (deployment(template=CRASHING, labels={"a": "b"}), deployment(template=CRASHING), ""),
+        (deployment("good:2", template=CRASHING), deployment("good:1", template=CRASHING), ""),
+        (pod(**CRASHING), None, "profile: observe"),
+        (pod(**CRASHING), None, "modes: {no-bad-images: warn}"),
+        (pod(annotations={"mlchassis.dev/exempt": "no-bad-images=known"}, **CRASHING), None, ""),
+    ],
+    ids=["owned", "metadata", "crashed-before", "observe", "warn", "exempted"],
+)
+def test_a_crash_refuses_nothing_that_its_rule_could_not(new: Json, old: Json | None, policy: str) -> None:
+    files = {"webhook.yaml": "onError: deny", "rules.yaml": policy}
+    decision = judged(new, old, policy=files)
+    assert "no-bad-images" in {crash.id for crash in decision.crashes}
+    assert decision.allowed
+
+
+def test_an_update_that_brings_a_crash_is_refused_where_the_policy_says_so() -> None:
+    new = deployment(template=CRASHING)
+    assert not judged(new, deployment(), policy={"webhook.yaml": "onError: deny"}).allowed
+
+
+def test_an_old_finding_does_not_block_an_update() -> None:
+    old = deployment("bad", "good:1")
+    decision = judged(deployment("bad", "good:2"), old)
+    assert decision.allowed
+    assert [(v.mode, v.spared) for v in decision.verdicts] == [(Mode.WARN, "it was there before this update")]
+
+
+def test_a_new_finding_blocks_an_update() -> None:
+    decision = judged(deployment("bad", "bad:2"), deployment("bad", "good"))
+    assert [v.mode for v in decision.verdicts] == [Mode.WARN, Mode.ENFORCE]
+    assert not decision.allowed
+
+
+def test_a_hazard_replaced_by_another_is_new() -> None:
+    assert not judged(deployment("bad:2"), deployment("bad:1")).allowed
+
+
+def test_a_container_put_in_front_makes_nothing_new() -> None:
+    old = deployment("bad")
+    new = deployment("bad")
+    new["spec"]["template"]["spec"] = appended(
+        {"containers": [{"name": "first", "image": "good"}]},
+        ("containers",),
+        old["spec"]["template"]["spec"]["containers"][0],
+    )
+    assert judged(new, old).allowed
+
+
+@pytest.mark.parametrize("change", ["metadata", "status", "replicas"])
+def test_updates_beside_the_spec_are_never_refused(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    old, new = deployment("bad"), deployment("bad", replicas=3 if change == "replicas" else 1)
+    if change == "metadata":
+        old["metadata"]["annotations"] = {"mlchassis.dev/exempt": "no-bad-images=once"}
+    if change == "status":
+        new["status"] = {"replicas": 1}
+    # Even a rule that finds something else each time does not matter here.
+    count = iter(range(9))
+    check = lambda subject, facts: [Finding("spec", f"No. {next(count)}", "")]  # noqa: E731
+    monkeypatch.setitem(registry.rules(), "no-bad-images", toy_rule("no-bad-images", check))  # type: ignore[arg-type]
+    decision = judged(new, old)
+    assert decision.allowed
+    assert decision.verdicts[0].spared == "the update leaves the spec as it was"
+
+
+# --- facts ---------------------------------------------------------------------------------------
+
+
+def test_unknown_namespace_labels_never_lead_to_a_denial() -> None:
+    policy = {"webhook.yaml": "overrides: [{namespaceSelector: {matchLabels: {a: b}}, profile: observe}]"}
+    assert judged(pod("bad"), policy=policy).allowed
+    namespace = {
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {"name": "default", "labels": {"a": "c"}},
+    }
+    known = decide(request(pod("bad")), load(policy), ManifestCluster([namespace]))
+    assert not known.allowed
+
+
+def test_the_webhooks_own_policy_is_looked_at_in_its_own_namespace() -> None:
+    config_map = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": "p",
+            "namespace": "mlchassis-system",
+            "labels": {"mlchassis.dev/policy": "true"},
+        },
+        "data": {"rules.yaml": "profile: stern"},
+    }
+    assert engine.in_scope(request(config_map), Snapshot())
+
+
+def test_validate_judges_the_object_as_sent() -> None:
+    decision = validate(request(pod("bad")), Snapshot(), NoCluster())
+    assert decision.changes == ()
+    assert not decision.allowed

@@ -1,0 +1,182 @@
+"""The envelope: what is refused, with which sentence, and what an answer looks like."""
+
+import base64
+import json
+import textwrap
+import unicodedata
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policies.core.base import Kind
+from webhook.admission import envelope as review
+from webhook.admission.envelope import BadReview, allowed, denied, fitted, parse, patched, render
+
+
+def body(**changes: Any) -> bytes:
+    request: dict[str, Any] = {
+        "uid": "u-1",
+        "kind": {"group": "apps", "version": "v1", "kind": "Deployment"},
+        "resource": {"group": "apps", "version": "v1", "resource": "deployments"},
+        "operation": "CREATE",
+        "namespace": "ml",
+        "object": {"apiVersion": "apps/v1", "kind": "Deployment"},
+        "userInfo": {"username": "ann"},
+    } | changes
+    return orjson.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request})
+
+
+def test_a_request_is_read() -> None:
+    request = parse(body(dryRun=True, name="api"))
+    assert request.uid == "u-1"
+    assert request.kind == Kind("apps", "Deployment")
+    assert (request.namespace, request.name, request.resource) == ("ml", "api", "deployments")
+    assert request.object == {"apiVersion": "apps/v1", "kind": "Deployment"}
+    assert request.old_object is None
+    assert request.dry_run is True
+    assert request.username == "ann"
+
+
+def test_a_delete_has_no_object() -> None:
+    request = parse(body(operation="DELETE", object=None, oldObject={"kind": "Deployment"}))
+    assert request.object is None
+    assert request.old_object == {"kind": "Deployment"}
+
+
+@pytest.mark.parametrize(
+    ("bad", "sentence"),
+    [
+        (b"", "not JSON"),
+        (b"{", "not JSON"),
+        (b"\xff\xfe", "not JSON"),
+        (b'{"a": NaN}', "not JSON"),
+        (b'{"a": 1e999}', "not JSON"),
+        (rb'{"a": "\ud800"}', "not JSON"),
+        (b"[" * 5000 + b"]" * 5000, "not JSON"),
+        (b"[" * 900 + b"]" * 900, "nested too deeply"),
+        (b"[]", "not an AdmissionReview"),
+        (b"null", "not an AdmissionReview"),
+        (b'{"kind": "Pod"}', "not an AdmissionReview"),
+        (b'{"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1beta1"}', "must be of version"),
+        (b'{"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1"}', "has no request"),
+        (body(uid=""), "has no uid"),
+        (body(uid=7), "has no uid"),
+        (body(operation="PATCH"), "operation must be"),
+        (body(kind=None), "has no kind"),
+        (body(object=None), "object must be an object"),
+        (body(object=[1]), "object must be an object"),
+        (body(operation="UPDATE"), "oldObject must be an object"),
+        (b'{"kind": "AdmissionReview", "kind": "AdmissionReview"}', "key 'kind' twice"),
+        (b'{"a": {"b": 1, "b" : 2}}', "key 'b' twice"),
+        (rb'{"a": 1, "a": "\u003a"}', "key 'a' twice"),
+        (rb'{"a": 1, "\u0061": 2}', "key 'a' twice"),
+    ],
+)
+def test_a_bad_review_gets_one_sentence(bad: bytes, sentence: str) -> None:
+    with pytest.raises(BadReview) as caught:
+        parse(bad)
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_colons_and_huge_numbers_are_no_trouble() -> None:
+    annotations = {"a:b": "c:d", "url": "http://x:1", "esc": '":":'}
+    request = parse(body(object={"metadata": {"annotations": annotations}}))
+    assert request.object == {"metadata": {"annotations": annotations}}
+    huge = body().replace(b'"ml"', b'"ml", "x": ' + b"9" * 40)
+    assert parse(huge).namespace == "ml"
+    pretty = json.dumps(orjson.loads(body()), indent=4).encode()
+    assert parse(pretty) == parse(body())
+
+
+@given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
+def test_nothing_but_bad_review_is_raised(garbage: bytes) -> None:
+    with pytest.raises(BadReview):
+        parse(garbage)
+
+
+def answer(response: review.Response) -> dict[str, Any]:
+    rendered = orjson.loads(render("u-1", response))
+    assert rendered["apiVersion"] == "admission.k8s.io/v1"
+    assert rendered["kind"] == "AdmissionReview"
+    assert rendered["response"].pop("uid") == "u-1"
+    result: dict[str, Any] = rendered["response"]
+    return result
+
+
+def test_an_allowed_answer_says_no_more_than_that() -> None:
+    assert answer(allowed()) == {"allowed": True}
+
+
+def test_patch_and_its_type_come_together() -> None:
+    operations = [{"op": "add", "path": "/a", "value": 1}]
+    got = answer(patched(operations, ["w"], {"mutations": "[]"}))
+    assert orjson.loads(base64.b64decode(got.pop("patch"))) == operations
+    assert got == {
+        "allowed": True,
+        "patchType": "JSONPatch",
+        "warnings": ["w"],
+        "auditAnnotations": {"mutations": "[]"},
+    }
+
+
+def test_a_denial_carries_no_patch() -> None:
+    assert answer(denied("no", code=409, reason="AlreadyExists")) == {
+        "allowed": False,
+        "status": {"status": "Failure", "code": 409, "reason": "AlreadyExists", "message": "no"},
+    }
+
+
+def test_warnings_are_wrapped_to_what_the_api_server_takes() -> None:
+    lines = fitted(["word " * 60, "word " * 60, "short\nand\tplain"])
+    assert all(len(line) <= 120 for line in lines)
+    assert lines[-1] == "short and plain"
+    assert [line.startswith("  ") for line in lines] == [False, True, True, False]
+
+
+def test_a_warning_with_control_characters_is_not_lost() -> None:
+    """The API server drops such a warning without a word."""
+    assert fitted(["curl \x1b[31m\x00 and \x7f\x9b"]) == ["curl \ufffd[31m\ufffd and \ufffd\ufffd"]
+
+
+def test_warnings_that_no_one_will_read_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrapped: list[int] = []
+
+    def wrap(text: str, *args: Any, **options: Any) -> list[str]:
+        wrapped.append(len(text))
+        return textwrap_wrap(text, *args, **options)
+
+    textwrap_wrap = textwrap.wrap
+    monkeypatch.setattr(textwrap, "wrap", wrap)
+    assert fitted([f"{n} " + "x" * 100_000 for n in range(10_000)]) == ["and 10000 more: chassis review"]
+    assert sum(wrapped) <= 4097
+    assert len(fitted([f"no rule {n}" for n in range(10_000)])) < 500
+    assert len(wrapped) < 500
+
+
+def test_no_line_is_said_twice_for_the_api_server_would_drop_it() -> None:
+    tail = (
+        "starts a process and gives it 1 s: on a busy node that passes before the process runs, and the " * 2
+    )
+    warnings = [f"exec-probe: The liveness probe of container c{n} {tail}(containers[{n}])" for n in range(5)]
+    warnings += [f"{tail}(containers[{n}])" for n in range(3)]
+    lines = fitted(warnings)
+    assert len(set(lines)) == len(lines)
+    assert " ".join(line.strip() for line in lines) == " ".join(" ".join(warnings).split())
+
+
+def test_too_many_warnings_end_with_a_count() -> None:
+    lines = fitted([f"{n}: " + "x" * 100 for n in range(60)])
+    assert sum(map(len, lines)) <= 4096
+    assert lines[-1] == f"and {60 - (len(lines) - 1)} more: chassis review"
+
+
+@given(st.lists(st.text(max_size=400), max_size=60))
+def test_warnings_always_fit(warnings: list[str]) -> None:
+    lines = fitted(warnings)
+    assert all(len(line) <= 120 for line in lines)
+    assert sum(map(len, lines)) <= 4096
+    assert not any(unicodedata.category(char) == "Cc" for line in lines for char in line)

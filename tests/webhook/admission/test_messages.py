@@ -1,0 +1,146 @@
+"""A decision in words: warnings, denials that fit a terminal, audit annotations."""
+
+from typing import Any
+
+import orjson
+import pytest
+
+from policies.core.base import Finding, Json, Mode
+from webhook.admission import messages as answer
+from webhook.admission.engine import Change, Crash, Decision, Verdict
+
+POD = {"spec": {"containers": [{"name": "api", "volumeMounts": [{"name": "m", "mountPath": "/m"}]}]}}
+
+
+def verdict(rule: str = "policy-config-invalid", mode: Mode = Mode.ENFORCE, **changes: Any) -> Verdict:
+    finding = Finding(
+        "data[rules.yaml]", "The policy does not load, and that for a long reason.", "Mend the key."
+    )
+    return Verdict(rule, finding, mode, **changes)
+
+
+def add(path: str, value: object = 1) -> Json:
+    return {"op": "add", "path": path, "value": value}
+
+
+@pytest.mark.parametrize(
+    ("operations", "said"),
+    [
+        ([add("/spec/containers/0/livenessProbe")], "spec.containers[api].livenessProbe"),
+        (
+            [add("/spec/containers/0/livenessProbe"), add("/spec/containers/0/startupProbe")],
+            "spec.containers[api].{livenessProbe, startupProbe}",
+        ),
+        ([add("/spec/containers/1", {"name": "puller"})], "spec.containers[puller]"),
+        (
+            [add("/spec/containers/0/volumeMounts/1", {"mountPath": "/x"})],
+            "spec.containers[api].volumeMounts[/x]",
+        ),
+        ([add("/spec/tolerations", [])], "spec.tolerations"),
+        ([add("/metadata/labels/k8s.io~1x", "y")], "metadata.labels[k8s.io/x]"),
+        ([add("/x/0")], "x.0"),
+        ([add("/spec/containers/7/a")], "spec.containers[7].a"),
+    ],
+)
+def test_a_change_names_its_fields(operations: list[Json], said: str) -> None:
+    assert answer.places(Change("p", Mode.ENFORCE, operations, POD)) == [said]
+
+
+@pytest.mark.parametrize(
+    ("mode", "template", "said"),
+    [
+        (Mode.ENFORCE, "", "p added spec.tolerations"),
+        (Mode.WARN, "", "p would add spec.tolerations"),
+        (Mode.ENFORCE, "spec.template", "p will add to the pods spec.tolerations"),
+    ],
+)
+def test_a_change_says_whether_it_happened(mode: Mode, template: str, said: str) -> None:
+    assert answer.describe(Change("p", mode, [add("/spec/tolerations", [])], POD, template)) == said
+
+
+def test_a_denial_lists_every_finding_and_fits_a_terminal() -> None:
+    response = answer.respond(
+        Decision({}, verdicts=(verdict(), verdict("worker-names"), verdict(mode=Mode.WARN)))
+    )
+    assert response.status is not None
+    assert (response.status.code, response.status.reason) == (403, "Forbidden")
+    message = response.status.message
+    assert message.startswith("2 findings\n")
+    assert all(len(line) <= 80 for line in message.splitlines())
+    for expected in (
+        "1. policy-config-invalid\n   at data[rules.yaml]\n   The policy does not load",
+        "   Mend: Mend the key.",
+        "   See: chassis explain policy-config-invalid\n   (docs/rules/deadlock.md#policy-config-invalid)",
+        '  mlchassis.dev/exempt: "<rule>=<reason>; <rule>=<reason>"',
+    ):
+        assert expected in message
+    assert len(response.warnings) == 1
+
+
+@pytest.mark.parametrize("exemptable", [True, False])
+def test_a_denial_shows_the_way_out_where_there_is_one(exemptable: bool) -> None:
+    message = answer.denial(Decision({}, verdicts=(verdict("tcp-probe", exemptable=exemptable),)))
+    assert ('  mlchassis.dev/exempt: "tcp-probe=<reason>"' in message) is exemptable
+
+
+def test_published_docs_are_linked() -> None:
+    decision = Decision({}, verdicts=(verdict(),), docs_url="https://docs.example/chassis/")
+    assert "https://docs.example/chassis/rules/deadlock.md#policy-config-invalid" in answer.denial(decision)
+
+
+def test_a_denial_fits_a_condition_of_the_controller_that_meets_it() -> None:
+    message = answer.denial(Decision({}, verdicts=(verdict("tcp-probe"),) * 1000))
+    assert message.startswith("1000 findings\n")
+    assert len(message) <= 32_768
+    *_, last, rest, way_out = message.split("\n\n")
+    number = int(last.split(".")[0])
+    assert rest == f"and {1000 - number} more: chassis review lists them"
+    assert "mlchassis.dev/exempt" in way_out
+
+
+def test_a_denial_because_of_a_crash_says_so() -> None:
+    decision = Decision({}, crashes=(Crash("tcp-probe", "KeyError: 'x'", "", denies=True),))
+    assert not decision.allowed
+    assert "tcp-probe: the rule failed (KeyError: 'x')" in answer.denial(decision)
+
+
+def test_warnings_carry_rule_why_how_and_where() -> None:
+    spared = verdict(mode=Mode.WARN, spared="it was there before this update")
+    (said,) = answer.warnings_of(Decision({}, verdicts=(spared,)))
+    assert said == (
+        "policy-config-invalid: The policy does not load, and that for a long reason. Mend the key. "
+        "(data[rules.yaml]) Not refused: it was there before this update."
+    )
+
+
+def test_what_a_controller_makes_has_no_reader_for_warnings() -> None:
+    change = Change("p", Mode.ENFORCE, [add("/a")], {})
+    decision = Decision({}, changes=(change,), verdicts=(verdict(mode=Mode.WARN),), owned=True)
+    assert list(answer.warnings_of(decision)) == []
+    assert set(answer.audit_of(decision)) == {"findings", "mutations"}
+
+
+def test_audit_and_exempted_findings_stand_in_the_audit_alone() -> None:
+    decision = Decision({}, verdicts=(verdict(mode=Mode.AUDIT), verdict(exempted="old")))
+    response = answer.respond(decision)
+    assert response.allowed
+    assert list(response.warnings) == []
+    assert orjson.loads(response.audit["exemptions"]) == [
+        {"rule": "policy-config-invalid", "path": "data[rules.yaml]", "reason": "old"}
+    ]
+    assert orjson.loads(response.audit["findings"])[0]["mode"] == "audit"
+
+
+def test_an_audit_annotation_stays_small() -> None:
+    audit = answer.audit_of(Decision({}, verdicts=(verdict(),) * 1000))
+    assert len(audit["findings"]) < 17_000
+    listed = orjson.loads(audit["findings"])
+    assert listed[-1] == {"more": 1000 - (len(listed) - 1)}
+
+
+def test_a_long_reason_does_not_hide_its_exemption_from_the_audit() -> None:
+    audit = answer.audit_of(Decision({}, verdicts=(verdict(exempted="because " * 10_000),)))
+    (listed,) = orjson.loads(audit["exemptions"])
+    assert listed["rule"] == "policy-config-invalid"
+    assert listed["reason"].startswith("because because")
+    assert len(listed["reason"]) == 1024

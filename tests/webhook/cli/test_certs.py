@@ -1,0 +1,54 @@
+"""`chassis certs`: what it writes can be served, what it says is so."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from webhook.cli import main as cli
+from webhook.server import certificates as certs
+from webhook.server import pki
+
+
+async def test_what_is_issued_can_be_served_and_only_we_can_read_the_key(tmp_path: Path) -> None:
+    directory = tmp_path / "new" / "tls"
+    for _ in range(2):  # a second time writes over the first
+        assert cli.main(["certs", "issue", str(directory), "--host", "10.0.0.1"]) == 0
+    source = certs.MountedFiles(directory / "tls.crt", directory / "tls.key", directory / "ca.crt")
+    bundle = await source.read()
+    assert certs.ServingCertificate().install(bundle)
+    assert pki.hosts_of(bundle)[0] == "mlchassis.mlchassis-system.svc"
+    assert "10.0.0.1" in pki.hosts_of(bundle)
+    assert (directory / "tls.key").stat().st_mode & 0o077 == 0
+    assert sorted(path.name for path in directory.iterdir()) == ["ca.crt", "tls.crt", "tls.key"]
+
+
+@pytest.mark.parametrize(
+    ("age", "state", "status"),
+    [
+        (timedelta(), "fine", 0),
+        (pki.SERVING_LIFETIME - pki.SERVING_RENEW_BEFORE + timedelta(days=1), "due for renewal", 1),
+        (pki.SERVING_LIFETIME + timedelta(days=1), "ended", 1),
+    ],
+)
+def test_it_says_whom_a_certificate_is_for_and_how_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], age: timedelta, state: str, status: int
+) -> None:
+    bundle = pki.issue(["a.svc", "::1"], datetime.now(UTC) - age)
+    (tmp_path / "tls.crt").write_bytes(bundle.certificate)
+    assert cli.main(["certs", "show", str(tmp_path / "tls.crt")]) == status
+    out = capsys.readouterr().out
+    assert "hosts:  a.svc, ::1\n" in out
+    assert f"({state})" in out
+
+
+@pytest.mark.parametrize("content", [None, b"rubbish"])
+def test_what_is_no_certificate_ends_with_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes | None
+) -> None:
+    if content is not None:
+        (tmp_path / "tls.crt").write_bytes(content)
+    assert cli.main(["certs", "show", str(tmp_path / "tls.crt")]) == 2
+    assert str(tmp_path / "tls.crt") in capsys.readouterr().err

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from policies.core import registry
+from webhook.cli import docs
+from webhook.config import load as config
+
+
+def test_writes_once_and_then_is_fresh(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert docs.main(["--root", str(tmp_path), "--check"]) == 1
+    assert docs.main(["--root", str(tmp_path)]) == 0
+    assert docs.main(["--root", str(tmp_path), "--check"]) == 0
+    (tmp_path / "policies.md").write_text("changed by hand")
+    capsys.readouterr()
+    assert docs.main(["--root", str(tmp_path), "--check"]) == 1
+    assert "policies.md is stale" in capsys.readouterr().err
+    assert (tmp_path / "policies.md").read_text() == "changed by hand"
+
+
+def test_every_rule_has_its_anchor_on_its_familys_page() -> None:
+    pages = docs.pages()
+    for rule in registry.rules().values():
+        assert f"\n## {rule.id}\n" in pages[f"rules/{rule.family}.md"]
+        assert f"{rule.family}.md#{rule.id}" in pages["rules/README.md"]
+
+
+def test_every_policy_has_its_anchor_and_its_key() -> None:
+    pages = docs.pages()
+    for policy in registry.mutating():
+        assert f"\n## {policy}\n" in pages["policies.md"]
+        assert f"\n## {policy}.yaml\n" in pages["configuration.md"]
+
+
+def test_links_inside_a_page_lead_somewhere() -> None:
+    for name, content in docs.pages().items():
+        anchors = {
+            re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-")
+            for heading in re.findall(r"^#+ (.+)$", content, re.MULTILINE)
+        }
+        assert set(re.findall(r"\]\(#([^)]+)\)", content)) <= anchors, name
+
+
+def test_units_and_bounds_are_said() -> None:
+    page = docs.pages()["configuration.md"]
+    assert re.search(r"^\| `minLogRetention` \| duration \| `1d` \|", page, re.MULTILINE)
+    assert re.search(r"^\| `loadRate` \| size, > 0 \| `64Mi` \|", page, re.MULTILINE)
+    assert re.search(r"^\| `weight` \| whole number, ≥ 1 and ≤ 100 \|", page, re.MULTILINE)
+
+
+def test_every_field_of_the_configuration_is_described() -> None:
+    for key, model in config.models().items():
+        for name, field in model.model_fields.items():
+            assert field.description, f"{key}: {name} has no description"
+
+
+def _references(node: Any) -> Iterator[str]:
+    if isinstance(node, dict):
+        if isinstance(node.get("$ref"), str):
+            yield node["$ref"]
+        for value in node.values():
+            yield from _references(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from _references(value)
+
+
+def test_every_reference_of_the_schema_resolves() -> None:
+    schema = config.schema()
+    references = set(_references(schema))
+    assert references
+    for reference in references:
+        node: Any = schema
+        for step in reference.removeprefix("#/").split("/"):
+            node = node[step.replace("~1", "/").replace("~0", "~")]
+        assert isinstance(node, dict)

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import pytest
+
+from policies.core import registry
+from policies.core.base import Rule
+from webhook.cli import explain
+
+
+@pytest.mark.parametrize("rule", registry.rules().values(), ids=lambda rule: rule.id)
+def test_a_rule_is_explained_whole(rule: Rule) -> None:
+    shown = explain.explain(rule.id)
+    flat = " ".join(shown.split())
+    for text in (rule.what, rule.why, rule.mend, rule.source):
+        assert " ".join(text.split()) in flat
+    for example in (rule.bad, rule.good):
+        assert all(f"  {line}".rstrip() in shown for line in example.splitlines())
+    assert (f'mlchassis.dev/exempt: "{rule.id}=<reason>"' in shown) is rule.exemptable
+
+
+@pytest.mark.parametrize("policy_id", registry.mutating())
+def test_a_policy_is_explained_with_its_settings(policy_id: str) -> None:
+    shown = explain.explain(policy_id)
+    assert " ".join(registry.documentation(policy_id).split()) in " ".join(shown.split())
+    assert all(len(line) <= explain.WIDTH or "https://" in line for line in shown.splitlines())
+    assert f"(key {policy_id}.yaml)" in shown
+    assert "mode: enforce, warn, audit or off" in shown
+
+
+def test_prose_fits_the_terminal() -> None:
+    prose = explain.explain("drain-blocked-by-pdb").partition("\nFlagged")[0]
+    assert max(map(len, prose.splitlines())) <= explain.WIDTH
+
+
+def test_a_slip_is_answered_with_a_guess() -> None:
+    with pytest.raises(KeyError, match="did you mean drain-blocked-by-pdb"):
+        explain.explain("drain-blocked-by-pbd")
+    with pytest.raises(KeyError, match="lists them all"):
+        explain.explain("zzz")
+
+
+def test_the_overview_names_everything() -> None:
+    shown = explain.overview()
+    for name in (*registry.rules(), *registry.mutating()):
+        assert f"  {name}" in shown.splitlines() or f"  {name}  (" in shown
+
+
+def test_modes_in_words() -> None:
+    rules = registry.rules()
+    assert explain.modes(rules["drain-blocked-by-pdb"]) == "enforce / enforce"
+    assert explain.modes(rules["rollout-volume-deadlock"]) == "enforce or warn / enforce"
+    assert explain.modes(rules["init-wait-unbounded"]) == "warn / warn"

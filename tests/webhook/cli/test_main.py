@@ -1,0 +1,240 @@
+"""The command line: what it reads, prints and exits with."""
+
+import io
+import json
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import jsonpatch
+import pytest
+import yaml
+
+from webhook.cli import main as cli
+
+GOOD = """\
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: mlchassis-policy
+  labels: {mlchassis.dev/policy: "true"}
+data:
+  rules.yaml: "profile: strict"
+"""
+BAD = GOOD.replace("profile: strict", "profile: stern")
+TRITON = """\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: triton, namespace: ml}
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: triton}}
+  template:
+    metadata: {labels: {app: triton}}
+    spec:
+      containers:
+      - name: server
+        image: nvcr.io/nvidia/tritonserver:24.12-py3
+        ports: [{containerPort: 8000}]
+"""
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    (tmp_path / "good.yaml").write_text(GOOD)
+    (tmp_path / "bad.yaml").write_text(BAD)
+    (tmp_path / "triton.yaml").write_text(TRITON)
+    return tmp_path
+
+
+def run(capsys: pytest.CaptureFixture[str], *argv: object) -> tuple[int, str, str]:
+    status = cli.main([str(word) for word in argv])
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+def reviewed(capsys: pytest.CaptureFixture[str], *argv: object) -> list[dict[str, Any]]:
+    _, out, _ = run(capsys, "review", *argv, "-o", "json")
+    records: list[dict[str, Any]] = json.loads(out)
+    return records
+
+
+def test_exit_status(capsys: pytest.CaptureFixture[str], files: Path) -> None:
+    assert run(capsys, "review", files / "good.yaml")[0] == 0
+    assert run(capsys, "review", files / "bad.yaml")[0] == 1
+    assert run(capsys, "review", files)[0] == 1
+    assert run(capsys, "review", "-f", files / "good.yaml")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("argv", "sentence"),
+    [
+        (["review"], "give files"),
+        (["review", "nowhere.yaml"], "nowhere.yaml: No such file"),
+        (["review", "{dir}/good.yaml", "--old", "{dir}/good.yaml"], "--old goes with"),
+        (["review", "{dir}/good.yaml", "--policy", "{dir}/none"], "No such file or directory"),
+        (["review", "{dir}/good.yaml", "--policy", "{dir}"], "bad.yaml: unknown key"),
+        (["policy", "check", "{dir}"], "triton.yaml: unknown key"),
+        (["serve"], "--self-signed"),
+    ],
+)
+def test_bad_input_gets_a_sentence_and_status_2(
+    capsys: pytest.CaptureFixture[str], files: Path, argv: list[str], sentence: str
+) -> None:
+    status, out, err = run(capsys, *[word.format(dir=files) for word in argv])
+    assert status == 2
+    assert sentence in err
+    assert "Traceback" not in err
+    assert out == ""
+
+
+def test_the_text_names_rule_path_and_mend(capsys: pytest.CaptureFixture[str], files: Path) -> None:
+    _, out, _ = run(capsys, "review", files / "bad.yaml", files / "triton.yaml")
+    assert f"DENIED ConfigMap mlchassis-policy ({files}/bad.yaml)" in out
+    assert "refused policy-config-invalid\n    at data[rules.yaml]\n" in out
+    assert "Mend: " in out
+    assert f"admitted Deployment ml/triton ({files}/triton.yaml)" in out
+    assert "standard-probes will add to the pods" in out
+    assert out.rstrip().splitlines()[-1].startswith("2 objects, 1 changed, ")
+    assert "\x1b" not in out, "colour on a terminal only"
+
+
+def test_the_text_fits_the_terminal(monkeypatch: pytest.MonkeyPatch, files: Path) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(sys, "stdout", terminal := Terminal())
+    monkeypatch.setenv("COLUMNS", "70")
+    monkeypatch.chdir(files)
+    cli.main(["review", "bad.yaml", "triton.yaml"])
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue())
+    assert "Mend: " in shown
+    assert max(map(len, shown.splitlines())) <= 70
+
+
+def test_the_diff_adds_probes_and_takes_nothing_away(capsys: pytest.CaptureFixture[str], files: Path) -> None:
+    status, out, _ = run(capsys, "review", files / "triton.yaml", "-o", "diff")
+    assert status == 0
+    lines = [line for line in out.splitlines() if not line.startswith(("---", "+++", "#", "@"))]
+    assert any(line.startswith("+") and "livenessProbe" in line for line in lines)
+    assert not any(line.startswith("-") for line in lines)
+
+
+def test_json_says_everything(capsys: pytest.CaptureFixture[str], files: Path) -> None:
+    (triton,) = reviewed(capsys, files / "triton.yaml")
+    assert {
+        key: triton[key] for key in ("kind", "namespace", "name", "document", "allowed", "projected")
+    } == {
+        "kind": "Deployment",
+        "namespace": "ml",
+        "name": "triton",
+        "document": 0,
+        "allowed": True,
+        "projected": True,
+    }
+    assert triton["apiVersion"] == "apps/v1"
+    assert triton["source"] == str(files / "triton.yaml")
+    assert "standard-probes" in triton["mutations"]
+    assert jsonpatch.apply_patch(yaml.safe_load(TRITON), triton["patch"]) == triton["object"]
+    (server,) = triton["object"]["spec"]["template"]["spec"]["containers"]
+    assert {"livenessProbe", "readinessProbe", "startupProbe"} <= server.keys()
+
+
+def test_json_keeps_audited_and_exempted_findings(
+    capsys: pytest.CaptureFixture[str], files: Path, tmp_path: Path
+) -> None:
+    probe = 'livenessProbe: {exec: {command: [curl, "http://payments/health"]}, timeoutSeconds: 5}'
+    hazard = TRITON.replace("        ports:", f"        {probe}\n        ports:")
+    exempt = hazard.replace(
+        "namespace: ml}",
+        'namespace: ml, annotations: {mlchassis.dev/exempt: "liveness-external-dependency=test"}}',
+    )
+    (tmp_path / "exempt.yaml").write_text(exempt)
+    (audited,) = reviewed(capsys, files / "bad.yaml", "--profile", "observe")
+    (exempted,) = reviewed(capsys, tmp_path / "exempt.yaml")
+    assert audited["allowed"]
+    assert exempted["allowed"]
+    (finding,) = audited["findings"]
+    assert (finding["rule"], finding["mode"], finding["exempted"]) == ("policy-config-invalid", "audit", None)
+    assert set(finding) == {"rule", "mode", "path", "message", "hint", "exempted"}
+    by_rule = {finding["rule"]: finding["exempted"] for finding in exempted["findings"]}
+    assert by_rule["liveness-external-dependency"] == "test"
+
+
+def test_yaml_is_what_would_be_stored(capsys: pytest.CaptureFixture[str], files: Path) -> None:
+    _, out, _ = run(capsys, "review", files / "triton.yaml", files / "bad.yaml", "-o", "yaml")
+    first, second = yaml.safe_load_all(out)
+    assert first["spec"]["template"]["spec"]["containers"][0]["livenessProbe"]
+    assert second is None, "what is denied is commented out"
+    assert "# denied: policy-config-invalid" in out
+
+
+def test_junit_counts_refusals_as_failures(capsys: pytest.CaptureFixture[str], files: Path) -> None:
+    _, out, _ = run(capsys, "review", files / "good.yaml", files / "bad.yaml", "-o", "junit")
+    suite = ET.fromstring(out)
+    assert (suite.get("tests"), suite.get("failures")) == ("2", "1")
+    (failure,) = suite.iter("failure")
+    assert failure.get("message") == "policy-config-invalid"
+
+
+def test_sarif_names_rules_levels_and_places(capsys: pytest.CaptureFixture[str], files: Path) -> None:
+    _, out, _ = run(capsys, "review", files / "bad.yaml", "-o", "sarif")
+    (sarif,) = json.loads(out)["runs"]
+    (result,) = sarif["results"]
+    assert (result["ruleId"], result["level"]) == ("policy-config-invalid", "error")
+    assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == str(files / "bad.yaml")
+    assert [rule["id"] for rule in sarif["tool"]["driver"]["rules"]] == ["policy-config-invalid"]
+
+
+def test_an_update_is_compared_with_the_old_object(
+    capsys: pytest.CaptureFixture[str], files: Path, tmp_path: Path
+) -> None:
+    newer = tmp_path / "newer.yaml"
+    newer.write_text(BAD.replace("data:\n", 'data:\n  webhook.yaml: "onError: allow"\n'))
+    update = ["review", newer, "--operation", "UPDATE"]
+    status, out, _ = run(capsys, *update, "--old", files / "bad.yaml")
+    assert status == 0
+    assert "Not refused: it was there before this update." in out
+    assert run(capsys, *update, "--old", files / "good.yaml")[0] == 1
+    assert run(capsys, *update)[0] == 1, "what was not there is being created"
+
+
+def test_warnings_as_errors(capsys: pytest.CaptureFixture[str], files: Path) -> None:
+    arguments = ["review", files / "bad.yaml", "--policy", files / "policy"]
+    (files / "policy").mkdir()
+    (files / "policy" / "rules.yaml").write_text("modes: {policy-config-invalid: warn}\n")
+    assert run(capsys, *arguments)[0] == 0
+    assert run(capsys, *arguments, "--warnings-as-errors")[0] == 1
+
+
+def test_standard_input(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(GOOD))
+    status, out, _ = run(capsys, "review", "-")
+    assert (status, out) == (0, "1 object, 0 changed, 0 warnings, 0 denied\n")
+
+
+def test_other_yaml_may_be_passed_over(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "values.yaml").write_text("replicas: 3\n")
+    assert run(capsys, "review", tmp_path / "values.yaml")[0] == 2
+    assert run(capsys, "review", tmp_path / "values.yaml", "--skip-non-kubernetes")[0] == 0
+
+
+def test_policy_check_and_schema(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "rules.yaml").write_text("profile: strict\n")
+    status, out, _ = run(capsys, "policy", "check", tmp_path)
+    assert status == 0
+    assert "the policy is good (profile strict" in out
+    status, out, _ = run(capsys, "policy", "schema")
+    assert status == 0
+    assert "standard-probes.yaml" in json.loads(out)["properties"]
+
+
+def test_a_reader_that_goes_away_is_no_error(files: Path) -> None:
+    command = f"{sys.executable} -m webhook.cli review {files / 'triton.yaml'} -o yaml | head -1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert done.stdout == "apiVersion: apps/v1\n"
+    assert done.stderr == ""

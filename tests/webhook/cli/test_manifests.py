@@ -1,0 +1,403 @@
+"""The shipped manifests: what must hold of every rendering, and that ours is kustomize's."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from policies.core import registry
+from policies.core.base import Json
+from policies.core.workloads import WORKLOADS
+from webhook.admission.configuration import POLICY_LABEL, Namespaces
+from webhook.cli import main as cli
+from webhook.cli import manifests
+from webhook.config import load as config
+from webhook.kube import caches as facts
+from webhook.kube.api import own_namespace
+from webhook.server import options as serve
+from webhook.server import pki
+
+ROOT = manifests.directory()
+RENDERINGS = {
+    "base": manifests.render(),
+    **{overlay: manifests.render(overlay) for overlay in manifests.choices("overlays")},
+    **{f"+{name}": manifests.render(components=[name]) for name in manifests.choices("components")},
+    "+all": manifests.render(components=manifests.choices("components")),
+}
+
+
+@pytest.fixture(params=list(RENDERINGS.values()), ids=list(RENDERINGS))
+def objects(request: pytest.FixtureRequest) -> list[Json]:
+    found: list[Json] = request.param
+    return found
+
+
+def of_kind(objects: list[Json], kind: str) -> list[Json]:
+    return [item for item in objects if item["kind"] == kind]
+
+
+def only(objects: list[Json], kind: str) -> Json:
+    (item,) = of_kind(objects, kind)
+    return item
+
+
+def entries(objects: list[Json]) -> dict[str, Json]:
+    found = [
+        entry
+        for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
+        for entry in only(objects, kind)["webhooks"]
+    ]
+    return {entry["name"]: entry for entry in found}
+
+
+def selected(rules: list[Json]) -> set[tuple[str, str]]:
+    return {(group, kind) for rule in rules for group in rule["apiGroups"] for kind in rule["resources"]}
+
+
+def plural(kind: str) -> str:
+    return kind.lower() + "s"
+
+
+# --- webhook configurations ----------------------------------------------------------------------------
+
+
+def test_every_entry_keeps_the_api_server_s_and_our_own_rules(objects: list[Json]) -> None:
+    service = only(objects, "Service")["metadata"]
+    endpoints = {"/mutate", "/validate", "/name"}
+    for name, entry in entries(objects).items():
+        assert entry["admissionReviewVersions"] == ["v1"], name
+        assert entry["timeoutSeconds"] <= 5, name
+        assert entry["matchPolicy"] == "Equivalent", name
+        called = entry["clientConfig"]["service"]
+        assert (called["namespace"], called["name"]) == (service["namespace"], service["name"])
+        assert called["path"] in endpoints, name
+        assert entry["sideEffects"] == ("NoneOnDryRun" if called["path"] == "/name" else "None")
+        assert "caBundle" not in entry["clientConfig"], "it is written by the webhook itself"
+        assert all(set(rule["operations"]) <= {"CREATE", "UPDATE"} for rule in entry["rules"])
+
+
+def test_system_namespaces_our_own_and_those_that_opted_out_are_not_sent(objects: list[Json]) -> None:
+    excluded = {
+        "kube-system",
+        "kube-public",
+        "kube-node-lease",
+        only(objects, "Namespace")["metadata"]["name"],
+    }
+    for name, entry in entries(objects).items():
+        if name == "policy.mlchassis.dev":
+            continue
+        terms = {term["key"]: term for term in entry["namespaceSelector"]["matchExpressions"]}
+        by_name = terms["kubernetes.io/metadata.name"]
+        assert by_name["operator"] == "NotIn", name
+        assert set(by_name["values"]) == excluded, name
+        assert terms["mlchassis.dev/admission"] == {
+            "key": "mlchassis.dev/admission",
+            "operator": "NotIn",
+            "values": ["disabled"],
+        }
+
+
+def test_the_manifests_and_the_default_policy_leave_the_same_namespaces_alone() -> None:
+    selector = entries(RENDERINGS["base"])["mutate.mlchassis.dev"]["namespaceSelector"]
+    assert set(Namespaces().exclude) == set(selector["matchExpressions"][0]["values"])
+
+
+def test_mutation_fails_open_always(objects: list[Json]) -> None:
+    entry = entries(objects)["mutate.mlchassis.dev"]
+    assert (entry["failurePolicy"], entry["reinvocationPolicy"]) == ("Ignore", "IfNeeded")
+
+
+def test_our_own_policy_can_never_lock_itself_out(objects: list[Json]) -> None:
+    entry = entries(objects)["policy.mlchassis.dev"]
+    labels = only(objects, "ConfigMap")["metadata"]["labels"]
+    assert entry["failurePolicy"] == "Ignore"
+    assert entry["objectSelector"]["matchLabels"] == {POLICY_LABEL: labels[POLICY_LABEL]}
+
+
+def test_validation_fails_open_unless_its_component_says_otherwise() -> None:
+    policies = {
+        rendering: {name: entry["failurePolicy"] for name, entry in entries(RENDERINGS[rendering]).items()}
+        for rendering in ("base", "+fail-closed-validation", "+name-ignore")
+    }
+    names = ("ray-name.mlchassis.dev", "worker-name.mlchassis.dev")
+    base = policies["base"]
+    assert {name for name, policy in base.items() if policy == "Fail"} == set(names)
+    assert policies["+fail-closed-validation"] == {
+        **base,
+        "validate.mlchassis.dev": "Fail",
+        "model-config.mlchassis.dev": "Fail",
+        "validate-owned.mlchassis.dev": "Ignore",
+    }
+    assert policies["+name-ignore"] == {**base, **dict.fromkeys(names, "Ignore")}
+
+
+def test_what_a_controller_makes_is_judged_but_never_waits_for_us() -> None:
+    found = entries(RENDERINGS["+fail-closed-validation"])
+    ours, owned = found["validate.mlchassis.dev"], found["validate-owned.mlchassis.dev"]
+
+    def sent(entry: Json) -> set[tuple[str, str]]:
+        return {
+            (resource, operation)
+            for rule in entry["rules"]
+            for resource in rule["resources"]
+            for operation in rule["operations"]
+        }
+
+    def groups(entry: Json) -> set[str]:
+        return {group for rule in entry["rules"] for group in rule["apiGroups"]}
+
+    assert (sent(owned), groups(owned)) == (sent(ours), groups(ours))
+    (without, _), (having,) = ours["matchConditions"], owned["matchConditions"]
+    assert without["expression"] == f"!({having['expression']})"
+
+
+def test_what_is_being_deleted_never_waits_for_us() -> None:
+    found = entries(RENDERINGS["+fail-closed-validation"])
+    for name in ("validate.mlchassis.dev", "model-config.mlchassis.dev"):
+        *_, alive = found[name]["matchConditions"]
+        assert alive["expression"] == "!has(object.metadata.deletionTimestamp)"
+
+
+def test_worker_names_are_asked_for_ray_pods_and_worker_groups_alone() -> None:
+    found = entries(RENDERINGS["base"])
+    keys = {
+        term["key"]
+        for name in ("ray-name.mlchassis.dev", "worker-name.mlchassis.dev")
+        for term in found[name]["objectSelector"]["matchExpressions"]
+    }
+    assert keys == {"ray.io/is-ray-node", "mlchassis.dev/worker-group"}
+
+
+def test_every_kind_that_is_read_is_sent_for_validation() -> None:
+    sent = selected(entries(RENDERINGS["base"])["validate.mlchassis.dev"]["rules"])
+    wanted = {(workload.api_group, plural(workload.kind)) for workload in WORKLOADS}
+    assert sent == wanted | {("", "pods"), ("policy", "poddisruptionbudgets")}
+
+
+def test_every_kind_that_a_policy_changes_is_sent_for_mutation() -> None:
+    rules = entries(RENDERINGS["base"])["mutate.mlchassis.dev"]["rules"]
+    changing = [policy for policy in registry.mutating().values() if policy.mutate is not None]
+    assert {(kind.group, plural(kind.kind)) for policy in changing for kind in policy.kinds} == selected(
+        rules
+    )
+
+
+def test_an_update_is_sent_for_mutation_only_where_the_spec_can_still_change() -> None:
+    """A Job's pod template and podFailurePolicy are immutable: a patch on an update would refuse it."""
+    rules = entries(RENDERINGS["base"])["mutate.mlchassis.dev"]["rules"]
+    updated = [rule for rule in rules if "UPDATE" in rule["operations"]]
+    assert selected(updated) == {("batch", "cronjobs")}
+
+
+# --- the workload --------------------------------------------------------------------------------------
+
+
+def pod_spec(objects: list[Json]) -> Json:
+    spec: Json = only(objects, "Deployment")["spec"]["template"]["spec"]
+    return spec
+
+
+def test_the_pod_meets_the_restricted_standard_that_its_namespace_enforces(objects: list[Json]) -> None:
+    labels = only(objects, "Namespace")["metadata"]["labels"]
+    assert labels["pod-security.kubernetes.io/enforce"] == "restricted"
+    spec = pod_spec(objects)
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["runAsUser"] > 0
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    for container in spec["containers"]:
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+
+
+def test_liveness_is_more_patient_than_readiness_and_never_asks_for_more_than_life(
+    objects: list[Json],
+) -> None:
+    (container,) = pod_spec(objects)["containers"]
+    liveness, readiness = container["livenessProbe"], container["readinessProbe"]
+    assert liveness["httpGet"]["path"] == container["startupProbe"]["httpGet"]["path"] == "/healthz"
+    assert readiness["httpGet"]["path"] == "/readyz"
+
+    def patience(probe: Json) -> int:
+        budget: int = probe["periodSeconds"] * probe["failureThreshold"]
+        return budget
+
+    assert patience(liveness) > 3 * patience(readiness)
+
+
+def test_the_pod_has_time_to_drain(objects: list[Json]) -> None:
+    spec = pod_spec(objects)
+    args = served(objects)
+    (sleep,) = re.findall(r"\d+", str(spec["containers"][0]["lifecycle"]["preStop"]))
+    assert spec["terminationGracePeriodSeconds"] > int(sleep) + args.drain_grace + args.drain_patience
+
+
+def test_an_upgrade_and_a_drained_node_leave_a_replica_serving(objects: list[Json]) -> None:
+    deployment, budget = only(objects, "Deployment")["spec"], only(objects, "PodDisruptionBudget")["spec"]
+    assert deployment["replicas"] >= 2
+    assert deployment["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
+    assert budget["maxUnavailable"] < deployment["replicas"]
+    labels = deployment["template"]["metadata"]["labels"]
+    for selector in (deployment["selector"], budget["selector"]):
+        assert selector["matchLabels"].items() <= labels.items()
+    assert only(objects, "Service")["spec"]["selector"].items() <= labels.items()
+
+
+def served(objects: list[Json]) -> Any:
+    """The arguments of `chassis serve` as the Deployment gives them."""
+    (container,) = pod_spec(objects)["containers"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+        for variable in container["env"]:
+            assert variable["name"].startswith("CHASSIS_")
+            patch.setenv(variable["name"], variable["value"])
+        args = cli._parser("chassis").parse_args(container["args"])
+        serve.check(args)
+        return args
+
+
+def test_the_flags_fit_the_other_objects(objects: list[Json]) -> None:
+    args = served(objects)
+    (port,) = pod_spec(objects)["containers"][0]["ports"]
+    assert args.port == port["containerPort"]
+    policy = only(objects, "ConfigMap")["metadata"]
+    assert args.policy == f"configmap:{policy['namespace']}/{policy['name']}"
+    assert args.service == only(objects, "Service")["metadata"]["name"]
+    for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
+        assert only(objects, kind)["metadata"]["name"] == args.webhook_configurations
+    assert own_namespace() == policy["namespace"], "the default away from a pod"
+
+
+def test_the_policy_that_is_shipped_loads(objects: list[Json]) -> None:
+    config.load(only(objects, "ConfigMap")["data"])
+
+
+def test_overlays_set_their_profile() -> None:
+    profiles = {
+        name: config.load(only(RENDERINGS[name], "ConfigMap")["data"]).rules.profile.value
+        for name in ("base", "observe", "strict")
+    }
+    assert profiles == {"base": "standard", "observe": "observe", "strict": "strict"}
+
+
+# --- RBAC ----------------------------------------------------------------------------------------------
+
+
+def test_every_binding_gives_our_account_a_role_that_is_there(objects: list[Json]) -> None:
+    account = only(objects, "ServiceAccount")["metadata"]
+    roles = {(item["kind"], item["metadata"]["name"]) for item in objects if item["kind"].endswith("Role")}
+    bindings = of_kind(objects, "RoleBinding") + of_kind(objects, "ClusterRoleBinding")
+    assert {(item["roleRef"]["kind"], item["roleRef"]["name"]) for item in bindings} == roles
+    subject = {"kind": "ServiceAccount", "name": account["name"], "namespace": account["namespace"]}
+    assert all(item["subjects"] == [subject] for item in bindings)
+    assert pod_spec(objects)["serviceAccountName"] == account["name"]
+
+
+def test_the_account_may_read_every_fact_and_write_little(objects: list[Json]) -> None:
+    rules = [rule for role in of_kind(objects, "ClusterRole") for rule in role["rules"]]
+    readable = {
+        (group, resource)
+        for rule in rules
+        if {"list", "watch"} <= set(rule["verbs"]) and "resourceNames" not in rule
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+    for _, _, path, *_ in facts.SOURCES:
+        *_, group, _version, resource = ["", *path.removeprefix("/api/").removeprefix("/apis/").split("/")][
+            -3:
+        ]
+        assert (group, resource) in readable, path
+    writable = {
+        resource
+        for rule in rules
+        if {"create", "update", "patch", "delete", "*"} & set(rule["verbs"]) and "resourceNames" not in rule
+        for resource in rule["resources"]
+    }
+    assert writable == {"events", "leases"}
+    everything = rules + [rule for role in of_kind(objects, "Role") for rule in role["rules"]]
+    assert not any("*" in rule["verbs"] or "delete" in rule["verbs"] for rule in everything)
+    secrets = [rule for rule in rules if "secrets" in rule["resources"] or "*" in rule["resources"]]
+    assert not secrets, "Secrets are read in our own namespace alone"
+
+
+# --- rendering -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl is not installed")
+@pytest.mark.parametrize("name", RENDERINGS)
+def test_our_rendering_is_kustomize_s(name: str, tmp_path: Path) -> None:
+    start = ROOT / "overlays" / name if name in manifests.choices("overlays") else ROOT / "base"
+    components = manifests.choices("components") if name == "+all" else [name[1:]] if name[0] == "+" else []
+    kustomization = {
+        "resources": [os.path.relpath(start, tmp_path)],
+        "components": [
+            os.path.relpath(ROOT / "components" / component, tmp_path) for component in components
+        ],
+    }
+    (tmp_path / "kustomization.yaml").write_text(json.dumps(kustomization))
+    rendered = subprocess.run(["kubectl", "kustomize", tmp_path], check=True, capture_output=True, text=True)
+    theirs = {_id(item): item for item in yaml.safe_load_all(rendered.stdout)}
+    assert {_id(item): item for item in RENDERINGS[name]} == theirs
+
+
+def _id(item: Json) -> tuple[str, str]:
+    return item["kind"], item["metadata"]["name"]
+
+
+def test_cert_manager_s_certificate_is_for_the_names_that_the_api_server_calls() -> None:
+    objects = RENDERINGS["+cert-manager"]
+    (certificate,) = (item for item in of_kind(objects, "Certificate") if not item["spec"].get("isCA"))
+    args = served(objects)
+    own = pki.service_hosts(certificate["metadata"]["namespace"], args.service)
+    assert set(certificate["spec"]["dnsNames"]) <= set(own)
+    assert own[0] in certificate["spec"]["dnsNames"]
+    assert not args.self_signed
+    (mount,) = (m for m in pod_spec(objects)["containers"][0]["volumeMounts"] if m["name"] == "tls")
+    (volume,) = (v for v in pod_spec(objects)["volumes"] if v["name"] == "tls")
+    assert volume["secret"]["secretName"] == certificate["spec"]["secretName"]
+    for flag in (args.tls_cert, args.tls_key, args.tls_ca):
+        assert str(flag.parent) == mount["mountPath"]
+
+
+def test_another_namespace_and_image_reach_every_place() -> None:
+    objects = manifests.render("strict", ["name-ignore"], image="registry.example/x:1", namespace="platform")
+    text = yaml.safe_dump_all(objects)
+    assert "mlchassis-system" not in text
+    assert "configmap:platform/mlchassis-policy" in text
+    assert (
+        only(objects, "Deployment")["spec"]["template"]["spec"]["containers"][0]["image"]
+        == "registry.example/x:1"
+    )
+
+
+def test_the_command_prints_what_can_be_applied(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["manifests", "--overlay", "observe"]) == 0
+    assert list(yaml.safe_load_all(capsys.readouterr().out)) == RENDERINGS["observe"]
+
+
+def test_what_only_kustomize_understands_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "kustomization.yaml").write_text("namePrefix: x-\n")
+    with pytest.raises(manifests.ManifestError, match="namePrefix"):
+        manifests._build(tmp_path)
+
+
+def test_a_patch_without_its_object_is_refused() -> None:
+    with pytest.raises(manifests.ManifestError, match="no Pod x to patch"):
+        list(manifests._patched([], {"kind": "Pod", "name": "x"}, []))
+
+
+@pytest.mark.parametrize("objects", RENDERINGS.values(), ids=RENDERINGS)
+def test_pods_reach_us_before_a_service_mesh_rewrites_their_probes(objects: list[Json]) -> None:
+    """Configurations are called in the order of their names."""
+    name = only(objects, "MutatingWebhookConfiguration")["metadata"]["name"]
+    assert name < "istio-sidecar-injector"

@@ -1,0 +1,207 @@
+"""What a scan finds, as PolicyReports: results, and what becomes of the reports that are there."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from policies.core import registry
+from policies.core.base import Json
+from tests.webhook.cli.scanned import (
+    DEPLOYMENTS,
+    PODS,
+    REPORTS,
+    RULE,
+    SERVER,
+    Scan,
+    cluster,
+    deployment,
+    named,
+    owned_by,
+    pod,
+    scanner,
+)
+from tests.webhook.kube.apiserver import FakeApiServer
+from webhook.cli.output import policyreport as policy_reports
+from webhook.kube.api import ApiError, ApiServer
+
+
+@pytest.fixture
+async def fake() -> AsyncIterator[FakeApiServer]:
+    async with cluster() as server:
+        yield server
+
+
+@pytest.fixture
+def chassis(fake: FakeApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Scan:
+    return scanner(fake, tmp_path, capsys)
+
+
+def reported(fake: FakeApiServer, name: str = policy_reports.NAME) -> Json:
+    return fake.objects[f"{REPORTS}/{name}"]
+
+
+async def test_results_say_what_was_decided(
+    fake: FakeApiServer, chassis: Scan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rule = registry.rules()[RULE]
+    await fake.put(PODS, pod("refused"))
+    await fake.put(PODS, pod("warned", ownerReferences=owned_by("example.com/v1", "Deployment")))
+    await fake.put(PODS, pod("exempted", annotations={"mlchassis.dev/exempt": f"{RULE}=known"}))
+    await chassis("-n", "ml", "--report")
+    by_name = {r["resources"][0]["name"]: r for r in reported(fake)["results"] if r["rule"] == RULE}
+    said = {name: (r["result"], r["severity"], r["scored"]) for name, r in by_name.items()}
+    assert said == {
+        "refused": ("fail", "high", True),
+        "warned": ("warn", "medium", False),
+        "exempted": ("skip", "high", False),
+    }
+    refused = by_name["refused"]
+    assert refused["resources"] == [
+        {"apiVersion": "v1", "kind": "Pod", "namespace": "ml", "name": "refused", "uid": "uid-refused"}
+    ]
+    assert (refused["source"], refused["policy"], refused["category"]) == ("mlchassis", RULE, rule.family)
+    assert "payments" in refused["message"]
+    assert refused["properties"] == {
+        "path": "spec.containers[0].livenessProbe.exec.command",
+        "mode": "enforce",
+    }
+    assert by_name["exempted"]["properties"]["exempted"] == "known"
+    assert reported(fake)["metadata"]["labels"] == policy_reports.OWN
+    await chassis("-n", "ml", "--report", "--profile", "observe")
+    audited = [r for r in reported(fake)["results"] if r["rule"] == RULE and r["result"] != "skip"]
+    assert {(r["result"], r["severity"]) for r in audited} == {("warn", "low")}
+
+
+async def test_a_change_that_a_running_object_lacks_and_a_crash_are_results(
+    fake: FakeApiServer, chassis: Scan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fake.put(PODS, pod("alone", SERVER))
+    await fake.put(DEPLOYMENTS, deployment("server", SERVER))
+
+    def fails(*_: object) -> Any:
+        raise RuntimeError("oh")
+
+    rules = registry.rules()
+    broken = {**rules, RULE: replace(rules[RULE], check=fails)}
+    monkeypatch.setattr(registry, "rules", lambda: broken)
+    await chassis("-n", "ml", "--report")
+    found = {(r["resources"][0]["name"], r["policy"], r["result"]): r for r in reported(fake)["results"]}
+    lacking = found["alone", "standard-probes", "warn"]
+    assert lacking["message"].startswith("standard-probes would add spec.containers[main].{")
+    assert ("server", "standard-probes", "warn") not in found
+    assert found["alone", RULE, "error"]["message"] == "It failed on this object: RuntimeError: oh"
+
+
+async def test_reports_are_kept_rewritten_and_removed(
+    fake: FakeApiServer, chassis: Scan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    foreign = {**named("other", labels={"app.kubernetes.io/managed-by": "kyverno"}), "results": []}
+    await fake.put(REPORTS, foreign)
+    await fake.put(PODS, pod("a"))
+    assert "1 written, 0 unchanged, 0 removed" in (await chassis("-n", "ml", "--report")).err
+    first = reported(fake)
+    fake.objects[f"{REPORTS}/mlchassis"]["metadata"]["annotations"] = {"mine": "stays"}
+    monkeypatch.setattr(ApiServer, "now", lambda _: 4_000_000_000.0)
+    assert "0 written, 1 unchanged, 0 removed" in (await chassis("-n", "ml", "--report")).err
+    await fake.put(PODS, pod("b"))
+    assert "1 written, 0 unchanged, 0 removed" in (await chassis("-n", "ml", "--report")).err
+    times = {r["resources"][0]["name"]: r["timestamp"]["seconds"] for r in reported(fake)["results"]}
+    assert times == {"a": first["results"][0]["timestamp"]["seconds"], "b": 4_000_000_000}
+    assert reported(fake)["metadata"]["annotations"] == {"mine": "stays"}
+    for name in "ab":
+        await fake.delete(f"{PODS}/{name}")
+    assert "0 written, 0 unchanged, 1 removed" in (await chassis("-A", "--report")).err
+    assert [path for path in fake.objects if path.startswith(REPORTS)] == [f"{REPORTS}/other"]
+
+
+async def test_a_namespace_with_much_to_say_gets_several_reports(
+    fake: FakeApiServer, chassis: Scan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(policy_reports, "MOST_RESULTS", 2)
+    for name in "abcde":
+        await fake.put(PODS, pod(name))
+    assert "3 written" in (await chassis("-n", "ml", "--report")).err
+    names = ("mlchassis", "mlchassis-2", "mlchassis-3")
+    assert [len(reported(fake, name)["results"]) for name in names] == [2, 2, 1]
+    assert sum(reported(fake, name)["summary"]["fail"] for name in names) == 5
+    for name in "bcde":
+        await fake.delete(f"{PODS}/{name}")
+    assert "1 written, 0 unchanged, 2 removed" in (await chassis("-n", "ml", "--report")).err
+
+
+async def test_two_scans_at_once_leave_what_the_last_one_found(fake: FakeApiServer, chassis: Scan) -> None:
+    await fake.put(PODS, pod("a"))
+    other = {**named("mlchassis", labels=policy_reports.OWN), "results": []}
+
+    async def overtake() -> None:
+        await fake.put(REPORTS, other)
+
+    for _ in ("created meanwhile", "replaced meanwhile"):
+        fake.before_write = overtake
+        assert "1 written" in (await chassis("-n", "ml", "--report")).err
+        assert [r["resources"][0]["name"] for r in reported(fake)["results"]] == ["a"]
+        await fake.put(PODS, pod("a", uid="another"))
+    await fake.delete(f"{PODS}/a")
+    fake.before_write = overtake
+    assert "1 removed" in (await chassis("-n", "ml", "--report")).err
+    assert f"{REPORTS}/mlchassis" not in fake.objects
+
+
+async def test_a_report_that_is_taken_over_is_not_removed(fake: FakeApiServer, chassis: Scan) -> None:
+    await fake.put(PODS, pod("a"))
+    await chassis("-n", "ml", "--report")
+    await fake.delete(f"{PODS}/a")
+
+    async def take_over() -> None:
+        await fake.put(REPORTS, named("mlchassis"))
+
+    fake.before_write = take_over
+    assert "0 removed" in (await chassis("-n", "ml", "--report")).err
+    assert "labels" not in reported(fake)["metadata"]
+
+
+async def test_a_report_of_another_s_is_not_overwritten(fake: FakeApiServer, chassis: Scan) -> None:
+    await fake.put(PODS, pod("a"))
+    theirs = await fake.put(REPORTS, named("mlchassis"))
+    answer = await chassis("-n", "ml", "--report")
+    assert answer.status == 2
+    assert f"{REPORTS}/mlchassis is another's, or written by others meanwhile" in answer.err
+    assert reported(fake) == theirs
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (403, "unable to create new content in namespace ml because it is being terminated"),
+        (404, 'namespaces "ml" not found'),
+    ],
+)
+async def test_a_namespace_that_goes_away_meanwhile_is_passed_over(
+    fake: FakeApiServer, chassis: Scan, monkeypatch: pytest.MonkeyPatch, status: int, message: str
+) -> None:
+    async def gone(*_: object) -> bool:
+        raise ApiError(status, "", message)
+
+    monkeypatch.setattr(ApiServer, "unless_conflict", gone)
+    await fake.put(PODS, pod("a"))
+    answer = await chassis("-n", "ml", "--report")
+    assert answer.status == 1
+    assert "PolicyReports: 0 written, 0 unchanged, 0 removed" in answer.err
+
+
+async def test_reports_that_can_t_be_written_are_told(fake: FakeApiServer, chassis: Scan) -> None:
+    await fake.put(PODS, pod("a"))
+    await fake.forbid(REPORTS)
+    forbidden = await chassis("-n", "ml", "--report")
+    assert forbidden.status == 2
+    assert "DENIED Pod ml/a" in forbidden.out
+    assert "--report: the PolicyReports can't be written: 403 Forbidden" in forbidden.err
+    del fake.objects["/apis/wgpolicyk8s.io/v1alpha2"]
+    missing = await chassis("-n", "ml", "--report")
+    assert (missing.status, missing.out) == (2, "")
+    assert "--report: the cluster has no PolicyReports (wgpolicyk8s.io/v1alpha2)" in missing.err

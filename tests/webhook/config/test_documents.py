@@ -1,0 +1,123 @@
+"""YAML as the Kubernetes tools read it, and the narrower dialect of policies."""
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from webhook.cli.output.report import dump
+from webhook.config.documents import BadDocument, load_all, load_policy
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("mode: 0644", 420),
+        ("mode: 0o17", 15),
+        ("mode: 0x1F", 31),
+        ("mode: 08", "08"),
+        ("mode: 1e3", 1000.0),
+        ("mode: 22:22", "22:22"),
+        ("mode: 2020-01-01", "2020-01-01"),
+        ("mode: yes", True),
+        ("mode: off", False),
+        ('mode: "yes"', "yes"),
+        ("mode: n", "n"),
+        ("mode:", None),
+        ("{mode: [1, null]}", [1, None]),
+        ("base: &b {x: 1, y: 2}\nmode: {<<: *b, y: 3}", {"x": 1, "y": 3}),
+    ],
+)
+def test_manifest_values(text: str, value: object) -> None:
+    assert next(load_all(text))["mode"] == value
+
+
+def test_keys_are_text() -> None:
+    assert list(load_all("1: a\ntrue: b")) == [{"1": "a", "true": "b"}]
+
+
+def test_every_document_of_a_stream() -> None:
+    assert list(load_all("a: 1\n---\n---\nb: 2\n")) == [{"a": 1}, None, {"b": 2}]
+
+
+BOMB = "".join(
+    f"{name}: &{name} [{', '.join([f'*{before}'] * 8)}]\n" for before, name in pairwise("abcdefghijklm")
+)
+"""Eight times as much in every line."""
+
+
+def nested(inner: str = "", levels: int = 150) -> str:
+    return "[" * levels + inner + "]" * levels
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("a: 1\na: 2", "line 2: the key 'a' stands there twice"),
+        ('{"a": 1, "a": 2}', "line 1: the key 'a' stands there twice"),
+        ("1: a\n'1': b", "line 2: the key '1' stands there twice"),
+        ("a: .nan", "line 1: .nan is not a number that JSON has"),
+        ("a: 1e999", "line 1: 1e999 is not a number that JSON has"),
+        ("a: [", "line 2: did not find expected node content"),
+        (
+            "a:\n\tb: 1",
+            "cannot start any token (a tab; YAML indents with spaces)",
+        ),
+        (
+            "a: b\n{{- if .c }}\nd: 1\n{{- end }}",
+            "line 3: could not find expected ':' (a template must be rendered first)",
+        ),
+        ("a: {{ .Values.b }}", "line 1: a key must be text (a template must be rendered first)"),
+        ("? [1]\n: 2", "line 1: a key must be text"),
+        ("a: !!python/object:os.system x", "could not determine a constructor"),
+        ("a: \x00", "control characters are not allowed"),
+        ("a: " + "[" * 3000 + "]" * 3000, "line 1: it is nested too deeply"),
+        ("[" * 300 + "]" * 300, "line 1: it is nested too deeply"),
+        ("\n".join(" " * depth + "a:" for depth in range(300)), "line 201: it is nested too deeply"),
+        ("a: &a [1]\n" + BOMB, "line 8: its aliases stand for too many values"),
+        (f"a: &a {nested()}\nb: &b {nested('*a')}\nc: {nested('*b')}", "line 2: it is nested too deeply"),
+        (f"a: {{b: &a {nested()}}}\nc: &c [{nested('*a')}]", "line 2: it is nested too deeply"),
+        # libyaml's own recursion has no bound: these ended the process.
+        ("[" * 100_000, "nested too deeply"),
+        ("{a: " * 100_000, "nested too deeply"),
+        ("- " * 100_000, "nested too deeply"),
+    ],
+)
+def test_bad_text_gets_one_sentence(text: str, sentence: str) -> None:
+    with pytest.raises(BadDocument) as caught:
+        list(load_all(text))
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("a: off", {"a": "off"}),
+        ("a: true", {"a": True}),
+        ("a: yes", {"a": "yes"}),
+        ("", None),
+        ("# x\n", None),
+    ],
+)
+def test_a_policy_has_only_true_and_false(text: str, value: Any) -> None:
+    assert load_policy(text) == value
+
+
+def test_a_policy_has_no_aliases_and_one_document() -> None:
+    with pytest.raises(BadDocument, match="line 2: aliases are not supported"):
+        load_policy("a: &b 1\nc: *b")
+    with pytest.raises(BadDocument, match="more than one"):
+        load_policy("a: 1\n---\nb: 2")
+
+
+@pytest.mark.parametrize("value", ["9e400", "12e4567", "1e3", "0o17", "0x1F", "1_0", ".5", "yes", "~", ""])
+def test_text_that_looks_like_something_else_is_written_so_that_it_stays_text(value: str) -> None:
+    assert list(load_all(dump({"metadata": {"annotations": {"a": value}}}))) == [
+        {"metadata": {"annotations": {"a": value}}}
+    ]
+
+
+@pytest.mark.parametrize("value", [1, -7, 1.5, 1e20, 1e-7, True, None])
+def test_numbers_are_written_as_numbers(value: object) -> None:
+    assert list(load_all(dump({"a": value}))) == [{"a": value}]

@@ -1,0 +1,243 @@
+"""The policy: whole or not at all, errors with paths, and what is in force for an object."""
+
+from itertools import product
+from typing import Any
+
+import pytest
+
+from policies.core import registry
+from policies.core.base import Certainty, Mode, Profile
+from webhook.admission.configuration import Problem, Snapshot
+from webhook.config.load import PolicyError, load, models, schema
+
+RULE = "policy-config-invalid"
+POLICY = "worker-names"
+
+
+def problems(files: dict[str, str]) -> list[str]:
+    with pytest.raises(PolicyError) as caught:
+        load(files)
+    return [str(problem) for problem in caught.value.problems]
+
+
+def test_nothing_stands_for_the_defaults() -> None:
+    for files in ({}, {"rules.yaml": ""}, {"rules.yaml": "# nothing\n", "webhook.yaml": "{}"}):
+        snapshot = load(files)
+        assert snapshot.rules.profile is Profile.STANDARD
+        assert snapshot.webhook.on_error == "allow"
+        assert snapshot.webhook.namespaces.covers("ml")
+        assert not snapshot.webhook.namespaces.covers("kube-system")
+
+
+def test_every_policy_has_its_key_and_stands_in_the_schema() -> None:
+    expected = {f"{name}.yaml" for name in registry.mutating()} | {"rules.yaml", "webhook.yaml"}
+    assert set(models()) == expected
+    assert set(schema()["properties"]) == expected
+    assert all(definition.get("additionalProperties") is False for definition in _models(schema()))
+
+
+def _models(found: Any) -> list[dict[str, Any]]:
+    """Every schema of a model that stands in a JSON Schema."""
+    inner = found.values() if isinstance(found, dict) else found if isinstance(found, list) else ()
+    own = [found] if isinstance(found, dict) and isinstance(found.get("properties"), dict) else []
+    return own + [definition for value in inner for definition in _models(value)]
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({"rule.yaml": ""}, "rule.yaml: unknown key; did you mean rules.yaml?"),
+        ({"rules.yaml": "profil: strict"}, "rules.yaml: profil: unknown field"),
+        ({"rules.yaml": "profile: stern"}, "rules.yaml: profile: input should be"),
+        ({"rules.yaml": "modes: {policy-config-invalit: off}"}, f"did you mean {RULE}?"),
+        ({"rules.yaml": f"modes: {{{RULE}: no}}"}, f"rules.yaml: modes.{RULE}: input should be"),
+        ({"rules.yaml": f"modes: {{{RULE}: off, {RULE}: warn}}"}, "stands there twice"),
+        ({"rules.yaml": "- a"}, "rules.yaml: "),
+        (
+            {"rules.yaml": "a:" + "\n- b" * 100_000, "webhook.yaml": ""},
+            "rules.yaml: the policy is larger than 256 KiB",
+        ),
+        ({"rules.yaml": "a: ["}, "rules.yaml: line "),
+        ({"webhook.yaml": "onError: maybe"}, "webhook.yaml: onError: input should be 'allow' or 'deny'"),
+        ({"webhook.yaml": "namespaces: {include: ml}"}, "webhook.yaml: namespaces.include: "),
+        (
+            {"webhook.yaml": "exemptions: {forbidden: [policy-config-invalit]}"},
+            f"exemptions.forbidden: policy-config-invalit is no rule or policy; did you mean {RULE}?",
+        ),
+        ({"webhook.yaml": "exemptions: {onlyIn: {nope-*: [ml]}}"}, "exemptions.onlyIn: nope-* is no rule"),
+        ({"webhook.yaml": "overrides: [{modes: {nope: off}}]"}, "webhook.yaml: overrides.0.modes.nope: "),
+        ({"webhook.yaml": "overrides: [{settings: {nope: {}}}]"}, "overrides.0.settings.nope: there is no"),
+        (
+            {"webhook.yaml": f"overrides: [{{settings: {{{POLICY}: {{colour: red}}}}}}]"},
+            f"overrides.0.settings.{POLICY}.colour: unknown field",
+        ),
+        ({f"{POLICY}.yaml": "mode: on"}, f"{POLICY}.yaml: mode: input should be"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_path(files: dict[str, str], said: str) -> None:
+    assert any(said in problem for problem in problems(files)), problems(files)
+
+
+def test_all_problems_are_said_at_once() -> None:
+    found = problems({"rules.yaml": "profile: stern\nx: 1", "webhook.yaml": "onError: 5", "a.yaml": ""})
+    assert len(found) == 4
+    assert str(Problem("f", "", "m")) == "f: m"
+
+
+def effective(files: dict[str, str], **arguments: Any) -> Any:
+    return load(files).effective(arguments.pop("obj", {}), **arguments)
+
+
+def rule_mode(files: dict[str, str], certainty: Certainty = Certainty.SURE, **arguments: Any) -> Mode:
+    mode: Mode = effective(files, **arguments).rule_mode(registry.rules()[RULE], certainty)
+    return mode
+
+
+def policy_mode(files: dict[str, str], **arguments: Any) -> Mode:
+    mode: Mode = effective(files, **arguments).policy_mode(registry.mutating()[POLICY])
+    return mode
+
+
+def test_a_profile_sets_every_mode_and_explicit_modes_win() -> None:
+    observe = {"rules.yaml": "profile: observe"}
+    assert rule_mode(observe) is Mode.AUDIT
+    assert policy_mode(observe) is Mode.AUDIT
+    explicit = {"rules.yaml": f"profile: observe\nmodes: {{{RULE}: warn}}", f"{POLICY}.yaml": "mode: off"}
+    assert rule_mode(explicit) is Mode.WARN
+    assert policy_mode(explicit) is Mode.OFF
+    assert policy_mode({}) is Mode.ENFORCE
+
+
+def test_what_cannot_be_decided_never_denies() -> None:
+    strict = {"rules.yaml": f"profile: strict\nmodes: {{{RULE}: enforce}}"}
+    assert rule_mode(strict, Certainty.UNDECIDED) is Mode.WARN
+
+
+OVERRIDES = f"""
+overrides:
+- namespaces: [dev-*]
+  profile: observe
+- namespaces: [dev-core]
+  modes: {{{RULE}: warn, {POLICY}: warn}}
+- objectSelector: {{matchLabels: {{tier: gold}}}}
+  modes: {{{RULE}: enforce}}
+- namespaceSelector: {{matchExpressions: [{{key: team, operator: In, values: [vision]}}]}}
+  modes: {{{RULE}: off}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("namespace", "labels", "namespace_labels", "mode"),
+    [
+        ("prod", {}, {}, Mode.ENFORCE),
+        ("dev-x", {}, {}, Mode.AUDIT),
+        ("dev-core", {}, {}, Mode.WARN),
+        ("dev-core", {"tier": "gold"}, {}, Mode.ENFORCE),
+        ("dev-core", {"tier": "gold"}, {"team": "vision"}, Mode.OFF),
+        ("prod", {}, {"team": "text"}, Mode.ENFORCE),
+        ("prod", {}, None, Mode.WARN),
+    ],
+)
+def test_the_last_override_that_matches_wins(
+    namespace: str, labels: dict[str, str], namespace_labels: dict[str, str] | None, mode: Mode
+) -> None:
+    files = {"webhook.yaml": OVERRIDES, "rules.yaml": f"modes: {{{RULE}: enforce}}"}
+    obj = {"metadata": {"labels": labels}}
+    assert rule_mode(files, obj=obj, namespace=namespace, namespace_labels=namespace_labels) is mode
+
+
+@pytest.mark.parametrize(
+    ("override", "mode"),
+    [
+        (f"modes: {{{POLICY}: off}}", Mode.WARN),
+        (f"settings: {{{POLICY}: {{mode: audit}}}}", Mode.WARN),
+        ("profile: observe", Mode.WARN),
+        ("profile: strict", Mode.ENFORCE),
+        (f"modes: {{{RULE}: off}}", Mode.ENFORCE),
+    ],
+)
+def test_a_policy_that_an_undecided_override_might_switch_off_changes_nothing(
+    override: str, mode: Mode
+) -> None:
+    overrides = f"overrides: [{{namespaceSelector: {{matchLabels: {{team: vision}}}}, {override}}}]"
+    assert policy_mode({"webhook.yaml": overrides}, namespace_labels=None) is mode
+    assert policy_mode({"webhook.yaml": overrides}, namespace_labels={}) is Mode.ENFORCE
+    off = {"webhook.yaml": overrides, f"{POLICY}.yaml": "mode: off"}
+    assert policy_mode(off, namespace_labels=None) is Mode.OFF
+
+
+@pytest.mark.parametrize("second", [f"modes: {{{POLICY}: enforce}}", "profile: strict"])
+def test_an_undecided_override_does_not_hide_that_another_might_switch_a_policy_off(second: str) -> None:
+    overrides = f"""
+overrides:
+- {{namespaceSelector: {{matchLabels: {{env: dev}}}}, modes: {{{POLICY}: off}}}}
+- {{namespaceSelector: {{matchLabels: {{env: prod}}}}, {second}}}
+"""
+    assert policy_mode({"webhook.yaml": overrides}, namespace_labels={"env": "dev"}) is Mode.OFF
+    assert policy_mode({"webhook.yaml": overrides}, namespace_labels=None) is Mode.WARN
+
+
+def test_an_override_profile_wins_over_the_base_modes() -> None:
+    files = {
+        "webhook.yaml": OVERRIDES,
+        "rules.yaml": f"modes: {{{RULE}: enforce}}",
+        f"{POLICY}.yaml": "mode: enforce",
+    }
+    assert rule_mode(files, namespace="dev-x", namespace_labels={}) is Mode.AUDIT
+    assert policy_mode(files, namespace="dev-x", namespace_labels={}) is Mode.AUDIT
+
+
+def test_what_is_remembered_is_bounded_however_labels_are_combined() -> None:
+    overrides = "".join(f"\n- objectSelector: {{matchLabels: {{l{n}: x}}}}" for n in range(11))
+    snapshot = load({"webhook.yaml": f"overrides:{overrides}"})
+    for chosen in product((False, True), repeat=11):
+        labels = {f"l{n}": "x" for n, each in enumerate(chosen) if each}
+        snapshot.effective({"metadata": {"labels": labels}})
+    assert len(snapshot._by_match) <= 1024
+
+
+def test_an_override_replaces_single_settings() -> None:
+    files = {
+        "standard-probes.yaml": "readinessFailures: 4",
+        "webhook.yaml": """
+overrides:
+- namespaces: [dev-*]
+  settings: {standard-probes: {unknown: tcp, mode: warn}}
+- namespaces: [dev-core]
+  settings: {standard-probes: {unknown: http}}
+""",
+    }
+    policy = registry.mutating()["standard-probes"]
+
+    def of(namespace: str) -> tuple[str, int, Mode]:
+        found = effective(files, namespace=namespace, namespace_labels={})
+        settings = found.settings(policy.settings)
+        return settings.unknown, settings.readiness_failures, found.policy_mode(policy)
+
+    assert of("prod") == ("warn", 4, Mode.ENFORCE)
+    assert of("dev-x") == ("tcp", 4, Mode.WARN)
+    assert of("dev-core") == ("http", 4, Mode.WARN)
+
+
+def test_exemptions_may_be_forbidden_or_limited() -> None:
+    exemptions = load(
+        {"webhook.yaml": "exemptions: {forbidden: [liveness-ext*], onlyIn: {liveness-missing: [dev-*]}}"}
+    ).webhook.exemptions
+    assert not exemptions.allows("liveness-external-dependency", "dev-a")
+    assert exemptions.allows("liveness-missing", "dev-a")
+    assert not exemptions.allows("liveness-missing", "prod")
+    assert exemptions.allows("tcp-probe", "prod")
+
+
+def test_further_kinds_join_the_table() -> None:
+    snapshot = load({"webhook.yaml": "workloads: [{apiGroup: x.io, kind: Y, templates: [spec.pod]}]"})
+    assert {kind.kind for kind in snapshot.workloads} >= {"Deployment", "Y"}
+
+
+def test_the_digest_follows_the_text() -> None:
+    assert load({"rules.yaml": ""}).digest != load({"rules.yaml": "# x"}).digest
+    assert load({"rules.yaml": ""}).digest == load({"rules.yaml": ""}).digest
+
+
+def test_another_profile_for_the_command_line() -> None:
+    assert Snapshot().with_profile("strict").rules.profile is Profile.STRICT

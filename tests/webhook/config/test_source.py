@@ -1,0 +1,295 @@
+"""Where the policy comes from: live on change, the last good one on anything bad."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from policies.core.base import Profile
+from tests.webhook.kube.apiserver import FakeApiServer, running, until
+from webhook.admission.configuration import Snapshot
+from webhook.config import load as config
+from webhook.config import source
+from webhook.config.source import ConfigMap, Defaults, Directory, LivePolicy, PolicySource, read_directory
+from webhook.kube import reflector
+from webhook.kube.api import ApiServer
+from webhook.server.metrics import Metrics
+
+PATH = "/api/v1/namespaces/mlchassis-system/configmaps"
+STRICT, OBSERVE = {"rules.yaml": "profile: strict\n"}, {"rules.yaml": "profile: observe\n"}
+BAD = {"rules.yaml": "profile: strickt\n"}
+
+
+class Seen:
+    """A LivePolicy with its metric."""
+
+    def __init__(self) -> None:
+        self.metrics = Metrics()
+        self.policy = LivePolicy(self.metrics)
+
+    def profile(self) -> Profile:
+        return self.policy.snapshot.rules.profile
+
+    def valid(self) -> bool:
+        return self.metrics.registry.get_sample_value("chassis_policy_valid") == 1
+
+
+@pytest.fixture
+def seen() -> Seen:
+    return Seen()
+
+
+@asynccontextmanager
+async def following(origin: PolicySource, seen: Seen) -> AsyncIterator[None]:
+    task = asyncio.create_task(origin.follow(seen.policy))
+    try:
+        await asyncio.wait_for(seen.policy.read.wait(), 5)
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def write(directory: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (directory / name).write_text(text)
+
+
+def mount(directory: Path, version: str, files: dict[str, str]) -> None:
+    """Write as kubelet does: a new directory, then the `..data` link swapped by rename."""
+    (directory / f"..{version}").mkdir()
+    write(directory / f"..{version}", files)
+    (directory / "..data_tmp").symlink_to(f"..{version}")
+    (directory / "..data_tmp").rename(directory / "..data")
+    for name in files:
+        if not (directory / name).is_symlink():
+            (directory / name).symlink_to(f"..data/{name}")
+
+
+# --- the snapshot in force -----------------------------------------------------------------------------
+
+
+def test_until_a_policy_is_read_everything_is_observed(seen: Seen) -> None:
+    assert seen.profile() is Profile.OBSERVE
+    assert not seen.valid()
+    assert not seen.policy.read.is_set()
+
+
+def test_a_bad_policy_leaves_the_last_good_one_and_says_where_it_is_bad(seen: Seen) -> None:
+    assert seen.policy.offer(STRICT, "here") is None
+    assert seen.valid()
+    good = seen.policy.snapshot
+    error = seen.policy.offer(BAD, "here")
+    assert error is not None
+    assert error.startswith("rules.yaml: profile: ")
+    assert seen.policy.snapshot is good
+    assert not seen.valid()
+    assert seen.policy.offer(BAD, "here") is None, "the same again is not news"
+    assert seen.policy.offer(STRICT, "here") is None
+    assert seen.valid()
+
+
+def test_the_digest_of_the_policy_in_force_is_a_metric_and_that_of_an_old_one_is_not(seen: Seen) -> None:
+    for files in (OBSERVE, STRICT, BAD):
+        seen.policy.offer(files, "here")
+    (family,) = (f for f in seen.metrics.registry.collect() if f.name == "chassis_policy_info")
+    (sample,) = family.samples
+    assert sample.labels == {"digest": seen.policy.snapshot.digest, "profile": "strict"}
+    assert sample.value == 1
+
+
+def test_a_first_policy_that_is_bad_observes(seen: Seen) -> None:
+    seen.policy.offer(BAD, "here")
+    assert seen.profile() is Profile.OBSERVE
+    assert seen.policy.read.is_set()
+
+
+def test_a_bug_in_loading_is_answered_like_a_bad_policy(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen.policy.offer(STRICT, "here")
+
+    def broken(_: object) -> Snapshot:
+        raise RecursionError("too deep")
+
+    monkeypatch.setattr(config, "load", broken)
+    assert seen.policy.offer(OBSERVE, "here") == "too deep"
+    assert seen.profile() is Profile.STRICT
+    assert not seen.valid()
+
+
+async def test_without_a_policy_everything_is_at_its_default(seen: Seen) -> None:
+    async with following(Defaults(), seen):
+        assert seen.profile() is Profile.STANDARD
+        assert seen.valid()
+
+
+def test_several_workers_tell_of_the_policy_without_a_word_on_stderr(
+    seen: Seen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+    seen.policy.offer(STRICT, "test")
+    old = {"digest": seen.policy.snapshot.digest, "profile": "strict"}
+    seen.policy.offer(OBSERVE, "test")  # a warning would be an error here
+    assert seen.metrics.registry.get_sample_value("chassis_policy_info", old) == 0
+
+
+# --- a directory ---------------------------------------------------------------------------------------
+
+
+def test_only_yaml_files_are_read(tmp_path: Path) -> None:
+    write(tmp_path, {"rules.yaml": "a: 1", "notes.txt": "", ".hidden.yaml": ""})
+    assert read_directory(tmp_path) == {"rules.yaml": "a: 1"}
+
+
+def test_another_suffix_is_a_misspelt_key_and_not_passed_over(tmp_path: Path) -> None:
+    write(tmp_path, {"rules.yml": "profile: strict"})
+    with pytest.raises(config.PolicyError, match=r"rules\.yml: unknown key; did you mean rules\.yaml\?"):
+        config.load(read_directory(tmp_path))
+
+
+def test_a_config_map_volume_is_read_through_its_data_link(tmp_path: Path) -> None:
+    mount(tmp_path, "1", {"rules.yaml": "old", "webhook.yaml": "old"})
+    mount(tmp_path, "2", {"rules.yaml": "new"})
+    assert (tmp_path / "webhook.yaml").is_symlink(), "kubelet removes stale links only after the swap"
+    assert read_directory(tmp_path) == {"rules.yaml": "new"}
+
+
+def test_a_version_that_is_removed_while_it_is_read_is_read_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mount(tmp_path, "1", {"rules.yaml": "old"})
+    real = Path.iterdir
+
+    def swapped_under_the_reader(path: Path) -> object:
+        if path.name == "..1":
+            mount(tmp_path, "2", {"rules.yaml": "new"})
+            (tmp_path / "..1" / "rules.yaml").unlink()
+            (tmp_path / "..1").rmdir()
+        return real(path)
+
+    monkeypatch.setattr(Path, "iterdir", swapped_under_the_reader)
+    assert read_directory(tmp_path) == {"rules.yaml": "new"}
+
+
+async def test_a_directory_is_followed_through_swaps_edits_and_its_own_absence(
+    tmp_path: Path, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source, "POLL_SECONDS", 0.2)
+    directory = tmp_path / "policy"
+    async with following(Directory(directory), seen):
+        assert seen.profile() is Profile.OBSERVE, "a directory that is not there is no reason to enforce"
+        assert not seen.valid()
+        directory.mkdir()
+        mount(directory, "1", STRICT)
+        await until(lambda: seen.profile() is Profile.STRICT)
+        mount(directory, "2", BAD)
+        await until(lambda: not seen.valid())
+        assert seen.profile() is Profile.STRICT
+        mount(directory, "3", OBSERVE)
+        await until(lambda: seen.valid())
+        assert seen.profile() is Profile.OBSERVE
+
+
+async def test_a_swap_is_heard_of_long_before_the_poll(
+    tmp_path: Path, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source, "POLL_SECONDS", 60)
+
+    async def swap() -> None:
+        """Again and again: the watch starts in a thread of its own that nothing announces."""
+        for version in itertools.count(2):
+            mount(tmp_path, str(version), STRICT)
+            await asyncio.sleep(0.3)
+
+    mount(tmp_path, "1", OBSERVE)
+    async with following(Directory(tmp_path), seen):
+        swaps = asyncio.create_task(swap())
+        await until(lambda: seen.profile() is Profile.STRICT)
+        swaps.cancel()
+
+
+# --- a ConfigMap ---------------------------------------------------------------------------------------
+
+
+def config_map(data: dict[str, str]) -> dict[str, object]:
+    metadata = {"name": "mlchassis-policy", "namespace": "mlchassis-system", "uid": "1"}
+    return {"metadata": metadata, "data": data}
+
+
+@pytest.fixture
+async def fake() -> AsyncIterator[FakeApiServer]:
+    async with running() as server:
+        yield server
+
+
+@pytest.fixture
+async def origin(
+    fake: FakeApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[ConfigMap]:
+    monkeypatch.setattr(reflector, "FIRST_PAUSE", 0.01)
+    async with ApiServer.connect(fake.kubeconfig(tmp_path)) as api:
+        yield ConfigMap(api, api, "mlchassis-system", "mlchassis-policy")
+
+
+async def test_a_config_map_is_followed(fake: FakeApiServer, origin: ConfigMap, seen: Seen) -> None:
+    await fake.put(PATH, config_map(STRICT))
+    async with following(origin, seen):
+        assert seen.profile() is Profile.STRICT
+        await fake.put(PATH, config_map(OBSERVE))
+        await until(lambda: seen.profile() is Profile.OBSERVE)
+        await fake.put(PATH, config_map({}))
+        await until(lambda: seen.profile() is Profile.STANDARD)
+
+
+async def test_a_bad_edit_keeps_the_last_good_policy_and_lands_as_an_event_on_the_config_map(
+    fake: FakeApiServer, origin: ConfigMap, seen: Seen
+) -> None:
+    await fake.put(PATH, config_map(STRICT))
+    async with following(origin, seen):
+        await fake.put(PATH, config_map(BAD))
+        await until(lambda: any("/events/" in path for path in fake.objects))
+        assert seen.profile() is Profile.STRICT
+        assert not seen.valid()
+    (event,) = (item for path, item in fake.objects.items() if "/events/" in path)
+    assert event["reason"] == "PolicyInvalid"
+    assert event["message"].startswith("rules.yaml: profile: ")
+    assert event["involvedObject"]["kind"] == "ConfigMap"
+    assert event["involvedObject"]["name"] == "mlchassis-policy"
+
+
+async def test_deleting_the_config_map_keeps_the_last_good_policy(
+    fake: FakeApiServer, origin: ConfigMap, seen: Seen
+) -> None:
+    await fake.put(PATH, config_map(STRICT))
+    async with following(origin, seen):
+        await fake.delete(f"{PATH}/mlchassis-policy")
+        await until(lambda: not seen.valid())
+        assert seen.profile() is Profile.STRICT
+        await fake.put(PATH, config_map(STRICT))
+        await until(lambda: seen.valid())
+
+
+async def test_a_deletion_that_the_watch_did_not_see_is_noticed_by_the_next_list(
+    fake: FakeApiServer, origin: ConfigMap, seen: Seen
+) -> None:
+    await fake.put(PATH, config_map(STRICT))
+    async with following(origin, seen):
+        fake.objects.clear()
+        fake.history.clear()
+        await fake.expire()
+        await until(lambda: not seen.valid())
+        assert seen.profile() is Profile.STRICT
+
+
+async def test_a_config_map_that_was_never_there_observes(
+    fake: FakeApiServer, origin: ConfigMap, seen: Seen
+) -> None:
+    async with following(origin, seen):
+        assert seen.profile() is Profile.OBSERVE
+        assert not seen.valid()
+        await fake.put(PATH, config_map(STRICT))
+        await until(lambda: seen.profile() is Profile.STRICT)

@@ -1,0 +1,376 @@
+"""The API server over real HTTP: verbs, pages, watches, reflectors, caBundles, Events."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from policies.core.base import Json, Resource
+from tests.webhook.kube.apiserver import FakeApiServer, running, until
+from webhook.kube import api as cluster
+from webhook.kube import events, reflector
+from webhook.kube.api import ApiError, ApiServer, NoApiServer
+from webhook.kube.caches import ClusterCache
+from webhook.server import ca_bundle as registration
+from webhook.server import certificates as certs
+from webhook.server import pki
+from webhook.server.ca_bundle import Registration
+
+SERVICES = "/api/v1/namespaces/ml/services"
+MUTATING = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+VALIDATING = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
+
+
+@pytest.fixture
+async def fake() -> AsyncIterator[FakeApiServer]:
+    async with running() as server:
+        yield server
+
+
+@pytest.fixture
+async def api(fake: FakeApiServer, tmp_path: Path) -> AsyncIterator[ApiServer]:
+    async with ApiServer.connect(fake.kubeconfig(tmp_path)) as connected:
+        yield connected
+
+
+@pytest.fixture(autouse=True)
+def _brisk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reflector, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(reflector, "LONGEST_PAUSE", 0.05)
+    monkeypatch.setattr(registration, "RETRY_SECONDS", 0.01)
+
+
+@asynccontextmanager
+async def background(*work: Any) -> AsyncIterator[None]:
+    tasks = [asyncio.create_task(coroutine) for coroutine in work]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def named(name: str, **more: Any) -> Json:
+    return {"metadata": {"name": name, "namespace": "ml"}, **more}
+
+
+# --- connecting ----------------------------------------------------------------------------------------
+
+
+async def test_outside_a_pod_and_without_kubeconfig_there_is_no_cluster(tmp_path: Path) -> None:
+    with pytest.raises(NoApiServer):
+        async with ApiServer.connect():
+            pass
+    with pytest.raises(NoApiServer):
+        async with ApiServer.connect(tmp_path / "nothing"):
+            pass
+
+
+async def test_an_api_server_that_is_down_is_an_error_of_the_call_not_of_connecting(tmp_path: Path) -> None:
+    gone = FakeApiServer()
+    gone.url = "http://127.0.0.1:1"
+    async with ApiServer.connect(gone.kubeconfig(tmp_path)) as api:
+        with pytest.raises(ApiError) as raised:
+            await api.get("/api/v1/nodes/a")
+    assert raised.value.status == 0
+
+
+async def test_in_a_pod_the_service_account_is_used_and_its_token_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    incluster = importlib.import_module("kubernetes.aio.config.incluster_config")
+    bundle = pki.issue(["127.0.0.1"], datetime.now(UTC))
+    serving = certs.ServingCertificate()
+    serving.install(bundle)
+    (tmp_path / "token").write_text("secret-token")
+    (tmp_path / "ca.crt").write_bytes(bundle.ca)
+    monkeypatch.setattr(incluster, "SERVICE_TOKEN_FILENAME", str(tmp_path / "token"))
+    monkeypatch.setattr(incluster, "SERVICE_CERT_FILENAME", str(tmp_path / "ca.crt"))
+    async with running(serving.context) as fake:
+        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+        monkeypatch.setenv("KUBERNETES_SERVICE_PORT", fake.url.rpartition(":")[2])
+        await fake.put(SERVICES, named("a"))
+        async with ApiServer.connect() as api:
+            assert await api.get(f"{SERVICES}/a")
+            fake.token = "rotated"
+            (tmp_path / "token").write_text("rotated")
+            with pytest.raises(ApiError, match="401"):
+                await api.get(f"{SERVICES}/a")  # a token is read once a minute
+            later = datetime.now() + timedelta(minutes=2)
+            monkeypatch.setattr(incluster, "datetime", _Clock(later))
+            assert await api.get(f"{SERVICES}/a")
+
+
+class _Clock:
+    """The module `datetime` of somebody for whom it is already later."""
+
+    timedelta = timedelta
+
+    def __init__(self, now: datetime) -> None:
+        self.datetime = self
+        self._now = now
+
+    def now(self) -> datetime:
+        return self._now
+
+
+# --- verbs ---------------------------------------------------------------------------------------------
+
+
+async def test_a_missing_object_is_none_a_forbidden_one_an_error(fake: FakeApiServer, api: ApiServer) -> None:
+    await fake.put(SERVICES, named("a"))
+    found = await api.get(f"{SERVICES}/a")
+    assert found is not None
+    assert found["metadata"]["name"] == "a"
+    assert await api.get(f"{SERVICES}/b") is None
+    await fake.forbid(SERVICES)
+    with pytest.raises(ApiError, match="403 Forbidden: may not read") as raised:
+        await api.get(f"{SERVICES}/a")
+    assert raised.value.status == 403
+
+
+async def test_secrets_are_written_by_compare_and_swap(fake: FakeApiServer, api: ApiServer) -> None:
+    secret = named("tls", data={"a": "MQ=="})
+    assert await api.create_secret(secret)
+    assert not await api.create_secret(secret)
+    mine, theirs = await api.get_secret("ml", "tls"), await api.get_secret("ml", "tls")
+    assert mine is not None
+    assert theirs is not None
+    assert await api.replace_secret({**theirs, "data": {"a": "Mg=="}})
+    assert not await api.replace_secret({**mine, "data": {"a": "Mw=="}})
+    assert fake.objects["/api/v1/namespaces/ml/secrets/tls"]["data"] == {"a": "Mg=="}
+    await fake.delete("/api/v1/namespaces/ml/secrets/tls")
+    assert not await api.replace_secret(mine)
+
+
+async def test_lists_come_in_pages(fake: FakeApiServer, api: ApiServer) -> None:
+    for n in range(7):
+        await fake.put(SERVICES, named(f"s{n}"))
+    fake.page_size = 3
+    pages = [(len(items), version) async for items, version in api.pages("/api/v1/services", {})]
+    assert pages == [(3, "107"), (3, "107"), (1, "107")]
+
+
+# --- reflecting ----------------------------------------------------------------------------------------
+
+
+async def test_a_cache_follows_the_cluster(fake: FakeApiServer, api: ApiServer) -> None:
+    await fake.put(SERVICES, named("a", spec={"selector": {"app": "a"}}))
+    cache = ClusterCache()
+    async with background(*(r.run() for r in cache.reflectors(api))):
+        await until(lambda: all(cache.synced(resource) for resource in Resource))
+
+        def names() -> list[str]:
+            listing = cache.listing(Resource.SERVICES, "ml")
+            return sorted(item["metadata"]["name"] for item in listing or ())
+
+        assert names() == ["a"]
+        await fake.put(SERVICES, named("b"))
+        await until(lambda: names() == ["a", "b"])
+        await fake.delete(f"{SERVICES}/a")
+        await until(lambda: names() == ["b"])
+
+
+async def test_only_labelled_config_maps_are_asked_for_and_kept(fake: FakeApiServer, api: ApiServer) -> None:
+    path = "/api/v1/namespaces/ml/configmaps"
+    label = {"mlchassis.dev/model-config": "true"}
+    await fake.put(
+        path, {"metadata": {"name": "models", "namespace": "ml", "labels": label}, "data": {"a": "1"}}
+    )
+    await fake.put(path, named("other", data={"b": "2"}))
+    cache = ClusterCache()
+    async with background(*(r.run() for r in cache.reflectors(api))):
+        await until(lambda: cache.synced(Resource.MODEL_CONFIGS))
+        listing = cache.listing(Resource.MODEL_CONFIGS, "ml")
+        assert listing is not None
+        assert [(item["metadata"]["name"], item["data"]) for item in listing] == [("models", {"a": "1"})]
+
+
+async def test_a_watch_that_ends_goes_on_where_it_was_without_a_new_list(
+    fake: FakeApiServer, api: ApiServer
+) -> None:
+    cache = ClusterCache()
+    services = cache.reflectors(api)[0]
+    async with background(services.run()):
+        await until(lambda: cache.synced(Resource.SERVICES))
+        await until(lambda: len(fake.requests) == 2)
+        await fake.end_watches()
+        await fake.put(SERVICES, named("a"))
+        await until(lambda: cache.listing(Resource.SERVICES, "ml"))
+        assert len(fake.requests) == 3, "one list and two watches"
+
+
+async def test_an_expired_version_is_listed_anew(fake: FakeApiServer, api: ApiServer) -> None:
+    await fake.put(SERVICES, named("a"))
+    cache = ClusterCache()
+    async with background(cache.reflectors(api)[0].run()):
+        await until(lambda: cache.listing(Resource.SERVICES, "ml"))
+        fake.history.clear()
+        fake.objects.clear()  # what happened meanwhile is not in the history any more
+        with structlog.testing.capture_logs() as lines:
+            await fake.expire()
+            await until(lambda: not cache.listing(Resource.SERVICES, "ml"))
+        assert cache.synced(Resource.SERVICES)
+        assert lines == [], "everyday life, not worth a line"
+
+
+async def test_lost_permission_makes_a_resource_unknown_and_a_new_one_known_again(
+    fake: FakeApiServer, api: ApiServer
+) -> None:
+    cache = ClusterCache()
+    async with background(*(r.run() for r in cache.reflectors(api))):
+        await until(lambda: all(cache.synced(resource) for resource in Resource))
+        await fake.forbid("/api/v1/services")
+        await until(lambda: not cache.synced(Resource.SERVICES))
+        assert cache.synced(Resource.NODES)
+        await fake.forbid()
+        await until(lambda: cache.synced(Resource.SERVICES))
+
+
+# --- caBundle ------------------------------------------------------------------------------------------
+
+
+def configuration(*entries: str) -> Json:
+    webhooks = [{"name": entry, "clientConfig": {"service": {"name": "mlchassis"}}} for entry in entries]
+    return {"metadata": {"name": "mlchassis"}, "webhooks": webhooks}
+
+
+def bundles(fake: FakeApiServer, path: str) -> list[str | None]:
+    return [entry["clientConfig"].get("caBundle") for entry in fake.objects[f"{path}/mlchassis"]["webhooks"]]
+
+
+async def test_the_ca_bundle_is_written_kept_and_follows_a_rotation(
+    fake: FakeApiServer, api: ApiServer
+) -> None:
+    await fake.put(MUTATING, configuration("mutate", "name"))
+    ca = b"ca"
+
+    async def read() -> bytes:
+        return ca
+
+    kept = Registration(api, "mlchassis", read)
+    async with background(kept.run()):
+        await until(lambda: bundles(fake, MUTATING) == ["Y2E=", "Y2E="])
+        await fake.put(VALIDATING, configuration("validate"))  # installed later
+        await until(lambda: bundles(fake, VALIDATING) == ["Y2E="])
+        await fake.put(MUTATING, configuration("mutate"))  # applied anew, and so wiped
+        await until(lambda: bundles(fake, MUTATING) == ["Y2E="])
+        ca = b"new"
+        kept.changed()
+        await until(lambda: bundles(fake, MUTATING) == bundles(fake, VALIDATING) == ["bmV3"])
+        entry = fake.objects[f"{MUTATING}/mlchassis"]["webhooks"][0]
+        assert entry["clientConfig"]["service"] == {"name": "mlchassis"}
+
+
+async def test_a_ca_bundle_that_is_right_is_not_written(fake: FakeApiServer, api: ApiServer) -> None:
+    await fake.put(MUTATING, configuration("mutate"))
+    assert await api.set_ca_bundle("mutatingwebhookconfigurations", "mlchassis", "Y2E=") == 1
+    version = fake.version
+    assert await api.set_ca_bundle("mutatingwebhookconfigurations", "mlchassis", "Y2E=") == 0
+    assert await api.set_ca_bundle("validatingwebhookconfigurations", "mlchassis", "Y2E=") == 0
+    assert fake.version == version
+
+
+async def test_an_entry_that_is_removed_meanwhile_is_not_put_back(
+    fake: FakeApiServer, api: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fake.put(MUTATING, configuration("mutate", "name"))
+    read = api.get
+
+    async def overtaken(path: str, query: Mapping[str, str] | None = None) -> Json | None:
+        found = await read(path, query)
+        await fake.put(MUTATING, configuration("mutate"))
+        return found
+
+    monkeypatch.setattr(api, "get", overtaken)
+    with pytest.raises(ApiError) as raised:
+        await api.set_ca_bundle("mutatingwebhookconfigurations", "mlchassis", "Y2E=")
+    assert raised.value.status == 409
+    assert bundles(fake, MUTATING) == [None]
+
+
+async def test_nothing_is_asked_while_nothing_changes(fake: FakeApiServer, api: ApiServer) -> None:
+    await fake.put(MUTATING, configuration("mutate"))
+    asked: list[bytes] = []
+
+    async def read() -> bytes:
+        asked.append(b"ca")
+        return b"ca"
+
+    async with background(Registration(api, "mlchassis", read).run()):
+        await until(lambda: bundles(fake, MUTATING) == ["Y2E="])
+        await asyncio.sleep(0.2)
+        assert len(asked) < 10, "once for the start, each list, and its own write; then it waits"
+
+
+async def test_a_failing_ca_source_is_asked_again(fake: FakeApiServer, api: ApiServer) -> None:
+    await fake.put(MUTATING, configuration("mutate"))
+    answers: list[bytes | Exception] = [ApiError(0, "Unreachable", "gone"), OSError("gone"), b"", b"ca"]
+
+    async def read() -> bytes:
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    kept = Registration(api, "mlchassis", read)
+    async with background(kept.run()):
+        await until(lambda: len(answers) == 1)
+        kept.changed()
+        await until(lambda: bundles(fake, MUTATING) == ["Y2E="])
+
+
+async def test_what_keeps_failing_is_tried_and_told_less_and_less_often(
+    fake: FakeApiServer, api: ApiServer
+) -> None:
+    await fake.put(MUTATING, configuration("mutate"))
+    asked: list[float] = []
+
+    async def read() -> bytes:
+        asked.append(asyncio.get_running_loop().time())
+        if len(asked) < 9:
+            raise OSError("gone")
+        return b"ca"
+
+    kept = Registration(api, "mlchassis", read)
+    async with background(kept.run()):
+        await until(lambda: len(asked) == 8)
+        # 127 pauses, of which the lists at the start may cut the three longest short.
+        assert asked[-1] - asked[0] > 14 * registration.RETRY_SECONDS
+        kept.changed()
+        await until(lambda: bundles(fake, MUTATING) == ["Y2E="])
+
+
+# --- Events --------------------------------------------------------------------------------------------
+
+
+async def test_a_warning_said_twice_is_one_event_and_another_is_another(
+    fake: FakeApiServer, api: ApiServer
+) -> None:
+    regarding = {"kind": "ConfigMap", "metadata": {"name": "p", "namespace": "ml", "uid": "1"}}
+    for message in ("bad", "bad", "worse", "x" * 5000):
+        await events.warn(api, regarding, "PolicyInvalid", message)
+    written = [item for path, item in fake.objects.items() if "/events/" in path]
+    assert [event["message"][:5] for event in written] == ["bad", "worse", "xxxxx"]
+    assert all(event["type"] == "Warning" for event in written)
+    assert all(event["involvedObject"]["name"] == "p" for event in written)
+    assert len(written[2]["message"]) == events.LONGEST_MESSAGE
+
+
+async def test_an_event_that_can_t_be_written_disturbs_nobody(fake: FakeApiServer, api: ApiServer) -> None:
+    await fake.forbid("/api/v1/namespaces/ml/events")
+    await events.warn(api, named("p"), "PolicyInvalid", "bad")
+    assert not fake.objects
+
+
+def test_paths_quote_what_they_are_given() -> None:
+    assert cluster.namespaced("secrets", "a/b", "../c") == "/api/v1/namespaces/a%2Fb/secrets/..%2Fc"

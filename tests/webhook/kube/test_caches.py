@@ -1,0 +1,221 @@
+"""The watch caches: what they keep, what they forget, and that they know what they don't know."""
+
+from __future__ import annotations
+
+import tracemalloc
+from typing import Any
+
+import orjson
+import pytest
+
+from policies.core.base import Json, Listing, Resource
+from webhook.kube import caches as facts
+from webhook.kube.api import ApiError
+from webhook.kube.caches import SOURCES, ClusterCache, Interner, Store
+
+
+def service(name: str, namespace: str = "ml", **spec: Any) -> Json:
+    return {
+        "metadata": {"name": name, "namespace": namespace, "annotations": {"big": "x" * 100}, "uid": "u"},
+        "spec": {"selector": {"app": name}, "ports": [{"port": 80}], **spec},
+        "status": {"loadBalancer": {}},
+    }
+
+
+def listed(store: Store, *items: Json) -> None:
+    store.begin()
+    for item in items:
+        store.put(item)
+    store.commit()
+
+
+def names(listing: Listing | None) -> list[str]:
+    assert listing is not None
+    return sorted(item["metadata"]["name"] for item in listing)
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store(Resource.SERVICES, "Service")
+
+
+def test_only_the_fields_that_rules_read_are_kept(store: Store) -> None:
+    listed(store, service("a", clusterIP="None"))
+    assert list(store.listing("ml")) == [
+        {
+            "metadata": {"name": "a", "namespace": "ml"},
+            "spec": {"selector": {"app": "a"}, "clusterIP": "None"},
+        }
+    ]
+
+
+def test_every_resource_has_a_source_and_each_kept_object_is_recognisable() -> None:
+    assert {resource for resource, *_ in SOURCES} == set(Resource)
+    for resource, kind, *_ in SOURCES:
+        store = Store(resource, kind)
+        listed(store, {"metadata": {"name": "a"}})
+        (item,) = store.listing(None)
+        assert item["metadata"]["name"] == "a"
+        assert item.get("kind", kind) == kind
+
+
+def test_a_listing_stays_the_same_object_until_something_in_its_namespace_changes(store: Store) -> None:
+    listed(store, service("a"), service("b", "other"))
+    ml, other, everything = store.listing("ml"), store.listing("other"), store.listing(None)
+    store.put({**service("a"), "status": {"loadBalancer": {"ingress": []}}})
+    assert store.listing("ml") is ml, "a change of what is not kept is no change"
+    store.put(service("c", "other"))
+    assert store.listing("ml") is ml
+    assert store.listing("other") is not other
+    assert names(store.listing("other")) == ["b", "c"]
+    assert names(store.listing(None)) == ["a", "b", "c"]
+    assert names(everything) == ["a", "b"], "a listing that was handed out never changes"
+
+
+def test_removing_the_last_object_of_a_namespace_forgets_the_namespace(store: Store) -> None:
+    listed(store, service("a"), service("b", "other"))
+    store.remove(service("b", "other"))
+    store.remove(service("never there", "other"))
+    assert names(store.listing(None)) == ["a"]
+    assert len(store) == 1
+    assert names(store.listing("other")) == []
+
+
+def test_a_fresh_list_drops_what_is_gone_and_shows_nothing_half_done(store: Store) -> None:
+    listed(store, service("a"), service("b"))
+    store.begin()
+    store.put(service("b"))
+    store.put(service("c"))
+    assert names(store.listing("ml")) == ["a", "b"]
+    store.commit()
+    assert names(store.listing("ml")) == ["b", "c"]
+
+
+def test_a_broken_off_list_keeps_the_last_picture(store: Store) -> None:
+    listed(store, service("a"))
+    store.begin()
+    store.put(service("b"))
+    store.lost(ApiError(0, "Unreachable", "gone"))
+    assert store.synced
+    assert names(store.listing("ml")) == ["a"]
+    store.put(service("c"))
+    assert names(store.listing("ml")) == ["a", "c"]
+
+
+@pytest.mark.parametrize(
+    ("status", "known"), [(0, True), (500, True), (403, False), (404, False), (401, False)]
+)
+def test_what_may_not_be_read_is_unknown_what_is_merely_away_is_not(
+    store: Store, status: int, known: bool
+) -> None:
+    listed(store, service("a"))
+    store.lost(ApiError(status, "", ""))
+    assert store.synced is known
+
+
+def test_nothing_is_known_before_the_first_list_and_unknown_is_not_empty() -> None:
+    told: list[tuple[Resource, bool]] = []
+    cache = ClusterCache(lambda resource, synced: told.append((resource, synced)))
+    assert all(cache.listing(resource) is None for resource in Resource)
+    assert set(told) == {(resource, False) for resource in Resource}
+
+
+def stores(cache: ClusterCache) -> dict[str, Store]:
+    return {store.kind: store for _, _, store in cache.sources}
+
+
+def test_workloads_are_known_once_all_their_kinds_are() -> None:
+    told: list[bool] = []
+    cache = ClusterCache(lambda resource, synced: told.append(synced) if resource == "workloads" else None)
+    by_kind = stores(cache)
+    deployment = {"metadata": {"name": "d", "namespace": "ml"}, "spec": {"replicas": 2}}
+    listed(by_kind["Deployment"], deployment)
+    listed(by_kind["StatefulSet"], {"metadata": {"name": "s", "namespace": "ml"}})
+    assert cache.listing(Resource.WORKLOADS, "ml") is None
+    listed(by_kind["ReplicaSet"])
+    found = cache.listing(Resource.WORKLOADS, "ml")
+    assert found is not None
+    assert [(item["kind"], item["metadata"]["name"]) for item in found] == [
+        ("Deployment", "d"),
+        ("StatefulSet", "s"),
+    ]
+    assert cache.listing(Resource.WORKLOADS, "ml") is found
+    by_kind["Deployment"].put({**deployment, "spec": {"replicas": 3}})
+    changed = cache.listing(Resource.WORKLOADS, "ml")
+    assert changed is not None
+    assert changed[0]["spec"] == {"replicas": 3}
+    assert found[0]["spec"] == {"replicas": 2}
+    assert names(cache.listing(Resource.WORKLOADS, "empty")) == []
+    by_kind["ReplicaSet"].lost(ApiError(403, "Forbidden", ""))
+    assert cache.listing(Resource.WORKLOADS, "ml") is None
+    assert told[-2:] == [True, False]
+
+
+def test_listings_of_namespaces_that_are_gone_are_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(facts, "MERGED_KEPT", 10)
+    cache = ClusterCache()
+    for kind in ("Deployment", "StatefulSet", "ReplicaSet"):
+        listed(stores(cache)[kind])
+    for n in range(100):
+        deployment = {"metadata": {"name": "d", "namespace": f"ci-{n}"}}
+        stores(cache)["Deployment"].put(deployment)
+        assert names(cache.listing(Resource.WORKLOADS, f"ci-{n}")) == ["d"]
+        stores(cache)["Deployment"].remove(deployment)
+    assert len(cache._merged) <= 10
+
+
+def test_replica_sets_of_a_deployment_are_not_kept_and_leave_when_they_are_adopted() -> None:
+    store = stores(ClusterCache())["ReplicaSet"]
+    owner = {"kind": "Deployment", "name": "d", "controller": True}
+    owned = {"metadata": {"name": "owned", "namespace": "ml", "ownerReferences": [owner]}}
+    free = {"metadata": {"name": "free", "namespace": "ml"}}
+    listed(store, owned, free)
+    assert names(store.listing("ml")) == ["free"]
+    store.put({"metadata": {**free["metadata"], "ownerReferences": [owner]}})
+    assert names(store.listing("ml")) == []
+
+
+def test_memory_is_bounded_by_the_fields_that_are_kept() -> None:
+    """5,000 nodes, 10,000 Services and 50,000 claims must fit into some 100 MB: measured on a tenth of it."""
+
+    def node(n: int) -> Json:
+        labels = {f"feature.node.kubernetes.io/cpu-{feature}": "true" for feature in range(40)}
+        return {
+            "metadata": {"name": f"node-{n}", "labels": {**labels, "kubernetes.io/hostname": f"node-{n}"}},
+            "spec": {"taints": [{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}]},
+            "status": {
+                "allocatable": {"cpu": "95", "memory": f"{n}Ki", "pods": "110", "nvidia.com/gpu": "8"},
+                "images": [{"names": [f"registry.example/{image}" * 3]} for image in range(50)],
+            },
+        }
+
+    def claim(n: int) -> Json:
+        spec = {"accessModes": ["ReadWriteOnce"], "volumeName": f"pvc-{n:036}", "storageClassName": "gp3"}
+        return {"metadata": {"name": f"data-db-{n}", "namespace": f"ns-{n % 500}"}, "spec": spec}
+
+    by_kind = stores(ClusterCache())
+    tracemalloc.start()
+    try:
+        for kind, make, count in (
+            ("Node", node, 500),
+            ("Service", lambda n: service(f"svc-{n}", f"ns-{n % 500}", clusterIP=f"10.0.0.{n}"), 1000),
+            ("PersistentVolumeClaim", claim, 5000),
+        ):
+            by_kind[kind].begin()
+            for n in range(count):
+                by_kind[kind].put(orjson.loads(orjson.dumps(make(n))))
+            by_kind[kind].commit()
+        used, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert used < 12_000_000
+
+
+def test_the_interner_shares_equal_strings_and_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    intern = Interner()
+    one = intern("".join(["zo", "ne-a"]))
+    assert intern("".join(["zo", "ne-a"])) is one
+    monkeypatch.setattr(Interner, "LIMIT", 10)
+    for n in range(1000):
+        intern(str(n))
+    assert len(intern) <= 11

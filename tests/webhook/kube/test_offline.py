@@ -1,0 +1,84 @@
+"""Manifests as documents and as cluster facts."""
+
+from pathlib import Path
+
+import pytest
+
+from policies.core.base import Resource
+from webhook.kube.offline import BadInput, ManifestCluster, read
+
+POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n"
+SERVICE = "apiVersion: v1\nkind: Service\nmetadata: {name: s, namespace: ml}\n"
+
+
+def test_files_directories_and_standard_input(tmp_path: Path) -> None:
+    (tmp_path / "b.yaml").write_text(f"---\n{POD}---\n{SERVICE}---\n")
+    (tmp_path / "values.yaml").write_text("replicas: 3\n")
+    (tmp_path / "notes.txt").write_text("nothing")
+    (tmp_path / ".hidden.yaml").write_text("a: [")
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "c.json").write_text(
+        '{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "c"}}'
+    )
+    found = read([str(tmp_path), "-"], stdin=lambda: POD)
+    assert [(Path(d.source).name, d.index, d.name) for d in found] == [
+        ("b.yaml", 0, "a"),
+        ("b.yaml", 1, "s"),
+        ("c.json", 0, "c"),
+        ("standard input", 0, "a"),
+    ]
+
+
+def test_a_list_counts_as_its_items() -> None:
+    item = "{apiVersion: v1, kind: Pod, metadata: {name: x}}"
+    text = f"apiVersion: v1\nkind: PodList\nitems:\n- {item}\n---\n{POD}"
+    assert [d.name for d in read(["-"], stdin=lambda: text)] == ["x", "a"]
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("", "it holds no object"),
+        ("# nothing\n", "it holds no object"),
+        ("a: 1\n", "document 1 is no Kubernetes object"),
+        ("- 1\n", "document 1 is no Kubernetes object"),
+        ("a: [", "line 2"),
+        (b"\xff\xfe\x00", "it is not UTF-8 text"),
+    ],
+)
+def test_a_named_file_must_hold_objects(tmp_path: Path, content: str | bytes, sentence: str) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(BadInput) as caught:
+        read([str(file)])
+    assert sentence in str(caught.value)
+    assert str(file) in str(caught.value)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="No such file"):
+        read([str(tmp_path / "none.yaml")])
+
+
+def test_what_the_input_does_not_hold_is_not_known() -> None:
+    cluster = ManifestCluster([d.obj for d in read(["-"], stdin=lambda: f"{POD}---\n{SERVICE}")])
+    assert cluster.listing(Resource.NODES) is None
+    services = cluster.listing(Resource.SERVICES, "ml")
+    assert services is not None
+    assert [service["metadata"]["name"] for service in services] == ["s"]
+    assert list(cluster.listing(Resource.SERVICES, "default") or ()) == []
+    assert cluster.listing(Resource.SERVICES, "ml") is services, "what is derived must be remembered"
+
+
+def test_only_labelled_config_maps_are_model_configs() -> None:
+    plain = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}, "data": {}}
+    marked = {**plain, "metadata": {"name": "y", "labels": {"mlchassis.dev/model-config": "true"}}}
+    found = ManifestCluster([plain, marked]).listing(Resource.MODEL_CONFIGS, "default")
+    assert found is not None
+    assert [obj["metadata"]["name"] for obj in found] == ["y"]
+
+
+def test_a_directory_without_manifests_is_a_slip(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("nothing")
+    with pytest.raises(BadInput, match=r"holds no \.yaml, \.yml or \.json file"):
+        read([str(tmp_path)])

@@ -1,0 +1,405 @@
+"""Certificates: what is issued verifies, what is due is renewed without a gap, a swap is whole."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import itertools
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from webhook.server import certificates as certs
+from webhook.server import pki
+from webhook.server.certificates import ManagedSecret, MountedFiles, ServingCertificate
+from webhook.server.pki import Bundle, CertificateError
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+HOSTS = ("mlchassis.mlchassis-system.svc", "127.0.0.1", "::1")
+
+
+@pytest.fixture(scope="module")
+def bundle() -> Bundle:
+    return pki.issue(HOSTS, datetime.now(UTC))
+
+
+@asynccontextmanager
+async def listening(serving: ServingCertificate) -> AsyncIterator[int]:
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+        await writer.wait_closed()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=serving.context)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+
+
+async def served(port: int, ca: bytes, host: str = HOSTS[0], **versions: Any) -> bytes:
+    """The DER certificate that a verifying client is shown."""
+    context = ssl.create_default_context(cadata=ca.decode())
+    context.verify_flags |= ssl.VERIFY_X509_STRICT
+    for name, value in versions.items():
+        setattr(context, name, value)
+    _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname=host)
+    try:
+        shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        assert isinstance(shown, bytes)
+        return shown
+    finally:
+        writer.close()
+        await writer.wait_closed()
+
+
+# --- issuing -------------------------------------------------------------------------------------------
+
+
+def test_the_api_server_s_names_for_a_service_come_first_and_once() -> None:
+    assert pki.service_hosts("ns", "svc", ["127.0.0.1", "svc.ns.svc"]) == (
+        "svc.ns.svc",
+        "svc.ns.svc.cluster.local",
+        "svc.ns",
+        "127.0.0.1",
+    )
+
+
+@pytest.mark.parametrize("host", HOSTS)
+async def test_an_issued_certificate_verifies_strictly_for_each_of_its_hosts(
+    bundle: Bundle, host: str
+) -> None:
+    serving = ServingCertificate()
+    serving.install(bundle)
+    async with listening(serving) as port:
+        assert await served(port, bundle.ca, host)
+
+
+async def test_another_host_or_another_ca_is_refused(bundle: Bundle) -> None:
+    serving = ServingCertificate()
+    serving.install(bundle)
+    async with listening(serving) as port:
+        with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
+            await served(port, bundle.ca, "other.example")
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await served(port, pki.issue(HOSTS, datetime.now(UTC)).ca)
+
+
+async def test_tls_below_1_2_is_refused(bundle: Bundle) -> None:
+    serving = ServingCertificate()
+    assert serving.context.minimum_version is ssl.TLSVersion.TLSv1_2
+    serving.install(bundle)
+    async with listening(serving) as port:
+        assert await served(port, bundle.ca, maximum_version=ssl.TLSVersion.TLSv1_2)
+    suites = {cipher["name"] for cipher in serving.context.get_ciphers()}
+    assert suites
+    assert all("GCM" in suite or "CHACHA20" in suite for suite in suites)
+
+
+# --- renewal -------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_renewed_before_it_is_due() -> None:
+    bundle = pki.issue(HOSTS, NOW)
+    assert pki.expiry(bundle) == NOW + pki.SERVING_LIFETIME
+    just_before = NOW + pki.SERVING_LIFETIME - pki.SERVING_RENEW_BEFORE - timedelta(seconds=1)
+    assert pki.renewed(bundle, HOSTS, just_before) is bundle
+
+
+def test_a_due_serving_certificate_is_signed_anew_by_the_same_ca() -> None:
+    bundle = pki.issue(HOSTS, NOW)
+    due = NOW + pki.SERVING_LIFETIME - pki.SERVING_RENEW_BEFORE
+    after = pki.renewed(bundle, HOSTS, due)
+    assert (after.ca, after.ca_key) == (bundle.ca, bundle.ca_key)
+    assert after.certificate != bundle.certificate
+    assert pki.expiry(after) == due + pki.SERVING_LIFETIME
+    assert pki.renewed(after, HOSTS, due) is after
+
+
+def test_a_new_host_is_added_and_no_host_is_ever_dropped() -> None:
+    bundle = pki.issue(["a.svc"], NOW)
+    settled = NOW + pki.SETTLING
+    both = pki.renewed(bundle, ["b.svc"], settled)
+    assert both is not bundle
+    assert pki.renewed(both, ["a.svc"], settled) is both
+    assert pki.renewed(both, ["b.svc"], settled) is both
+
+
+def test_ca_rotation_never_leaves_a_certificate_that_some_bundle_does_not_trust() -> None:
+    """Walk through a whole life, day by day: the leaf is always trusted by the bundle of the day before."""
+    bundle = pki.issue(HOSTS, NOW)
+    now, cas = NOW, {bundle.ca}
+    step = timedelta(days=20)
+    while now < NOW + pki.CA_LIFETIME + timedelta(days=400):
+        now += step
+        after = pki.renewed(bundle, HOSTS, now)
+        leaf = pki._leaf(after.certificate)
+        assert leaf.not_valid_after_utc > now
+        assert any(pki._signed_by(leaf, ca) for ca in pki._certificates(bundle.ca))
+        assert after.ca == bundle.ca or after.certificate == bundle.certificate, "one step at a time"
+        bundle = after
+        cas.add(bundle.ca)
+    assert len(cas) == 2
+
+
+def test_a_new_ca_signs_nothing_before_it_has_settled() -> None:
+    bundle = pki.issue(HOSTS, NOW)
+    late = NOW + pki.CA_LIFETIME - pki.CA_RENEW_BEFORE
+    bundle = pki._sign(bundle, HOSTS, late + timedelta(days=1) - pki.SERVING_LIFETIME)  # due as well
+    rotated = pki.renewed(bundle, HOSTS, late)
+    assert rotated.certificate == bundle.certificate
+    assert rotated.ca != bundle.ca
+    assert pki.renewed(rotated, HOSTS, late + pki.SETTLING - timedelta(minutes=1)) is rotated
+    signed = pki.renewed(rotated, HOSTS, late + pki.SETTLING)
+    assert pki._signed_by(pki._leaf(signed.certificate), pki._certificates(signed.ca)[0])
+
+
+def test_no_certificate_outlives_its_ca() -> None:
+    bundle = pki.issue(HOSTS, NOW)
+    late = NOW + pki.CA_LIFETIME - timedelta(days=5)
+    assert pki.expiry(pki._sign(bundle, HOSTS, late)) == NOW + pki.CA_LIFETIME
+
+
+def test_an_expired_certificate_is_replaced_at_once_even_by_a_new_ca() -> None:
+    bundle = pki.issue(HOSTS, NOW)
+    later = NOW + timedelta(days=200)
+    assert pki.expiry(pki.renewed(bundle, HOSTS, later)) > later
+
+
+def test_a_key_that_is_not_the_ca_s_is_an_error() -> None:
+    bundle = replace(pki.issue(HOSTS, NOW), ca_key=pki.issue(HOSTS, NOW).ca_key)
+    with pytest.raises(CertificateError, match="does not belong"):
+        pki.renewed(bundle, HOSTS, NOW + timedelta(days=80))
+
+
+# --- serving -------------------------------------------------------------------------------------------
+
+
+async def test_a_torn_pair_leaves_the_live_context_serving(bundle: Bundle) -> None:
+    serving = ServingCertificate()
+    assert serving.install(bundle)
+    other = pki.issue(HOSTS, datetime.now(UTC))
+    async with listening(serving) as port:
+        before = await served(port, bundle.ca)
+        torn_pairs = [
+            replace(other, key=bundle.key),  # the one that costs a live context its key
+            replace(bundle, key=other.key),
+            replace(bundle, key=b""),
+            replace(bundle, certificate=b"x"),
+        ]
+        for torn in torn_pairs:
+            with pytest.raises(CertificateError):
+                serving.install(torn)
+        assert await served(port, bundle.ca) == before
+
+
+async def test_a_swap_is_seen_by_new_connections_while_the_server_runs(bundle: Bundle) -> None:
+    serving = ServingCertificate()
+    serving.install(bundle)
+    other = pki.issue(HOSTS, datetime.now(UTC))
+    async with listening(serving) as port:
+        before = await served(port, bundle.ca)
+        assert serving.install(other)
+        assert not serving.install(other), "the same again is no swap"
+        assert await served(port, other.ca) != before
+
+
+async def test_keep_survives_a_failing_source_and_installs_what_comes(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(certs, "FIRST_PAUSE", 0.01)
+    answers: list[Bundle | Exception] = [OSError("not yet"), CertificateError("torn"), bundle]
+
+    class Source:
+        async def read(self) -> Bundle:
+            answer = answers.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        async def changes(self) -> AsyncIterator[None]:
+            await asyncio.Event().wait()
+            yield
+
+    installed: asyncio.Future[Bundle] = asyncio.get_running_loop().create_future()
+    task = asyncio.create_task(certs.keep(Source(), ServingCertificate(), installed.set_result))
+    assert await asyncio.wait_for(installed, 5) == bundle
+    task.cancel()
+
+
+# --- mounted files -------------------------------------------------------------------------------------
+
+
+async def test_mounted_files_are_read_again_after_the_data_link_is_swapped(
+    bundle: Bundle, tmp_path: Path
+) -> None:
+    def mount(version: str, content: Bundle) -> None:
+        directory = tmp_path / f"..{version}"
+        directory.mkdir()
+        (directory / "tls.crt").write_bytes(content.certificate)
+        (directory / "tls.key").write_bytes(content.key)
+        (tmp_path / "..tmp").symlink_to(directory.name)
+        (tmp_path / "..tmp").rename(tmp_path / "..data")
+
+    mount("1", bundle)
+    for name in ("tls.crt", "tls.key"):
+        (tmp_path / name).symlink_to(f"..data/{name}")
+    source = MountedFiles(tmp_path / "tls.crt", tmp_path / "tls.key")
+    other = pki.issue(HOSTS, datetime.now(UTC))
+    installed: asyncio.Queue[Bundle] = asyncio.Queue()
+    task = asyncio.create_task(certs.keep(source, ServingCertificate(), installed.put_nowait))
+    assert (await asyncio.wait_for(installed.get(), 5)).certificate == bundle.certificate
+
+    async def swap() -> None:
+        """Again and again: the watch starts in a thread of its own that nothing announces."""
+        for version in itertools.count(2):
+            mount(str(version), other)
+            await asyncio.sleep(0.3)
+
+    swaps = asyncio.create_task(swap())
+    assert (await asyncio.wait_for(installed.get(), 20)).certificate == other.certificate
+    for background in (swaps, task):
+        background.cancel()
+    await asyncio.gather(swaps, task, return_exceptions=True)
+
+
+# --- the managed Secret --------------------------------------------------------------------------------
+
+
+class Secrets:
+    """Secrets with compare-and-swap, and a turn for others between each read and write."""
+
+    def __init__(self) -> None:
+        self.stored: dict[str, Any] | None = None
+        self.version = 0
+        self.writes = 0
+        self.clock = datetime.now(UTC)
+
+    def now(self) -> float:
+        return self.clock.timestamp()
+
+    async def get_secret(self, namespace: str, name: str) -> dict[str, Any] | None:
+        found = self.stored
+        await asyncio.sleep(0)
+        return found
+
+    async def create_secret(self, secret: dict[str, Any]) -> bool:
+        await asyncio.sleep(0)
+        return self.stored is None and self._write(secret)
+
+    async def replace_secret(self, secret: dict[str, Any]) -> bool:
+        await asyncio.sleep(0)
+        return secret["metadata"]["resourceVersion"] == str(self.version) and self._write(secret)
+
+    def _write(self, secret: dict[str, Any]) -> bool:
+        self.version += 1
+        self.writes += 1
+        self.stored = {**secret, "metadata": {**secret["metadata"], "resourceVersion": str(self.version)}}
+        return True
+
+    def data(self) -> dict[str, bytes]:
+        assert self.stored is not None
+        return {key: base64.b64decode(value) for key, value in self.stored["data"].items()}
+
+
+def managed(secrets: Secrets, *hosts: str) -> ManagedSecret:
+    return ManagedSecret(secrets, "mlchassis-system", "mlchassis-tls", hosts or HOSTS)
+
+
+async def test_replicas_that_start_at_once_agree_on_one_certificate() -> None:
+    secrets = Secrets()
+    bundles = await asyncio.gather(*(managed(secrets).read() for _ in range(5)))
+    assert len(set(bundles)) == 1
+    assert secrets.writes == 1
+    assert secrets.stored is not None
+    assert secrets.stored["type"] == "kubernetes.io/tls"
+    assert set(secrets.data()) == {"tls.crt", "tls.key", "ca.crt", "ca.key"}
+
+
+async def test_a_good_secret_is_only_read() -> None:
+    secrets = Secrets()
+    first = await managed(secrets).read()
+    assert await managed(secrets).read() == first
+    assert secrets.writes == 1
+
+
+async def test_a_replica_whose_clock_is_wrong_renews_by_the_api_server_s() -> None:
+    secrets = Secrets()
+    before = await managed(secrets).read()
+    secrets.clock += timedelta(days=70)
+    after = await managed(secrets).read()
+    assert pki.expiry(after) - pki.expiry(before) == timedelta(days=70)
+
+
+async def test_replicas_with_other_hosts_settle_on_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pki, "SETTLING", timedelta(0))
+    secrets = Secrets()
+    for _ in range(3):
+        await managed(secrets, "a.svc").read()
+        await managed(secrets, "b.svc").read()
+    assert secrets.writes == 2
+
+
+@pytest.mark.parametrize("broken", ["tls.crt", "tls.key", "ca.crt", "ca.key"])
+async def test_a_damaged_secret_is_written_anew(broken: str) -> None:
+    secrets = Secrets()
+    before = await managed(secrets).read()
+    assert secrets.stored is not None
+    secrets.stored["data"][broken] = base64.b64encode(b"rubbish").decode()
+    bundle = await managed(secrets).read()
+    # The CA's key is not looked at until the CA has to sign.
+    assert secrets.writes == (1 if broken == "ca.key" else 2)
+    # What the other replicas serve stays trusted, unless the CA itself is lost.
+    assert (bundle.ca == before.ca) is (broken != "ca.crt")
+    ServingCertificate().install(bundle)
+
+
+async def test_a_ca_that_can_t_sign_any_more_stays_trusted_beside_a_new_one() -> None:
+    secrets = Secrets()
+    before = await managed(secrets).read()
+    assert secrets.stored is not None
+    for key in ("tls.key", "ca.key"):
+        secrets.stored["data"][key] = base64.b64encode(b"rubbish").decode()
+    bundle = await managed(secrets).read()
+    assert bundle.ca.endswith(before.ca)
+    assert len(bundle.ca) > len(before.ca)
+    ServingCertificate().install(bundle)
+
+
+async def test_a_deleted_secret_comes_back_as_it_was() -> None:
+    secrets = Secrets()
+    source = managed(secrets)
+    before = await source.read()
+    secrets.stored = None
+    assert await source.read() == before
+    assert secrets.data()["ca.key"] == before.ca_key
+
+
+async def test_a_secret_without_ca_key_belongs_to_another_issuer_and_is_never_written() -> None:
+    secrets = Secrets()
+    bundle = await managed(secrets).read()
+    assert secrets.stored is not None
+    del secrets.stored["data"]["ca.key"]
+    assert await managed(secrets, "other.svc").read() == replace(bundle, ca_key=b"")
+    assert secrets.writes == 1
+
+
+async def test_an_empty_secret_that_somebody_made_is_filled() -> None:
+    secrets = Secrets()
+    metadata = {"namespace": "mlchassis-system", "name": "mlchassis-tls", "resourceVersion": "0"}
+    secrets.stored = {"metadata": {**metadata, "labels": {"team": "ml"}}}
+    await managed(secrets).read()
+    assert secrets.stored["metadata"]["labels"] == {"team": "ml"}
+    assert len(secrets.data()) == 4
+
+
+async def test_a_secret_that_never_holds_still_is_an_error_not_a_loop() -> None:
+    class Restless(Secrets):
+        async def create_secret(self, secret: dict[str, Any]) -> bool:
+            return False
+
+    with pytest.raises(CertificateError, match="changed under us"):
+        await managed(Restless()).read()

@@ -1,0 +1,439 @@
+"""The HTTP side over real sockets: every review gets an answer, every other body a plain sentence."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import io
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import pytest
+
+from policies.core.base import Json
+from webhook.admission.envelope import Request, Response, allowed, denied, patched
+from webhook.server import http as module
+from webhook.server.http import BODY_LIMIT, Answer, Readiness, Server, listen, seconds_of
+from webhook.server.metrics import Metrics
+
+JSON_TYPE = {"Content-Type": "application/json"}
+
+
+def review(**changes: Any) -> Json:
+    request = {
+        "uid": "0f1e",
+        "kind": {"group": "", "version": "v1", "kind": "Pod"},
+        "operation": "CREATE",
+        "namespace": "ml",
+        "object": {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": {}},
+    }
+    return {
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "request": {**request, **changes},
+    }
+
+
+class Running:
+    """A server whose one endpoint answers what the test says."""
+
+    def __init__(self) -> None:
+        self.answer: Callable[[Request, float], Awaitable[Answer]] = self._allow
+        self.metrics = Metrics(["Pod"])
+        self.readiness = Readiness(certificate=True, policy=True)
+        self.server = Server(
+            {"validate": self._endpoint}, self._failed, self.metrics, self.readiness, patience=5
+        )
+        self.address = ("", 0)
+        self.session: aiohttp.ClientSession
+
+    async def _allow(self, _: Request, __: float) -> Answer:
+        return Answer(allowed())
+
+    async def _endpoint(self, request: Request, deadline: float) -> Answer:
+        return await self.answer(request, deadline)
+
+    @staticmethod
+    def _failed(name: str, _: Request) -> Response:
+        return allowed([f"{name} failed"])
+
+    def url(self, path: str) -> str:
+        host, port = self.address
+        return f"http://{host}:{port}{path}"
+
+    async def post(self, data: Any, path: str = "/validate", **headers: str) -> tuple[int, str]:
+        async with self.session.post(self.url(path), data=data, headers=JSON_TYPE | headers) as answer:
+            return answer.status, await answer.text()
+
+    async def review(self, path: str = "/validate", **changes: Any) -> Json:
+        status, text = await self.post(json.dumps(review(**changes)), path)
+        assert status == 200
+        answer: Json = json.loads(text)
+        assert (answer["apiVersion"], answer["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
+        response: Json = answer["response"]
+        return response
+
+    async def get(self, path: str) -> tuple[int, str]:
+        async with self.session.get(self.url(path)) as answer:
+            return answer.status, await answer.text()
+
+    def metric(self, name: str, **labels: str) -> float:
+        return self.metrics.registry.get_sample_value(name, labels) or 0
+
+
+@pytest.fixture(autouse=True)
+def _no_handshakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plain HTTP has none to wait for."""
+    monkeypatch.setattr(module, "HANDSHAKE_SECONDS", 0)
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[Running]:
+    it = Running()
+    listener = listen("127.0.0.1", 0)
+    it.address = listener.getsockname()
+    await it.server.start(listener, None)
+    async with aiohttp.ClientSession() as it.session:
+        yield it
+    await it.server.drain(0)
+
+
+@pytest.fixture
+async def running() -> AsyncIterator[Running]:
+    async with serving() as it:
+        yield it
+
+
+# --- answers -------------------------------------------------------------------------------------------
+
+
+async def test_a_review_is_answered_with_its_uid(running: Running) -> None:
+    assert await running.review() == {"uid": "0f1e", "allowed": True}
+
+
+@pytest.mark.parametrize(
+    ("response", "outcome"),
+    [
+        (allowed(), "allowed"),
+        (allowed(["careful"]), "warned"),
+        (patched([{"op": "add", "path": "/spec/a", "value": 1}]), "changed"),
+        (denied("no"), "denied"),
+    ],
+)
+async def test_each_outcome_is_counted(running: Running, response: Response, outcome: str) -> None:
+    async def answer(_: Request, __: float) -> Answer:
+        return Answer(response)
+
+    running.answer = answer
+    assert (await running.review())["allowed"] is response.allowed
+    labels = {"endpoint": "validate", "outcome": outcome, "kind": "Pod"}
+    assert running.metric("chassis_admission_requests_total", **labels) == 1
+    assert running.metric("chassis_admission_seconds_count", endpoint="validate") == 1
+
+
+async def test_a_kind_from_outside_does_not_become_a_label(running: Running) -> None:
+    for kind in ("Widget", "Gadget"):
+        await running.review(kind={"group": "example.com", "version": "v1", "kind": kind})
+    labels = {"endpoint": "validate", "outcome": "allowed", "kind": "other"}
+    assert running.metric("chassis_admission_requests_total", **labels) == 2
+
+
+async def test_a_crash_is_an_answer_of_its_own_and_the_connection_lives(running: Running) -> None:
+    async def answer(_: Request, __: float) -> Answer:
+        raise RecursionError("a bug")
+
+    running.answer = answer
+    assert await running.review() == {"uid": "0f1e", "allowed": True, "warnings": ["validate failed"]}
+    labels = {"endpoint": "validate", "outcome": "failed", "kind": "Pod"}
+    assert running.metric("chassis_admission_requests_total", **labels) == 1
+
+
+async def test_an_answer_that_can_t_be_rendered_is_a_crash_too(running: Running) -> None:
+    async def answer(_: Request, __: float) -> Answer:
+        return Answer(allowed(audit={"findings": "\ud800"}))
+
+    running.answer = answer
+    assert (await running.review())["warnings"] == ["validate failed"]
+
+
+# --- deadlines -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("5s", 5),
+        ("1m0s", 30),
+        ("500ms", 0.5),
+        ("1.5s", 1.5),
+        ("", 10),
+        ("0s", 10),
+        ("-1s", 10),
+        ("rubbish", 10),
+    ],
+)
+def test_timeouts_are_read_as_go_writes_them(text: str, seconds: float) -> None:
+    assert seconds_of(text) == seconds
+
+
+async def test_the_deadline_lies_inside_the_caller_s_timeout(running: Running) -> None:
+    left = 0.0
+
+    async def answer(_: Request, deadline: float) -> Answer:
+        nonlocal left
+        left = deadline - asyncio.get_running_loop().time()
+        return Answer(allowed())
+
+    running.answer = answer
+    await running.review("/validate?timeout=2s")
+    assert 1.5 < left <= 1.8
+
+
+async def test_an_answer_that_does_not_come_in_time_is_given_without_it(running: Running) -> None:
+    async def answer(_: Request, __: float) -> Answer:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    running.answer = answer
+    assert (await running.review("/validate?timeout=100ms"))["warnings"] == ["validate failed"]
+
+
+async def test_a_body_that_never_arrives_is_given_up(running: Running) -> None:
+    async def stalled() -> AsyncIterator[bytes]:
+        yield b'{"kind":'
+        await asyncio.Event().wait()
+
+    status, text = await running.post(stalled(), "/validate?timeout=100ms")
+    assert (status, text) == (408, "the body did not arrive within the time that the request gave\n")
+
+
+# --- what is no review ---------------------------------------------------------------------------------
+
+DEEP = b"[" * 100_000
+BAD_BODIES = {
+    "empty": b"",
+    "no JSON": b"hello",
+    "broken off": json.dumps(review()).encode()[:-5],
+    "another kind": b'{"kind":"Pod","apiVersion":"v1"}',
+    "an array": b"[]",
+    "null": b"null",
+    "wrong version": json.dumps(review() | {"apiVersion": "admission.k8s.io/v1beta1"}).encode(),
+    "no request": b'{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1"}',
+    "no uid": json.dumps(review(uid="")).encode(),
+    "uid of another type": json.dumps(review(uid=5)).encode(),
+    "no object": json.dumps(review(object=None)).encode(),
+    "object of another type": json.dumps(review(object="x")).encode(),
+    "unknown operation": json.dumps(review(operation="EAT")).encode(),
+    "NaN": json.dumps(review()).replace('"spec": {}', '"spec": NaN').encode(),
+    "infinity": json.dumps(review()).replace('"spec": {}', '"spec": -Infinity').encode(),
+    "deep nesting": json.dumps(review()).replace('"spec": {}', '"spec": ' + DEEP.decode()).encode(),
+    "balanced deep nesting": DEEP + b"]" * len(DEEP),
+    "lone surrogate": json.dumps(review()).replace('"ml"', r'"\ud800"').encode(),
+    "invalid UTF-8": json.dumps(review()).encode().replace(b'"ml"', b'"\xff\xfe"'),
+    "duplicate keys": json.dumps(review()).replace('"spec": {}', '"spec": {"a": 1, "a": 2}').encode(),
+    "a NUL": b"\0",
+    "a byte order mark": b"\xef\xbb\xbf" + json.dumps(review()).encode(),
+}
+
+
+@pytest.mark.parametrize("body", BAD_BODIES.values(), ids=BAD_BODIES.keys())
+async def test_a_malformed_review_is_a_400_with_one_plain_sentence(running: Running, body: bytes) -> None:
+    status, text = await running.post(body)
+    assert status == 400
+    assert text.count("\n") == 1
+    assert 10 < len(text) < 200
+    assert "Traceback" not in text
+    assert await running.review() == {"uid": "0f1e", "allowed": True}, "and the connection still works"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        json.dumps(review()).replace('"spec": {}', '"spec": {"a": ' + "9" * 400 + "}"),
+        json.dumps(review()).replace('"spec": {}', '"spec": ' + '{"a":' * 900 + "1" + "}" * 900),
+    ],
+    ids=["a huge number", "nesting that the parser takes"],
+)
+async def test_odd_but_readable_bodies_are_answered(running: Running, body: str) -> None:
+    status, text = await running.post(body)
+    assert status in (200, 400)
+    if status == 200:
+        assert json.loads(text)["response"]["allowed"] is True
+
+
+@pytest.mark.parametrize(
+    "content_type", ["text/plain", "application/x-www-form-urlencoded", "application/yaml"]
+)
+async def test_another_content_type_is_a_415(running: Running, content_type: str) -> None:
+    status, text = await running.post(json.dumps(review()), **{"Content-Type": content_type})
+    assert (status, text) == (415, f"the content type must be application/json, not {content_type}\n")
+
+
+async def test_a_content_type_with_parameters_is_json_all_the_same(running: Running) -> None:
+    status, _ = await running.post(
+        json.dumps(review()), **{"Content-Type": "application/json; charset=utf-8"}
+    )
+    assert status == 200
+
+
+async def test_a_gzip_bomb_is_refused_by_its_header(running: Running) -> None:
+    bomb = gzip.compress(b" " * 50_000_000)
+    assert await running.post(bomb, **{"Content-Encoding": "gzip"}) == (
+        415,
+        "the body must not be compressed\n",
+    )
+
+
+async def test_a_chunked_body_is_read(running: Running) -> None:
+    async def chunks() -> AsyncIterator[bytes]:
+        text = json.dumps(review()).encode()
+        for start in range(0, len(text), 50):
+            yield text[start : start + 50]
+
+    status, _ = await running.post(chunks())
+    assert status == 200
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_a_body_over_the_limit_is_a_413_that_the_sender_can_read(
+    running: Running, chunked: bool
+) -> None:
+    size = BODY_LIMIT + 5_000_000
+
+    async def chunks() -> AsyncIterator[bytes]:
+        for _ in range(0, size, 1_000_000):
+            yield b" " * 1_000_000
+
+    status, text = await running.post(chunks() if chunked else io.BytesIO(b" " * size))
+    assert (status, text) == (413, "the review is larger than 8 MiB\n")
+    assert await running.review() == {"uid": "0f1e", "allowed": True}
+
+
+async def test_a_body_just_under_the_limit_is_read(running: Running) -> None:
+    text = json.dumps(review())
+    status, _ = await running.post(io.BytesIO((text + " " * (BODY_LIMIT - len(text))).encode()))
+    assert status == 200
+
+
+async def raw(running: Running, request: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection(*running.address)
+    writer.write(request)
+    answer = await asyncio.wait_for(reader.read(), 5)
+    writer.close()
+    await writer.wait_closed()
+    return answer
+
+
+HEAD = b"POST /validate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"rubbish\r\n\r\n",
+        b"GET /validate HTTP/9.9\r\n\r\n",
+        HEAD + b"Content-Length: -1\r\n\r\n",
+        HEAD + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\nhello\r\n0\r\n\r\n",
+        HEAD + b"X: " + b"y" * 100_000 + b"\r\n\r\n",
+    ],
+    ids=["no HTTP", "wrong version", "negative length", "two lengths", "broken chunk", "huge header"],
+)
+async def test_broken_http_is_a_4xx_and_harms_nobody_else(running: Running, request_bytes: bytes) -> None:
+    answer = await raw(running, request_bytes)
+    assert answer.startswith(b"HTTP/1.") and answer.split()[1][:1] == b"4"  # noqa: PT018
+    assert await running.review() == {"uid": "0f1e", "allowed": True}
+
+
+async def test_a_length_over_the_limit_is_refused_before_the_body_comes(running: Running) -> None:
+    reader, writer = await asyncio.open_connection(*running.address)
+    writer.write(HEAD + b"Content-Length: 9000000000\r\n\r\n")
+    answer = await asyncio.wait_for(reader.readuntil(b"8 MiB\n"), 5)
+    assert answer.startswith(b"HTTP/1.1 413")
+    writer.close()
+    await writer.wait_closed()
+
+
+async def test_a_caller_that_goes_away_in_the_middle_harms_nobody_else(running: Running) -> None:
+    _, writer = await asyncio.open_connection(*running.address)
+    writer.write(HEAD + b"Content-Length: 100\r\n\r\n{")
+    await writer.drain()
+    writer.transport.abort()
+    assert await running.review() == {"uid": "0f1e", "allowed": True}
+
+
+async def test_rejections_are_counted(running: Running) -> None:
+    await running.post(b"hello")
+    labels = {"endpoint": "validate", "outcome": "rejected", "kind": "other"}
+    assert running.metric("chassis_admission_requests_total", **labels) == 1
+
+
+async def test_other_paths_and_methods_are_4xx(running: Running) -> None:
+    assert (await running.get("/validate"))[0] == 405
+    assert (await running.get("/nothing"))[0] == 404
+
+
+# --- health, metrics, drain ----------------------------------------------------------------------------
+
+
+async def test_readiness_says_what_is_missing_and_health_does_not_care(running: Running) -> None:
+    running.readiness.certificate = running.readiness.policy = False
+    assert await running.get("/readyz") == (503, "no serving certificate yet; no policy yet\n")
+    assert await running.get("/healthz") == (200, "ok\n")
+    running.readiness.certificate = running.readiness.policy = True
+    assert await running.get("/readyz") == (200, "ok\n")
+
+
+async def test_metrics_are_prometheus_text(running: Running) -> None:
+    await running.review()
+    async with running.session.get(running.url("/metrics")) as answer:
+        assert answer.headers["Content-Type"].startswith("text/plain; version=")
+        text = await answer.text()
+    expected = 'chassis_admission_requests_total{endpoint="validate",kind="Pod",outcome="allowed"} 1.0'
+    assert expected in text.splitlines()
+
+
+async def test_idle_connections_outlive_those_of_the_api_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert module.KEEP_ALIVE_SECONDS > 90
+    monkeypatch.setattr(module, "KEEP_ALIVE_SECONDS", 0.1)  # it is this that closes an idle connection
+    async with serving() as running:
+        reader, writer = await asyncio.open_connection(*running.address)
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await reader.readuntil(b"ok\n")).startswith(b"HTTP/1.1 200")
+        assert await asyncio.wait_for(reader.read(), 5) == b""
+        writer.close()
+        await writer.wait_closed()
+
+
+async def test_while_it_drains_it_answers_unready_and_closes_each_connection(running: Running) -> None:
+    drain = asyncio.create_task(running.server.drain(0.3))
+    await asyncio.sleep(0)
+    assert await running.get("/readyz") == (503, "shutting down\n")
+    async with running.session.post(running.url("/validate"), json=review()) as answer:
+        assert answer.status == 200
+        assert answer.headers["Connection"] == "close"
+    await drain
+    with pytest.raises(aiohttp.ClientConnectorError):
+        await running.get("/healthz")
+
+
+async def test_a_review_in_flight_is_answered_before_the_end(running: Running) -> None:
+    began, go_on = asyncio.Event(), asyncio.Event()
+
+    async def answer(_: Request, __: float) -> Answer:
+        began.set()
+        await go_on.wait()
+        return Answer(allowed(["late"]))
+
+    running.answer = answer
+    slow = asyncio.create_task(running.review())
+    await began.wait()
+    drain = asyncio.create_task(running.server.drain(0))
+    await asyncio.sleep(0.05)
+    assert not drain.done()
+    go_on.set()
+    assert (await slow)["warnings"] == ["late"]
+    await asyncio.wait_for(drain, 5)

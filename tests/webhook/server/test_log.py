@@ -1,0 +1,67 @@
+"""The log: one JSON object a line, whoever speaks; columns on a terminal."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from webhook.server import log
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    """The log is the process's own: put it back."""
+    root = logging.getLogger()
+    handlers, level, configuration = root.handlers[:], root.level, structlog.get_config()
+    yield
+    root.handlers[:], root.level = handlers, level
+    structlog.configure(**configuration)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_every_record_is_one_line_of_json_the_libraries_included() -> None:
+    stream = io.StringIO()
+    log.configure("info", "auto", stream)
+    structlog.get_logger().info("changed", kind="Pod", text="two\nlines")
+    logging.getLogger("aiohttp.server").error("broken %s", "pipe")
+    first, second = (json.loads(line) for line in stream.getvalue().splitlines())
+    assert (first["event"], first["level"], first["text"]) == ("changed", "info", "two\nlines")
+    assert first["timestamp"].endswith("Z")
+    assert (second["event"], second["level"]) == ("broken pipe", "error")
+
+
+def test_an_exception_stays_on_the_line() -> None:
+    stream = io.StringIO()
+    log.configure("info", "json", stream)
+    try:
+        int("x")
+    except ValueError:
+        structlog.get_logger().exception("admission failed")
+    (line,) = stream.getvalue().splitlines()
+    assert "ValueError: invalid literal" in json.loads(line)["exception"]
+
+
+def test_records_below_the_level_are_not_written() -> None:
+    stream = io.StringIO()
+    log.configure("warning", "json", stream)
+    structlog.get_logger().info("changed")
+    logging.getLogger("aiohttp").info("access")
+    assert stream.getvalue() == ""
+
+
+@pytest.mark.parametrize(("form", "stream"), [("auto", Terminal()), ("console", io.StringIO())])
+def test_a_person_gets_columns(form: log.Format, stream: io.StringIO) -> None:
+    log.configure("info", form, stream)
+    structlog.get_logger().info("listening", port=8443)
+    assert "listening" in stream.getvalue()
+    assert not stream.getvalue().startswith("{")
+    assert ("\x1b[" in stream.getvalue()) is stream.isatty()

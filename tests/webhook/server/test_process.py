@@ -1,0 +1,545 @@
+"""The whole process: flags, endpoints over the real engine, and `chassis serve` from start to drain."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import ssl
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import aiohttp
+import pytest
+import structlog
+
+from policies.core.base import Json, Kind, NoCluster
+from tests.webhook.kube.apiserver import FakeApiServer, running, until
+from webhook.admission import engine
+from webhook.admission.envelope import Request, parse
+from webhook.config.documents import load_all
+from webhook.config.source import LivePolicy
+from webhook.server import http as server
+from webhook.server import options as serve
+from webhook.server import process
+from webhook.server.http import Answer, Readiness, Server, listen
+from webhook.server.metrics import Metrics
+from webhook.server.options import UsageError
+
+POLICY_PATH = "/api/v1/namespaces/mlchassis-system/configmaps"
+MUTATING = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+CONFIGURATION = f"{MUTATING}/chassis.mlchassis.dev"
+SECRET = "/api/v1/namespaces/mlchassis-system/secrets/mlchassis-tls"
+
+
+# --- flags ---------------------------------------------------------------------------------------------
+
+
+def flags(*argv: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    serve.add_arguments(parser)
+    args = parser.parse_args(argv)
+    serve.check(args)
+    return args
+
+
+def test_every_flag_has_an_environment_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = {
+        "POLICY": "/policy",
+        "TLS_CERT": "/tls/tls.crt",
+        "TLS_KEY": "/tls/tls.key",
+        "TLS_CA": "/tls/ca.crt",
+        "TLS_SECRET": "secret",
+        "TLS_HOST": "a,b",
+        "KUBECONFIG": "/kubeconfig",
+        "FACTS": "/manifests",
+        "NAMESPACE": "ns",
+        "SERVICE": "svc",
+        "WEBHOOK_CONFIGURATIONS": "name",
+        "HOST": "127.0.0.1",
+        "PORT": "9443",
+        "WORKERS": "2",
+        "DRAIN_GRACE": "1.5",
+        "DRAIN_PATIENCE": "3.5",
+        "LOG_LEVEL": "debug",
+        "LOG_FORMAT": "json",
+    }
+    for name, value in values.items():
+        monkeypatch.setenv(f"CHASSIS_{name}", value)
+    args = vars(flags())
+    assert args.pop("self_signed") is False
+    assert args.pop("tls_host") == ["a", "b"]
+    assert {name.upper(): str(value) for name, value in args.items()} == {
+        name: value for name, value in values.items() if name != "TLS_HOST"
+    }
+
+
+def test_a_flag_wins_over_its_variable_and_a_switch_can_be_set_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CHASSIS_PORT", "1")
+    monkeypatch.setenv("CHASSIS_SELF_SIGNED", "true")
+    args = flags("--port", "2")
+    assert (args.port, args.self_signed) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("argv", "sentence"),
+    [
+        ([], "choose one"),
+        (["--tls-cert", "a"], "belong together"),
+        (["--tls-cert", "a", "--tls-key", "b", "--self-signed"], "choose one"),
+        (["--self-signed", "--policy", "configmap:ns/name"], "needs a cluster"),
+        (
+            ["--self-signed", "--policy", "configmap:name", "--kubeconfig", "k"],
+            "must be configmap:NAMESPACE/NAME",
+        ),
+        (["--self-signed", "--workers", "0"], "--workers must be"),
+    ],
+)
+def test_flags_that_don_t_go_together_are_explained(
+    argv: list[str], sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    with pytest.raises(UsageError, match=sentence):
+        flags(*argv)
+
+
+# --- endpoints over the real engine --------------------------------------------------------------------
+
+POD: Json = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "vllm", "namespace": "ml"},
+    "spec": {
+        "restartPolicy": "Always",
+        "containers": [
+            {"name": "vllm", "image": "vllm/vllm-openai:v0.8.0", "ports": [{"containerPort": 8000}]}
+        ],
+    },
+}
+REVIEW: Json = {
+    "apiVersion": "admission.k8s.io/v1",
+    "kind": "AdmissionReview",
+    "request": {
+        "uid": "1",
+        "kind": {"group": "", "version": "v1", "kind": "Pod"},
+        "operation": "CREATE",
+        "namespace": "ml",
+        "userInfo": {"username": "ada"},
+        "object": POD,
+    },
+}
+
+
+@pytest.fixture(autouse=True)
+def _no_handshakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plain HTTP of `Wired` has none to wait for."""
+    monkeypatch.setattr(server, "HANDSHAKE_SECONDS", 0)
+
+
+class Wired:
+    """The endpoints of a process in a server of their own."""
+
+    def __init__(self, policy: dict[str, str]) -> None:
+        self.metrics = Metrics(["Pod"])
+        self.policy = LivePolicy(self.metrics)
+        self.policy.offer(policy, "test")
+        self.endpoints = process.endpoints(self.policy, NoCluster())
+        self.on_error = process.on_error(self.policy)
+
+    async def post(self, endpoint: str, review: Json = REVIEW) -> Json:
+        wired = Server(self.endpoints, self.on_error, self.metrics, Readiness())
+        listener = listen("127.0.0.1", 0)
+        port = listener.getsockname()[1]
+        await wired.start(listener, None)
+        try:
+            async with (
+                aiohttp.ClientSession() as session,
+                session.post(f"http://127.0.0.1:{port}/{endpoint}", json=review) as answer,
+            ):
+                response: Json = (await answer.json())["response"]
+                return response
+        finally:
+            await wired.drain(0)
+
+    def metric(self, name: str, **labels: str) -> float | None:
+        return self.metrics.registry.get_sample_value(name, labels)
+
+
+async def test_a_change_is_answered_counted_and_logged_in_one_line() -> None:
+    wired = Wired({})
+    with structlog.testing.capture_logs() as lines:
+        response = await wired.post("mutate")
+    assert response["patchType"] == "JSONPatch"
+    assert wired.metric("chassis_mutations_total", policy="standard-probes", mode="enforce") == 1
+    (line,) = (line for line in lines if line["event"] == "changed")
+    assert "standard-probes" in line["policies"]
+    assert (line["kind"], line["namespace"], line["name"], line["user"]) == ("Pod", "ml", "vllm", "ada")
+    assert (line["endpoint"], line["uid"], line["dryRun"]) == ("mutate", "1", False)
+
+
+async def test_what_is_let_pass_unchanged_is_not_logged() -> None:
+    wired = Wired({"rules.yaml": "profile: observe"})
+    with structlog.testing.capture_logs() as lines:
+        response = await wired.post("mutate")
+    assert "patch" not in response
+    assert lines == []
+    assert wired.metric("chassis_mutations_total", policy="standard-probes", mode="enforce") is None
+    assert wired.metric("chassis_mutations_total", policy="standard-probes", mode="audit") == 1
+
+
+async def test_a_denial_is_logged_with_its_rules_and_counted() -> None:
+    wired = Wired({"rules.yaml": "profile: strict"})
+    own_policy = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": "p",
+            "namespace": "mlchassis-system",
+            "labels": {"mlchassis.dev/policy": "true"},
+        },
+        "data": {"rules.yaml": "profile: strickt"},
+    }
+    request = {
+        **REVIEW["request"],
+        "kind": {"group": "", "version": "v1", "kind": "ConfigMap"},
+        "namespace": "mlchassis-system",
+        "object": own_policy,
+    }
+    with structlog.testing.capture_logs() as lines:
+        response = await wired.post("validate", {**REVIEW, "request": request})
+    assert response["allowed"] is False
+    (line,) = (line for line in lines if line["event"] == "denied")
+    assert line["rules"] == ["policy-config-invalid"]
+    labels = {"rule": "policy-config-invalid", "mode": "enforce"}
+    assert wired.metric("chassis_findings_total", **labels) == 1
+
+
+async def test_an_exemption_is_counted_apart() -> None:
+    metadata = {**POD["metadata"], "annotations": {"mlchassis.dev/exempt": "standard-probes=has its own"}}
+    request = {**REVIEW["request"], "object": {**POD, "metadata": metadata}}
+    wired = Wired({})
+    await wired.post("mutate", {**REVIEW, "request": request})
+    assert wired.metric("chassis_mutations_total", policy="standard-probes", mode="enforce") is None
+    assert wired.metric("chassis_exemptions_total", rule="standard-probes") == 1
+
+
+async def test_a_policy_that_crashes_is_counted_and_logged_with_its_trace() -> None:
+    wired = Wired({})
+    real = wired.endpoints["validate"]
+
+    async def crashing(request: Request, deadline: float) -> Answer:
+        answer = await real(request, deadline)
+        assert answer.decision is not None
+        crash = engine.Crash("some-rule", "KeyError: 'x'", "Traceback …")
+        return replace(answer, decision=replace(answer.decision, crashes=(crash,)))
+
+    wired.endpoints["validate"] = crashing
+    with structlog.testing.capture_logs() as lines:
+        assert (await wired.post("validate"))["allowed"] is True
+    assert [line["trace"] for line in lines if line["event"] == "policy failed"] == ["Traceback …"]
+    assert wired.metric("chassis_policy_errors_total", policy="some-rule") == 1
+
+
+@pytest.mark.parametrize(
+    ("on_error", "endpoint", "let_in"),
+    [
+        ("allow", "validate", True),
+        ("deny", "validate", False),
+        ("deny", "mutate", True),
+        ("deny", "name", True),
+    ],
+)
+def test_a_failure_of_the_whole_is_answered_as_on_error_says(
+    on_error: str, endpoint: str, let_in: bool
+) -> None:
+    wired = Wired({"webhook.yaml": f"onError: {on_error}"})
+    response = wired.on_error(endpoint, Request("1", Kind("", "Pod"), "CREATE"))
+    assert response.allowed is let_in
+    assert let_in or (response.status is not None and response.status.code == 403)
+    owned = {"metadata": {"ownerReferences": [{"kind": "ReplicaSet", "controller": True}]}}
+    assert wired.on_error(endpoint, Request("1", Kind("", "Pod"), "CREATE", object=owned)).allowed
+
+
+@pytest.mark.parametrize("endpoint", ["mutate", "validate", "name"])
+@pytest.mark.parametrize(
+    "pod",
+    [
+        {},
+        {"metadata": "x", "spec": "y"},
+        {"apiVersion": 1, "kind": [], "metadata": {"labels": [], "annotations": 5, "ownerReferences": {}}},
+        {**POD, "spec": {"containers": {"a": 1}, "initContainers": [None, 1], "volumes": "v"}},
+        {**POD, "spec": {"containers": [{"name": 5, "ports": 1, "command": {}, "env": [1], "image": []}]}},
+        {**POD, "metadata": {"name": {}, "generateName": []}},
+    ],
+)
+async def test_objects_that_no_api_server_would_send_are_answered(endpoint: str, pod: Json) -> None:
+    request = {**REVIEW["request"], "object": pod}
+    assert (await Wired({}).post(endpoint, {**REVIEW, "request": request}))["allowed"] is True
+
+
+async def test_an_answer_that_can_t_be_recorded_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    wired = Wired({})
+    monkeypatch.setattr(wired.metrics, "kind", {}.__getitem__)
+    with structlog.testing.capture_logs() as lines:
+        assert "patch" in await wired.post("mutate")
+    assert [line["event"] for line in lines] == ["answer not recorded"]
+
+
+async def test_the_name_endpoint_leaves_other_pods_alone() -> None:
+    assert await Wired({}).post("name") == {"uid": "1", "allowed": True}
+
+
+def test_reviews_of_this_file_are_reviews() -> None:
+    assert parse(json.dumps(REVIEW).encode()).object == POD
+
+
+# --- chassis serve -------------------------------------------------------------------------------------
+
+
+def _unverified() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
+class Served:
+    """A `chassis serve` process and what it logs."""
+
+    def __init__(self, child: asyncio.subprocess.Process) -> None:
+        self.child = child
+        self.lines: list[Json] = []
+        self._new = asyncio.Condition()
+        self._reader = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        assert self.child.stderr is not None
+        async for raw in self.child.stderr:
+            try:
+                self.lines.append(json.loads(raw))
+            except ValueError:
+                self.lines.append({"event": raw.decode()})
+            async with self._new:
+                self._new.notify_all()
+        async with self._new:
+            self._new.notify_all()
+
+    async def logged(self, event: str, count: int = 1) -> Json:
+        """The first line of that event, once there are `count` of them."""
+
+        def found() -> list[Json]:
+            lines = [line for line in self.lines if line["event"] == event]
+            assert len(lines) >= count or not self._reader.done(), f"it ended: {self.lines}"
+            return lines[: len(lines) >= count]
+
+        async with asyncio.timeout(20), self._new:
+            return (await self._new.wait_for(found))[0]
+
+    async def stop(self) -> int:
+        if self.child.returncode is None:
+            self.child.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(20):
+            status = await self.child.wait()
+            await self._reader
+        return status
+
+    async def get(self, path: str) -> tuple[int, str]:
+        port = (await self.logged("listening"))["port"]
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"https://127.0.0.1:{port}{path}", ssl=_unverified()) as answer,
+        ):
+            return answer.status, await answer.text()
+
+    async def post(self, endpoint: str, review: Json | None = None) -> Json:
+        """The response to a review (by default that of this file), over a connection of its own."""
+        port = (await self.logged("listening"))["port"]
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(
+                f"https://127.0.0.1:{port}/{endpoint}", json=review or REVIEW, ssl=_unverified()
+            ) as answer,
+        ):
+            response: Json = (await answer.json())["response"]
+            return response
+
+    async def until(self, path: str, text: str) -> None:
+        """Ask until the answer holds `text`, as a kubelet or a Prometheus would."""
+        async with asyncio.timeout(10):
+            while text not in (await self.get(path))[1]:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def served(*argv: str) -> AsyncIterator[Served]:
+    child = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "webhook.cli", "serve", "--host", "127.0.0.1", "--port", "0"),
+        *("--log-format", "json", "--drain-grace", "0", *argv),
+        stderr=asyncio.subprocess.PIPE,
+        env={name: value for name, value in os.environ.items() if not name.startswith("CHASSIS_")},
+    )
+    it = Served(child)
+    try:
+        yield it
+    finally:
+        await it.stop()
+
+
+async def test_it_serves_over_tls_becomes_ready_and_ends_with_0() -> None:
+    async with served("--self-signed") as chassis:
+        await chassis.logged("certificate in force")
+        await chassis.logged("policy in force")
+        await chassis.until("/readyz", "ok")
+        assert "chassis_policy_valid 1.0" in (await chassis.get("/metrics"))[1]
+        assert await chassis.stop() == 0
+    assert [line["event"] for line in chassis.lines][-2:] == ["draining", "stopped"]
+
+
+async def test_in_a_cluster_it_shares_its_certificate_registers_it_and_follows_its_policy(
+    tmp_path: Path,
+) -> None:
+    async with running() as fake:
+        await fake.put(POLICY_PATH, {"metadata": {"name": "mlchassis-policy"}, "data": {}})
+        entry = {"name": "mutate.mlchassis.dev", "clientConfig": {"service": {"name": "mlchassis"}}}
+        await fake.put(MUTATING, {"metadata": {"name": "chassis.mlchassis.dev"}, "webhooks": [entry]})
+        argv = [
+            *("--self-signed", "--policy", "configmap:mlchassis-system/mlchassis-policy"),
+            *("--kubeconfig", str(fake.kubeconfig(tmp_path)), "--namespace", "mlchassis-system"),
+        ]
+        async with served(*argv) as chassis:
+            await chassis.logged("policy in force")
+            await chassis.logged("caBundle written")
+            bundle = fake.objects[CONFIGURATION]["webhooks"][0]["clientConfig"]["caBundle"]
+            assert bundle == fake.objects[SECRET]["data"]["ca.crt"]
+            await until(lambda: _lists(fake) >= 10)
+            await chassis.until("/metrics", 'chassis_facts_synced{resource="services"} 1.0')
+
+
+def _lists(fake: FakeApiServer) -> int:
+    return len({path for method, path in fake.requests if method == "GET" and path.count("/") <= 4})
+
+
+async def test_no_review_is_lost_while_it_drains() -> None:
+    """As an API server sees it, that has connections open and goes on sending until the endpoint is gone."""
+    async with served("--self-signed", "--drain-grace", "1") as chassis:
+        await chassis.until("/readyz", "ok")
+        port = (await chassis.logged("listening"))["port"]
+        url, clock = f"https://127.0.0.1:{port}/mutate", asyncio.get_running_loop().time
+        connector = aiohttp.TCPConnector(ssl=_unverified())
+        async with aiohttp.ClientSession(connector=connector) as session:
+
+            async def answers() -> tuple[int, float]:
+                """Reviews answered one after the other, and when the first one was not."""
+                count = 0
+                while True:
+                    try:
+                        async with session.post(url, json=REVIEW) as answer:
+                            assert (await answer.json())["response"]["patch"]
+                            count += 1
+                    except aiohttp.ClientConnectionError:
+                        return count, clock()
+
+            callers = [asyncio.create_task(answers()) for _ in range(4)]
+            await asyncio.sleep(0.3)
+            chassis.child.send_signal(signal.SIGTERM)
+            told = clock()
+            for count, ended in await asyncio.gather(*callers):
+                assert count > 10
+                assert ended - told > 0.9
+        async with asyncio.timeout(10):  # not --drain-patience: nothing is in flight any more
+            assert await chassis.child.wait() == 0
+
+
+async def test_it_serves_and_observes_while_the_api_server_is_away(tmp_path: Path) -> None:
+    gone = FakeApiServer()
+    gone.url = "http://127.0.0.1:1"
+    argv = [
+        *("--self-signed", "--policy", "configmap:mlchassis-system/mlchassis-policy"),
+        *("--kubeconfig", str(gone.kubeconfig(tmp_path))),
+    ]
+    async with served(*argv) as chassis:
+        assert await chassis.get("/healthz") == (200, "ok\n")
+        assert (await chassis.get("/readyz"))[0] == 503
+        assert await chassis.stop() == 0
+
+
+async def test_several_workers_count_together_and_end_together() -> None:
+    async with served("--self-signed", "--workers", "2") as chassis:
+        await chassis.logged("certificate in force", 2)
+        for _ in range(20):
+            assert (await chassis.post("mutate"))["allowed"] is True
+        total = 'chassis_admission_requests_total{endpoint="mutate",kind="Pod",outcome="changed"} 20.0'
+        assert {total in (await chassis.get("/metrics"))[1] for _ in range(10)} == {True}
+        assert await chassis.stop() == 0
+    assert [line["event"] for line in chassis.lines].count("stopped") == 2
+
+
+async def test_a_worker_that_dies_ends_the_whole_with_an_error() -> None:
+    async with served("--self-signed", "--workers", "2") as chassis:
+        await chassis.logged("listening", 2)
+        os.kill((await chassis.logged("listening"))["pid"], signal.SIGKILL)
+        async with asyncio.timeout(20):
+            assert await chassis.child.wait() == 1
+    events = [line["event"] for line in chassis.lines]
+    assert events.count("worker ended, ending the others") == events.count("stopped") == 1
+
+
+async def test_a_port_that_is_taken_ends_it_with_one_sentence() -> None:
+    with listen("127.0.0.1", 0) as taken:
+        async with served("--self-signed", "--port", str(taken.getsockname()[1])) as chassis:
+            assert await chassis.child.wait() == 2
+    (line,) = chassis.lines
+    assert "can't listen on 127.0.0.1" in line["event"]
+
+
+async def test_flags_that_don_t_go_together_end_it_with_2() -> None:
+    async with served() as chassis:
+        assert await chassis.child.wait() == 2
+
+
+BUDGET = """
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata: {name: api, namespace: ml}
+spec: {minAvailable: 2, selector: {matchLabels: {app: api}}}
+"""
+DEPLOYMENT = """
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: api, namespace: ml}
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: api}}
+  template: {metadata: {labels: {app: api}}, spec: {containers: [{name: api, image: api}]}}
+"""
+
+
+async def test_manifests_can_stand_for_the_cluster(tmp_path: Path) -> None:
+    (tmp_path / "deployment.yaml").write_text(DEPLOYMENT)
+    request = {
+        "uid": "u",
+        "kind": {"group": "policy", "version": "v1", "kind": "PodDisruptionBudget"},
+        "operation": "CREATE",
+        "namespace": "ml",
+        "object": next(load_all(BUDGET)),
+    }
+    review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+    async with served("--self-signed", "--facts", str(tmp_path)) as chassis:
+        await chassis.until("/readyz", "ok")
+        refused = await chassis.post("validate", review)
+    assert not refused["allowed"]
+    assert "drain-blocked-by-pdb" in refused["status"]["message"]
+    async with served("--self-signed") as chassis:
+        await chassis.until("/readyz", "ok")
+        assert (await chassis.post("validate", review))["allowed"]
+
+
+async def test_manifests_that_can_t_be_read_end_it_with_2(tmp_path: Path) -> None:
+    async with served("--self-signed", "--facts", str(tmp_path / "none")) as chassis:
+        assert await chassis.child.wait() == 2

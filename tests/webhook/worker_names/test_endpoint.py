@@ -1,0 +1,287 @@
+"""The endpoint /name against a small API server over real HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from policies.core.base import Kind
+from policies.worker_names.workers import Owner, Worker
+from tests.webhook.kube.apiserver import running
+from tests.webhook.worker_names.setting import (
+    CLUSTERS,
+    EVENTS,
+    LEASES,
+    PATIENCE,
+    PODS,
+    Json,
+    Setting,
+    labelled,
+    worker,
+)
+from webhook.admission.configuration import Snapshot
+from webhook.admission.envelope import Request, Response
+from webhook.kube.api import ApiServer
+from webhook.worker_names import endpoint as names
+from webhook.worker_names.cluster import LiveWorkers
+from webhook.worker_names.endpoint import LEDGER
+
+
+@pytest.fixture
+async def setting(tmp_path: Path) -> AsyncIterator[Setting]:
+    async with running() as fake, ApiServer.connect(fake.kubeconfig(tmp_path)) as api:
+        yield Setting(fake, api)
+
+
+# --- what is given -----------------------------------------------------------
+
+
+async def test_the_name_comes_with_the_promise_and_without_generate_name(setting: Setting) -> None:
+    await setting.cluster(2)
+    response = await setting.ask()
+    name = response.patch[-1]["value"]
+    assert sorted(response.patch, key=lambda operation: operation["op"]) == [
+        {"op": "add", "path": "/metadata/name", "value": name},
+        {"op": "remove", "path": "/metadata/generateName"},
+    ]
+    assert response.audit == {"name": name}
+    [lease] = setting.leases()
+    assert name in lease["metadata"]["annotations"][LEDGER]
+    assert lease["spec"]["holderIdentity"] == "webhook-0"
+    assert lease["metadata"]["ownerReferences"] == [
+        {"apiVersion": "ray.io/v1", "kind": "RayCluster", "name": "demo", "uid": "uid-1"}
+    ]
+    assert setting.count("given_total", strategy="sequence") == 1
+
+
+async def test_what_others_wrote_into_the_lease_stays(setting: Setting) -> None:
+    await setting.cluster(3)
+    await setting.create()
+    [lease] = setting.leases()
+    lease["metadata"]["labels"]["theirs"] = "kept"
+    await setting.fake.put(LEASES, {**lease, "spec": {**lease["spec"], "strategy": "OldestEmulationVersion"}})
+    await setting.create()
+    [lease] = setting.leases()
+    assert lease["metadata"]["labels"]["theirs"] == "kept"
+    assert lease["spec"]["strategy"] == "OldestEmulationVersion"
+
+
+async def test_an_index_is_given_without_a_lease(setting: Setting) -> None:
+    await setting.cluster(2)
+    name = await setting.create(worker({"ray.io/worker-group-replica-index": "1"}))
+    assert name.endswith("-1")
+    assert setting.leases() == []
+    assert setting.count("given_total", strategy="index") == 1
+
+
+async def test_a_barred_index_falls_back_on_a_number(setting: Setting) -> None:
+    await setting.cluster(2)
+    pod = worker({"ray.io/worker-group-replica-index": "1"})
+    name = await setting.create(pod)
+    await setting.fake.delete(f"{PODS}/{name}")
+    await setting.cluster(2, scaleStrategy={"workersToDelete": [name]})
+    other = await setting.create(pod)
+    assert other != name
+    assert len(setting.leases()) == 1
+
+
+async def test_a_pod_that_came_and_went_frees_its_place_at_once(setting: Setting) -> None:
+    await setting.cluster(1)
+    name = await setting.create()
+    await setting.fake.delete(f"{PODS}/{name}")
+    assert await setting.create() != name
+
+
+async def test_without_the_history_its_place_is_free_a_lifetime_later(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await setting.cluster(1)
+    name = await setting.create()
+    await setting.fake.delete(f"{PODS}/{name}")
+    await setting.fake.expire()
+    refused = await setting.ask()
+    assert refused.status is not None
+    assert f"1 being created ({name})" in refused.status.message
+    assert setting.count("refused_total", reason="promised") == 1
+    now = setting.workers.now()
+    monkeypatch.setattr(setting.workers, "now", lambda: now + 77)  # the clock lags up to 2 s
+    assert (await setting.ask()).allowed
+
+
+# --- what is refused -----------------------------------------------------------
+
+
+async def test_a_double_creation_is_a_409_and_an_event_at_the_first_of_a_burst(setting: Setting) -> None:
+    await setting.cluster(1)
+    await setting.create()
+    for _ in range(3):
+        response = await setting.ask()
+        assert response.status is not None
+        assert (response.status.code, response.status.reason) == (409, "AlreadyExists")
+        assert response.patch == ()
+    [event] = await setting.events()
+    assert event["reason"] == "DoubleCreationRefused"
+    assert event["involvedObject"]["uid"] == "uid-1"
+    assert setting.count("refused_total", reason="exists") == 3
+    writes = [path for method, path in setting.fake.requests if method == "POST" and path == EVENTS]
+    assert len(writes) == 1
+
+
+async def test_a_promise_refuses_without_an_event(setting: Setting) -> None:
+    await setting.cluster(1)
+    assert (await setting.ask()).allowed
+    assert not (await setting.ask()).allowed
+    assert setting.count("refused_total", reason="promised") == 1
+    assert await setting.events() == []
+
+
+async def test_each_group_has_bursts_of_its_own_and_they_end(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await setting.cluster(0)
+    head = worker({"ray.io/group": "headgroup", "ray.io/node-type": "head"})
+    await setting.create(head)
+    for pod in (worker(), head, worker(), head):
+        assert not (await setting.ask(pod)).allowed
+    assert sorted(event["message"].partition(" was ")[0] for event in await setting.events()) == [
+        "A pod beyond those wanted in the head group",
+        "A pod beyond those wanted in worker group small",
+    ]
+
+    def told() -> int:
+        return sum(path == EVENTS for method, path in setting.fake.requests if method == "POST")
+
+    assert told() == 2
+    monkeypatch.setattr(names, "BURSTS_KEPT", 1)  # more groups than are remembered: each is told of again
+    for pod in (worker(), head, worker()):
+        await setting.ask(pod)
+    await setting.namer.close()
+    assert told() == 4
+    monkeypatch.setattr(names, "BURST_SECONDS", 0.0)
+    await setting.ask()
+    await setting.namer.close()
+    assert told() == 5
+
+
+async def test_an_owner_of_another_uid_is_not_trusted(setting: Setting) -> None:
+    await setting.cluster(1, uid="uid-2")
+    response = await setting.ask()
+    assert response.status is not None
+    assert (response.status.code, response.status.reason) == (409, "Conflict")
+    assert setting.leases() == []
+
+
+# --- what is left alone -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        worker(name="demo-head"),
+        worker(ownerReferences=[]),
+        worker({"ray.io/node-type": "redis-cleanup"}),
+        worker({"ray.io/is-ray-node": "no"}),
+    ],
+    ids=["named", "no-controller", "redis-cleanup", "not-a-ray-node"],
+)
+async def test_left_alone_without_a_question(setting: Setting, pod: Json) -> None:
+    assert await setting.ask(pod) == Response()
+    assert setting.fake.requests == []
+
+
+async def test_an_update_a_subresource_and_an_excluded_namespace_are_left_alone(setting: Setting) -> None:
+    setting.configure(webhook="namespaces: {exclude: [ml]}")
+    assert await setting.ask() == Response()
+    setting.policy = Snapshot()
+    create = Request("uid", Kind("", "Pod"), "CREATE", "ml", object=worker())
+    for request in (
+        replace(create, operation="UPDATE"),
+        replace(create, subresource="binding"),
+        replace(create, name="demo-0"),
+        replace(create, kind=Kind("apps", "ReplicaSet")),
+        replace(create, object=None),
+    ):
+        deadline = asyncio.get_running_loop().time() + PATIENCE
+        assert await setting.namer.review(request, deadline) == Response()
+    assert setting.fake.requests == []
+
+
+async def test_a_label_whose_owner_has_no_scale_is_said_to_have_no_effect(setting: Setting) -> None:
+    pod = worker({"mlchassis.dev/worker-group": "w"})
+    del pod["metadata"]["labels"]["ray.io/is-ray-node"]
+    pod["metadata"]["ownerReferences"][0] |= {"apiVersion": "batch/v1", "kind": "Job"}
+    served = [{"name": "jobs", "kind": "Job"}, {"name": "jobs/status", "kind": "Job"}]
+    setting.fake.objects["/apis/batch/v1"] = {"resources": served}
+    response = await setting.ask(pod)
+    assert response.allowed
+    assert "has no scale subresource" in response.warnings[0]
+    setting.configure(worker_names="mode: audit")
+    response = await setting.ask(pod)
+    assert response.allowed
+    assert not response.warnings
+    assert "has no scale subresource" in response.audit["not-named"]
+
+
+async def test_other_controllers_want_what_their_scale_says(setting: Setting) -> None:
+    pod = labelled("apps/v1", "ReplicaSet")
+    served = [{"name": "replicasets", "kind": "ReplicaSet"}, {"name": "replicasets/scale", "kind": "Scale"}]
+    setting.fake.objects["/apis/apps/v1"] = {"metadata": {"name": ""}, "resources": served}
+    path = "/apis/apps/v1/namespaces/ml/replicasets/crunch/scale"
+    setting.fake.objects[path] = {"metadata": {"name": "crunch", "uid": "uid-9"}, "spec": {"replicas": 1}}
+    assert (await setting.create(pod)).startswith("crunch-w-")
+    response = await setting.ask(pod)
+    assert response.status is not None
+    assert "ReplicaSet crunch, worker group w: 1 wanted, 1 existing" in response.status.message
+
+
+async def test_an_owner_without_a_namespace_has_its_scale_without_one(setting: Setting) -> None:
+    pod = labelled("acme.io/v1", "Fleet")
+    served = [
+        {"name": "fleets", "kind": "Fleet", "namespaced": False},
+        {"name": "fleets/scale", "kind": "Scale", "namespaced": False},
+    ]
+    setting.fake.objects["/apis/acme.io/v1"] = {"metadata": {"name": ""}, "resources": served}
+    scale = {"metadata": {"name": "crunch", "uid": "uid-9"}, "spec": {"replicas": 1}}
+    setting.fake.objects["/apis/acme.io/v1/fleets/crunch/scale"] = scale
+    assert (await setting.create(pod)).startswith("crunch-w-")
+
+
+# --- concurrency -----------------------------------------------------------
+
+
+async def test_many_at_once_through_two_processes_get_as_many_names_as_are_wanted(
+    setting: Setting, tmp_path: Path
+) -> None:
+    await setting.cluster(5)
+    async with ApiServer.connect(setting.fake.kubeconfig(tmp_path)) as api:
+        other = Setting(setting.fake, api)
+        responses = await asyncio.gather(*(it.ask() for it in (setting, other) * 6))
+    given = [response.audit["name"] for response in responses if response.allowed]
+    assert len(given) == len(set(given)) == 5
+    assert setting.count("swaps_lost_total") + other.count("swaps_lost_total") > 0
+
+
+def test_lease_names_are_dns_labels_and_one_for_each_owner_and_group() -> None:
+    def member(cluster: str = "demo", group: str = "small", head: bool = False) -> Worker:
+        return Worker("ml", Owner("ray.io/v1", "RayCluster", cluster, f"uid of {cluster}"), group, {}, head)
+
+    members = [member(), member(group="s" * 80), member("c" * 80), member(head=True), member(group="head")]
+    found = {names.lease_name(it) for it in members}
+    assert len(found) == len(members)
+    assert all(len(name) <= 63 and name.replace("-", "").isalnum() for name in found)
+
+
+async def test_time_is_told_by_the_api_server(
+    setting: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("webhook.kube.api.time.time", lambda: 1000.0)
+    async with ApiServer.connect(setting.fake.kubeconfig(tmp_path)) as api:
+        monkeypatch.undo()
+        assert LiveWorkers(api).now() < 2000
+        await api.get(CLUSTERS + "/demo")
+        assert abs(LiveWorkers(api).now() - time.time()) < 3

@@ -1,0 +1,268 @@
+"""Every interleaving of a few concurrent creates, deletes, lost requests and ticks of the clock.
+
+A search over all reachable states: what the API server stores, and what each request has read so far. Each
+state is reached by running the real allocation again along its path, so there is no model that could differ
+from the code. The controls are allocations with one piece of the algorithm taken out: the search must find
+the schedule that breaks each of them, or it proves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass, replace
+
+import pytest
+
+from policies.worker_names import worker_names as policy
+from policies.worker_names.worker_names import Answer, Give, Group, Strategy, WorkerNames
+from policies.worker_names.workers import Ledger, Owner, Worker, existing, wanted
+from tests.webhook.worker_names.world import (
+    LIFETIME,
+    SETTINGS,
+    Allocate,
+    FakeWorkers,
+    Json,
+    Request,
+    World,
+    create,
+    real,
+)
+from webhook.worker_names.endpoint import Listed, allocate_by_index
+
+
+class Broken(AssertionError):
+    """A schedule after which a promise of the algorithm does not hold."""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """So many creates at the same time, in a cluster that may lose so many pods and ticks."""
+
+    creates: int
+    desired: int
+    present: int = 0
+    deletes: int = 0
+    ticks: int = 0
+    drops: int = 0
+    remembers: bool = True
+    settings: WorkerNames = SETTINGS
+    allocate: Allocate = real
+
+
+class Run:
+    """One schedule of a scenario, as far as it has got."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.world = World(scenario.desired, remembers=scenario.remembers)
+        self.given: list[str] = []
+        for _ in range(scenario.present):
+            self.given.append(create(self.world, settings=scenario.settings).given or "")
+        self.requests: list[Request] = []
+        self.left = {"delete": scenario.deletes, "tick": scenario.ticks, "drop": scenario.drops}
+
+    def enabled(self) -> list[tuple[str, int]]:
+        """What may happen next."""
+        waiting = [n for n, request in enumerate(self.requests) if not request.done]
+        steps = [("step", n) for n in waiting]
+        if len(self.requests) < self.scenario.creates:
+            steps.append(("begin", 0))
+        if self.left["delete"]:
+            steps += [("delete", n) for n in range(len(self.world.pods))]
+        # No request of the API server lives as long as a promise.
+        oldest = min((self.requests[n].began for n in waiting), default=self.world.clock)
+        if self.left["tick"] and self.world.clock + 1 - oldest < LIFETIME:
+            steps.append(("tick", 0))
+        if self.left["drop"]:
+            steps += [("drop", n) for n in waiting if self.requests[n].given]
+        return steps
+
+    def do(self, what: str, which: int) -> None:
+        if what in self.left:
+            self.left[what] -= 1
+        match what:
+            case "begin":
+                self.requests.append(
+                    Request(self.world, self.scenario.allocate, settings=self.scenario.settings)
+                )
+            case "delete":
+                self.world.remove(sorted(self.world.pods)[which])
+            case "tick":
+                self.world.clock += 1
+            case "drop":
+                self.requests[which].drop()
+            case "step":
+                self._step(self.requests[which])
+
+    def _step(self, request: Request) -> None:
+        request.advance()
+        if request.given and request.outcome == "":
+            self.given.append(request.given)
+        if self.world.live > self.scenario.desired:
+            raise Broken(f"{self.world.live} pods live, {self.scenario.desired} are wanted")
+        if self.scenario.settings.strategy is Strategy.SEQUENCE:
+            if len(set(self.given)) < len(self.given):
+                raise Broken(f"a name was given twice: {self.given}")
+            if request.outcome == "taken":
+                raise Broken(f"a name that exists was given: {request.given}")
+
+    def key(self) -> object:
+        requests = tuple(sorted((request.key() for request in self.requests), key=repr))
+        return (self.world.key(), requests, tuple(sorted(self.left.items())))
+
+    def recovers(self) -> None:
+        """One lifetime after the last request, one more create succeeds if and only if one is wanted."""
+        self.world.clock += LIFETIME
+        for _ in range(self.scenario.desired - self.world.live):
+            if create(self.world, settings=self.scenario.settings).outcome != "landed":
+                raise Broken("a wanted pod is refused one lifetime later")
+        if create(self.world, settings=self.scenario.settings).outcome != "refused":
+            raise Broken("one pod too many was let in")
+
+
+def explore(scenario: Scenario, kind: type[Run] = Run) -> int:
+    """Visit every state; how many there are. Raises Broken with the schedule that leads to a bad one."""
+    frontier: list[tuple[tuple[str, int], ...]] = [()]
+    seen: set[object] = set()
+    while frontier:
+        path = frontier.pop()
+        run = kind(scenario)
+        try:
+            for choice in path:
+                run.do(*choice)
+            key = run.key()
+            if key in seen:
+                continue
+            seen.add(key)
+            choices = run.enabled()
+            frontier += [(*path, choice) for choice in choices]
+            if all(request.done for request in run.requests):
+                run.recovers()
+        except Broken as error:
+            raise Broken(f"{error}, after {' '.join(f'{what}:{n}' for what, n in path)}") from None
+    return len(seen)
+
+
+SEQUENCE = SETTINGS.model_copy(update={"strategy": Strategy.SEQUENCE})
+SLOT = SETTINGS.model_copy(update={"strategy": Strategy.SLOT})
+
+
+@pytest.mark.parametrize("settings", [SEQUENCE, SLOT], ids=["sequence", "slot"])
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        Scenario(creates=3, desired=1),
+        Scenario(creates=3, desired=2),
+        Scenario(creates=2, desired=2, present=2, deletes=2),
+        Scenario(creates=2, desired=1, present=1, deletes=1, ticks=2, drops=1),
+        Scenario(creates=2, desired=1, present=1, deletes=1, ticks=3, drops=1, remembers=False),
+        Scenario(creates=3, desired=1, ticks=1, drops=1),
+        Scenario(creates=4, desired=2, present=1),
+    ],
+    ids=lambda s: (
+        f"{s.creates}of{s.desired}-p{s.present}d{s.deletes}t{s.ticks}x{s.drops}"
+        if isinstance(s, Scenario)
+        else None
+    ),
+)
+def test_all_interleavings_keep_the_promises(scenario: Scenario, settings: WorkerNames) -> None:
+    assert explore(replace(scenario, settings=settings)) > 30
+
+
+async def by_index(workers: FakeWorkers, worker: Worker, settings: WorkerNames) -> Answer:
+    """The operator asks for replica 0 again and again, as it does from a stale cache."""
+    return await allocate_by_index(workers, replace(worker, replica_index=0), settings)
+
+
+@pytest.mark.parametrize("desired", [1, 2])
+def test_all_interleavings_of_one_index_leave_it_to_one_pod(desired: int) -> None:
+    class OneIndex(Run):
+        def _step(self, request: Request) -> None:
+            super()._step(request)
+            if self.world.live > 1:
+                raise Broken("two pods of one index live")
+
+        def recovers(self) -> None:
+            self.world.clock += LIFETIME
+
+    settings = SETTINGS.model_copy(update={"strategy": Strategy.INDEX})
+    scenario = Scenario(creates=3, desired=desired, deletes=1, drops=1, settings=settings, allocate=by_index)
+    assert explore(scenario, OneIndex) > 30
+
+
+# --- controls: each takes one piece out, and the search must find out -------------------------------------
+
+
+async def next_free_ordinal(workers: FakeWorkers, worker: Worker, settings: WorkerNames) -> Answer:
+    """The obvious design: list the pods, take the lowest free number. Nothing is ever refused."""
+    listed = await workers.pods(worker.namespace, worker.selector)
+    names = {pod["metadata"]["name"] for pod in listed.pods}
+    number = next(n for n in range(len(names) + 1) if f"demo-small-{n}" not in names)
+    return Give(f"demo-small-{number}")
+
+
+async def count_only(workers: FakeWorkers, worker: Worker, settings: WorkerNames) -> Answer:
+    """Counts what exists and refuses, but promises nothing."""
+    now = workers.now()
+    want = wanted(await workers.owner(worker.owner, worker.namespace), worker)
+    listed = await workers.pods(worker.namespace, worker.selector)
+    unnumbered = Ledger(workers.world.version + len(workers.world.created))
+    group = Group(want, [existing(pod) for pod in listed.pods], unnumbered, now)
+    answer = policy.by_ledger(worker, group, settings)
+    return replace(answer, ledger=None) if isinstance(answer, Give) else answer
+
+
+class ListFirst(FakeWorkers):
+    """Lists the pods before it reads the Lease."""
+
+    listed: Listed | None = None
+
+    async def owner_and_lease(
+        self, owner: Owner, namespace: str, lease: str
+    ) -> tuple[Json | None, Json | None]:
+        self.listed = await super().pods(namespace, {})
+        return await super().owner_and_lease(owner, namespace, lease)
+
+    async def pods(self, namespace: str, labels: Mapping[str, str], *, phases: bool = True) -> Listed:
+        assert self.listed is not None
+        return self.listed
+
+
+class BlindSwap(FakeWorkers):
+    """Writes the Lease whatever stands there now."""
+
+    def _swap(self, lease: Json, expected: str | None) -> bool:
+        current = self.world.lease
+        return super()._swap(lease, current["metadata"]["resourceVersion"] if current else None)
+
+
+def through(kind: type[FakeWorkers]) -> Allocate:
+    """The real allocation over a cluster that breaks one rule."""
+
+    def allocate(workers: FakeWorkers, worker: Worker, settings: WorkerNames) -> Awaitable[Answer]:
+        broken = kind(workers.world)
+        broken.log = workers.log
+        return real(broken, worker, settings)
+
+    return allocate
+
+
+def short_lived(workers: FakeWorkers, worker: Worker, settings: WorkerNames) -> Awaitable[Answer]:
+    """Promises that lapse while their request may still be under way."""
+    return real(workers, worker, settings.model_copy(update={"reservation": 1}))
+
+
+@pytest.mark.parametrize(
+    ("control", "scenario", "broken"),
+    [
+        (next_free_ordinal, Scenario(creates=1, desired=1, present=1), "live"),
+        (count_only, Scenario(creates=2, desired=1), "live|twice"),
+        (through(ListFirst), Scenario(creates=3, desired=2), "live"),
+        (through(BlindSwap), Scenario(creates=2, desired=1), "live|twice"),
+        (short_lived, Scenario(creates=2, desired=1, ticks=1), "live"),
+    ],
+    ids=["next-free-ordinal", "count-only", "list-before-lease", "blind-swap", "short-promise"],
+)
+def test_the_search_finds_what_is_wrong_with(control: Allocate, scenario: Scenario, broken: str) -> None:
+    with pytest.raises(Broken, match=broken):
+        explore(replace(scenario, settings=SEQUENCE, allocate=control))

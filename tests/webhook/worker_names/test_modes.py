@@ -1,0 +1,143 @@
+"""What /name does in modes that change nothing, on a dry run, and while the API server can't be asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from tests.webhook.kube.apiserver import running
+from tests.webhook.worker_names.setting import CLUSTERS, PODS, Setting, worker
+from webhook.admission.configuration import Snapshot
+from webhook.admission.envelope import Response
+from webhook.kube.api import ApiServer
+from webhook.kube.offline import ManifestCluster
+from webhook.worker_names import endpoint as names
+from webhook.worker_names.cluster import LiveWorkers
+from webhook.worker_names.endpoint import Listed, NameMetrics, Namer
+
+
+@pytest.fixture
+async def setting(tmp_path: Path) -> AsyncIterator[Setting]:
+    async with running() as fake, ApiServer.connect(fake.kubeconfig(tmp_path)) as api:
+        yield Setting(fake, api)
+
+
+# --- modes, exemptions, dry runs -----------------------------------------------------------
+
+
+async def test_a_dry_run_gets_the_same_answers_and_writes_nothing(setting: Setting) -> None:
+    await setting.cluster(1)
+    shown = await setting.ask(dry_run=True)
+    assert setting.leases() == []
+    assert (await setting.ask()).patch == shown.patch
+    [before] = setting.leases()
+    await setting.fake.put(PODS, worker(name=shown.audit["name"]))
+    response = await setting.ask(dry_run=True)
+    assert response.status is not None
+    assert response.status.reason == "AlreadyExists"
+    assert setting.leases() == [before]
+    assert await setting.events() == []
+    assert setting.count("given_total", strategy="sequence") == 1
+    assert setting.count("refused_total", reason="exists") == 0
+
+
+async def test_warn_and_audit_say_what_would_be_done_and_do_nothing(setting: Setting) -> None:
+    await setting.cluster(1)
+    for mode, warned in (("warn", True), ("audit", False)):
+        setting.configure(worker_names=f"mode: {mode}")
+        response = await setting.ask()
+        assert response.allowed
+        assert response.patch == ()
+        assert "would-name" in response.audit
+        assert bool(response.warnings) is warned
+    assert setting.leases() == []
+    await setting.fake.put(PODS, worker(name="demo-small-worker-random"))
+    for mode, warned in (("warn", True), ("audit", False)):
+        setting.configure(worker_names=f"mode: {mode}")
+        response = await setting.ask()
+        assert response.allowed
+        assert "would-refuse" in response.audit
+        assert bool(response.warnings) is warned
+    await setting.ask(dry_run=True)
+    assert setting.count("would_refuse_total", reason="exists") == 2
+    assert setting.count("refused_total", reason="exists") == 0
+
+
+async def test_an_override_by_the_labels_of_the_namespace_holds(setting: Setting) -> None:
+    await setting.cluster(1)
+    override = "overrides: [{namespaceSelector: {matchLabels: {team: vision}}, modes: {worker-names: off}}]"
+    setting.configure(webhook=override)
+    for team, named in (("nlp", True), ("vision", False)):
+        metadata = {"name": "ml", "labels": {"team": team}}
+        facts = ManifestCluster([{"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}])
+        setting.namer = Namer(
+            setting.workers, lambda: setting.policy, NameMetrics(CollectorRegistry()), facts=facts
+        )
+        assert bool((await setting.ask()).patch) is named
+
+
+async def test_off_and_exempted_ask_nothing(setting: Setting) -> None:
+    setting.configure(worker_names="mode: off")
+    assert await setting.ask() == Response()
+    setting.policy = Snapshot()
+    exempt = worker(annotations={"mlchassis.dev/exempt": "worker-names=benchmarks the operator"})
+    assert await setting.ask(exempt) == Response(audit={"exempted": "benchmarks the operator"})
+    assert setting.fake.requests == []
+
+
+# --- the API server can't be asked -----------------------------------------------------------
+
+
+class Silent(LiveWorkers):
+    """An API server that never answers a list of pods."""
+
+    async def pods(self, namespace: str, labels: Mapping[str, str], *, phases: bool = True) -> Listed:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+async def test_unavailable_refuses_so_that_the_operator_tries_again(setting: Setting) -> None:
+    await setting.cluster(1)
+    await setting.fake.forbid(PODS)
+    response = await setting.ask()
+    assert response.status is not None
+    assert (response.status.code, response.status.reason) == (409, "Conflict")
+    assert "may not read" in response.status.message
+    assert setting.count("unavailable_total", answer="refuse") == 1
+
+
+async def test_unavailable_may_allow_under_the_random_name(setting: Setting) -> None:
+    setting.configure(worker_names="onUnavailable: allow")
+    await setting.fake.forbid(CLUSTERS)
+    response = await setting.ask()
+    assert response.allowed
+    assert response.patch == ()
+    assert "keeps its random name" in response.warnings[0]
+    assert setting.count("unavailable_total", answer="allow") == 1
+    await setting.fake.forbid()
+    await setting.cluster(0)
+    assert not (await setting.ask()).allowed, "one too many is refused, where that can be found out"
+    await setting.fake.forbid(CLUSTERS)
+    setting.configure(worker_names="{onUnavailable: allow, mode: audit}")
+    response = await setting.ask()
+    assert not response.warnings
+    assert "keeps its random name" in response.audit["not-named"]
+
+
+async def test_an_answer_comes_before_the_deadline_though_the_api_server_is_silent(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(names, "ANSWER_SECONDS", 10)
+    await setting.cluster(1)
+    setting = Setting(setting.fake, setting.api, Silent)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    first, second = await asyncio.gather(setting.ask(patience=10.3), setting.ask(patience=10.3))
+    assert loop.time() - began < 10.3
+    for response in (first, second):
+        assert response.status is not None
+        assert "did not answer in time" in response.status.message

@@ -1,0 +1,291 @@
+"""The policy in force: what is configured, and what of it applies to one object.
+
+Immutable values; `webhook.config.load` builds them from text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from functools import cached_property
+from typing import Any, Literal
+
+import orjson
+from pydantic import Field
+
+from policies.core import registry
+from policies.core.base import (
+    Certainty,
+    Json,
+    Kind,
+    Mode,
+    Model,
+    Policy,
+    Profile,
+    Rule,
+    S,
+    Settings,
+    default_settings,
+)
+from policies.core.thresholds import Thresholds
+from policies.core.workloads import WORKLOADS, Workload
+from policies.kube.objects import labels_of, matches
+
+POLICY_LABEL = "mlchassis.dev/policy"
+"""Label (value "true") of the ConfigMap that holds the policy."""
+
+REMEMBERED = 1024
+"""Combinations of overrides whose result is kept: with n overrides by label, users can ask for 2**n."""
+
+
+# --- models of the two keys that are not a policy's own -----------------------------------------
+
+
+class RulesConfig(Model):
+    """Key `rules.yaml`: the profile, a mode per rule, and the rules' thresholds."""
+
+    profile: Profile = Field(Profile.STANDARD, description="observe, standard or strict: every mode at once")
+    modes: dict[str, Mode] = Field(default_factory=dict, description="mode by rule id; wins over the profile")
+    thresholds: Thresholds = Field(default_factory=Thresholds, description="what the rules measure against")
+
+
+class Requirement(Model):
+    """One term of a label selector."""
+
+    key: str = Field(description="label key")
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"] = Field(description="how values are compared")
+    values: tuple[str, ...] = Field((), description="values for In and NotIn")
+
+
+class Selector(Model):
+    """A Kubernetes label selector; every term must match."""
+
+    match_labels: dict[str, str] = Field(
+        default_factory=dict, description="labels that must have these values"
+    )
+    match_expressions: tuple[Requirement, ...] = Field((), description="further requirements")
+
+    @cached_property
+    def _json(self) -> Json:
+        dumped: Json = self.model_dump(mode="json", by_alias=True)
+        return dumped
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        return matches(self._json, labels)
+
+
+class Override(Model):
+    """Other modes and settings for some objects; all conditions given must match."""
+
+    namespaces: tuple[str, ...] = Field((), description="globs of namespace names, one of which matches")
+    namespace_selector: Selector | None = Field(None, description="selects by the namespace's labels")
+    object_selector: Selector | None = Field(None, description="selects by the object's own labels")
+    profile: Profile | None = Field(None, description="another profile for what is selected")
+    modes: dict[str, Mode] = Field(default_factory=dict, description="modes by policy id or rule id")
+    settings: dict[str, dict[str, Any]] = Field(
+        default_factory=dict, description="fields of a policy's settings to replace, by policy id"
+    )
+
+
+class Namespaces(Model):
+    """Which namespaces are looked at."""
+
+    include: tuple[str, ...] = Field(("*",), description="globs of namespaces that are looked at")
+    exclude: tuple[str, ...] = Field(
+        ("kube-system", "kube-public", "kube-node-lease", "mlchassis-system"),
+        description="globs of namespaces that are left alone; wins over include",
+    )
+
+    def covers(self, namespace: str) -> bool:
+        return _any_glob(self.include, namespace) and not _any_glob(self.exclude, namespace)
+
+
+class Exemptions(Model):
+    """Who may exempt an object by the annotation `mlchassis.dev/exempt`."""
+
+    forbidden: tuple[str, ...] = Field((), description="globs of rule ids that nobody can be exempted from")
+    only_in: dict[str, tuple[str, ...]] = Field(
+        default_factory=dict,
+        description="by rule id (or glob): the namespaces (globs) where exemption counts",
+    )
+
+    def allows(self, rule: str, namespace: str) -> bool:
+        if _any_glob(self.forbidden, rule):
+            return False
+        limits = [globs for pattern, globs in self.only_in.items() if fnmatchcase(rule, pattern)]
+        return all(_any_glob(globs, namespace) for globs in limits)
+
+
+class WebhookConfig(Model):
+    """Key `webhook.yaml`: scope, exemptions, overrides and what to do when we ourselves fail."""
+
+    namespaces: Namespaces = Field(default_factory=Namespaces, description="which namespaces are looked at")
+    exemptions: Exemptions = Field(default_factory=Exemptions, description="limits of the exempt annotation")
+    on_error: Literal["allow", "deny"] = Field(
+        "allow", description="what validation answers when a rule itself crashes: `allow` adds a warning"
+    )
+    overrides: tuple[Override, ...] = Field(
+        (), description="exceptions; of those that match, the last one wins"
+    )
+    workloads: tuple[Workload, ...] = Field(
+        (),
+        description="further kinds with pod templates, or better paths for known ones; a kind of your "
+        "own must also stand in the rules of the ValidatingWebhookConfiguration",
+    )
+    docs_url: str = Field("", description="where docs/ is published, for links in messages; empty: no links")
+
+
+# --- the snapshot ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing wrong with a policy: the key (file), the path inside it, one sentence."""
+
+    file: str
+    path: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.path}: {self.message}" if self.path else f"{self.file}: {self.message}"
+
+
+def _no_problems(files: Mapping[str, str]) -> Iterable[Problem]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Effective:
+    """What is in force for one object: the profile, modes and settings after overrides."""
+
+    profile: Profile
+    modes: Mapping[str, Mode]
+    values: Mapping[type[Model], Model]
+    otherwise: tuple[Effective, ...] = ()
+    """What would be in force if one override matched that can't be decided because the namespace's labels are
+    unknown, for each such override. More of them together give no other mode: the last that speaks wins."""
+
+    def settings(self, model: type[S], /) -> S:
+        """The settings in force for a policy (or rules') settings model."""
+        value = self.values.get(model)
+        return value if isinstance(value, model) else default_settings(model)
+
+    def policy_mode(self, policy: Policy[Any]) -> Mode:
+        """The mode of a policy. It changes nothing that an undecided override might switch off."""
+        standing = Mode.AUDIT if self.profile is Profile.OBSERVE else Mode.ENFORCE
+        mode = self.modes.get(policy.id, standing)
+        if any(other.policy_mode(policy) is not mode for other in self.otherwise):
+            return mode.at_most(Mode.WARN)
+        return mode
+
+    def rule_mode(self, rule: Rule, certainty: Certainty = Certainty.SURE) -> Mode:
+        """The mode of one finding. What can't be decided never denies."""
+        mode = self.modes.get(rule.id) or rule.mode(self.profile, certainty)
+        if certainty is Certainty.UNDECIDED or self.otherwise:
+            return mode.at_most(Mode.WARN)
+        return mode
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One whole, valid policy. Immutable; swapped as a whole."""
+
+    rules: RulesConfig = field(default_factory=RulesConfig)
+    webhook: WebhookConfig = field(default_factory=WebhookConfig)
+    values: Mapping[type[Model], Model] = field(default_factory=dict)
+    overridden: tuple[Mapping[str, Model], ...] = ()
+    """For each override: the policies' settings it replaces, by policy id."""
+    digest: str = ""
+    """A short hash of the text it was built from, for logs and `chassis_policy_info`."""
+    check: Callable[[Mapping[str, str]], Iterable[Problem]] = _no_problems
+    """What would keep another policy's text from loading: the rule that guards the policy asks it."""
+
+    def with_profile(self, profile: str) -> Snapshot:
+        """The same policy under another profile; explicit modes still win over it."""
+        rules = self.rules.model_copy(update={"profile": Profile(profile)})
+        return replace(self, rules=rules)
+
+    @cached_property
+    def workloads(self) -> Mapping[Kind, Workload]:
+        return {workload.gk: workload for workload in (*WORKLOADS, *self.webhook.workloads)}
+
+    @cached_property
+    def _by_match(self) -> dict[tuple[frozenset[int], frozenset[int]], Effective]:
+        return {}
+
+    def effective(
+        self, obj: Json, namespace: str = "default", namespace_labels: Mapping[str, str] | None = None
+    ) -> Effective:
+        """What is in force for an object. `namespace_labels` None: they are not known."""
+        verdicts = [_selects(each, obj, namespace, namespace_labels) for each in self.webhook.overrides]
+        matched = frozenset(index for index, verdict in enumerate(verdicts) if verdict)
+        undecided = frozenset(index for index, verdict in enumerate(verdicts) if verdict is None)
+        key = (matched, undecided)
+        if key not in self._by_match:
+            if len(self._by_match) >= REMEMBERED:
+                self._by_match.clear()
+            otherwise = tuple(self._compile(matched | {index}) for index in undecided)
+            self._by_match[key] = replace(self._compile(matched), otherwise=otherwise)
+        return self._by_match[key]
+
+    def _compile(self, matched: Iterable[int]) -> Effective:
+        """Base first, each matching override over it: the last one that speaks of an id wins."""
+        matched = sorted(matched)
+        profile, modes, values = self.rules.profile, self._explicit_modes(), dict(self.values)
+        for index in matched:
+            override = self.webhook.overrides[index]
+            if override.profile is not None:
+                profile, modes = override.profile, {}
+            modes.update(override.modes)
+            for policy_id, settings in self.overridden[index].items():
+                merged = values[type(settings)] = self._merged(policy_id, matched, index)
+                if isinstance(merged, Settings) and merged.mode and "mode" in override.settings[policy_id]:
+                    modes[policy_id] = merged.mode
+        return Effective(profile, modes, values)
+
+    def _explicit_modes(self) -> dict[str, Mode]:
+        modes = dict(self.rules.modes)
+        for policy in registry.mutating().values():
+            own = self.values.get(policy.settings)
+            if isinstance(own, Settings) and own.mode is not None:
+                modes[policy.id] = own.mode
+        return modes
+
+    def _merged(self, policy_id: str, matched: Sequence[int], last: int) -> Model:
+        """A policy's settings under several matching overrides, field by field."""
+        model = registry.mutating()[policy_id].settings
+        raw = raw_settings(self.values[model]) if model in self.values else {}
+        for index in matched:
+            if index <= last:
+                raw |= self.webhook.overrides[index].settings.get(policy_id, {})
+        result: Model = validated(model, raw)
+        return result
+
+
+def raw_settings(value: Model) -> dict[str, Any]:
+    return value.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+
+def _any_glob(globs: Iterable[str], name: str) -> bool:
+    return any(fnmatchcase(name, glob) for glob in globs)
+
+
+def _selects(
+    override: Override, obj: Json, namespace: str, namespace_labels: Mapping[str, str] | None
+) -> bool | None:
+    if override.namespaces and not _any_glob(override.namespaces, namespace):
+        return False
+    if override.object_selector is not None and not override.object_selector.matches(labels_of(obj)):
+        return False
+    if override.namespace_selector is not None:
+        return None if namespace_labels is None else override.namespace_selector.matches(namespace_labels)
+    return True
+
+
+def validated(model: type[S], data: Any) -> S:
+    """Settings from plain data; pydantic's ValidationError where they don't fit.
+
+    Through JSON, since pydantic's strict mode takes a YAML list for a tuple only from there.
+    """
+    return model.model_validate_json(orjson.dumps({} if data is None else data))

@@ -1,0 +1,398 @@
+"""The one decision that server and command line share: pure, synchronous, no I/O.
+
+`mutate` folds the policies over the object, each seeing the one before; `validate` runs every rule
+over the object as it will be stored and collects all findings. A crash in one policy or rule stays
+in that policy or rule.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
+
+from policies.core import registry
+from policies.core.base import Cluster, Facts, Finding, Json, Mode, Policy, Rule
+from policies.kube.objects import (
+    PodTemplate,
+    Subject,
+    annotations_of,
+    controller,
+    dig,
+    kind_of,
+    labels_of,
+    mapping,
+    pod_templates,
+    with_template,
+)
+from webhook.admission.configuration import POLICY_LABEL, Effective, Snapshot
+from webhook.admission.envelope import Request
+from webhook.admission.exemptions import EXEMPT, Exemptions, may_exempt
+from webhook.admission.patch import Operation, diff, same
+from webhook.admission.paths import named, scopes, value_at
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What one mutating policy changed, or would change where its mode is not enforce."""
+
+    policy: str
+    mode: Mode
+    patch: Sequence[Operation]
+    before: Json
+    template: str = ""
+    """Field path of the pod template that was projected; empty for the object itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A finding with what is made of it."""
+
+    rule: str
+    finding: Finding
+    mode: Mode
+    exempted: str | None = None
+    """The reason given for an exemption that counts."""
+    spared: str = ""
+    """Why a finding that would be enforced is only warned about."""
+    exemptable: bool = True
+    """Whether an exemption would count here."""
+
+    @property
+    def denies(self) -> bool:
+        return self.mode is Mode.ENFORCE and self.exempted is None
+
+
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """A policy or rule that failed on this object: a bug of ours, never the user's."""
+
+    id: str
+    error: str
+    trace: str
+    denies: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Everything that was decided about one object; `webhook.admission.messages` puts it into words."""
+
+    object: Json
+    """The object after the mutations that were enforced."""
+    patch: Sequence[Operation] = ()
+    changes: tuple[Change, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
+    crashes: tuple[Crash, ...] = ()
+    notes: tuple[str, ...] = ()
+    """Sentences about the request itself, such as an exemption that does not count."""
+    projected: Json | None = None
+    """A workload with its pod templates as the pod-level policies will leave its pods."""
+    owned: bool = False
+    """Whether a controller made the object, so that no person reads the warnings."""
+    docs_url: str = ""
+
+    @property
+    def allowed(self) -> bool:
+        return not any(verdict.denies for verdict in self.verdicts) and not any(
+            c.denies for c in self.crashes
+        )
+
+
+def in_scope(request: Request, snapshot: Snapshot) -> bool:
+    """Whether a request is looked at at all.
+
+    Subresources and dying objects are not, nor are mirror pods: they only show what a kubelet
+    runs from a file, and neither a patch nor a refusal would reach that.
+    """
+    if request.object is None or request.subresource or request.operation not in ("CREATE", "UPDATE"):
+        return False
+    if dig(request.object, "metadata", "deletionTimestamp") is not None:
+        return False
+    if "kubernetes.io/config.mirror" in annotations_of(request.object):
+        return False
+    own_policy = labels_of(request.object).get(POLICY_LABEL) == "true"
+    return own_policy or snapshot.webhook.namespaces.covers(request.namespace)
+
+
+def decide(request: Request, snapshot: Snapshot, cluster: Cluster) -> Decision:
+    """Both halves in the API server's order: the rules see what the mutations left."""
+    mutated = mutate(request, snapshot, cluster)
+    judged = validate(replace(request, object=mutated.object), snapshot, cluster)
+    return replace(
+        judged,
+        patch=mutated.patch,
+        changes=(*mutated.changes, *judged.changes),
+        verdicts=(*mutated.verdicts, *judged.verdicts),
+        crashes=(*mutated.crashes, *judged.crashes),
+        notes=tuple(dict.fromkeys((*mutated.notes, *judged.notes))),
+    )
+
+
+# --- the mutating half ---------------------------------------------------------------------------
+
+
+def mutate(request: Request, snapshot: Snapshot, cluster: Cluster) -> Decision:
+    """The object after all mutating policies that are in force for it."""
+    obj = request.object or {}
+    if not in_scope(request, snapshot):
+        return Decision(obj)
+    created, kind = request.operation == "CREATE", kind_of(obj)
+    policies = [p for p in _policies(obj) if created or kind in p.on_update]
+    if not policies:
+        return Decision(obj)
+    folded = _fold(obj, policies, snapshot, surroundings(request, snapshot, cluster))
+    return replace(folded, patch=diff(obj, folded.object), owned=controller(obj) is not None)
+
+
+def _policies(obj: Json) -> Iterator[Policy[Any]]:
+    kind = kind_of(obj)
+    return (p for p in registry.mutating().values() if p.mutate is not None and kind in p.kinds)
+
+
+def _fold(obj: Json, policies: Sequence[Policy[Any]], snapshot: Snapshot, facts: Facts) -> Decision:
+    effective = snapshot.effective(obj, facts.namespace, facts.namespace_labels())
+    facts = replace(facts, settings=effective.settings)
+    exemptions = Exemptions.read(annotations_of(obj), snapshot, facts.namespace)
+    current, changes, verdicts, crashes = obj, [], [], []
+    for policy in policies:
+        mode = effective.policy_mode(policy)
+        if mode is Mode.OFF or policy.mutate is None:
+            continue
+        if policy.id in exemptions.reasons:
+            verdicts.append(_exempted(policy.id, exemptions.reasons[policy.id]))
+            continue
+        settings = effective.settings(policy.settings)
+        try:
+            after = policy.mutate(current, settings, facts)
+            patch = diff(current, after)
+            advice = list(policy.advise(after, settings, facts)) if policy.advise else []
+        except Exception as error:
+            crashes.append(_crash(policy.id, error))
+            continue
+        if patch:
+            changes.append(Change(policy.id, mode, patch, current))
+            current = after if mode is Mode.ENFORCE else current
+        verdicts += [Verdict(policy.id, finding, mode.at_most(Mode.WARN)) for finding in advice]
+    return Decision(current, (), tuple(changes), tuple(verdicts), tuple(crashes), exemptions.notes)
+
+
+def _exempted(policy_id: str, reason: str) -> Verdict:
+    path = f"metadata.annotations[{EXEMPT}]"
+    return Verdict(policy_id, Finding(path, "The policy was not applied.", ""), Mode.AUDIT, exempted=reason)
+
+
+# --- the validating half -------------------------------------------------------------------------
+
+
+def validate(request: Request, snapshot: Snapshot, cluster: Cluster) -> Decision:
+    """All findings about the object as sent, each with the mode in which it is answered."""
+    obj = request.object or {}
+    if not in_scope(request, snapshot):
+        return Decision(obj)
+    facts = surroundings(request, snapshot, cluster)
+    effective = snapshot.effective(obj, facts.namespace, facts.namespace_labels())
+    facts = replace(facts, settings=effective.settings)
+    projection = project(obj, snapshot, facts)
+    found, crashes = _findings(projection.subject, effective, facts, snapshot)
+    exemptions = _exemptions(obj, projection.subject, snapshot, facts.namespace)
+    verdicts = [
+        Verdict(
+            rule.id,
+            finding,
+            mode,
+            exempted=_exempting(rule, finding, exemptions),
+            exemptable=may_exempt(rule.id, snapshot, facts.namespace),
+        )
+        for rule, finding in found
+        if (mode := effective.rule_mode(rule, finding.certainty)) is not Mode.OFF
+    ]
+    exempted = {rule for known in exemptions.get("", ()) for rule in known.reasons}
+    crashes = [_harmless(crash) if crash.id in exempted else crash for crash in crashes]
+    if any(verdict.denies for verdict in verdicts) or any(crash.denies for crash in crashes):
+        verdicts, crashes = _spare(verdicts, crashes, request, projection.subject, snapshot, effective, facts)
+    return Decision(
+        obj,
+        changes=projection.changes,
+        verdicts=(*verdicts, *_unsaid(projection.advice, verdicts)),
+        crashes=(*projection.crashes, *crashes),
+        notes=tuple(dict.fromkeys(note for known in chain(*exemptions.values()) for note in known.notes)),
+        projected=projection.obj if projection.obj is not obj else None,
+        owned=controller(obj) is not None,
+        docs_url=snapshot.webhook.docs_url,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """A workload as judged: its pods as they will be made."""
+
+    subject: Subject
+    """`obj` is the object as sent; its `templates` are the projected ones."""
+    obj: Json
+    """The object with its pod templates projected; the one sent where nothing is changed."""
+    changes: tuple[Change, ...] = ()
+    advice: tuple[Verdict, ...] = ()
+    """What the policies have to say of the pods; nobody reads it at the pods that a controller makes."""
+    crashes: tuple[Crash, ...] = ()
+
+
+def project(obj: Json, snapshot: Snapshot, facts: Facts) -> Projection:
+    """Apply the pod-level policies in force to a copy of each pod template that is projected.
+
+    A Pod is judged as it is: its mutations have run before.
+    """
+    projected = obj
+    templates: list[PodTemplate] = []
+    changes: list[Change] = []
+    advice: list[Verdict] = []
+    crashes: list[Crash] = []
+    for template in pod_templates(obj, snapshot.workloads):
+        if template.workload is None or not template.workload.projected or template.container_path:
+            templates.append(template)
+            continue
+        folded = _fold(template.pod, list(_policies(template.pod)), snapshot, facts)
+        if folded.object is not template.pod:
+            projected = with_template(projected, template, folded.object)
+        templates.append(replace(template, pod=folded.object))
+        changes += [replace(change, template=template.path) for change in folded.changes]
+        advice += [_at_template(template, verdict) for verdict in folded.verdicts]
+        crashes += folded.crashes
+    subject = Subject(obj, kind_of(obj), tuple(templates))
+    return Projection(subject, projected, tuple(changes), tuple(advice), tuple(crashes))
+
+
+def _unsaid(advice: Sequence[Verdict], verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """The advice about places of which no rule has spoken: one warning for one thing."""
+    said = {scope for verdict in verdicts for scope in scopes(verdict.finding.path)}
+    return [each for each in advice if each.finding.path not in said]
+
+
+def _at_template(template: PodTemplate, verdict: Verdict) -> Verdict:
+    """What was said of a pod, with its path in the workload that the pod is made from."""
+    finding = verdict.finding
+    for root, place in (("metadata", template.metadata_path), ("spec", template.spec_path)):
+        if root in scopes(finding.path):
+            return replace(verdict, finding=replace(finding, path=place + finding.path.removeprefix(root)))
+    return verdict
+
+
+def _findings(
+    subject: Subject, effective: Effective, facts: Facts, snapshot: Snapshot
+) -> tuple[list[tuple[Rule, Finding]], list[Crash]]:
+    found: list[tuple[Rule, Finding]] = []
+    crashes: list[Crash] = []
+    for rule in registry.rules().values():
+        if not (subject.templates if rule.kinds is None else subject.kind in rule.kinds):
+            continue
+        if effective.modes.get(rule.id) is Mode.OFF:
+            continue
+        try:
+            found += [(rule, finding) for finding in rule.check(subject, facts)]
+        except Exception as error:
+            denies = snapshot.webhook.on_error == "deny" and effective.rule_mode(rule) is Mode.ENFORCE
+            crashes.append(_crash(rule.id, error, denies=denies))
+    return found, crashes
+
+
+def _exempting(rule: Rule, finding: Finding, exemptions: Mapping[str, Sequence[Exemptions]]) -> str | None:
+    """The reason of the first exemption from the rule that covers the finding's place."""
+    reasons = (
+        known.reasons.get(rule.id) for scope in scopes(finding.path) for known in exemptions.get(scope, ())
+    )
+    return next((reason for reason in reasons if reason is not None), None)
+
+
+def _exemptions(
+    obj: Json, subject: Subject, snapshot: Snapshot, namespace: str
+) -> Mapping[str, Sequence[Exemptions]]:
+    """What is exempted, by the path below which it counts: at the object all of it, at one of several pod
+    templates that template."""
+    annotated = [("", annotations_of(obj))]
+    for template in subject.templates:
+        if template.path:
+            scope = "" if len(subject.templates) == 1 else template.path
+            annotated.append((scope, annotations_of(template.pod)))
+    found: dict[str, list[Exemptions]] = {}
+    for scope, own in annotated:
+        if EXEMPT in own:
+            found.setdefault(scope, []).append(Exemptions.read(own, snapshot, namespace))
+    return found
+
+
+# --- never turn a risk into an outage --------------------------------------------------------------
+
+
+def spared(request: Request) -> str:
+    """Why nothing about a request is refused, since that would stop what already runs; empty if it may be."""
+    owner = controller(request.object or {})
+    if owner is not None:
+        return f"it belongs to a {owner.get('kind')}, and its replacement is never refused"
+    if request.operation == "UPDATE" and same(_substance(request.old_object), _substance(request.object)):
+        return "the update leaves the spec as it was"
+    return ""
+
+
+def _spare(
+    verdicts: Sequence[Verdict],
+    crashes: Sequence[Crash],
+    request: Request,
+    subject: Subject,
+    snapshot: Snapshot,
+    effective: Effective,
+    facts: Facts,
+) -> tuple[list[Verdict], list[Crash]]:
+    """Warn where a refusal would stop what already runs: owned objects and old findings."""
+    old, why = request.old_object, spared(request)
+    if why:
+        return _spared(verdicts, why), [_harmless(crash) for crash in crashes]
+    if request.operation != "UPDATE" or old is None:
+        return list(verdicts), list(crashes)
+    before, crashed = _findings(project(old, snapshot, facts).subject, effective, facts, snapshot)
+    known = {(rule.id, named(old, finding.path)): finding for rule, finding in before}
+    result = []
+    for verdict in verdicts:
+        path = verdict.finding.path
+        earlier = known.get((verdict.rule, named(subject.obj, path)))
+        is_old = earlier is not None and (
+            earlier.message == verdict.finding.message
+            or same(value_at(old, earlier.path), value_at(request.object, path))
+        )
+        result += _spared([verdict], "it was there before this update") if is_old else [verdict]
+    ids = {crash.id for crash in crashed}
+    return result, [_harmless(crash) if crash.id in ids else crash for crash in crashes]
+
+
+def _spared(verdicts: Sequence[Verdict], why: str) -> list[Verdict]:
+    return [replace(v, mode=Mode.WARN, spared=why) if v.denies else v for v in verdicts]
+
+
+def _harmless(crash: Crash) -> Crash:
+    return replace(crash, denies=False)
+
+
+def _substance(obj: Json | None) -> Json:
+    """An object without what an update of metadata, status or scale changes."""
+    rest = {key: value for key, value in (obj or {}).items() if key not in ("metadata", "status")}
+    if "replicas" in mapping(rest, "spec"):
+        rest["spec"] = {key: value for key, value in rest["spec"].items() if key != "replicas"}
+    return rest
+
+
+# --- facts, crashes ----------------------------------------------------------------------------
+
+
+def surroundings(request: Request, snapshot: Snapshot, cluster: Cluster) -> Facts:
+    """What may be known beyond the object of a request, with every setting at its default."""
+
+    def policy_problems(files: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+        for problem in snapshot.check(files):
+            said = f"{problem.path}: {problem.message}" if problem.path else problem.message
+            yield f"data[{problem.file}]", said
+
+    return Facts(request.namespace, cluster, policy_problems=policy_problems)
+
+
+def _crash(name: str, error: Exception, *, denies: bool = False) -> Crash:
+    return Crash(name, f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error)), denies)

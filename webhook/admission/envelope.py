@@ -1,0 +1,231 @@
+"""The AdmissionReview v1 envelope: bytes to a Request, a Decision to bytes, and nothing else.
+
+Source: https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import textwrap
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from policies.core.base import Json, Kind
+from policies.kube.objects import dig, mapping, text
+from webhook.admission.patch import Operation
+
+API_VERSION = "admission.k8s.io/v1"
+WARNING_LENGTH = 120
+"""Characters of one warning: the API server logs longer ones as a fault of the webhook's."""
+WARNINGS_LENGTH = 4096
+"""Characters of all warnings together: the API server cuts off what is beyond."""
+
+
+class BadReview(ValueError):
+    """The body is not an AdmissionReview v1 request; the message is one sentence for the caller."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One admission request. `object` is None on DELETE, `old_object` on CREATE."""
+
+    uid: str
+    kind: Kind
+    operation: str
+    namespace: str = ""
+    name: str = ""
+    subresource: str = ""
+    resource: str = ""
+    object: Json | None = None
+    old_object: Json | None = None
+    dry_run: bool = False
+    username: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Why a request is denied, as the client will see it."""
+
+    code: int
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """The answer to one request; built by `allowed`, `patched` and `denied`."""
+
+    status: Status | None = None
+    patch: Sequence[Operation] = ()
+    warnings: Sequence[str] = ()
+    audit: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def allowed(self) -> bool:
+        return self.status is None
+
+
+def allowed(warnings: Sequence[str] = (), audit: Mapping[str, str] | None = None) -> Response:
+    return Response(warnings=warnings, audit=audit or {})
+
+
+def patched(
+    patch: Sequence[Operation], warnings: Sequence[str] = (), audit: Mapping[str, str] | None = None
+) -> Response:
+    return Response(patch=patch, warnings=warnings, audit=audit or {})
+
+
+def denied(
+    message: str,
+    *,
+    code: int = 403,
+    reason: str = "Forbidden",
+    warnings: Sequence[str] = (),
+    audit: Mapping[str, str] | None = None,
+) -> Response:
+    """A refusal. Never use 429 or 5xx: client-go retries those by itself."""
+    return Response(Status(code, reason, message), warnings=warnings, audit=audit or {})
+
+
+def parse(body: bytes) -> Request:
+    """The request in an AdmissionReview. Raises BadReview."""
+    try:
+        review = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise BadReview(f"the body is not JSON: {error}") from None
+    _refuse_duplicate_keys(body, review)
+    if not isinstance(review, dict) or review.get("kind") != "AdmissionReview":
+        raise BadReview("the body is not an AdmissionReview")
+    if review.get("apiVersion") != API_VERSION:
+        raise BadReview(f"the AdmissionReview must be of version {API_VERSION}")
+    request = review.get("request")
+    if not isinstance(request, dict):
+        raise BadReview("the AdmissionReview has no request")
+    uid, operation, kind = text(request, "uid"), text(request, "operation"), mapping(request, "kind")
+    if not uid:
+        raise BadReview("the request has no uid")
+    if operation not in ("CREATE", "UPDATE", "DELETE", "CONNECT"):
+        raise BadReview("the request's operation must be CREATE, UPDATE, DELETE or CONNECT")
+    if not text(kind, "kind"):
+        raise BadReview("the request has no kind")
+    return Request(
+        uid=uid,
+        kind=Kind(text(kind, "group"), text(kind, "kind")),
+        operation=operation,
+        namespace=text(request, "namespace"),
+        name=text(request, "name"),
+        subresource=text(request, "subResource"),
+        resource=text(request, "resource", "resource"),
+        object=_object(request, "object", required=operation in ("CREATE", "UPDATE")),
+        old_object=_object(request, "oldObject", required=operation == "UPDATE"),
+        dry_run=request.get("dryRun") is True,
+        username=text(request, "userInfo", "username"),
+    )
+
+
+def _refuse_duplicate_keys(body: bytes, review: Any) -> None:
+    """Two values under one key: whoever reads the other one is being misled.
+
+    orjson keeps the last value without a word, so compare what went in with what was kept: every
+    key brings a colon, and no colon is lost elsewhere unless it was written as an escape.
+    """
+    try:
+        kept = orjson.dumps(review)
+    except orjson.JSONEncodeError:
+        raise BadReview("the body is nested too deeply") from None
+    if body.count(b":") == kept.count(b":") and b"\\u003a" not in body and b"\\u003A" not in body:
+        return
+    json.loads(body, object_pairs_hook=_unique)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> Json:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise BadReview(f"the body has the key {twice[:60]!r} twice in one object")
+    return result
+
+
+def _object(request: Json, key: str, *, required: bool) -> Json | None:
+    value = dig(request, key)
+    if value is None and not required:
+        return None
+    if not isinstance(value, dict):
+        raise BadReview(f"the request's {key} must be an object")
+    return value
+
+
+def render(uid: str, response: Response) -> bytes:
+    """The AdmissionReview that answers a request, the uid echoed."""
+    answer: dict[str, Any] = {"uid": uid, "allowed": response.allowed}
+    if response.status is not None:
+        answer["status"] = {
+            "status": "Failure",
+            "code": response.status.code,
+            "reason": response.status.reason,
+            "message": response.status.message,
+        }
+    elif response.patch:
+        answer["patchType"] = "JSONPatch"
+        answer["patch"] = base64.b64encode(orjson.dumps(response.patch)).decode()
+    if response.warnings:
+        answer["warnings"] = fitted(response.warnings)
+    if response.audit:
+        answer["auditAnnotations"] = dict(response.audit)
+    return orjson.dumps({"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": answer})
+
+
+def fitted(warnings: Sequence[str]) -> list[str]:
+    """The warnings as the API server passes them on: lines of WARNING_LENGTH at most.
+
+    A long warning goes on in indented lines; where all of them would exceed WARNINGS_LENGTH, those
+    that fit are followed by a line that says how many are left.
+    """
+    distinct = list(dict.fromkeys(warnings))
+    wrapped: list[list[str]] = []
+    size = 0
+    said: set[str] = set()
+    for warning in distinct:
+        wrapped.append(_wrapped(warning, said))
+        said.update(wrapped[-1])
+        size += _size(wrapped[-1])
+        if size > WARNINGS_LENGTH:
+            break
+    else:
+        return [line for lines in wrapped for line in lines]
+    while True:
+        rest = f"and {len(distinct) - len(wrapped)} more: chassis review"
+        if size + len(rest) <= WARNINGS_LENGTH:
+            return [*(line for lines in wrapped for line in lines), rest]
+        size -= _size(wrapped.pop())
+
+
+_CONTROLS = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0)), "\ufffd")
+"""The API server drops a warning that has control characters in it."""
+
+
+def _wrapped(warning: str, said: Set[str]) -> list[str]:
+    """The lines of a warning. Of equal lines the API server and kubectl keep the first, which would tear a
+    hole into a later warning: that one is broken elsewhere, until none of its lines has been said before."""
+    line = " ".join(warning.split())[: WARNINGS_LENGTH + 1]  # what is longer does not fit either way
+    lines: list[str] = []
+    for width in range(WARNING_LENGTH, WARNING_LENGTH // 2, -5):
+        lines = textwrap.wrap(
+            line.translate(_CONTROLS),
+            width,
+            subsequent_indent="  ",
+            break_on_hyphens=False,
+            break_long_words=True,
+        )
+        if said.isdisjoint(lines):
+            break
+    return lines
+
+
+def _size(lines: Sequence[str]) -> int:
+    return sum(map(len, lines))

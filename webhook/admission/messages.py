@@ -1,0 +1,208 @@
+"""A Decision put into words: the response for the API server, its warnings, its audit annotations."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator
+
+import orjson
+
+from policies.core import registry
+from policies.core.base import Json, Mode
+from policies.kube.objects import dig, field_path
+from webhook.admission.engine import Change, Crash, Decision, Verdict
+from webhook.admission.envelope import Response, allowed, denied, patched
+
+MESSAGE_WIDTH = 78
+MESSAGE_LENGTH = 32_000
+"""Characters of one denial: controllers keep it in a condition, whose message may have 32,768."""
+AUDIT_LENGTH = 16 * 1024
+"""Characters of one audit annotation: an audit log line must stay one that tools can take."""
+AUDIT_TEXT = 1024
+"""Characters of one text in it, so that a long reason for an exemption can't push the exemption out."""
+
+
+def respond(decision: Decision) -> Response:
+    """The answer to the request that was decided."""
+    warnings, audit = list(warnings_of(decision)), audit_of(decision)
+    if not decision.allowed:
+        return denied(denial(decision), warnings=warnings, audit=audit)
+    if decision.patch:
+        return patched(decision.patch, warnings, audit)
+    return allowed(warnings, audit)
+
+
+# --- warnings --------------------------------------------------------------------------------
+
+
+def warnings_of(decision: Decision) -> Iterator[str]:
+    """What a person should read beside an answer; nothing where only a controller would."""
+    for crash in decision.crashes:
+        yield f"{crash.id}: it failed on this object and was left out ({crash.error}); please report it"
+    yield from decision.notes
+    if decision.owned:
+        return
+    for verdict in decision.verdicts:
+        if verdict.exempted is None and verdict.mode is Mode.WARN:
+            yield sentence(verdict)
+    for change in decision.changes:
+        if change.mode in (Mode.ENFORCE, Mode.WARN):
+            yield describe(change)
+
+
+def sentence(verdict: Verdict) -> str:
+    """A verdict in one line: rule, why, how, where."""
+    finding = verdict.finding
+    spared = f" Not refused: {verdict.spared}." if verdict.spared else ""
+    return " ".join(f"{verdict.rule}: {finding.message} {finding.hint} ({finding.path}){spared}".split())
+
+
+def describe(change: Change) -> str:
+    """What a policy changed, in one line, such as
+    `standard-probes added spec.containers[api].{livenessProbe, startupProbe}`.
+    """
+    verb = "added" if change.mode is Mode.ENFORCE else "would add"
+    if change.template:
+        verb = "will add" if change.mode is Mode.ENFORCE else "would add"
+    where = " to the pods" if change.template else ""
+    return f"{change.policy} {verb}{where} {', '.join(places(change))}"
+
+
+def places(change: Change) -> list[str]:
+    """The fields that a change touches, list elements by name, siblings gathered in braces."""
+    groups: dict[str, list[str]] = {}
+    for operation in change.patch:
+        parent, leaf = _place(change.before, operation)
+        groups.setdefault(parent, []).append(leaf)
+    return [
+        f"{parent}.{{{', '.join(leaves)}}}" if len(leaves) > 1 else _joined(parent, leaves[0])
+        for parent, leaves in groups.items()
+    ]
+
+
+def _place(obj: Json, operation: Json) -> tuple[str, str]:
+    """The parent and the last name of the field that an operation touches."""
+    pointer: str = operation["path"]
+    steps = [step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:]]
+    spelled: list[str] = []
+    value: object = obj
+    for number, step in enumerate(steps, 1):
+        if isinstance(value, list) and step.isdigit():
+            added = number == len(steps) and operation["op"] == "add"
+            value = operation["value"] if added else dig(value, int(step))
+            spelled[-1:] = [f"{spelled[-1]}[{_element(value, step)}]"] if spelled else [f"[{step}]"]
+        else:
+            value = dig(value, step)
+            spelled.append(field_path([step]))
+    *parents, leaf = spelled or [""]
+    return ".".join(parents), leaf
+
+
+def _joined(parent: str, leaf: str) -> str:
+    return f"{parent}{leaf}" if not parent or leaf.startswith("[") else f"{parent}.{leaf}"
+
+
+def _element(value: object, index: str) -> str:
+    """A list element's name, or its index."""
+    names = (dig(value, key) for key in ("name", "key", "mountPath"))
+    return next((name for name in names if isinstance(name, str)), index)
+
+
+# --- denials ---------------------------------------------------------------------------------
+
+
+def denial(decision: Decision) -> str:
+    """All that is refused and why, at most MESSAGE_WIDTH columns wide; beyond MESSAGE_LENGTH only counted."""
+    refused = [verdict for verdict in decision.verdicts if verdict.denies]
+    crashed = [crash for crash in decision.crashes if crash.denies]
+    count = len(refused) + len(crashed)
+    blocks = [f"{count} finding{'s' if count != 1 else ''}"]
+    length = 0
+    for number, block in enumerate(_blocks(refused, crashed, decision.docs_url)):
+        length += len(block)
+        if length > MESSAGE_LENGTH:
+            blocks.append(f"and {count - number} more: chassis review lists them")
+            break
+        blocks.append(block)
+    if refused and all(verdict.exemptable for verdict in refused):
+        rules = list(dict.fromkeys(verdict.rule for verdict in refused))
+        reasons = f"{rules[0]}=<reason>" if len(rules) == 1 else "<rule>=<reason>; <rule>=<reason>"
+        blocks.append(f'To let it in all the same, annotate it:\n  mlchassis.dev/exempt: "{reasons}"')
+    return "\n\n".join(blocks)
+
+
+def _blocks(refused: Iterable[Verdict], crashed: Iterable[Crash], docs_url: str) -> Iterator[str]:
+    for number, verdict in enumerate(refused, 1):
+        yield _block(number, verdict, docs_url)
+    for crash in crashed:
+        text = f"{crash.id}: the rule failed ({crash.error}), and the policy says onError: deny."
+        yield _fill(text, "  ")
+
+
+def _block(number: int, verdict: Verdict, docs_url: str) -> str:
+    finding = verdict.finding
+    return "\n".join(
+        (
+            f"{number}. {verdict.rule}",
+            f"   at {finding.path}",
+            _fill(finding.message, "   "),
+            _fill(f"Mend: {finding.hint}", "   "),
+            _fill(f"See: {reference(verdict.rule, docs_url)}", "   "),
+        )
+    )
+
+
+def _fill(text: str, indent: str) -> str:
+    return textwrap.fill(
+        text,
+        MESSAGE_WIDTH,
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def reference(rule_id: str, docs_url: str = "") -> str:
+    """Where a rule is explained: the page's anchor if docs are published, else the command."""
+    rule = registry.rules().get(rule_id)
+    page = f"rules/{rule.family}.md#{rule_id}" if rule else f"policies.md#{rule_id}"
+    return f"{docs_url.rstrip('/')}/{page}" if docs_url else f"chassis explain {rule_id} (docs/{page})"
+
+
+# --- audit -----------------------------------------------------------------------------------
+
+
+def audit_of(decision: Decision) -> dict[str, str]:
+    """The audit annotations `findings`, `mutations` and `exemptions`, as compact JSON lists."""
+    findings = (
+        {"rule": v.rule, "mode": v.mode, "path": _cut(v.finding.path), "message": _cut(v.finding.message)}
+        for v in decision.verdicts
+        if v.exempted is None
+    )
+    mutations = (
+        {"policy": c.policy, "mode": c.mode, "fields": places(c)} for c in decision.changes if not c.template
+    )
+    exemptions = (
+        {"rule": v.rule, "path": _cut(v.finding.path), "reason": _cut(v.exempted)}
+        for v in decision.verdicts
+        if v.exempted is not None
+    )
+    annotations = {"findings": findings, "mutations": mutations, "exemptions": exemptions}
+    return {key: listed for key, items in annotations.items() if (listed := _json(items)) != "[]"}
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= AUDIT_TEXT else f"{text[: AUDIT_TEXT - 1]}…"
+
+
+def _json(items: Iterable[object]) -> str:
+    """A JSON list of the items that fit in AUDIT_LENGTH, the rest counted."""
+    rendered = [orjson.dumps(item).decode() for item in items]
+    kept, size = 0, 0
+    while kept < len(rendered) and size + len(rendered[kept]) < AUDIT_LENGTH:
+        size += len(rendered[kept]) + 1
+        kept += 1
+    if kept < len(rendered):
+        rendered[kept:] = [f'{{"more":{len(rendered) - kept}}}']
+    return f"[{','.join(rendered)}]"

@@ -1,0 +1,63 @@
+"""`chassis certs`: make a certificate by hand, or look at one."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+OK, DUE, BAD = 0, 1, 2
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The subcommands of `chassis certs`."""
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    issue = commands.add_parser(
+        "issue",
+        help="make a CA and a serving certificate",
+        description="Write ca.crt, tls.crt and tls.key for --tls-ca, --tls-cert and --tls-key of chassis "
+        "serve. The CA's key is thrown away: to renew, issue again and install the new ca.crt.",
+    )
+    issue.add_argument("directory", type=Path, metavar="DIR", help="where to write them; made if need be")
+    issue.add_argument("--namespace", default="mlchassis-system", help="of the Service (%(default)s)")
+    issue.add_argument("--service", default="mlchassis", help="name of the Service (%(default)s)")
+    issue.add_argument("--host", action="append", default=[], help="another name or IP; may be repeated")
+    issue.set_defaults(run=_issue)
+    show = commands.add_parser(
+        "show",
+        help="say whom a certificate is for and when it ends",
+        description="Exit status 0: it is fine; 1: it has ended or is due for renewal; 2: it can't be read.",
+    )
+    show.add_argument("file", type=Path, metavar="FILE", help="PEM certificate or chain")
+    show.set_defaults(run=_show)
+
+
+def _issue(args: argparse.Namespace) -> int:
+    from webhook.server import pki
+
+    bundle = pki.issue(pki.service_hosts(args.namespace, args.service, args.host), datetime.now(UTC))
+    args.directory.mkdir(parents=True, exist_ok=True)
+    for name, content in (("ca.crt", bundle.ca), ("tls.crt", bundle.certificate), ("tls.key", bundle.key)):
+        path = args.directory / name
+        path.unlink(missing_ok=True)
+        path.touch(mode=0o600 if name == "tls.key" else 0o644)
+        path.write_bytes(content)
+    print(f"wrote ca.crt, tls.crt and tls.key to {args.directory}, good until {pki.expiry(bundle):%Y-%m-%d}")
+    return OK
+
+
+def _show(args: argparse.Namespace) -> int:
+    from webhook.server import pki
+
+    try:
+        bundle = pki.Bundle(args.file.read_bytes(), b"")
+        ends, hosts = pki.expiry(bundle), pki.hosts_of(bundle)
+    except (OSError, pki.CertificateError) as error:
+        print(f"chassis certs: {args.file}: {error}", file=sys.stderr)
+        return BAD
+    now = datetime.now(UTC)
+    state = "ended" if ends <= now else "due for renewal" if pki.needs_renewal(bundle, now) else "fine"
+    print(f"hosts:  {', '.join(hosts) or 'none'}")
+    print(f"until:  {ends:%Y-%m-%d %H:%M} UTC ({state})")
+    return OK if state == "fine" else DUE

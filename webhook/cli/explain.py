@@ -1,0 +1,221 @@
+"""What a rule or a policy does, why, and how to mend: rendered from the rule or policy itself.
+
+One truth: the fields of a `Rule` and the docstring of a policy's module. Rendered twice, as text for a
+terminal (`chassis explain`) and as markdown (`webhook.cli.docs`). Pure.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import textwrap
+from collections.abc import Iterator
+from typing import Any, Final
+
+from policies.core import registry
+from policies.core.base import Family, Mode, Policy, Rule
+
+WIDTH: Final = 78
+
+_ITEM: Final = re.compile(r"\s*(?:[-*]|\d+\.)\s+")
+
+FAMILIES: Final = {
+    Family.DEADLOCK: ("Deadlock", "Something waits forever."),
+    Family.CASCADE: ("Cascade", "One failure restarts or removes everything."),
+    Family.JOBS: ("Jobs", "Lost work, lost evidence."),
+}
+"""Each family's heading and what its rules have in common."""
+
+
+def explain(name: str) -> str:
+    """The documentation of one rule or policy as text.
+
+    Raises KeyError with one sentence where there is none of that id.
+    """
+    if name in registry.rules():
+        return "\n".join(_rule_text(registry.rules()[name]))
+    if name in registry.mutating():
+        return "\n".join(_policy_text(registry.mutating()[name]))
+    close = difflib.get_close_matches(name, [*registry.rules(), *registry.mutating()], n=1)
+    hint = f", did you mean {close[0]}?" if close else "; `chassis explain` lists them all"
+    raise KeyError(f"there is no rule or policy {name!r}{hint}")
+
+
+def overview() -> str:
+    """Every policy and rule with its modes and one line each."""
+    lines = ["Policies: what is changed", ""]
+    for policy in registry.mutating().values():
+        lines += _entry(policy.id, "", summary(policy))
+    for family, (title, common) in FAMILIES.items():
+        lines += ["", f"Rules, {title.lower()}: {common[0].lower()}{common[1:]}", ""]
+        for rule in of_family(family):
+            lines += _entry(rule.id, modes(rule), rule.what)
+    return "\n".join(lines)
+
+
+def of_family(family: Family) -> Iterator[Rule]:
+    """The rules of one family."""
+    return (rule for rule in registry.rules().values() if rule.family is family)
+
+
+def summary(policy: Policy[Any]) -> str:
+    """One sentence: what a policy does."""
+    line = registry.documentation(policy.id).partition("\n\n")[0]
+    return sentence(" ".join(line.split()))
+
+
+def sentence(text: str) -> str:
+    """Text with a capital letter in front and a full stop behind."""
+    text = text[:1].upper() + text[1:]
+    return text if text.endswith(".") else f"{text}."
+
+
+def modes(rule: Rule) -> str:
+    """A rule's modes under the profiles standard and strict, such as `enforce or warn / enforce`."""
+    return f"{mode_under(rule, strict=False)} / {mode_under(rule, strict=True)}"
+
+
+def mode_under(rule: Rule, *, strict: bool) -> str:
+    """A rule's mode under one profile; `enforce or warn` where a likely finding only warns."""
+    sure = rule.strict if strict else rule.standard
+    likely = sure if rule.likely is None else rule.likely[strict]
+    return str(sure) if likely is sure else f"{sure} or {likely}"
+
+
+def kinds(item: Rule | Policy[Any]) -> str:
+    """The kinds that a rule or policy looks at, in words."""
+    if not item.kinds:
+        return "every kind that holds a pod template"
+    return ", ".join(kind.kind for kind in item.kinds)
+
+
+# --- text --------------------------------------------------------------------------------------
+
+
+def _entry(name: str, note: str, what: str) -> list[str]:
+    head = f"  {name}  ({note})" if note else f"  {name}"
+    return [head, *_wrapped(what, "      ")]
+
+
+def _wrapped(text: str, indent: str = "  ") -> list[str]:
+    return textwrap.wrap(
+        text,
+        WIDTH,
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _reflowed(markdown: str) -> Iterator[str]:
+    """Paragraphs and list items of a markdown text, wrapped for a terminal; code blocks as they are."""
+    item: list[str] = []
+    code = False
+    for line in markdown.splitlines():
+        fence = line.lstrip().startswith("```")
+        begins = _ITEM.match(line) is not None
+        if item and (fence or begins or not line.strip()):
+            yield from _item(item)
+            item = []
+        if fence or code or not line.strip():
+            yield line
+            code ^= fence
+        else:
+            item.append(line)
+    if item:
+        yield from _item(item)
+
+
+def _item(lines: list[str]) -> list[str]:
+    bullet = _ITEM.match(lines[0])
+    text = " ".join(line.strip() for line in lines)
+    hanging = " " * len(bullet[0]) if bullet else ""
+    first = " " * (len(lines[0]) - len(lines[0].lstrip()))
+    return textwrap.wrap(
+        text,
+        WIDTH,
+        initial_indent=first,
+        subsequent_indent=hanging or first,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _rule_text(rule: Rule) -> Iterator[str]:
+    yield f"{rule.id}: a rule of the family {rule.family}"
+    for title, text in (("Flags", rule.what), ("Why", rule.why), ("Mend", rule.mend)):
+        yield f"\n{title}"
+        yield from _wrapped(text)
+    yield "\nMode"
+    yield from _wrapped(
+        f"standard: {mode_under(rule, strict=False)}; strict: {mode_under(rule, strict=True)}"
+    )
+    yield from _wrapped(_doubt(rule))
+    yield "\nLooks at"
+    yield from _wrapped(kinds(rule))
+    for title, example in (("Flagged", rule.bad), ("Mended", rule.good)):
+        yield f"\n{title}"
+        yield textwrap.indent(example.strip("\n"), "  ")
+    if rule.exemptable:
+        yield "\nExempt an object by the annotation"
+        yield f'  mlchassis.dev/exempt: "{rule.id}=<reason>"'
+    yield f"\nSource\n  {rule.source}"
+
+
+def _doubt(rule: Rule) -> str:
+    if rule.likely is not None:
+        return (
+            "The second mode is for findings that are likely rather than sure; what can't be decided warns."
+        )
+    return "A finding that can't be decided from what is known warns at most." if _denies(rule) else ""
+
+
+def _denies(rule: Rule) -> bool:
+    return Mode.ENFORCE in (rule.standard, rule.strict)
+
+
+def _policy_text(policy: Policy[Any]) -> Iterator[str]:
+    yield f"{policy.id}: a mutating policy\n"
+    yield from _reflowed(registry.documentation(policy.id))
+    yield f"\nLooks at\n  {kinds(policy)}"
+    yield f"\nSettings (key {policy.id}.yaml)"
+    for name, field in policy.settings.model_fields.items():
+        yield from _wrapped(f"{field.alias or name}: {field.description or ''}")
+
+
+# --- markdown ----------------------------------------------------------------------------------
+
+
+def rule_markdown(rule: Rule) -> str:
+    """A section of docs/rules/<family>.md, with the rule's id as its anchor."""
+    parts = [
+        f"## {rule.id}",
+        rule.what,
+        f"**Mode:** {mode_under(rule, strict=False)} in the profile `standard`, "
+        f"{mode_under(rule, strict=True)} in `strict`. {_doubt(rule)}".strip(),
+        f"**Looks at:** {kinds(rule)}.",
+        f"**Why.** {rule.why}",
+        f"**How to mend it.** {rule.mend}",
+        f"Flagged:\n\n```yaml\n{rule.bad.strip()}\n```",
+        f"Mended:\n\n```yaml\n{rule.good.strip()}\n```",
+        f"Source: {_link(rule.source)}",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def policy_markdown(policy: Policy[Any]) -> str:
+    """A section of docs/policies.md, with the policy's id as its anchor."""
+    first, _, rest = registry.documentation(policy.id).partition("\n\n")
+    parts = [
+        f"## {policy.id}",
+        sentence(" ".join(first.split())),
+        f"**Looks at:** {kinds(policy)}. "
+        f"**Settings:** [`{policy.id}.yaml`](configuration.md#{policy.id}yaml).",
+        rest.strip(),
+    ]
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _link(source: str) -> str:
+    return f"<{source}>" if source.startswith("https://") and " " not in source else source

@@ -1,0 +1,132 @@
+"""`chassis manifests`: the installation as YAML, for those who have no checkout or no kustomize.
+
+It understands the part of kustomize that our own manifests use (resources, components, JSON patches), and
+refuses any other field instead of leaving it out. A test compares it with `kubectl kustomize`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import jsonpatch
+import yaml
+
+from policies.core.base import Json
+from policies.kube.objects import dig, text
+
+NAMESPACE: Final = "mlchassis-system"
+"""The namespace that the manifests are written for."""
+UNDERSTOOD: Final = frozenset({"apiVersion", "kind", "resources", "components", "patches"})
+
+
+class ManifestError(Exception):
+    """The manifests can't be rendered; the message is one sentence."""
+
+
+def directory() -> Path:
+    """Where the manifests are: in the checkout that this module belongs to, or where a wheel puts data."""
+    checkout = Path(__file__).parents[2] / "manifests"
+    installed = Path(sysconfig.get_path("data"), "share", "ml-chassis", "manifests")
+    return checkout if (checkout / "base").is_dir() else installed
+
+
+def choices(kind: str) -> list[str]:
+    """The names of the overlays, or of the components."""
+    return sorted(path.parent.name for path in (directory() / kind).glob("*/kustomization.yaml"))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of `chassis manifests`."""
+    parser.description = "Print the installation as YAML: chassis manifests | kubectl apply -f -"
+    parser.add_argument(
+        "--overlay", choices=choices("overlays"), help="start from this instead of the plain base"
+    )
+    parser.add_argument(
+        "--component",
+        action="append",
+        default=[],
+        choices=choices("components"),
+        help="add this; may be repeated",
+    )
+    parser.add_argument("--image", help="the image to run")
+    parser.add_argument(
+        "--namespace", default=NAMESPACE, help="the namespace to install into (default: %(default)s)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the manifests; the exit status."""
+    documents = render(args.overlay, args.component, image=args.image, namespace=args.namespace)
+    yaml.safe_dump_all(documents, sys.stdout, sort_keys=False, default_flow_style=False, width=110)
+    return 0
+
+
+def render(
+    overlay: str | None = None,
+    components: list[str] | None = None,
+    *,
+    image: str | None = None,
+    namespace: str = NAMESPACE,
+) -> list[Json]:
+    """The objects of the base or of an overlay, with components applied in the order given."""
+    root = directory()
+    objects = _build(root / "overlays" / overlay if overlay else root / "base")
+    for name in components or ():
+        objects = _apply(root / "components" / name, objects)
+    if namespace != NAMESPACE:
+        objects = [_renamed(item, namespace) for item in objects]
+    for item in objects:
+        for container in dig(item, "spec", "template", "spec", "containers") or ():
+            container["image"] = image or container["image"]
+    return objects
+
+
+def _build(path: Path) -> list[Json]:
+    return _apply(path, [])
+
+
+def _apply(path: Path, objects: list[Json]) -> list[Json]:
+    """What a kustomization makes of the objects gathered so far."""
+    kustomization = yaml.safe_load((path / "kustomization.yaml").read_text())
+    unknown = set(kustomization) - UNDERSTOOD
+    if unknown:
+        raise ManifestError(f"{path.name}: only kustomize itself understands {', '.join(sorted(unknown))}")
+    for entry in kustomization.get("resources", ()):
+        objects = [*objects, *_resource(path / entry)]
+    for entry in kustomization.get("components", ()):
+        objects = _apply(path / entry, objects)
+    for patch in kustomization.get("patches", ()):
+        objects = list(_patched(objects, patch["target"], yaml.safe_load(patch["patch"])))
+    return objects
+
+
+def _resource(path: Path) -> list[Json]:
+    if path.is_dir():
+        return _build(path)
+    return [document for document in yaml.safe_load_all(path.read_text()) if document]
+
+
+def _patched(objects: list[Json], target: Json, operations: list[Json]) -> Iterator[Json]:
+    found = False
+    for item in objects:
+        if item["kind"] == target["kind"] and text(item, "metadata", "name") == target["name"]:
+            found = True
+            yield jsonpatch.apply_patch(item, operations)
+        else:
+            yield item
+    if not found:
+        raise ManifestError(f"there is no {target['kind']} {target['name']} to patch")
+
+
+def _renamed(value: Any, namespace: str) -> Any:
+    """The namespace's name replaced wherever it stands, as a value or inside one (`configmap:NS/NAME`)."""
+    if isinstance(value, dict):
+        return {key: _renamed(item, namespace) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_renamed(item, namespace) for item in value]
+    return value.replace(NAMESPACE, namespace) if isinstance(value, str) else value

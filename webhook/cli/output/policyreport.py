@@ -1,0 +1,250 @@
+"""What a scan finds, as PolicyReports: the objects that Kyverno, Policy Reporter and their dashboards read.
+
+Source: the API wgpolicyk8s.io/v1alpha2 of the Kubernetes Policy Working Group. Law: only our own reports,
+told by their label, are touched, and only as we last saw them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import orjson
+
+from policies.core import registry
+from policies.core.base import Json, Mode
+from policies.kube.objects import text
+from webhook.admission import messages as answer
+from webhook.cli.output.report import Review
+from webhook.kube.api import ApiError, ApiServer, within
+
+API_VERSION: Final = "wgpolicyk8s.io/v1alpha2"
+NAME: Final = "mlchassis"
+OWN: Final = {"app.kubernetes.io/managed-by": NAME}
+SELECTOR: Final = ",".join(f"{label}={value}" for label, value in OWN.items())
+
+MOST_RESULTS: Final = 500
+"""Results of one report; a namespace with more gets further reports, for etcd takes 1.5 MB an object."""
+LONGEST_MESSAGE: Final = 1024
+ATTEMPTS: Final = 5
+"""How often a namespace's reports are read anew when another scan writes them at the same time."""
+
+_RESULTS: Final[Mapping[Mode, tuple[str, str]]] = {
+    Mode.ENFORCE: ("fail", "high"),
+    Mode.WARN: ("warn", "medium"),
+    Mode.AUDIT: ("warn", "low"),
+}
+"""Result and severity of a finding by its mode. An older CRD knows no severity beside these three."""
+
+
+class ReportError(Exception):
+    """The reports can't be written; the message is one sentence."""
+
+
+# --- results ---------------------------------------------------------------------------------------
+
+
+class Results:
+    """The results of a scan by namespace; those of objects in none under the empty name."""
+
+    def __init__(self, now: float) -> None:
+        """`now` in seconds since the epoch."""
+        self._timestamp = {"seconds": int(now), "nanos": 0}
+        self.by_namespace: dict[str, list[Json]] = {}
+
+    def seeing(self, reviews: Iterable[Review]) -> Iterator[Review]:
+        """The reviews themselves, once their results are taken down."""
+        for review in reviews:
+            for result in results_of(review):
+                found = self.by_namespace.setdefault(review.document.namespace, [])
+                found.append({**result, "timestamp": self._timestamp})
+            yield review
+
+
+def results_of(review: Review) -> Iterator[Json]:
+    """One result for each finding, change that a running object lacks, and rule that failed."""
+    obj = review.document.obj
+    place = {"apiVersion": text(obj, "apiVersion"), "kind": text(obj, "kind")}
+    place |= {key: text(obj, "metadata", key) for key in ("namespace", "name", "uid")}
+    resources = [{key: value for key, value in place.items() if value}]
+    for verdict in review.decision.verdicts:
+        result, severity = _RESULTS[verdict.mode]
+        properties = {"path": verdict.finding.path, "mode": verdict.mode.value}
+        if verdict.exempted is not None:
+            result, properties["exempted"] = "skip", verdict.exempted
+        message = f"{verdict.finding.message} {verdict.finding.hint}"
+        yield _result(verdict.rule, result, message, resources, severity=severity, properties=properties)
+    for change in review.changes:
+        result, severity = _RESULTS[change.mode]
+        properties = {"mode": change.mode.value}
+        message = f"{answer.describe(change)}."
+        yield _result(change.policy, result, message, resources, severity=severity, properties=properties)
+    for crash in review.decision.crashes:
+        yield _result(crash.id, "error", f"It failed on this object: {crash.error}", resources)
+
+
+def _result(name: str, result: str, message: str, resources: list[Json], **more: Any) -> Json:
+    rule = registry.rules().get(name)
+    return {
+        "source": NAME,
+        "policy": name,
+        "rule": name,
+        "category": rule.family.value if rule else "policy",
+        "result": result,
+        "scored": result == "fail",
+        "message": " ".join(message.split())[:LONGEST_MESSAGE],
+        "resources": resources,
+        **more,
+    }
+
+
+# --- reports ---------------------------------------------------------------------------------------
+
+
+@dataclass
+class Written:
+    """What became of the reports, by their paths."""
+
+    written: set[str] = field(default_factory=set)
+    unchanged: set[str] = field(default_factory=set)
+    removed: set[str] = field(default_factory=set)
+
+    def __str__(self) -> str:
+        return (
+            f"PolicyReports: {len(self.written)} written, {len(self.unchanged)} unchanged, "
+            f"{len(self.removed)} removed"
+        )
+
+
+async def ensure_served(api: ApiServer) -> None:
+    """ReportError if the cluster knows no PolicyReports."""
+    answered = await api.get(f"/apis/{API_VERSION}") or {}
+    kinds = {resource["kind"] for resource in answered.get("resources") or ()}
+    if not kinds >= {"PolicyReport", "ClusterPolicyReport"}:
+        raise ReportError(
+            f"--report: the cluster has no PolicyReports ({API_VERSION}): install their two CRDs first"
+        )
+
+
+async def write(api: ApiServer, namespace: str, results: Results) -> Written:
+    """Make our reports in a namespace, or in all (empty), say what was found. ReportError if that fails."""
+    writer = _Writer(api)
+    try:
+        known = await writer.known(*([namespace] if namespace else _EVERYWHERE))
+        for place in [namespace] if namespace else sorted({*results.by_namespace, *known}):
+            await writer.replace(place, results.by_namespace.get(place, []), known.get(place, {}))
+    except ApiError as error:
+        raise ReportError(f"--report: the PolicyReports can't be written: {error}") from error
+    return writer.done
+
+
+_EVERYWHERE: Final = ("", None)
+"""No namespace, and every one."""
+
+
+def _collection(place: str | None) -> str:
+    """The path of the reports of one namespace, of objects in none (empty), or of all namespaces (None)."""
+    if place == "":
+        return f"/apis/{API_VERSION}/clusterpolicyreports"
+    everywhere = f"/apis/{API_VERSION}/policyreports"
+    return within(everywhere, place) if place else everywhere
+
+
+class _Writer:
+    def __init__(self, api: ApiServer) -> None:
+        self._api = api
+        self.done = Written()
+
+    async def known(self, *places: str | None) -> dict[str, dict[str, Json]]:
+        """Our reports as they are, by namespace and name."""
+        found: dict[str, dict[str, Json]] = {}
+        for place in places:
+            async for page, _ in self._api.pages(_collection(place), {"labelSelector": SELECTOR}):
+                for report in page:
+                    metadata = report["metadata"]
+                    found.setdefault(metadata.get("namespace", ""), {})[metadata["name"]] = report
+        return found
+
+    async def replace(self, place: str, results: list[Json], known: Mapping[str, Json]) -> None:
+        """Make our reports of one namespace say these results, and remove those that say nothing any more."""
+        for _ in range(ATTEMPTS):
+            wanted = _reports(place, results, known)
+            try:
+                written = [await self._write(place, name, wanted[name], known.get(name)) for name in wanted]
+                removed = [await self._remove(place, known[name]) for name in known if name not in wanted]
+            except ApiError as error:
+                if error.status == 404 or "is being terminated" in error.message:
+                    return  # the namespace is going, or gone
+                raise
+            if all(written) and all(removed):
+                return
+            known = (await self.known(place)).get(place, {})
+        raise ReportError(
+            f"--report: {_collection(place)}/{NAME} is another's, or written by others meanwhile"
+        )
+
+    async def _write(self, place: str, name: str, report: Json, known: Json | None) -> bool:
+        """Create or replace a report; False if another writer came first."""
+        path = f"{_collection(place)}/{name}"
+        if known is not None and report["results"] == known.get("results"):
+            self.done.unchanged.add(path)
+            return True
+        if known is None:
+            good = await self._api.unless_conflict("POST", _collection(place), report)
+        else:
+            merged = {**known, "summary": report["summary"], "results": report["results"]}
+            good = await self._api.unless_conflict("PUT", path, merged)
+        if good:
+            self.done.written.add(path)
+        return good
+
+    async def _remove(self, place: str, known: Json) -> bool:
+        """Remove a report; False if it was changed meanwhile."""
+        metadata = known["metadata"]
+        path = f"{_collection(place)}/{metadata['name']}"
+        unchanged = {"preconditions": {"resourceVersion": metadata["resourceVersion"]}}
+        try:
+            await self._api.call("DELETE", path, body=unchanged)
+        except ApiError as error:
+            if error.status not in (404, 409):
+                raise
+            return error.status == 404
+        self.done.removed.add(path)
+        return True
+
+
+def _reports(place: str, results: list[Json], known: Mapping[str, Json]) -> dict[str, Json]:
+    """The reports that say these results, by name; none where there are no results.
+
+    A result that was there before keeps its time: that is when it was found.
+    """
+    times = {_key(result): result.get("timestamp") for old in known.values() for result in _results_in(old)}
+    ordered = sorted(results, key=_key)
+    timed = [{**result, "timestamp": times.get(_key(result)) or result["timestamp"]} for result in ordered]
+    chunks = [timed[start : start + MOST_RESULTS] for start in range(0, len(timed), MOST_RESULTS)]
+    names = [NAME if number == 1 else f"{NAME}-{number}" for number in range(1, len(chunks) + 1)]
+    return {name: _report(place, name, chunk) for name, chunk in zip(names, chunks, strict=True)}
+
+
+def _results_in(report: Json) -> list[Json]:
+    return report.get("results") or []
+
+
+def _key(result: Json) -> bytes:
+    """A result without its time, in an order that people find things in."""
+    first = [text(result, "resources", 0, "kind"), text(result, "resources", 0, "name"), text(result, "rule")]
+    rest = {key: value for key, value in result.items() if key != "timestamp"}
+    return orjson.dumps([*first, rest], option=orjson.OPT_SORT_KEYS)
+
+
+def _report(place: str, name: str, results: list[Json]) -> Json:
+    counts = Counter(result["result"] for result in results)
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "PolicyReport" if place else "ClusterPolicyReport",
+        "metadata": {"name": name, "labels": OWN, **({"namespace": place} if place else {})},
+        "summary": {result: counts[result] for result in ("pass", "fail", "warn", "error", "skip")},
+        "results": results,
+    }

@@ -1,0 +1,291 @@
+"""`chassis scan`: the decision of admission about what already runs in a cluster.
+
+Law: nothing is decided here. Each object is judged by `engine.decide` as if it were created now, with the
+cluster itself as what is known; objects are read page by page and let go. Only PolicyReports are written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from policies.core import registry
+from policies.core.base import Facts, Json, Kind, Resource
+from policies.core.workloads import CONFIG_MAP, JOB, POD
+from policies.kube.objects import controller, kind_of, maps, text
+from webhook.admission.configuration import POLICY_LABEL, Snapshot
+from webhook.admission.engine import decide, in_scope
+from webhook.cli.output import policyreport as policy_reports
+from webhook.cli.output.report import Review, Tally, show
+from webhook.config import load as config
+from webhook.config.source import read_directory
+from webhook.kube.api import ApiError, ApiServer, NoApiServer, namespaced, within
+from webhook.kube.caches import MODEL_CONFIG_SELECTOR, ClusterCache, Store
+from webhook.kube.discovery import Collection, may_list, served
+from webhook.kube.offline import Document
+from webhook.server import options as serve
+
+INSTALLED: Final = ("mlchassis-system", "mlchassis-policy")
+"""Namespace and name of the policy that the shipped manifests install."""
+ADMISSION: Final = "mlchassis.dev/admission"
+"""Label (value "disabled") of a namespace that the shipped webhook configurations leave alone."""
+RETRIES: Final = 10
+"""How often a call is made again that the API server puts off, as it does where it has too much to do."""
+SELECTORS: Final[Mapping[Kind, Sequence[str]]] = {
+    CONFIG_MAP: (f"{POLICY_LABEL}=true", MODEL_CONFIG_SELECTOR),
+}
+"""Kinds of which only some objects are looked at: whatever one of the label selectors selects."""
+
+Wait = Callable[[Coroutine[Any, Any, Any]], Any]
+
+
+class ScanError(Exception):
+    """The scan can't be done; the message is one sentence."""
+
+
+def run(args: argparse.Namespace) -> Tally:
+    """Scan a cluster, print what is decided and report it where asked to; what there was.
+
+    Raises ScanError, and PolicyError for a policy that does not load.
+    """
+    kubeconfig = _kubeconfig(args.kubeconfig)
+    # Printing pulls the objects, and the event loop runs while it waits for a page of them.
+    with asyncio.Runner() as runner:
+        connection = ApiServer.connect(kubeconfig, args.context, RETRIES)
+        try:
+            api = runner.run(connection.__aenter__())
+        except NoApiServer as error:
+            what = kubeconfig or "the pod's account"
+            raise ScanError(f"{what} can't be used: {' '.join(str(error).split())}") from None
+        try:
+            return _scan(api, args, runner.run)
+        except ApiError as error:
+            raise ScanError(f"the cluster can't be read: {error}") from None
+        except policy_reports.ReportError as error:
+            raise ScanError(str(error)) from None
+        finally:
+            runner.run(connection.__aexit__(None, None, None))
+
+
+def _scan(api: ApiServer, args: argparse.Namespace, wait: Wait) -> Tally:
+    namespace = "" if args.all_namespaces else args.namespace or api.namespace
+    if args.report:
+        wait(policy_reports.ensure_served(api))
+    snapshot = wait(_policy(api, args.policy))
+    scan: Scan = wait(
+        Scan.prepare(api, namespace, snapshot.with_profile(args.profile) if args.profile else snapshot)
+    )
+    reviews = scan.reviews(wait)
+    if not args.report:
+        return show(reviews, args.output)
+    results = policy_reports.Results(api.now())
+    tally = show(results.seeing(reviews), args.output)
+    tell(str(wait(policy_reports.write(api, namespace, results))))
+    return tally
+
+
+def tell(sentence: str) -> None:
+    """What a person should know beside the output."""
+    print(f"chassis scan: {sentence}", file=sys.stderr)
+
+
+def _kubeconfig(given: str | None) -> str | None:
+    """The kubeconfig that kubectl would take; None for the account of the pod that we run in."""
+    if given:
+        if not Path(given).is_file():
+            raise ScanError(f"{given}: there is no such kubeconfig")
+        return given
+    usual = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
+    found = os.pathsep.join(path for path in usual.split(os.pathsep) if Path(path).is_file())
+    if not found and not serve.in_cluster():
+        raise ScanError("no cluster to scan: there is no kubeconfig, and this is no pod")
+    return found or None
+
+
+# --- the policy ------------------------------------------------------------------------------------
+
+
+async def _policy(api: ApiServer, where: str | None) -> Snapshot:
+    """The policy that is asked for, or the one installed in the cluster, or the built-in one."""
+    if where and not where.startswith(serve.CONFIG_MAP):
+        try:
+            files = read_directory(Path(where))
+        except OSError as error:
+            raise ScanError(f"{where}: {error.strerror}") from None
+        tell(f"the policy is the one in {where}")
+        return config.load(files)
+    try:
+        namespace, name = serve.config_map(where) if where else INSTALLED
+    except serve.UsageError as error:
+        raise ScanError(str(error)) from None
+    try:
+        found = await api.get(namespaced("configmaps", namespace, name))
+        missing = "there is no"
+    except ApiError as error:
+        if error.status != 403:
+            raise
+        found, missing = None, "you may not read the"
+    if found is None and where:
+        raise ScanError(f"{missing} ConfigMap {namespace}/{name}")
+    if found is None:
+        tell(f"the policy is the built-in one: {missing} ConfigMap {namespace}/{name}")
+        return config.load({})
+    tell(f"the policy is the ConfigMap {namespace}/{name}")
+    return config.load(found.get("data") or {})
+
+
+# --- what is known of the cluster ------------------------------------------------------------------
+
+
+async def _facts(api: ApiServer, namespace: str) -> tuple[ClusterCache, list[str]]:
+    """What rules may ask of the cluster, or of one namespace, and the kinds that may not be read."""
+    cache = ClusterCache()
+    forbidden: list[str] = []
+
+    async def read(path: str, query: Mapping[str, str], store: Store) -> None:
+        store.begin()
+        try:
+            async for item in _items(api, path, query, namespace):
+                store.put(item)
+        except ApiError as error:
+            if error.status not in (403, 404):
+                raise
+            store.lost(error)
+            if error.status == 403:
+                forbidden.append(store.kind)
+        else:
+            store.commit()
+
+    await asyncio.gather(*(read(path, query, store) for path, query, store in cache.sources))
+    return cache, sorted(forbidden)
+
+
+async def _items(api: ApiServer, path: str, query: Mapping[str, str], namespace: str) -> AsyncIterator[Json]:
+    resource = path.rpartition("/")[2]
+    if namespace and resource == Resource.NAMESPACES.value:
+        # Who may read one namespace alone may get it, but not list it.
+        one = await api.get(f"{path}/{namespace}")
+        if one is None:
+            raise ScanError(f"there is no namespace {namespace}")
+        yield one
+        return
+    if namespace and resource != Resource.NODES.value:
+        path = within(path, namespace)
+    async for page, _ in api.pages(path, query, consistent=False):
+        for item in page:
+            yield item
+
+
+# --- the scan --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """One pass over the objects of a cluster, or of one namespace."""
+
+    api: ApiServer
+    source: str
+    snapshot: Snapshot
+    cluster: ClusterCache
+    collections: Sequence[Collection]
+
+    @classmethod
+    async def prepare(cls, api: ApiServer, namespace: str, snapshot: Snapshot) -> Scan:
+        """Find out what there is to read. ScanError if nothing may be read, or there is no such namespace."""
+        cluster, unknown = await _facts(api, namespace)
+        found = list(_selected(await served(api, _kinds(snapshot)), namespace))
+        readable = await asyncio.gather(*(may_list(api, collection) for collection in found))
+        collections = [each for each, may in zip(found, readable, strict=True) if may]
+        forbidden = {str(each.kind): None for each, may in zip(found, readable, strict=True) if not may}
+        place = f"namespace {namespace}" if namespace else "all namespaces"
+        if not collections:
+            raise ScanError(f"you may read nothing that is scanned in {place}")
+        if forbidden:
+            tell(f"not scanned, since you may not list them in {place}: {', '.join(forbidden)}")
+        if unknown:
+            tell(f"not known to the rules, since you may not read them: {', '.join(unknown)}")
+        scan = cls(api, api.context or "cluster", snapshot, cluster, collections)
+        if namespace and scan.leaves_alone(namespace):
+            tell(f"the policy leaves namespace {namespace} alone")
+        return scan
+
+    def reviews(self, wait: Wait) -> Iterator[Review]:
+        """The decision about each object that runs and that no other one scanned has made."""
+        pages = self._pages()
+        while (page := wait(_next(pages))) is not None:
+            for obj in page:
+                review = self._review(obj)
+                if review is not None:
+                    yield review
+
+    def leaves_alone(self, namespace: str) -> bool:
+        """Whether admission does not look at a namespace."""
+        return not self.snapshot.webhook.namespaces.covers(namespace) or self._disabled(namespace)
+
+    def _disabled(self, namespace: str) -> bool:
+        labels = Facts(namespace, self.cluster).namespace_labels() or {}
+        return labels.get(ADMISSION) == "disabled"
+
+    async def _pages(self) -> AsyncIterator[list[Json]]:
+        for listed in self.collections:
+            async for items, _ in self.api.pages(listed.path, listed.query, consistent=False):
+                for item in items:
+                    item["metadata"].pop("managedFields", None)  # what kubectl hides, too
+                # The items of a list need not carry their kind.
+                yield [{"apiVersion": listed.api_version, "kind": listed.kind.kind, **item} for item in items]
+
+    def _review(self, obj: Json) -> Review | None:
+        document = Document(self.source, None, obj)
+        # As in admission, an object that is in no namespace has an empty one.
+        request = replace(document.request(), namespace=document.namespace)
+        if self._disabled(document.namespace) or not in_scope(request, self.snapshot):
+            return None
+        if _finished(obj) or self._judged_at_owner(obj):
+            return None
+        return Review(document, decide(request, self.snapshot, self.cluster))
+
+    def _judged_at_owner(self, obj: Json) -> bool:
+        """Whether the object is made from a pod template that this scan judges where it is written."""
+        owner = controller(obj)
+        if owner is None or kind_of(obj) not in (POD, *self.snapshot.workloads):
+            return False
+        kind = kind_of(owner)
+        return kind in self.snapshot.workloads and any(each.kind == kind for each in self.collections)
+
+
+async def _next(pages: AsyncIterator[list[Json]]) -> list[Json] | None:
+    return await anext(pages, None)
+
+
+def _kinds(snapshot: Snapshot) -> list[Kind]:
+    """Every kind that a policy or a rule looks at."""
+    by_policies = (kind for policy in registry.mutating().values() for kind in policy.kinds)
+    by_rules = (kind for rule in registry.rules().values() for kind in rule.kinds or ())
+    return list(dict.fromkeys((*snapshot.workloads, *by_policies, *by_rules)))
+
+
+def _selected(collections: Sequence[Collection], namespace: str) -> Iterator[Collection]:
+    """What is read of the collections: the namespace, or all of them, and where only labelled objects are
+    looked at, those."""
+    for collection in collections:
+        if namespace and not collection.namespaced:
+            continue
+        inside = collection.inside(namespace) if namespace else collection
+        selectors = SELECTORS.get(collection.kind)
+        yield from [inside.labelled(each) for each in selectors] if selectors else [inside]
+
+
+def _finished(obj: Json) -> bool:
+    """Whether it is a Pod or Job of which nothing runs any more, and never will."""
+    if kind_of(obj) == POD:
+        return text(obj, "status", "phase") in ("Succeeded", "Failed")
+    return kind_of(obj) == JOB and any(
+        each.get("type") in ("Complete", "Failed") and each.get("status") == "True"
+        for each in maps(obj, "status", "conditions")
+    )

@@ -1,0 +1,167 @@
+"""The policy: files (or the keys of a ConfigMap) to an immutable Snapshot, or errors with paths.
+
+A snapshot is built whole or not at all; nothing here reads a disk or a cluster.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from hashlib import sha256
+
+from pydantic import ValidationError
+from pydantic.json_schema import models_json_schema
+
+from policies.core import registry
+from policies.core.base import Json, Model
+from policies.core.thresholds import Thresholds
+from webhook.admission.configuration import (
+    Problem,
+    RulesConfig,
+    Snapshot,
+    WebhookConfig,
+    raw_settings,
+    validated,
+)
+from webhook.config.documents import BadDocument, load_policy
+
+LARGEST = 256 * 1024
+"""Characters of a whole policy. Real ones have a hundredth of it; a mebibyte, as much as a ConfigMap holds,
+would keep every review waiting for seconds while it is read."""
+
+
+class PolicyError(ValueError):
+    """The policy does not load; `problems` says everything that is wrong with it."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("; ".join(map(str, problems)))
+
+
+def models() -> dict[str, type[Model]]:
+    """The model of every key that a policy may have."""
+    own = {f"{policy.id}.yaml": policy.settings for policy in registry.mutating().values()}
+    return {**own, "rules.yaml": RulesConfig, "webhook.yaml": WebhookConfig}
+
+
+def load(files: Mapping[str, str]) -> Snapshot:
+    """The snapshot of a policy given as key -> YAML text; absent keys stand for defaults.
+
+    Raises PolicyError with every problem found, each with its key and path.
+    """
+    if sum(map(len, files.values())) > LARGEST:
+        largest = max(files, key=lambda name: len(files[name]))
+        raise PolicyError([Problem(largest, "", f"the policy is larger than {LARGEST // 1024} KiB in all")])
+    known, values, problems = models(), {}, []
+    for name, text in files.items():
+        if name not in known:
+            problems.append(Problem(name, "", f"unknown key{_did_you_mean(name, known)}"))
+            continue
+        try:
+            values[name] = validated(known[name], load_policy(text))
+        except BadDocument as error:
+            problems.append(Problem(name, "", str(error)))
+        except ValidationError as error:
+            problems.extend(_problems(name, error))
+    rules, webhook = values.get("rules.yaml"), values.get("webhook.yaml")
+    rules = rules if isinstance(rules, RulesConfig) else RulesConfig()
+    webhook = webhook if isinstance(webhook, WebhookConfig) else WebhookConfig()
+    problems.extend(_unknown_ids(rules, webhook))
+    by_model = {known[name]: value for name, value in values.items()}
+    by_model[Thresholds] = rules.thresholds
+    overridden = tuple(_overridden(webhook, by_model, problems))
+    if problems:
+        raise PolicyError(problems)
+    digest = sha256("\0".join(f"{name}\0{files[name]}" for name in sorted(files)).encode()).hexdigest()[:12]
+    return Snapshot(rules, webhook, by_model, overridden, digest, problems_of)
+
+
+def problems_of(files: Mapping[str, str]) -> tuple[Problem, ...]:
+    """Everything that keeps a policy from loading; empty for a good one."""
+    try:
+        load(files)
+    except PolicyError as error:
+        return error.problems
+    return ()
+
+
+def schema() -> Json:
+    """The JSON Schema (2020-12) of a whole policy: one property per key."""
+    known = sorted(models().items())
+    found, definitions = models_json_schema([(model, "validation") for _, model in known], by_alias=True)
+    keys = {name: found[model, "validation"] for name, model in known}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "ML Chassis policy",
+        "description": "One property per key of the ConfigMap (or file of the directory).",
+        "type": "object",
+        "additionalProperties": False,
+        "properties": keys,
+        "$defs": definitions["$defs"],
+    }
+
+
+def _problems(name: str, error: ValidationError) -> Iterator[Problem]:
+    for item in error.errors(include_url=False, include_input=False):
+        path = ".".join(str(step) for step in item["loc"])
+        message = item["msg"].removeprefix("Value error, ")
+        if item["type"] == "extra_forbidden":
+            message = "unknown field"
+        yield Problem(name, path, message[:1].lower() + message[1:])
+
+
+def _unknown_ids(rules: RulesConfig, webhook: WebhookConfig) -> Iterator[Problem]:
+    rule_ids, policy_ids = registry.rules(), registry.mutating()
+    for name in rules.modes:
+        if name not in rule_ids:
+            yield Problem(
+                "rules.yaml", f"modes.{name}", f"there is no such rule{_did_you_mean(name, rule_ids)}"
+            )
+    known = [*rule_ids, *policy_ids]
+    for place, patterns in (
+        ("forbidden", webhook.exemptions.forbidden),
+        ("onlyIn", webhook.exemptions.only_in),
+    ):
+        for pattern in patterns:
+            if not any(fnmatchcase(name, pattern) for name in known):
+                message = f"{pattern} is no rule or policy{_did_you_mean(pattern, known)}"
+                yield Problem("webhook.yaml", f"exemptions.{place}", message)
+    for index, override in enumerate(webhook.overrides):
+        for name in override.modes:
+            if name not in rule_ids and name not in policy_ids:
+                yield Problem(
+                    "webhook.yaml",
+                    f"overrides.{index}.modes.{name}",
+                    f"there is no such rule or policy{_did_you_mean(name, known)}",
+                )
+
+
+def _overridden(
+    webhook: WebhookConfig, values: Mapping[type[Model], Model], problems: list[Problem]
+) -> Iterator[Mapping[str, Model]]:
+    known = registry.mutating()
+    for index, override in enumerate(webhook.overrides):
+        replaced: dict[str, Model] = {}
+        for name, fields in override.settings.items():
+            path = f"overrides.{index}.settings.{name}"
+            if name not in known:
+                problems.append(
+                    Problem("webhook.yaml", path, f"there is no such policy{_did_you_mean(name, known)}")
+                )
+                continue
+            model = known[name].settings
+            base = raw_settings(values[model]) if model in values else {}
+            try:
+                replaced[name] = validated(model, base | fields)
+            except ValidationError as error:
+                problems.extend(
+                    Problem("webhook.yaml", f"{path}.{problem.path}", problem.message)
+                    for problem in _problems("webhook.yaml", error)
+                )
+        yield replaced
+
+
+def _did_you_mean(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {close[0]}?" if close else ""

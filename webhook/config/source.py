@@ -1,0 +1,210 @@
+"""Where the policy comes from: a directory or a ConfigMap, followed while the server runs.
+
+Law: the snapshot in force changes whole or not at all, and only for a good one. A bad edit, a deleted
+ConfigMap or a vanished directory leaves the last good snapshot where it is; before there was a good one,
+everything is observed and nothing is changed or refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+from watchfiles import awatch
+
+from policies.core.base import Json
+from webhook.config import load as config
+from webhook.kube import events
+from webhook.kube.api import ApiError, namespaced
+from webhook.kube.reflector import Lister, Reflector
+
+log = structlog.get_logger()
+
+UNTIL_READ = {"rules.yaml": "profile: observe\n"}
+"""In force until a first good policy is read: the defaults would enforce what the user may have switched
+off in the policy that can't be read."""
+
+POLL_SECONDS = 5.0
+"""Safety net beside the file events, and the pace at which a directory that is not there is looked for."""
+WATCH_SECONDS = 60
+"""A short watch: a connection that died silently hides an edit for no longer than this."""
+LONGEST_PAUSE = 5.0
+
+
+class PolicyMetrics(Protocol):
+    """What is shown of the policy in force; the server's metrics are one."""
+
+    def policy_in_force(self, digest: str, profile: str) -> None: ...
+
+    def policy_refused(self) -> None: ...
+
+
+class LivePolicy:
+    """The snapshot in force."""
+
+    def __init__(self, metrics: PolicyMetrics) -> None:
+        self.snapshot = config.load(UNTIL_READ)
+        self.read = asyncio.Event()
+        """Set once the source has been asked, whatever it said."""
+        self._metrics = metrics
+        self._offered: Mapping[str, str] | None = None
+        metrics.policy_refused()
+
+    def offer(self, files: Mapping[str, str], origin: str) -> str | None:
+        """Swap to what `files` say; on an error keep the snapshot and answer the error.
+
+        The same files again, as they come with every new watch, do nothing.
+        """
+        self.read.set()
+        if files == self._offered:
+            return None
+        self._offered = dict(files)
+        try:
+            self.snapshot = config.load(files)
+        except Exception as error:  # also a bug in loading: a policy never stops the server
+            self._metrics.policy_refused()
+            unexpected = not isinstance(error, config.PolicyError)
+            log.warning(
+                "policy refused, last good kept", origin=origin, error=str(error), exc_info=unexpected
+            )
+            return str(error)
+        self._metrics.policy_in_force(self.snapshot.digest, self.snapshot.rules.profile.value)
+        log.info("policy in force", origin=origin, files=sorted(files), digest=self.snapshot.digest)
+        return None
+
+    def missing(self, origin: str, why: str) -> None:
+        """The source is gone, or was never there."""
+        self.read.set()
+        self._offered = None
+        self._metrics.policy_refused()
+        log.warning("no policy at its source, last good kept", origin=origin, why=why)
+
+
+class PolicySource(Protocol):
+    async def follow(self, policy: LivePolicy) -> None:
+        """Offer what there is, and every change, until cancelled."""
+
+
+class Defaults:
+    """No policy given: every key is absent, so everything is at its default."""
+
+    async def follow(self, policy: LivePolicy) -> None:
+        policy.offer({}, "defaults")
+        await asyncio.Event().wait()
+
+
+# --- a directory ---------------------------------------------------------------------------------------
+
+
+class Directory:
+    """YAML files in a directory, such as a ConfigMap volume."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    async def follow(self, policy: LivePolicy) -> None:
+        was_missing = False
+        while True:
+            try:
+                policy.offer(await asyncio.to_thread(read_directory, self._path), str(self._path))
+                was_missing = False
+                await self._follow_changes(policy)
+            except OSError as error:
+                if not was_missing:
+                    policy.missing(str(self._path), str(error))
+                was_missing = True
+                await asyncio.sleep(POLL_SECONDS)
+
+    async def _follow_changes(self, policy: LivePolicy) -> None:
+        # The directory, not the files: kubelet swaps the `..data` link, the files' inodes never change.
+        async for _ in awatch(
+            self._path,
+            recursive=False,
+            step=20,
+            debounce=200,
+            rust_timeout=int(POLL_SECONDS * 1000),
+            yield_on_timeout=True,
+        ):
+            policy.offer(await asyncio.to_thread(read_directory, self._path), str(self._path))
+
+
+def read_directory(path: Path, attempts: int = 3) -> dict[str, str]:
+    """The content of each `*.yaml` in a directory, and `*.yml`, a misspelt key; all of one moment.
+
+    In a ConfigMap volume the files are read through the target of `..data`, so that a swap in between
+    can't mix two versions; a target that is removed under the reader is read anew. OSError if there is no
+    such directory or a file can't be read.
+    """
+    for attempt in range(attempts):
+        data = path / "..data"
+        root = data.resolve() if data.is_symlink() else path
+        try:
+            return {
+                file.name: file.read_text(encoding="utf-8", errors="replace")
+                for file in sorted(root.iterdir())
+                if file.suffix in (".yaml", ".yml") and not file.name.startswith(".")
+            }
+        except FileNotFoundError:
+            if attempt == attempts - 1 or not data.is_symlink():
+                raise
+    raise AssertionError("unreachable")
+
+
+# --- a ConfigMap ---------------------------------------------------------------------------------------
+
+
+class ConfigMap:
+    """One ConfigMap, read and watched through the API."""
+
+    def __init__(self, lister: Lister, recorder: events.Events, namespace: str, name: str) -> None:
+        self._lister, self._recorder = lister, recorder
+        self._namespace, self._name = namespace, name
+
+    async def follow(self, policy: LivePolicy) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            sink = _ConfigMapSink(policy, self._recorder, f"{self._namespace}/{self._name}", tasks)
+            await Reflector(
+                self._lister,
+                namespaced("configmaps", self._namespace),
+                sink,
+                query={"fieldSelector": f"metadata.name={self._name}"},
+                watch_seconds=WATCH_SECONDS,
+                longest_pause=LONGEST_PAUSE,
+            ).run()
+
+
+class _ConfigMapSink:
+    def __init__(
+        self, policy: LivePolicy, recorder: events.Events, origin: str, tasks: asyncio.TaskGroup
+    ) -> None:
+        self._policy, self._recorder, self._origin, self._tasks = policy, recorder, origin, tasks
+        self._present: bool | None = None
+        self._listed = False
+
+    def begin(self) -> None:
+        self._listed = False
+
+    def put(self, item: Json) -> None:
+        self._listed = self._present = True
+        error = self._policy.offer(item.get("data") or {}, self._origin)
+        if error is not None:
+            regarding = {**item, "apiVersion": "v1", "kind": "ConfigMap"}
+            self._tasks.create_task(events.warn(self._recorder, regarding, "PolicyInvalid", error))
+
+    def commit(self) -> None:
+        if not self._listed:
+            self._gone("there is no such ConfigMap")
+
+    def remove(self, item: Json) -> None:
+        self._gone("the ConfigMap was deleted")
+
+    def lost(self, error: ApiError) -> None:
+        """Nothing to do: what was read stays in force, and the reflector tells the log."""
+
+    def _gone(self, why: str) -> None:
+        if self._present is not False:
+            self._policy.missing(self._origin, why)
+        self._present = False

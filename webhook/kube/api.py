@@ -1,0 +1,362 @@
+"""The API server: everything that is read from it or written to it goes through `ApiServer`.
+
+Law: objects are plain JSON in dicts, never typed models (those drop fields they don't know), and every call
+has a timeout. The kubernetes client gives the connection: kubeconfig, in-cluster token, TLS, proxies.
+
+Callers elsewhere depend on small protocols (`certs.Secrets`, `events.Events`, `reflector.Lister`),
+which `ApiServer` fulfils.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlencode
+
+import aiohttp
+import orjson
+
+from policies.core.base import Json
+
+if TYPE_CHECKING:
+    from kubernetes.aio.client import ApiClient
+
+CONNECT_SECONDS = 5.0
+CALL_SECONDS = 10.0
+LIST_SECONDS = 60.0
+RETRY_SECONDS = 1.0
+"""The pause that the API server asks for where it puts a call off."""
+LIST_PAGE = 250
+"""Objects a page. Nodes carry their image lists, some 20 KB each: a page stays near 5 MB."""
+WATCH_SECONDS = 240
+"""How long the API server is asked to keep one watch open."""
+SERVICE_ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+STRATEGIC_MERGE = "application/strategic-merge-patch+json"
+JSON_MERGE = "application/merge-patch+json"
+
+
+class ApiError(Exception):
+    """The API server answered with an error, or did not answer (`status` 0).
+
+    `reason` is the Status object's machine word (NotFound, Conflict, AlreadyExists, Expired …);
+    `resume`, where a list has expired, what continues it with whatever is there by now.
+    """
+
+    def __init__(self, status: int, reason: str, message: str, resume: str = "") -> None:
+        super().__init__(f"{status} {reason}: {message}" if status else message)
+        self.status = status
+        self.reason = reason
+        self.message = message
+        self.resume = resume
+
+
+class NoApiServer(Exception):
+    """There is no API server to talk to: neither inside a pod nor given a kubeconfig."""
+
+
+def own_namespace(default: str = "mlchassis-system") -> str:
+    """The namespace of the pod we run in."""
+    try:
+        return SERVICE_ACCOUNT_NAMESPACE.read_text().strip() or default
+    except OSError:
+        return default
+
+
+class ApiServer:
+    """One connection pool to one API server.
+
+    `context` is what the kubeconfig calls it, empty inside a pod; `namespace` the one that is meant
+    where none is named. A call that is put off (429) is made again up to `retries` times.
+    """
+
+    def __init__(
+        self, client: ApiClient, context: str = "", namespace: str = "default", retries: int = 0
+    ) -> None:
+        self._client: Any = client  # the generated client has no annotations
+        self.context, self.namespace = context, namespace
+        self._retries = retries
+        self._told, self._heard = time.time(), time.monotonic()
+
+    @classmethod
+    @asynccontextmanager
+    async def connect(
+        cls, kubeconfig: Path | str | None = None, context: str | None = None, retries: int = 0
+    ) -> AsyncIterator[ApiServer]:
+        """Connect with a kubeconfig (or several, with colons between them) and one of its contexts, or as
+        the pod's service account; NoApiServer if there is neither.
+
+        No request is made: an API server that is down is met by the first call.
+        """
+        # Imported here because it takes a second and 25 MB, which `chassis serve` without a cluster,
+        # and every test that imports this module, can do without.
+        from kubernetes.aio import config
+        from kubernetes.aio.client import ApiClient, Configuration
+
+        configuration, named, namespace = Configuration(), "", own_namespace("default")
+        try:
+            if kubeconfig:
+                loader = await config.load_kube_config(  # type: ignore[no-untyped-call]
+                    str(kubeconfig), context=context, client_configuration=configuration
+                )
+                chosen = loader.current_context
+                named, namespace = chosen["name"], chosen["context"].get("namespace") or "default"
+            else:
+                config.load_incluster_config(  # type: ignore[no-untyped-call]
+                    client_configuration=configuration
+                )
+            # Python 3.13 refuses CAs without a key identifier, which many clusters still have.
+            configuration.disable_strict_ssl_verification = True
+            # A watch holds its connection: nine reflectors and the calls beside them must not wait in line.
+            configuration.connection_pool_maxsize = 64
+            client = ApiClient(configuration)
+        except Exception as error:  # neither the loader nor the client checks much of what it reads
+            raise NoApiServer(str(error) or type(error).__name__) from error
+        client.user_agent = "mlchassis"
+        try:
+            yield cls(client, named, namespace, retries)
+        finally:
+            await client.close()  # type: ignore[no-untyped-call]
+
+    def now(self) -> float:
+        """Seconds since the epoch by the API server's own clock, at most a second or two behind it.
+
+        From the Date of its last answer; this process's clock counts only before the first one.
+        """
+        return self._told + time.monotonic() - self._heard
+
+    def _hear(self, date: str | None) -> None:
+        with suppress(TypeError, ValueError):
+            self._told, self._heard = parsedate_to_datetime(date or "").timestamp(), time.monotonic()
+
+    # --- verbs -----------------------------------------------------------------------------------------
+
+    async def get(self, path: str, query: Mapping[str, str] | None = None) -> Json | None:
+        """The object (or list) at an API path; None if there is none. A consistent read."""
+        try:
+            return await self.call("GET", path, query=query)
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Json | None = None,
+        content_type: str = "application/json",
+        headers: Mapping[str, str] | None = None,
+        timeout: float = CALL_SECONDS,  # noqa: ASYNC109 (handed to aiohttp, which cancels the call)
+    ) -> Json:
+        """One request; its answer as JSON. ApiError for any status of 400 and above, or no answer."""
+        limits = aiohttp.ClientTimeout(total=timeout, sock_connect=CONNECT_SECONDS)
+        put_off = 0
+        try:
+            while True:
+                response = await self._send(method, path, query, body, content_type, limits, headers)
+                async with response:
+                    answer: Json = _json(await response.read())
+                self._hear(response.headers.get("Date"))
+                if response.status == 429 and put_off < self._retries:
+                    put_off += 1
+                    await asyncio.sleep(RETRY_SECONDS)
+                    continue
+                if response.status >= 400:
+                    raise _error(response.status, answer)
+                return answer
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            raise ApiError(0, "Unreachable", f"{method} {path}: {error or type(error).__name__}") from error
+
+    async def pages(
+        self, path: str, query: Mapping[str, str], *, consistent: bool = True
+    ) -> AsyncIterator[tuple[list[Json], str]]:
+        """A list in pages of at most LIST_PAGE objects, each with the list's resourceVersion.
+
+        A list that takes longer than the API server keeps its picture (minutes) is ApiError 410; where it
+        need not be of one moment, it goes on with the objects as they are by then.
+        """
+        token = ""
+        while True:
+            page = {**query, "limit": str(LIST_PAGE)} | ({"continue": token} if token else {})
+            try:
+                answer = await self.call("GET", path, query=page, timeout=LIST_SECONDS)
+            except ApiError as error:
+                if consistent or not error.resume:
+                    raise
+                token = error.resume
+                continue
+            metadata = answer.get("metadata") or {}
+            yield answer.get("items") or [], metadata.get("resourceVersion", "")
+            token = metadata.get("continue", "")
+            if not token:
+                return
+
+    async def watch(
+        self, path: str, query: Mapping[str, str], resource_version: str, seconds: int = WATCH_SECONDS
+    ) -> AsyncGenerator[Json, None]:
+        """Watch events from `resource_version` on, bookmarks included, until the server ends the watch.
+
+        The first item is empty: it says that the watch stands.
+        """
+        seconds = random.randint(seconds * 3 // 4, seconds)  # noqa: S311 (spread, not a secret)
+        query = {
+            **query,
+            "watch": "1",
+            "resourceVersion": resource_version,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(seconds),
+        }
+        # A connection that died without a FIN is noticed by the silence after the agreed end.
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=seconds + 10)
+        try:
+            response = await self._send("GET", path, query, None, "application/json", limits)
+            async with response:
+                if response.status >= 400:
+                    raise _error(response.status, _json(await response.read()))
+                yield {}
+                async for line in _lines(response.content):
+                    event = _json(line)
+                    if event.get("type") == "ERROR":
+                        status = event.get("object") or {}
+                        raise _error(int(status.get("code") or 500), status)
+                    yield event
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            raise ApiError(0, "Unreachable", f"watch {path}: {error or type(error).__name__}") from error
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None,
+        body: Json | None,
+        content_type: str,
+        limits: aiohttp.ClientTimeout,
+        more_headers: Mapping[str, str] | None = None,
+    ) -> aiohttp.ClientResponse:
+        method, url, headers, content, _ = await self._client.param_serialize(
+            method,
+            path + (f"?{urlencode(query)}" if query else ""),
+            header_params={
+                "Accept": "application/json",
+                "Content-Type": content_type,
+                **(more_headers or {}),
+            },
+            body=body,
+            auth_settings=["BearerToken"],
+        )
+        sent = await self._client.rest_client.request(
+            method, url, headers=headers, body=content, _request_timeout=limits
+        )
+        response: aiohttp.ClientResponse = sent.response
+        return response
+
+    # --- Secrets and ConfigMaps ------------------------------------------------------------------------
+
+    async def get_secret(self, namespace: str, name: str) -> Json | None:
+        return await self.get(namespaced("secrets", namespace, name))
+
+    async def create_secret(self, secret: Json) -> bool:
+        """False if the name is taken."""
+        path = namespaced("secrets", secret["metadata"]["namespace"])
+        return await self.unless_conflict("POST", path, secret)
+
+    async def replace_secret(self, secret: Json) -> bool:
+        """Compare-and-swap by the resourceVersion in `secret`; False if it changed or went away since."""
+        metadata = secret["metadata"]
+        path = namespaced("secrets", metadata["namespace"], metadata["name"])
+        return await self.unless_conflict("PUT", path, secret)
+
+    async def unless_conflict(self, method: str, path: str, body: Json) -> bool:
+        """Write an object; False if another writer came first (it is there already, changed or gone)."""
+        try:
+            await self.call(method, path, body=body)
+        except ApiError as error:
+            if error.status == 409 or (method == "PUT" and error.status == 404):
+                return False
+            raise
+        return True
+
+    # --- Events ----------------------------------------------------------------------------------------
+
+    async def create_event(self, event: Json) -> bool:
+        """Create a core/v1 Event; False if one of that name is there."""
+        path = namespaced("events", event["metadata"]["namespace"])
+        return await self.unless_conflict("POST", path, event)
+
+    async def patch_event(self, namespace: str, name: str, fields: Json) -> None:
+        await self.call("PATCH", namespaced("events", namespace, name), body=fields, content_type=JSON_MERGE)
+
+    # --- webhook configurations ------------------------------------------------------------------------
+
+    async def set_ca_bundle(self, resource: str, name: str, bundle: str) -> int:
+        """Make every entry of one webhook configuration trust `bundle` (base64 PEM).
+
+        Returns how many entries were changed; 0 also if there is no such configuration. `resource` is
+        `mutatingwebhookconfigurations` or its validating sibling. The resourceVersion in the patch keeps
+        an entry that somebody removes meanwhile from being put back: that is ApiError 409.
+        """
+        path = webhook_configurations(resource, name)
+        configuration = await self.get(path)
+        stale = [
+            entry["name"]
+            for entry in (configuration or {}).get("webhooks") or []
+            if entry["clientConfig"].get("caBundle") != bundle
+        ]
+        if configuration and stale:
+            patch = {
+                "metadata": {"resourceVersion": configuration["metadata"]["resourceVersion"]},
+                "webhooks": [{"name": entry, "clientConfig": {"caBundle": bundle}} for entry in stale],
+            }
+            await self.call("PATCH", path, body=patch, content_type=STRATEGIC_MERGE)
+        return len(stale)
+
+
+def namespaced(resource: str, namespace: str, name: str = "") -> str:
+    """The path of a core/v1 resource, or of one object of it."""
+    path = f"/api/v1/namespaces/{quote(namespace, safe='')}/{resource}"
+    return f"{path}/{quote(name, safe='')}" if name else path
+
+
+def within(path: str, namespace: str) -> str:
+    """The path of a collection, such as `/apis/apps/v1/deployments`, narrowed to one namespace."""
+    root, _, resource = path.rpartition("/")
+    return f"{root}/namespaces/{quote(namespace, safe='')}/{resource}"
+
+
+def webhook_configurations(resource: str, name: str = "") -> str:
+    """The path of the mutating or validating webhook configurations, or of one of them."""
+    path = f"/apis/admissionregistration.k8s.io/v1/{resource}"
+    return f"{path}/{quote(name, safe='')}" if name else path
+
+
+async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    # Not StreamReader.readline: that one raises on a line longer than its buffer.
+    rest = b""
+    async for chunk in content.iter_any():
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            if line:
+                yield line
+
+
+def _json(raw: bytes) -> Json:
+    try:
+        answer = orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        answer = None
+    return answer if isinstance(answer, dict) else {"message": raw[:200].decode(errors="replace")}
+
+
+def _error(status: int, answer: Json) -> ApiError:
+    metadata = answer.get("metadata")
+    resume = metadata.get("continue") if status == 410 and isinstance(metadata, dict) else ""
+    return ApiError(status, str(answer.get("reason") or ""), str(answer.get("message") or ""), resume or "")

@@ -1,0 +1,240 @@
+"""What is known of the cluster: watch caches of the few resources that policies and rules ask about.
+
+Law: a cache answers from memory or says that it does not know; it never makes a request wait. Only the
+fields of `policies.core.base.FIELDS` are kept, so that 5,000 nodes, 10,000 Services and 50,000 claims fit.
+
+A resource is unknown until its first list is complete, and again once the API server says that it may not
+be read. While the API server is merely away, the last picture stays: stale knowledge of, say, a Service's
+selector beats none, and no rule denies on its absence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from policies.core.base import FIELDS, Json, Listing, Resource
+from webhook.kube.api import ApiError
+from webhook.kube.reflector import Lister, Reflector
+
+EMPTY = Listing()
+MERGED_KEPT = 5_000
+"""Listings put together from several kinds that are remembered; beyond that they are made anew."""
+
+MODEL_CONFIG_SELECTOR = "mlchassis.dev/model-config=true"
+
+Keep = Callable[[Json], bool]
+
+
+def _uncontrolled(item: Json) -> bool:
+    return not any(owner.get("controller") for owner in item["metadata"].get("ownerReferences") or ())
+
+
+class Source(NamedTuple):
+    """One list of the API that is watched for a resource."""
+
+    resource: Resource
+    kind: str
+    path: str
+    query: Mapping[str, str] = {}
+    keep: Keep | None = None
+    """Which of its objects are kept; None: all."""
+
+
+SOURCES: tuple[Source, ...] = (
+    Source(Resource.SERVICES, "Service", "/api/v1/services"),
+    Source(Resource.CLAIMS, "PersistentVolumeClaim", "/api/v1/persistentvolumeclaims"),
+    Source(Resource.BUDGETS, "PodDisruptionBudget", "/apis/policy/v1/poddisruptionbudgets"),
+    Source(Resource.AUTOSCALERS, "HorizontalPodAutoscaler", "/apis/autoscaling/v2/horizontalpodautoscalers"),
+    Source(Resource.WORKLOADS, "Deployment", "/apis/apps/v1/deployments"),
+    Source(Resource.WORKLOADS, "StatefulSet", "/apis/apps/v1/statefulsets"),
+    Source(Resource.WORKLOADS, "ReplicaSet", "/apis/apps/v1/replicasets", keep=_uncontrolled),
+    Source(Resource.NODES, "Node", "/api/v1/nodes"),
+    Source(
+        Resource.MODEL_CONFIGS, "ConfigMap", "/api/v1/configmaps", {"labelSelector": MODEL_CONFIG_SELECTOR}
+    ),
+    Source(Resource.NAMESPACES, "Namespace", "/api/v1/namespaces"),
+)
+
+
+class ClusterCache:
+    """The `policies.core.base.Cluster` of a running webhook."""
+
+    def __init__(self, told: Callable[[Resource, bool], None] = lambda _, __: None) -> None:
+        """`told` hears of every change in whether a resource is known."""
+        self._stores: dict[Resource, list[Store]] = {}
+        self.sources: list[tuple[str, Mapping[str, str], Store]] = []
+        intern = Interner()
+        for resource, kind, path, query, keep in SOURCES:
+            store = Store(resource, kind, intern, keep, told=self._tell)
+            self._stores.setdefault(resource, []).append(store)
+            self.sources.append((path, query, store))
+        for resource in self._stores:
+            told(resource, False)
+        self._told = told
+        self._merged: dict[tuple[Resource, str | None], tuple[tuple[Listing, ...], Listing]] = {}
+
+    def reflectors(self, lister: Lister) -> list[Reflector]:
+        """One reflector a list; running them keeps this cache true."""
+        return [Reflector(lister, path, store, query=query) for path, query, store in self.sources]
+
+    def _tell(self, resource: Resource) -> None:
+        self._told(resource, self.synced(resource))
+
+    def synced(self, resource: Resource) -> bool:
+        """Whether the resource is known."""
+        return all(store.synced for store in self._stores[resource])
+
+    def listing(self, resource: Resource, namespace: str | None = None) -> Listing | None:
+        """See `policies.core.base.Cluster`. The same Listing is answered until one of its objects changes."""
+        stores = self._stores[resource]
+        if not self.synced(resource):
+            return None
+        if len(stores) == 1:
+            return stores[0].listing(namespace)
+        parts = tuple(store.listing(namespace) for store in stores)
+        key = (resource, namespace)
+        known = self._merged.get(key)
+        if known is None or any(a is not b for a, b in zip(known[0], parts, strict=True)):
+            merged = Listing(item for part in parts for item in part)
+            if not merged:
+                self._merged.pop(key, None)
+                return EMPTY
+            if len(self._merged) >= MERGED_KEPT:
+                self._merged.clear()  # mostly namespaces that are gone
+            known = self._merged[key] = (parts, merged)
+        return known[1]
+
+
+class Interner:
+    """One copy of strings that are equal: label values and quantities repeat a great deal in a cluster."""
+
+    LIMIT = 100_000
+    """Strings remembered at most; beyond that it starts anew, and merely shares less."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def __call__(self, text: str) -> str:
+        if len(self._known) > self.LIMIT:
+            self._known.clear()
+        return self._known.setdefault(text, text)
+
+
+class Store:
+    """The trimmed objects of one kind, by namespace and name; the sink of one reflector."""
+
+    def __init__(
+        self,
+        resource: Resource,
+        kind: str,
+        intern: Interner | None = None,
+        keep: Keep | None = None,
+        *,
+        told: Callable[[Resource], None] = lambda _: None,
+    ) -> None:
+        self._resource, self.kind = resource, kind
+        self._paths = tuple(tuple(path.split(".")) for path in FIELDS[resource])
+        self._keep = keep
+        self._intern = intern or Interner()
+        self._told = told
+        self._objects: dict[str, dict[str, Json]] = {}
+        self._fresh: dict[str, dict[str, Json]] | None = None
+        self._listings: dict[str | None, Listing] = {}
+        self.synced = False
+        """Whether a first list is complete and reading is still allowed."""
+
+    def __len__(self) -> int:
+        return sum(map(len, self._objects.values()))
+
+    def listing(self, namespace: str | None) -> Listing:
+        known = self._listings.get(namespace)
+        if known is None:
+            if namespace is None:
+                known = Listing(item for objects in self._objects.values() for item in objects.values())
+            elif namespace in self._objects:
+                known = Listing(self._objects[namespace].values())
+            else:
+                return EMPTY
+            self._listings[namespace] = known
+        return known
+
+    # --- the sink --------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        self._fresh = {}
+
+    def put(self, item: Json) -> None:
+        if self._keep is not None and not self._keep(item):
+            self.remove(item)
+            return
+        trimmed = self._trimmed(item)
+        namespace, name = _key(trimmed)
+        known = self._objects.get(namespace, {}).get(name)
+        if self._fresh is not None:
+            self._fresh.setdefault(namespace, {})[name] = known if known == trimmed else trimmed
+        elif known != trimmed:
+            self._objects.setdefault(namespace, {})[name] = trimmed
+            self._forget(namespace)
+
+    def commit(self) -> None:
+        self._objects, self._fresh = self._fresh or {}, None
+        self._listings.clear()
+        self._sync(True)
+
+    def remove(self, item: Json) -> None:
+        namespace, name = _key(item)
+        objects = (self._objects if self._fresh is None else self._fresh).get(namespace)
+        if objects and objects.pop(name, None) is not None:
+            if not objects:
+                del (self._objects if self._fresh is None else self._fresh)[namespace]
+            self._forget(namespace)
+
+    def lost(self, error: ApiError) -> None:
+        self._fresh = None
+        if error.status in (401, 403, 404):
+            self._sync(False)
+
+    def _sync(self, synced: bool) -> None:
+        if synced is not self.synced:
+            self.synced = synced
+            self._told(self._resource)
+
+    def _forget(self, namespace: str) -> None:
+        self._listings.pop(namespace, None)
+        self._listings.pop(None, None)
+
+    def _trimmed(self, item: Json) -> Json:
+        metadata = item.get("metadata") or {}
+        trimmed: Json = {"metadata": {"name": metadata.get("name", "")}}
+        if "namespace" in metadata:
+            trimmed["metadata"]["namespace"] = self._intern(metadata["namespace"])
+        for path in self._paths:
+            if path == ("kind",):
+                trimmed["kind"] = self.kind  # items of a list carry no kind of their own
+                continue
+            value: Any = item
+            for step in path:
+                value = value.get(step) if isinstance(value, dict) else None
+            if value is None:
+                continue
+            target = trimmed
+            for step in path[:-1]:
+                target = target.setdefault(step, {})
+            target[path[-1]] = self._shared(value)
+        return trimmed
+
+    def _shared(self, value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: self._shared(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [self._shared(item) for item in value]
+        return self._intern(value) if isinstance(value, str) else value
+
+
+def _key(item: Json) -> tuple[str, str]:
+    metadata = item.get("metadata") or {}
+    return metadata.get("namespace", ""), metadata.get("name", "")

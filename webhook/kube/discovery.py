@@ -1,0 +1,75 @@
+"""Which of some kinds an API server serves, where they are listed, and whether they may be."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from policies.core.base import Json, Kind
+from webhook.kube.api import ApiError, ApiServer, within
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """The objects of a kind, or those that a query selects, as the API server lists them."""
+
+    kind: Kind
+    api_version: str
+    path: str
+    namespaced: bool
+    query: Mapping[str, str] = field(default_factory=dict)
+
+    def inside(self, namespace: str) -> Collection:
+        """Its objects in one namespace."""
+        return replace(self, path=within(self.path, namespace))
+
+    def labelled(self, selector: str) -> Collection:
+        """Its objects that a label selector selects."""
+        return replace(self, query={"labelSelector": selector})
+
+
+async def served(api: ApiServer, kinds: Iterable[Kind]) -> list[Collection]:
+    """The collections of those kinds that the API server lists, in the order asked for, each in the
+    version that it prefers of those that have the kind. ApiError if it can't be asked."""
+    wanted = list(dict.fromkeys(kinds))
+    groups = {kind.group for kind in wanted}
+    known = {c.kind: c for found in await asyncio.gather(*(_group(api, g) for g in groups)) for c in found}
+    return [known[kind] for kind in wanted if kind in known]
+
+
+async def may_list(api: ApiServer, collection: Collection) -> bool:
+    """Whether we may; ApiError if the API server can't be asked."""
+    try:
+        await api.call("GET", collection.path, query={**collection.query, "limit": "1"})
+    except ApiError as error:
+        if error.status == 403:
+            return False
+        raise
+    return True
+
+
+async def _group(api: ApiServer, group: str) -> list[Collection]:
+    """The collections of an API group; none if it is not served."""
+    found: dict[Kind, Collection] = {}
+    for version in await _versions(api, group):
+        root = f"/apis/{version}" if group else f"/api/{version}"
+        for collection in _collections(group, version, root, await api.get(root) or {}):
+            found.setdefault(collection.kind, collection)
+    return list(found.values())
+
+
+async def _versions(api: ApiServer, group: str) -> list[str]:
+    """The served versions of a group, the preferred one first, as an object's apiVersion spells them."""
+    if not group:
+        return ["v1"]
+    answer = await api.get(f"/apis/{group}") or {}
+    versions = [answer.get("preferredVersion") or {}, *(answer.get("versions") or ())]
+    return list(dict.fromkeys(version["groupVersion"] for version in versions if "groupVersion" in version))
+
+
+def _collections(group: str, version: str, root: str, answer: Json) -> Iterator[Collection]:
+    for resource in answer.get("resources") or ():
+        if "/" not in resource["name"] and "list" in resource["verbs"]:
+            kind = Kind(group, resource["kind"])
+            yield Collection(kind, version, f"{root}/{resource['name']}", resource["namespaced"])

@@ -1,0 +1,65 @@
+"""Kubernetes Events about what the webhook met, best effort.
+
+The name of an Event is made from what it says, so that all replicas, saying the same, keep one Event fresh
+instead of writing one each.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import UTC, datetime
+from typing import Protocol
+
+import structlog
+
+from policies.core.base import Json
+from webhook.kube.api import ApiError
+
+log = structlog.get_logger()
+
+LONGEST_MESSAGE = 1024
+"""The API server refuses longer ones."""
+
+
+class Events(Protocol):
+    """The part of `ApiServer` that writes Events."""
+
+    async def create_event(self, event: Json) -> bool: ...
+
+    async def patch_event(self, namespace: str, name: str, fields: Json) -> None: ...
+
+
+async def warn(events: Events, regarding: Json, reason: str, message: str) -> None:
+    """Record a Warning on the object `regarding` (apiVersion, kind, metadata). Failures are logged only."""
+    metadata = regarding["metadata"]
+    namespace = metadata.get("namespace") or "default"
+    if len(message) > LONGEST_MESSAGE:
+        message = message[: LONGEST_MESSAGE - 1] + "…"
+    said = hashlib.sha256(f"{metadata.get('uid')}\0{reason}\0{message}".encode()).hexdigest()[:16]
+    name = f"{metadata['name'][:200]}.{said}"
+    identity = {
+        key: metadata[key] for key in ("namespace", "name", "uid", "resourceVersion") if key in metadata
+    }
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    event = {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"namespace": namespace, "name": name},
+        "involvedObject": {
+            "apiVersion": regarding.get("apiVersion", "v1"),
+            "kind": regarding.get("kind", ""),
+            **identity,
+        },
+        "type": "Warning",
+        "reason": reason,
+        "message": message,
+        "source": {"component": "mlchassis"},
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+    }
+    try:
+        if not await events.create_event(event):
+            await events.patch_event(namespace, name, {"lastTimestamp": now})
+    except ApiError as error:
+        log.warning("event not recorded", reason=reason, regarding=metadata["name"], error=str(error))

@@ -1,0 +1,198 @@
+"""Manifests instead of a cluster: files to documents, and documents as the facts that rules ask for."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+from policies.core.base import Json, Kind, Listing, Resource
+from policies.core.workloads import (
+    CONFIG_MAP,
+    DEPLOYMENT,
+    DISRUPTION_BUDGET,
+    REPLICA_SET,
+    SERVICE,
+    STATEFUL_SET,
+)
+from policies.kube.objects import controller, dig, kind_of, labels_of, text
+from webhook.admission.envelope import Request
+from webhook.config.documents import BadDocument, load_all
+
+SUFFIXES: Final = (".yaml", ".yml", ".json")
+
+RESOURCES: Final[Mapping[Kind, Resource]] = {
+    SERVICE: Resource.SERVICES,
+    Kind("", "PersistentVolumeClaim"): Resource.CLAIMS,
+    DISRUPTION_BUDGET: Resource.BUDGETS,
+    Kind("autoscaling", "HorizontalPodAutoscaler"): Resource.AUTOSCALERS,
+    DEPLOYMENT: Resource.WORKLOADS,
+    STATEFUL_SET: Resource.WORKLOADS,
+    REPLICA_SET: Resource.WORKLOADS,
+    Kind("", "Node"): Resource.NODES,
+    CONFIG_MAP: Resource.MODEL_CONFIGS,
+    Kind("", "Namespace"): Resource.NAMESPACES,
+}
+
+
+class BadInput(ValueError):
+    """A file that can't be read or is no manifest; the message is one sentence with its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One Kubernetes object with the file and the number of the YAML document it stands in.
+
+    An object that runs in a cluster has the cluster as its source, and no number.
+    """
+
+    source: str
+    index: int | None
+    obj: Json
+
+    @property
+    def runs(self) -> bool:
+        return self.index is None
+
+    @property
+    def place(self) -> str:
+        return self.source if self.index is None else f"{self.source}#{self.index + 1}"
+
+    @property
+    def namespace(self) -> str:
+        return text(self.obj, "metadata", "namespace")
+
+    @property
+    def name(self) -> str:
+        return text(self.obj, "metadata", "name") or text(self.obj, "metadata", "generateName")
+
+    @property
+    def identity(self) -> tuple[Kind, str, str]:
+        return kind_of(self.obj), self.namespace, self.name
+
+    def request(self, operation: str = "CREATE", old: Json | None = None) -> Request:
+        """The admission request that applying this document would make."""
+        return Request(
+            uid="offline",
+            kind=kind_of(self.obj),
+            operation=operation,
+            namespace=self.namespace or "default",
+            name=self.name,
+            object=self.obj,
+            old_object=old,
+            dry_run=True,
+        )
+
+
+def read(
+    paths: Iterable[str], stdin: Callable[[], str] = lambda: sys.stdin.read(), *, lenient: bool = False
+) -> list[Document]:
+    """All objects in files, directories (recursively) and standard input (`-`), in order.
+
+    A `List` counts as its items. In a directory, what is no Kubernetes object (Helm's values, say)
+    is passed over; a file that was named must hold one unless `lenient`. Raises BadInput.
+    """
+    documents: list[Document] = []
+    for path in paths:
+        if path == "-":
+            documents += _parse("standard input", stdin(), strict=not lenient)
+        elif Path(path).is_dir():
+            for file in _manifests(Path(path)):
+                documents += _parse(str(file), _text(file), strict=False)
+        else:
+            documents += _parse(path, _text(Path(path)), strict=not lenient)
+    return documents
+
+
+def _manifests(directory: Path) -> list[Path]:
+    """The files below a directory that may hold manifests, in order; hidden ones are passed over."""
+    found = [
+        file
+        for file in sorted(directory.rglob("*"))
+        if file.suffix in SUFFIXES
+        and file.is_file()
+        and not any(part.startswith(".") for part in file.relative_to(directory).parts)
+    ]
+    if not found:
+        raise BadInput(f"{directory}: it holds no {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]} file")
+    return found
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise BadInput(f"{file}: it is not UTF-8 text") from None
+    except OSError as error:
+        raise BadInput(f"{file}: {error.strerror}") from None
+
+
+def _parse(source: str, content: str, *, strict: bool) -> Iterator[Document]:
+    try:
+        values = list(load_all(content))
+    except BadDocument as error:
+        raise BadInput(f"{source}: {error}") from None
+    if strict and not any(values):
+        raise BadInput(f"{source}: it holds no object")
+    for index, value in enumerate(values):
+        if value is None:
+            continue
+        if not isinstance(value, dict) or not (text(value, "apiVersion") and text(value, "kind")):
+            if strict:
+                raise BadInput(
+                    f"{source}: document {index + 1} is no Kubernetes object: apiVersion or kind is missing"
+                )
+            continue
+        yield from (Document(source, index, obj) for obj in _items(value))
+
+
+def _items(value: Json) -> Iterator[Json]:
+    items = value.get("items")
+    if text(value, "kind").endswith("List") and isinstance(items, list):
+        for item in items:
+            if isinstance(item, dict):
+                yield from _items(item)
+    else:
+        yield value
+
+
+class ManifestCluster:
+    """The `policies.core.base.Cluster` made of manifests.
+
+    A resource of which the input holds no object is not known, rather than known to be empty: a
+    review sees a part of a cluster.
+    """
+
+    def __init__(self, objects: Sequence[Json]) -> None:
+        self._objects = objects
+
+    @cached_property
+    def _known(self) -> dict[tuple[Resource, str | None], Listing]:
+        found: dict[tuple[Resource, str | None], list[Json]] = {}
+        for obj in self._objects:
+            resource = RESOURCES.get(kind_of(obj))
+            if resource is None or not text(obj, "metadata", "name") or not _is_fact(resource, obj):
+                continue
+            found.setdefault((resource, None), []).append(obj)
+            if resource not in (Resource.NODES, Resource.NAMESPACES):
+                found.setdefault((resource, text(obj, "metadata", "namespace") or "default"), []).append(obj)
+        return {key: Listing(objects) for key, objects in found.items()}
+
+    def listing(self, resource: Resource, namespace: str | None = None) -> Listing | None:
+        if (resource, None) not in self._known:
+            return None
+        return self._known.get((resource, namespace), _EMPTY)
+
+
+_EMPTY: Final = Listing()
+
+
+def _is_fact(resource: Resource, obj: Json) -> bool:
+    if resource is Resource.MODEL_CONFIGS:
+        return labels_of(obj).get("mlchassis.dev/model-config") == "true" and isinstance(
+            dig(obj, "data"), dict
+        )
+    return resource is not Resource.WORKLOADS or controller(obj) is None

@@ -1,0 +1,116 @@
+"""List, then watch: keep a local picture of one API resource true.
+
+Law: a reflector never gives up and never raises. A missing resource, missing RBAC or an API server that is
+away means "not synced", is told once a change of state, and is tried again with a growing, jittered pause.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Mapping
+from typing import Protocol
+
+import structlog
+
+from policies.core.base import Json
+from webhook.kube.api import WATCH_SECONDS, ApiError
+
+log = structlog.get_logger()
+
+FIRST_PAUSE = 0.5
+LONGEST_PAUSE = 60.0
+
+
+class Lister(Protocol):
+    """The part of `ApiServer` that a reflector needs."""
+
+    def pages(self, path: str, query: Mapping[str, str]) -> AsyncIterator[tuple[list[Json], str]]: ...
+
+    def watch(
+        self, path: str, query: Mapping[str, str], resource_version: str, seconds: int
+    ) -> AsyncIterator[Json]: ...
+
+
+class Sink(Protocol):
+    """What a reflector tells. Between `begin` and `commit` the objects of a fresh list arrive by `put`:
+    whatever was known before and is not among them is gone at `commit`."""
+
+    def begin(self) -> None: ...
+
+    def put(self, item: Json) -> None: ...
+
+    def commit(self) -> None: ...
+
+    def remove(self, item: Json) -> None: ...
+
+    def lost(self, error: ApiError) -> None:
+        """The picture may be stale from here on, until the next `commit` or event."""
+
+
+class Reflector:
+    """Keeps one `Sink` in step with one resource of the API."""
+
+    def __init__(
+        self,
+        lister: Lister,
+        path: str,
+        sink: Sink,
+        *,
+        query: Mapping[str, str] | None = None,
+        watch_seconds: int = WATCH_SECONDS,
+        longest_pause: float = LONGEST_PAUSE,
+    ) -> None:
+        self._lister, self._path, self._sink = lister, path, sink
+        self._query = dict(query or {})
+        self._watch_seconds = watch_seconds
+        self._longest_pause = longest_pause
+        self._version = ""
+        self._pause = FIRST_PAUSE
+        self._failing = False
+
+    async def run(self) -> None:
+        """Reflect until cancelled."""
+        while True:
+            try:
+                if not self._version:
+                    await self._list()
+                await self._watch()
+            except ApiError as error:
+                if error.status:
+                    self._version = ""  # whatever it said, a fresh list is right; silence alone is not
+                if error.status != 410:  # a version too old to watch from is everyday life
+                    self._fail(error)
+            await asyncio.sleep(random.uniform(self._pause / 2, self._pause))  # noqa: S311
+
+    async def _list(self) -> None:
+        latest = ""
+        self._sink.begin()
+        async for items, version in self._lister.pages(self._path, self._query):
+            latest = version
+            for item in items:
+                self._sink.put(item)
+        self._sink.commit()
+        self._version = latest
+
+    async def _watch(self) -> None:
+        events = self._lister.watch(self._path, self._query, self._version, self._watch_seconds)
+        async for event in events:
+            self._recover()
+            item, kind = event.get("object") or {}, event.get("type")
+            if kind in ("ADDED", "MODIFIED"):
+                self._sink.put(item)
+            elif kind == "DELETED":
+                self._sink.remove(item)
+            self._version = (item.get("metadata") or {}).get("resourceVersion") or self._version
+
+    def _recover(self) -> None:
+        if self._failing:
+            log.info("reading the API server again", path=self._path)
+        self._failing, self._pause = False, FIRST_PAUSE
+
+    def _fail(self, error: ApiError) -> None:
+        if not self._failing:
+            log.warning("can't read the API server", path=self._path, error=str(error))
+        self._failing, self._pause = True, min(self._pause * 2, self._longest_pause)
+        self._sink.lost(error)

@@ -1,0 +1,262 @@
+"""The serving certificate: where it comes from, when it is renewed, how it is swapped.
+
+Law: the live TLS context always holds a whole pair. A new pair is loaded into a scratch context first,
+because `load_cert_chain` with a torn certificate and key leaves the context it was called on without a key.
+
+Three sources: `MountedFiles` (a Secret volume, cert-manager or any other issuer), `ManagedSecret` (a CA of
+our own, shared by the replicas through one Secret), `SelfSigned` (in memory, for a laptop).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import ssl
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+from watchfiles import awatch
+
+from policies.core.base import Json
+from webhook.server.pki import Bundle, CertificateError, expiry, issue, renewed, repaired
+
+log = structlog.get_logger()
+
+POLL_SECONDS = 60.0
+"""Safety net beside the file events, and the pace at which a managed Secret is looked at."""
+SWAP_ATTEMPTS = 8
+FIRST_PAUSE = 0.5
+
+
+class CertificateSource(Protocol):
+    """Where the serving certificate comes from."""
+
+    async def read(self) -> Bundle:
+        """The bundle as it should be served now; CertificateError or OSError if there is none."""
+
+    def changes(self) -> AsyncIterator[None]:
+        """Yield, without end, whenever `read` may give something new."""
+
+
+class Secrets(Protocol):
+    """The part of the API that `ManagedSecret` needs. Writes answer False when somebody else was first."""
+
+    async def get_secret(self, namespace: str, name: str) -> Json | None: ...
+
+    async def create_secret(self, secret: Json) -> bool: ...
+
+    async def replace_secret(self, secret: Json) -> bool: ...
+
+    def now(self) -> float:
+        """Seconds since the epoch by the API server's clock, as its last answer told."""
+
+
+# --- serving -------------------------------------------------------------------------------------------
+
+
+class ServingCertificate:
+    """The TLS context of the listening socket. New connections see a swap at once; open ones stay."""
+
+    def __init__(self) -> None:
+        self.context = _server_context()
+        # Something to shake hands with from the first moment, so that /healthz and /readyz can answer (a
+        # kubelet does not verify); no API server trusts it.
+        _load(self.context, issue(["mlchassis.invalid"], datetime.now(UTC)))
+        self.bundle: Bundle | None = None
+
+    def install(self, bundle: Bundle) -> bool:
+        """Serve `bundle` from now on; False if it is served already.
+
+        Raises CertificateError, with the old pair still in force, if certificate and key don't fit.
+        """
+        if bundle == self.bundle:
+            return False
+        if (bundle.certificate, bundle.key) != (self.bundle and (self.bundle.certificate, self.bundle.key)):
+            _load(_server_context(), bundle)
+            _load(self.context, bundle)
+        self.bundle = bundle
+        return True
+
+
+def _server_context() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    # Forward secrecy and AEAD alone; TLS 1.3's own suites are not governed by this list.
+    context.set_ciphers("ECDHE+AESGCM:ECDHE+CHACHA20")
+    context.set_alpn_protocols(["http/1.1"])
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+    return context
+
+
+def _load(context: ssl.SSLContext, bundle: Bundle) -> None:
+    # The ssl module reads files only. The directory is 0700 and gone before the call returns.
+    with tempfile.TemporaryDirectory(prefix="chassis-tls-") as directory:
+        certificate, key = Path(directory, "tls.crt"), Path(directory, "tls.key")
+        certificate.write_bytes(bundle.certificate)
+        key.write_bytes(bundle.key)
+        try:
+            # An encrypted key would make OpenSSL ask on the terminal: an empty password fails instead.
+            context.load_cert_chain(certificate, key, password="")
+        except (ssl.SSLError, ValueError) as error:
+            raise CertificateError(f"certificate and key can't be served: {error}") from error
+
+
+async def keep(
+    source: CertificateSource, serving: ServingCertificate, installed: Callable[[Bundle], None]
+) -> None:
+    """Serve what the source holds, now and after every change, until cancelled.
+
+    Whatever goes wrong, the pair in force stays, and the source is asked again.
+    """
+    pause = FIRST_PAUSE
+    while True:
+        try:
+            if serving.install(bundle := await source.read()):
+                installed(bundle)
+            pause = FIRST_PAUSE
+            async for _ in source.changes():
+                if serving.install(bundle := await source.read()):
+                    installed(bundle)
+        except Exception as error:
+            log.warning("no new serving certificate", error=str(error) or type(error).__name__)
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, POLL_SECONDS)
+
+
+# --- sources -------------------------------------------------------------------------------------------
+
+
+async def _now_and_then() -> AsyncIterator[None]:
+    while True:
+        await asyncio.sleep(POLL_SECONDS)
+        yield
+
+
+class SelfSigned:
+    """A CA and certificate in memory, for local work; nothing else trusts it."""
+
+    def __init__(self, hosts: Iterable[str]) -> None:
+        self._hosts = tuple(hosts)
+        self._bundle: Bundle | None = None
+
+    async def read(self) -> Bundle:
+        now = datetime.now(UTC)
+        self._bundle = renewed(self._bundle, self._hosts, now) if self._bundle else issue(self._hosts, now)
+        return self._bundle
+
+    def changes(self) -> AsyncIterator[None]:
+        return _now_and_then()
+
+
+class MountedFiles:
+    """A pair on disk, usually a Secret volume, read again when its directory changes.
+
+    Kubelet swaps the `..data` link of the directory; the file's own inode never changes, so a watch on the
+    file would see nothing after the first swap.
+    """
+
+    def __init__(self, certificate: Path, key: Path, ca: Path | None = None) -> None:
+        self._certificate, self._key, self._ca = certificate, key, ca
+
+    async def read(self) -> Bundle:
+        ca = await asyncio.to_thread(self._ca.read_bytes) if self._ca else b""
+        return Bundle(
+            await asyncio.to_thread(self._certificate.read_bytes),
+            await asyncio.to_thread(self._key.read_bytes),
+            ca=ca,
+        )
+
+    async def changes(self) -> AsyncIterator[None]:
+        directories = {path.parent for path in (self._certificate, self._key, self._ca) if path}
+        async for _ in awatch(
+            *directories,
+            recursive=False,
+            rust_timeout=int(POLL_SECONDS * 1000),
+            yield_on_timeout=True,
+            step=20,
+            debounce=100,
+        ):
+            yield
+
+
+class ManagedSecret:
+    """A CA and serving certificate of our own in one Secret, agreed on by compare-and-swap.
+
+    Any number of replicas may start or renew at once: one write wins, the others read it. A Secret that
+    has no `ca.key` was written by another issuer and is served as it is, never written.
+    """
+
+    def __init__(self, secrets: Secrets, namespace: str, name: str, hosts: Iterable[str]) -> None:
+        self._secrets, self._namespace, self._name = secrets, namespace, name
+        self._path = f"{namespace}/{name}"
+        self._hosts = tuple(hosts)
+        self._last: Bundle | None = None
+
+    async def read(self) -> Bundle:
+        self._last = await self._agreed()
+        return self._last
+
+    async def _agreed(self) -> Bundle:
+        for _ in range(SWAP_ATTEMPTS):
+            secret = await self._secrets.get_secret(self._namespace, self._name)
+            present = _from_secret(secret) if secret else None
+            if present and not present.ca_key:
+                return present
+            # The API server's clock: it is the one that verifies, and one replica whose own runs ahead would
+            # renew for all of them with a certificate that is not valid yet.
+            wanted = self._successor(present, datetime.fromtimestamp(self._secrets.now(), UTC))
+            if wanted is present:
+                return wanted
+            if secret is None:
+                written = await self._secrets.create_secret(_to_secret(wanted, self._empty()))
+            else:
+                written = await self._secrets.replace_secret(_to_secret(wanted, secret))
+            if written:
+                log.info("certificate issued", secret=self._path, until=str(expiry(wanted)))
+                return wanted
+        raise CertificateError(f"Secret {self._path} was changed under us {SWAP_ATTEMPTS} times in a row")
+
+    def changes(self) -> AsyncIterator[None]:
+        return _now_and_then()
+
+    def _successor(self, present: Bundle | None, now: datetime) -> Bundle:
+        if present is None:
+            # A Secret that was deleted comes back as it was: the other replicas go on serving from it.
+            return self._last or issue(self._hosts, now)
+        try:
+            _load(_server_context(), present)
+            return renewed(present, self._hosts, now)
+        except (CertificateError, ValueError) as error:
+            log.warning("certificate unusable, issuing another", secret=self._path, error=str(error))
+            return repaired(present, self._hosts, now)
+
+    def _empty(self) -> Json:
+        labels = {"app.kubernetes.io/name": "mlchassis", "app.kubernetes.io/managed-by": "mlchassis"}
+        return {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "type": "kubernetes.io/tls",
+            "metadata": {"namespace": self._namespace, "name": self._name, "labels": labels},
+        }
+
+
+_KEYS = {"tls.crt": "certificate", "tls.key": "key", "ca.crt": "ca", "ca.key": "ca_key"}
+
+
+def _to_secret(bundle: Bundle, secret: Json) -> Json:
+    data = {key: base64.b64encode(getattr(bundle, field)).decode() for key, field in _KEYS.items()}
+    return {**secret, "data": {**(secret.get("data") or {}), **data}}
+
+
+def _from_secret(secret: Json) -> Bundle | None:
+    """The bundle in a Secret; None if it holds nothing of ours yet (the pair is missing)."""
+    data = secret.get("data") or {}
+    try:
+        fields = {field: base64.b64decode(data.get(key) or "") for key, field in _KEYS.items()}
+    except ValueError:
+        return None
+    return Bundle(**fields) if fields["certificate"] and fields["key"] else None

@@ -1,0 +1,308 @@
+"""The HTTP side: routes, limits, deadlines, drain. It knows reviews as bytes and decisions as values.
+
+Law: whoever posts a review gets an answer. A request that is no review gets a 4xx with one plain sentence;
+a bug of ours becomes an allowed review with a warning (or what `onError` says); nothing becomes a 5xx or a
+dropped connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+import ssl
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Final
+
+import structlog
+from aiohttp import web
+
+from policies.core.base import Mode
+from policies.kube.objects import text
+from webhook.admission import envelope as review
+from webhook.admission.engine import Decision
+from webhook.admission.envelope import BadReview, Request, Response
+from webhook.server import metrics as m
+
+log = structlog.get_logger()
+
+BODY_LIMIT: Final = 8 * 1024 * 1024
+"""Bytes of a review. The API server's own limit is 3 MiB an object, and an UPDATE carries it twice."""
+KEEP_ALIVE_SECONDS: Final = 120.0
+"""Longer than the 90 s for which the API server keeps idle connections: were ours shorter, it would now and
+then send a review into a connection that we are just closing."""
+BACKLOG: Final = 1024
+HANDSHAKE_SECONDS: Final = 0.2
+DEFAULT_TIMEOUT: Final = 10.0
+LONGEST_TIMEOUT: Final = 30.0
+DEADLINE_MARGIN: Final = 0.1
+"""Share of the caller's timeout that is left for the answer's way back."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a review is answered with, and the decision behind it, for the log and the metrics."""
+
+    response: Response
+    decision: Decision | None = None
+
+
+Endpoint = Callable[[Request, float], Awaitable[Answer]]
+"""Answers a request; the float is the deadline on the event loop's clock."""
+OnError = Callable[[str, Request], Response]
+"""What the endpoint of that name answers where it has failed itself."""
+
+
+class Refusal(Exception):
+    """The request is answered with an HTTP error and one plain sentence."""
+
+    def __init__(self, status: HTTPStatus, sentence: str) -> None:
+        super().__init__(sentence)
+        self.status = status
+
+
+@dataclass
+class Readiness:
+    """What `/readyz` answers from."""
+
+    certificate: bool = False
+    policy: bool = False
+    draining: bool = False
+
+    def missing(self) -> list[str]:
+        waits = {"serving certificate": self.certificate, "policy": self.policy}
+        return ["shutting down"] * self.draining + [
+            f"no {what} yet" for what, there in waits.items() if not there
+        ]
+
+
+class Server:
+    """The HTTP server of some admission endpoints, each reached under its name."""
+
+    def __init__(
+        self,
+        endpoints: Mapping[str, Endpoint],
+        on_error: OnError,
+        metrics: m.Metrics,
+        readiness: Readiness,
+        *,
+        patience: float = 20.0,
+    ) -> None:
+        """`patience`: seconds that requests in flight get to finish in once the server stops."""
+        self._endpoints, self._on_error = endpoints, on_error
+        self._metrics, self.readiness = metrics, readiness
+        self._patience = patience
+        self._runner: web.AppRunner | None = None
+
+    def application(self) -> web.Application:
+        app = web.Application(client_max_size=BODY_LIMIT)
+        for name, endpoint in self._endpoints.items():
+            app.router.add_post(f"/{name}", self._admission(name, endpoint))
+        app.router.add_get("/healthz", self._healthz)
+        app.router.add_get("/readyz", self._readyz)
+        app.router.add_get("/metrics", self._render_metrics)
+        app.on_response_prepare.append(self._close_when_draining)
+        return app
+
+    # --- life ------------------------------------------------------------------------------------------
+
+    async def start(self, listener: socket.socket, tls: ssl.SSLContext | None) -> None:
+        """Serve the connections of a listening socket, which the server closes in the end."""
+        self._runner = web.AppRunner(
+            self.application(),
+            access_log=None,
+            keepalive_timeout=KEEP_ALIVE_SECONDS,
+            # A gzip bomb is refused by its header instead of being unpacked.
+            auto_decompress=False,
+            shutdown_timeout=self._patience,
+        )
+        await self._runner.setup()
+        await web.SockSite(self._runner, listener, ssl_context=tls, backlog=BACKLOG).start()
+
+    async def drain(self, grace: float) -> None:
+        """Fail `/readyz`, go on serving for `grace` seconds, then stop listening, let what is in flight
+        finish, and close."""
+        self.readiness.draining = True
+        await asyncio.sleep(grace)
+        if self._runner is None:
+            return
+        for site in self._runner.sites:
+            await site.stop()
+        # aiohttp tells idle connections to close once: one whose handshake ends after that would hold us up
+        # for all of `patience`.
+        await asyncio.sleep(HANDSHAKE_SECONDS)
+        await self._runner.cleanup()
+
+    async def _close_when_draining(self, request: web.Request, response: web.StreamResponse) -> None:
+        # The API server keeps its connections: only this makes it go to another replica.
+        if self.readiness.draining:
+            response.headers["Connection"] = "close"  # aiohttp has prepared its headers before it asks us
+            response.force_close()
+
+    # --- admission -------------------------------------------------------------------------------------
+
+    def _admission(self, name: str, endpoint: Endpoint) -> Callable[[web.Request], Awaitable[web.Response]]:
+        seconds = self._metrics.seconds.labels(name)
+        clock = asyncio.get_running_loop().time
+
+        async def handle(http: web.Request) -> web.Response:
+            started = time.perf_counter()  # the loop's own clock stands still between two of its turns
+            with self._metrics.in_flight.track_inprogress():
+                try:
+                    limit = seconds_of(http.query.get("timeout", ""))
+                    deadline = clock() + limit * (1 - DEADLINE_MARGIN)
+                    request = _parse(await _body(http, deadline))
+                except Refusal as refusal:
+                    self._metrics.requests.labels(name, "rejected", "other").inc()
+                    log.warning("request refused", endpoint=name, why=str(refusal), peer=http.remote)
+                    return web.Response(status=refusal.status, text=f"{refusal}\n")
+                answer = await self._answer(name, endpoint, request, deadline)
+                seconds.observe(time.perf_counter() - started)
+                return web.Response(body=answer, content_type="application/json")
+
+        return handle
+
+    async def _answer(self, name: str, endpoint: Endpoint, request: Request, deadline: float) -> bytes:
+        try:
+            async with asyncio.timeout_at(deadline):
+                answer = await endpoint(request, deadline)
+            body = review.render(request.uid, answer.response)
+            outcome = _outcome(answer.response)
+        except Exception:
+            log.exception("admission failed", endpoint=name, **_about(request))
+            answer = Answer(self._on_error(name, request))
+            body = review.render(request.uid, answer.response)
+            outcome = "failed"
+        try:
+            self._record(name, request, answer, outcome)
+        except Exception:  # an answer that stands is given, whatever becomes of its record
+            log.exception("answer not recorded", endpoint=name, uid=request.uid)
+        return body
+
+    def _record(self, name: str, request: Request, answer: Answer, outcome: str) -> None:
+        self._metrics.requests.labels(name, outcome, self._metrics.kind(request.kind.kind)).inc()
+        if answer.decision is not None:
+            self._count(answer.decision)
+        if outcome in ("changed", "denied"):
+            log.info(outcome, endpoint=name, **_about(request), **_because(answer))
+
+    def _count(self, decision: Decision) -> None:
+        for change in decision.changes:
+            if not change.template:
+                self._metrics.mutations.labels(change.policy, change.mode.value).inc()
+        for verdict in decision.verdicts:
+            if verdict.exempted is not None:
+                self._metrics.exemptions.labels(verdict.rule).inc()
+            else:
+                self._metrics.findings.labels(verdict.rule, verdict.mode.value).inc()
+        for crash in decision.crashes:
+            self._metrics.errors.labels(crash.id).inc()
+            log.error("policy failed", policy=crash.id, error=crash.error, trace=crash.trace)
+
+    # --- the rest --------------------------------------------------------------------------------------
+
+    async def _healthz(self, _: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _readyz(self, _: web.Request) -> web.Response:
+        missing = self.readiness.missing()
+        if missing:
+            return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE, text="; ".join(missing) + "\n")
+        return web.Response(text="ok\n")
+
+    async def _render_metrics(self, _: web.Request) -> web.Response:
+        return web.Response(body=self._metrics.render(), headers={"Content-Type": m.CONTENT_TYPE})
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket; on all addresses, IPv6 and IPv4, if `host` is empty. Port 0 takes a free one."""
+    if not host and socket.has_dualstack_ipv6():
+        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=BACKLOG)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=BACKLOG)
+
+
+async def _body(http: web.Request, deadline: float) -> bytes:
+    """The whole body. Refusal if it is no JSON, too large, encoded, broken off or late."""
+    if http.content_type != "application/json":
+        raise Refusal(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+            f"the content type must be application/json, not {http.content_type}",
+        )
+    encoding = http.headers.get("Content-Encoding", "identity")
+    if encoding.lower() != "identity":
+        raise Refusal(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "the body must not be compressed")
+    too_large = Refusal(
+        HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the review is larger than {BODY_LIMIT // 1024**2} MiB"
+    )
+    if (http.content_length or 0) > BODY_LIMIT:
+        raise too_large
+    try:
+        async with asyncio.timeout_at(deadline):
+            return await http.read()
+    except web.HTTPRequestEntityTooLarge:
+        raise too_large from None
+    except TimeoutError:
+        sentence = "the body did not arrive within the time that the request gave"
+        raise Refusal(HTTPStatus.REQUEST_TIMEOUT, sentence) from None
+    except Exception as error:  # whatever the parser of a broken body or a lost connection raises
+        sentence = f"the body could not be read: {error or type(error).__name__}"
+        raise Refusal(HTTPStatus.BAD_REQUEST, sentence) from None
+
+
+def _parse(body: bytes) -> Request:
+    try:
+        return review.parse(body)
+    except BadReview as error:
+        raise Refusal(HTTPStatus.BAD_REQUEST, str(error)) from None
+    except Exception as error:
+        log.exception("review not understood")
+        raise Refusal(HTTPStatus.BAD_REQUEST, "the body could not be understood") from error
+
+
+_DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?(?:(\d+)ms)?")
+
+
+def seconds_of(value: str) -> float:
+    """Seconds in the `?timeout=` of a call, written by Go (`5s`, `1m0s`, `500ms`); unknown text counts as
+    none given."""
+    match = _DURATION.fullmatch(value)
+    hours, minutes, seconds, millis = (float(part or 0) for part in match.groups()) if match else (0,) * 4
+    total = hours * 3600 + minutes * 60 + seconds + millis / 1000
+    return min(total, LONGEST_TIMEOUT) if total else DEFAULT_TIMEOUT
+
+
+def _outcome(response: Response) -> str:
+    if not response.allowed:
+        return "denied"
+    if response.patch:
+        return "changed"
+    return "warned" if response.warnings else "allowed"
+
+
+def _because(answer: Answer) -> dict[str, object]:
+    """The policies that changed an object, or the rules that refused it."""
+    if answer.decision is None:
+        return {"why": answer.response.status.message} if answer.response.status else {}
+    if not answer.response.allowed:
+        return {"rules": sorted({verdict.rule for verdict in answer.decision.verdicts if verdict.denies})}
+    return {"policies": [change.policy for change in answer.decision.changes if change.mode is Mode.ENFORCE]}
+
+
+def _about(request: Request) -> dict[str, object]:
+    """How a request is named in the log."""
+    name = request.name or text(request.object, "metadata", "name")
+    if not name:
+        name = text(request.object, "metadata", "generateName") + "*"
+    return {
+        "uid": request.uid,
+        "operation": request.operation,
+        "kind": str(request.kind),
+        "namespace": request.namespace,
+        "name": name,
+        "user": request.username,
+        "dryRun": request.dry_run,
+    }

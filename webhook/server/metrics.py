@@ -1,0 +1,140 @@
+"""What the webhook counts, under names that begin with `chassis_`.
+
+Law: every label has a bounded set of values. Kinds outside the table of workloads count as "other";
+namespaces and names of objects are in the log, never in a label.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.multiprocess import MultiProcessCollector
+
+disable_created_metrics()  # type: ignore[no-untyped-call]  # they double the series and say nothing
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+
+LATENCY_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+
+
+class Metrics:
+    """The instruments of one server process, in a registry of their own."""
+
+    def __init__(self, kinds: Iterable[str] = ()) -> None:
+        self.registry = CollectorRegistry()
+        self._kinds = frozenset(kinds)
+        self.requests = Counter(
+            "chassis_admission_requests",
+            "Admission reviews answered; outcome is allowed, changed, warned, denied, failed or rejected "
+            "(rejected: not a review that can be answered, see the HTTP status)",
+            ("endpoint", "outcome", "kind"),
+            registry=self.registry,
+        )
+        self.seconds = Histogram(
+            "chassis_admission_seconds",
+            "Time from the first byte of a review to its answer",
+            ("endpoint",),
+            buckets=LATENCY_BUCKETS,
+            registry=self.registry,
+        )
+        self.in_flight = Gauge(
+            "chassis_admission_in_flight",
+            "Reviews being answered",
+            multiprocess_mode="livesum",
+            registry=self.registry,
+        )
+        self.mutations = Counter(
+            "chassis_mutations",
+            "Objects that a policy changed (mode enforce), or would change (warn, audit)",
+            ("policy", "mode"),
+            registry=self.registry,
+        )
+        self.findings = Counter(
+            "chassis_findings",
+            "Findings of a rule or policy by the mode they were answered in",
+            ("rule", "mode"),
+            registry=self.registry,
+        )
+        self.exemptions = Counter(
+            "chassis_exemptions", "Findings let pass by an exemption", ("rule",), registry=self.registry
+        )
+        self.errors = Counter(
+            "chassis_policy_errors",
+            "Policies and rules that raised an error and were left out of a decision",
+            ("policy",),
+            registry=self.registry,
+        )
+        self.policy_valid = Gauge(
+            "chassis_policy_valid",
+            "1 while the policy last read is the one in force, 0 after a bad edit",
+            multiprocess_mode="livemin",
+            registry=self.registry,
+        )
+        self.policy_loaded = Gauge(
+            "chassis_policy_loaded_timestamp_seconds",
+            "When the policy in force was loaded",
+            multiprocess_mode="livemax",
+            registry=self.registry,
+        )
+        self.policy_info = Gauge(
+            "chassis_policy_info",
+            "1 for the policy in force; the digest tells whether replicas agree",
+            ("digest", "profile"),
+            multiprocess_mode="livemax",
+            registry=self.registry,
+        )
+        self.certificate_expiry = Gauge(
+            "chassis_certificate_expiry_timestamp_seconds",
+            "When the serving certificate ends",
+            multiprocess_mode="livemin",
+            registry=self.registry,
+        )
+        self.facts_synced = Gauge(
+            "chassis_facts_synced",
+            "1 while a resource of the cluster is known to policies and rules",
+            ("resource",),
+            multiprocess_mode="livemin",
+            registry=self.registry,
+        )
+
+    def policy_in_force(self, digest: str, profile: str) -> None:
+        """Tell of a policy that has just been swapped in."""
+        for labels in [sample.labels for family in self.policy_info.collect() for sample in family.samples]:
+            self.policy_info.labels(**labels).set(0)
+            if not _several():  # where prometheus_client can't take a series back
+                self.policy_info.remove(*labels.values())
+        self.policy_info.labels(digest, profile).set(1)
+        self.policy_loaded.set(time.time())
+        self.policy_valid.set(1)
+
+    def policy_refused(self) -> None:
+        """The policy last read is not the one in force."""
+        self.policy_valid.set(0)
+
+    def kind(self, kind: str) -> str:
+        """A kind as a label value."""
+        return kind if kind in self._kinds else "other"
+
+    def render(self) -> bytes:
+        """The exposition in Prometheus' text format, of all worker processes if there are several."""
+        if not _several():
+            return generate_latest(self.registry)
+        together = CollectorRegistry()
+        MultiProcessCollector(together)  # type: ignore[no-untyped-call]
+        return generate_latest(together)
+
+
+def _several() -> bool:
+    """Whether several worker processes share their counters (see `webhook.server.options`)."""
+    return "PROMETHEUS_MULTIPROC_DIR" in os.environ

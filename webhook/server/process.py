@@ -1,0 +1,258 @@
+"""One serving process: source, certificate, caches and server wired together, from start to drain.
+
+Law: nothing that runs beside the server can take it down. Each background task is started again when it
+fails, and meanwhile the server answers from what it has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from socket import gethostname
+
+import structlog
+import uvloop
+
+from policies.core.base import Cluster, NoCluster, Resource
+from policies.core.workloads import WORKLOADS
+from webhook.admission import engine
+from webhook.admission import messages as answer
+from webhook.admission.envelope import Request, Response, allowed, denied
+from webhook.config.source import ConfigMap, Defaults, Directory, LivePolicy, PolicySource
+from webhook.kube.api import ApiServer, NoApiServer, own_namespace
+from webhook.kube.caches import ClusterCache
+from webhook.kube.offline import BadInput, ManifestCluster, read
+from webhook.kube.reflector import Reflector
+from webhook.server import certificates as certs
+from webhook.server import pki
+from webhook.server.ca_bundle import Registration
+from webhook.server.http import Answer, Endpoint, OnError, Readiness, Server, listen
+from webhook.server.metrics import Metrics
+from webhook.server.options import CONFIG_MAP, UsageError, config_map, in_cluster
+from webhook.server.prefork import supervise
+from webhook.worker_names.cluster import LiveWorkers
+from webhook.worker_names.endpoint import NameMetrics, Namer
+
+log = structlog.get_logger()
+
+Work = Callable[[], Awaitable[None]]
+
+RESTART_SECONDS = 5.0
+POLICY_PATIENCE = 15.0
+"""Seconds after which the server counts as ready although its policy could not be read: a webhook that
+observes does more good than one that an unreachable API server keeps out of service."""
+
+_KINDS = (
+    "Pod",
+    "ConfigMap",
+    "PodDisruptionBudget",
+    *(workload.kind for workload in WORKLOADS),
+)
+"""The kinds that metrics tell apart."""
+
+
+def serve(args: argparse.Namespace) -> int:
+    """Serve until SIGTERM or SIGINT; the exit status."""
+    try:
+        listener = listen(args.host, args.port)
+    except OSError as error:
+        raise UsageError(
+            f"can't listen on {args.host or '*'}:{args.port}: {error.strerror or error}"
+        ) from None
+
+    def serve_one(listener: socket.socket) -> int:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_serve(args, listener))
+
+    return supervise(args.workers, listener, serve_one) if args.workers > 1 else serve_one(listener)
+
+
+async def _serve(args: argparse.Namespace, listener: socket.socket) -> int:
+    stopped = _stop_signal()
+    metrics, readiness = Metrics(_KINDS), Readiness()
+    policy = LivePolicy(metrics)
+    async with AsyncExitStack() as stack:
+        api = await _connect(args, stack)
+        cluster, reflectors = _facts(args, api, metrics)
+        namer = _namer(api, policy, cluster, metrics)
+        source = _certificate_source(args, api)
+        serving = certs.ServingCertificate()
+        registration = _registration(args, api, source)
+
+        def installed(bundle: pki.Bundle) -> None:
+            readiness.certificate = True
+            metrics.certificate_expiry.set(pki.expiry(bundle).timestamp())
+            log.info("certificate in force", until=pki.expiry(bundle).isoformat())
+            if registration:
+                registration.changed()
+
+        server = Server(
+            endpoints(policy, cluster, namer),
+            on_error(policy),
+            metrics,
+            readiness,
+            patience=args.drain_patience,
+        )
+        host, port = listener.getsockname()[:2]
+        await server.start(listener, serving.context)
+        log.info("listening", host=host, port=port, pid=os.getpid())
+        background: list[tuple[str, Work]] = [
+            ("policy", lambda: _policy_source(args, api).follow(policy)),
+            ("certificate", lambda: certs.keep(source, serving, installed)),
+            *(("facts", reflector.run) for reflector in reflectors),
+            *([("caBundle", registration.run)] if registration else []),
+        ]
+        tasks = [asyncio.create_task(_kept_running(name, work)) for name, work in background]
+        tasks.append(asyncio.create_task(_await_policy(policy, readiness)))
+        await stopped.wait()
+        log.info("draining", grace=args.drain_grace)
+        await server.drain(args.drain_grace)
+        if namer:
+            await namer.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    log.info("stopped")
+    return 0
+
+
+def _stop_signal() -> asyncio.Event:
+    stopped, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    return stopped
+
+
+async def _kept_running(name: str, work: Work) -> None:
+    while True:
+        try:
+            await work()
+        except Exception:
+            log.exception("background task failed, starting it again", task=name)
+        await asyncio.sleep(RESTART_SECONDS)
+
+
+async def _await_policy(policy: LivePolicy, readiness: Readiness) -> None:
+    try:
+        async with asyncio.timeout(POLICY_PATIENCE):
+            await policy.read.wait()
+    except TimeoutError:
+        log.warning("the policy can't be read yet: observing until it can")
+    readiness.policy = True
+
+
+# --- the parts -----------------------------------------------------------------------------------------
+
+
+def endpoints(policy: LivePolicy, cluster: Cluster, namer: Namer | None = None) -> dict[str, Endpoint]:
+    """The admission endpoints, by the name under which they are posted to.
+
+    Without a namer (there is no API server to ask) every pod keeps the name it has.
+    """
+
+    async def mutate(request: Request, _: float) -> Answer:
+        decision = engine.mutate(request, policy.snapshot, cluster)
+        return Answer(answer.respond(decision), decision)
+
+    async def validate(request: Request, _: float) -> Answer:
+        decision = engine.validate(request, policy.snapshot, cluster)
+        return Answer(answer.respond(decision), decision)
+
+    async def name(request: Request, deadline: float) -> Answer:
+        return Answer(await namer.review(request, deadline) if namer else allowed())
+
+    return {"mutate": mutate, "validate": validate, "name": name}
+
+
+def on_error(policy: LivePolicy) -> OnError:
+    """The answer where an endpoint has failed as a whole, which is a bug of ours."""
+
+    def respond(name: str, request: Request) -> Response:
+        sentence = f"ML Chassis failed to {name} this object (see its log); please report it"
+        denies = name == "validate" and policy.snapshot.webhook.on_error == "deny"
+        if denies and not engine.spared(request):
+            return denied(f"{sentence}. The policy says onError: deny.")
+        return allowed([f"{sentence}. It was let in as it is."])
+
+    return respond
+
+
+async def _connect(args: argparse.Namespace, stack: AsyncExitStack) -> ApiServer | None:
+    if not (args.kubeconfig or in_cluster()):
+        return None
+    try:
+        return await stack.enter_async_context(ApiServer.connect(args.kubeconfig))
+    except NoApiServer as error:
+        if args.kubeconfig or args.self_signed or (args.policy or "").startswith(CONFIG_MAP):
+            raise UsageError(f"no API server to use: {error}") from None
+        log.warning("nothing is known of the cluster", why=str(error))
+        return None
+
+
+def _facts(
+    args: argparse.Namespace, api: ApiServer | None, metrics: Metrics
+) -> tuple[Cluster, list[Reflector]]:
+    if api is None:
+        return _manifests(args.facts) if args.facts else NoCluster(), []
+
+    def told(resource: Resource, synced: bool) -> None:
+        metrics.facts_synced.labels(resource.value).set(synced)
+
+    cache = ClusterCache(told)
+    return cache, cache.reflectors(api)
+
+
+def _manifests(path: Path) -> Cluster:
+    try:
+        return ManifestCluster([document.obj for document in read([str(path)])])
+    except BadInput as error:
+        raise UsageError(f"--facts: {error}") from None
+
+
+def _namer(api: ApiServer | None, policy: LivePolicy, cluster: Cluster, metrics: Metrics) -> Namer | None:
+    if api is None:
+        return None
+    return Namer(
+        LiveWorkers(api),
+        lambda: policy.snapshot,
+        NameMetrics(metrics.registry),
+        facts=cluster,
+        identity=gethostname(),
+    )
+
+
+def _policy_source(args: argparse.Namespace, api: ApiServer | None) -> PolicySource:
+    if not args.policy:
+        return Defaults()
+    if api is not None and args.policy.startswith(CONFIG_MAP):
+        return ConfigMap(api, api, *config_map(args.policy))
+    return Directory(Path(args.policy))
+
+
+def _certificate_source(args: argparse.Namespace, api: ApiServer | None) -> certs.CertificateSource:
+    if args.tls_cert:
+        return certs.MountedFiles(args.tls_cert, args.tls_key, args.tls_ca)
+    namespace = args.namespace or own_namespace()
+    addressed = [args.host] if args.host and args.host not in ("0.0.0.0", "::") else []  # noqa: S104
+    hosts = pki.service_hosts(namespace, args.service, [*(args.tls_host or ()), *addressed])
+    if api is None:
+        return certs.SelfSigned([*hosts, "localhost", "127.0.0.1", "::1"])
+    return certs.ManagedSecret(api, namespace, args.tls_secret, hosts)
+
+
+def _registration(
+    args: argparse.Namespace, api: ApiServer | None, source: certs.CertificateSource
+) -> Registration | None:
+    if api is None or not args.webhook_configurations or (args.tls_cert and not args.tls_ca):
+        return None
+
+    async def ca() -> bytes:
+        return (await source.read()).ca
+
+    return Registration(api, args.webhook_configurations, ca)
