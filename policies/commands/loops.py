@@ -66,7 +66,8 @@ def count(loop: Loop) -> int | None:
         return _count_of_words(loop.words)
     text = loop.head
     if text is None and loop.condition is not None:
-        tests = [simple for simple in _simples(loop.condition) if _compares(simple, _counters(loop))]
+        counters = _counters(loop)
+        tests = [simple for simple in _simples(loop.condition) if _compares(simple, counters)]
         text = " ".join(_plain(word) for test in tests for word in test.words)
     limits = [int(number) for number in re.findall(r"(?<![\w$])\d{1,9}(?!\w)", text or "")]
     return min(max(limits), MAX_COUNT) if limits and max(limits) > 0 else None

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 _DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ms|us|µs|ns|s|m|h|d)?", re.ASCII)
-_DURATIONS = re.compile(r"(?:(?:\d+(?:\.\d*)?|\.\d+)(?:ms|us|µs|ns|s|m|h|d)?)+", re.ASCII)
 _SECONDS = {"ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -110,13 +109,12 @@ def _long(parsed: Parsed, syntax: Syntax, word: str, arguments: Sequence[str], a
 def _short(parsed: Parsed, syntax: Syntax, word: str, arguments: Sequence[str], at: int) -> int:
     for index in range(1, len(word)):
         option = "-" + word[index]
-        rest = word[index + 1 :]
         if option in syntax.attached:
-            parsed.options.append((option, rest))
+            parsed.options.append((option, word[index + 1 :]))
             return 0
         if option in syntax.valued:
-            if rest:
-                parsed.options.append((option, rest.removeprefix("=")))
+            if index + 1 < len(word):
+                parsed.options.append((option, word[index + 1 :].removeprefix("=")))
                 return 0
             if at < len(arguments):
                 parsed.options.append((option, arguments[at]))
@@ -127,8 +125,13 @@ def _short(parsed: Parsed, syntax: Syntax, word: str, arguments: Sequence[str], 
 
 def seconds(text: str, unit: float = 1.0) -> float | None:
     """`5`, `0.5`, `2m`, `1m30s`, `500ms` -> seconds; a bare number counts in `unit` seconds."""
-    if len(text) > 40 or not _DURATIONS.fullmatch(text):
+    if not text or len(text) > 40:
         return None
-    return sum(
-        float(number) * (_SECONDS[suffix] if suffix else unit) for number, suffix in _DURATION.findall(text)
-    )
+    at, total = 0, 0.0
+    while at < len(text):  # piece by piece: one regex for the whole tries every way to cut its digits
+        piece = _DURATION.match(text, at)
+        if piece is None:
+            return None
+        total += float(piece[1]) * (_SECONDS[piece[2]] if piece[2] else unit)
+        at = piece.end()
+    return total

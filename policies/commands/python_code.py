@@ -18,6 +18,9 @@ from policies.commands.reach import Context
 
 MAX_CODE = 32_768
 """Longest code that is parsed, in characters."""
+_LARGEST = 1 << 128
+"""Numbers from here on (an IPv6 address as a number is below) are no text: Python refuses to print
+thousands of digits."""
 
 _URL_CALLS = frozenset(
     {
@@ -144,7 +147,7 @@ class _CodeReader:
             calls=tuple(dict.fromkeys(call for call in calls if call)),
             commands=tuple(commands),
             sleeps=sleeps,
-            endless=any(isinstance(node, ast.While) and _endless(node) for node in self.nodes),
+            endless=_has_endless_loop(self.nodes),
         )
 
     def _bindings(self) -> dict[str, ast.expr]:
@@ -185,7 +188,7 @@ class _CodeReader:
                 return values.clean(text)
             case ast.Constant(value=bytes(raw)):
                 return values.clean(raw.decode("ascii", "replace"))
-            case ast.Constant(value=int(number)):
+            case ast.Constant(value=int(number)) if abs(number) < _LARGEST:
                 return str(number)
             case ast.JoinedStr(values=parts):
                 return "".join(self._text(part, depth + 1) for part in parts)[: values.MAX_VALUE]
@@ -340,17 +343,35 @@ def _timeouts_of_call(call: ast.Call) -> Iterator[float]:
                 )
 
 
-def _endless(loop: ast.While) -> bool:
-    """`while True`, and no test of a counter or a clock that leaves it."""
-    if not isinstance(loop.test, ast.Constant) or not loop.test.value:
-        return False
-    for node in ast.walk(loop):
-        if not isinstance(node, ast.If) or not isinstance(node.test, ast.Compare):
-            continue
-        counts = any(isinstance(op, ast.Lt | ast.LtE | ast.Gt | ast.GtE) for op in node.test.ops)
-        if counts and any(_leaves(inner) for inner in ast.walk(node)):
-            return False
-    return True
+def _has_endless_loop(nodes: list[ast.AST]) -> bool:
+    """Whether there is a `while True` that no test of a counter or a clock leaves.
+
+    `nodes` in the order of `ast.walk`, parents before children: read backwards, each is looked at once,
+    however deep loops and tests are nested.
+    """
+    leaving: set[ast.AST] = set()
+    left_by_counter: set[ast.AST] = set()
+    for node in reversed(nodes):
+        inner = list(ast.iter_child_nodes(node))
+        if _leaves(node) or not leaving.isdisjoint(inner):
+            leaving.add(node)
+        if not left_by_counter.isdisjoint(inner) or (node in leaving and _tests_a_counter(node)):
+            left_by_counter.add(node)
+        if isinstance(node, ast.While) and _is_true(node.test) and node not in left_by_counter:
+            return True
+    return False
+
+
+def _is_true(test: ast.expr) -> bool:
+    return isinstance(test, ast.Constant) and bool(test.value)
+
+
+def _tests_a_counter(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.If)
+        and isinstance(node.test, ast.Compare)
+        and any(isinstance(op, ast.Lt | ast.LtE | ast.Gt | ast.GtE) for op in node.test.ops)
+    )
 
 
 def _leaves(node: ast.AST) -> bool:

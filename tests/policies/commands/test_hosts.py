@@ -125,13 +125,15 @@ def test_any_text_may_be_a_url(text: str) -> None:
         ("500ms", 0.5),
         ("1h", 3600),
         ("1d", 86400),
+        ("1.5.5", 2),
+        ("1h2h3", 3 * 3600 + 3),
     ],
 )
 def test_seconds(text: str, expected: float) -> None:
     assert seconds(text) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("text", ["", "x", "5x", "-5", "$T", "٣", "1" * 50, "s"])
+@pytest.mark.parametrize("text", ["", "x", "5x", "-5", "$T", "٣", "1" * 50, "s", "1" * 38 + "x", "1.5.h"])
 def test_no_seconds(text: str) -> None:
     assert seconds(text) is None
 

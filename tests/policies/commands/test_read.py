@@ -304,6 +304,11 @@ def test_never_raises_on_code(code: str) -> None:
     assert isinstance(read(["python", "-c", code]), CommandSummary)
 
 
+def test_a_number_too_long_to_print_is_no_address() -> None:
+    (host,) = read(["python", "-c", f"import requests; requests.get(0x{'f' * 20_000})"]).hosts
+    assert host.reach == "undecidable"
+
+
 @given(name=st.from_regex(r"[a-z]([a-z0-9-]{0,20}[a-z0-9])?", fullmatch=True), port=st.integers(1, 65535))
 def test_any_other_host_is_external_however_it_is_quoted(name: str, port: int) -> None:
     url = f"http://{name}:{port}/health"
