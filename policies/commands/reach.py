@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 
 from policies.commands import hosts as hosts_module
 from policies.commands import values
-from policies.commands.client import Client, Operands
-from policies.commands.clients import CLIENTS
+from policies.commands.clients import CLIENTS, Client, Operands
 from policies.commands.hosts import host, is_url, url_hosts
 from policies.commands.model import Host, How, Reach
 from policies.commands.options import Parsed, Style, Syntax, parse, seconds
