@@ -17,8 +17,8 @@ from policies.accelerators.annotations import MEMORY, PRODUCT
 from policies.accelerators.gpu_affinity import mutate
 from policies.accelerators.placement import Placement, placement
 from policies.accelerators.requests import GpuAffinity, inventory_of
-from policies.core.base import Facts, Json, Listing, Resource
-from policies.kube.objects import replaced
+from policies.core.facts import Facts, Listing, Resource
+from policies.kube.json import Json, replaced
 
 NODES = 5_000
 PRODUCTS = (("NVIDIA-A100-SXM4-80GB", 81920), ("NVIDIA-H100-80GB-HBM3", 81559), ("Tesla-T4", 15360))

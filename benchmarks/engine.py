@@ -11,7 +11,8 @@ import jsonpatch
 import orjson
 
 from benchmarks._timing import best, table
-from policies.core.base import Json, NoCluster
+from policies.core.facts import NoCluster
+from policies.kube.json import Json
 from webhook.admission import envelope as review
 from webhook.admission import messages as answer
 from webhook.admission.configuration import Snapshot

@@ -11,7 +11,7 @@ from functools import partial
 import orjson
 
 from benchmarks._timing import best, table
-from policies.core.base import Json
+from policies.kube.json import Json
 from policies.worker_names.worker_names import (
     Answer,
     Group,

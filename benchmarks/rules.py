@@ -13,7 +13,8 @@ import orjson
 from benchmarks._timing import best, table
 from policies.containers import commands as _commands
 from policies.core import registry
-from policies.core.base import Json, Rule
+from policies.core.contracts import Rule
+from policies.kube.json import Json
 from webhook.admission import engine
 from webhook.config import load as config
 from webhook.kube.offline import Document, ManifestCluster

@@ -26,7 +26,7 @@ import uvloop
 from aiohttp import web
 
 from benchmarks.engine import POD, body
-from policies.core.base import NoCluster
+from policies.core.facts import NoCluster
 from webhook.config.source import LivePolicy
 from webhook.server import certificates as certs
 from webhook.server import log, pki, process

@@ -29,9 +29,10 @@ import jsonpatch
 from rich.console import Console
 from rich.text import Text
 
-from policies.core.base import Json
-from policies.core.workloads import POD, WORKLOADS
-from policies.kube.objects import kind_of, pod_templates
+from policies.core.target import pod_templates
+from policies.core.workloads import WORKLOADS
+from policies.kube.group_kinds import POD, kind_of
+from policies.kube.json import Json
 from webhook.cli.output.report import dump
 from webhook.kube.offline import Document, read
 from webhook.server.pki import issue

@@ -18,9 +18,9 @@ from policies.accelerators.inventory import Fleet
 from policies.accelerators.node_affinity import Alternative, Expression
 from policies.accelerators.requests import MIB
 from policies.accelerators.vendors import MemoryLabel, MemoryUnit
-from policies.core.base import Json
+from policies.kube.json import Json
+from policies.kube.metadata import annotations_of
 from policies.kube.names import is_label_value
-from policies.kube.objects import annotations_of
 from policies.kube.quantities import parse_bytes
 
 PRODUCT: Final = "mlchassis.dev/gpu-product"

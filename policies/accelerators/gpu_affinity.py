@@ -53,10 +53,13 @@ from policies.accelerators.node_affinity import (
 from policies.accelerators.placement import kept_apart
 from policies.accelerators.requests import GpuAffinity, Strength, claims_devices, inventory_of
 from policies.accelerators.vendors import Vendor
-from policies.core.base import Certainty, Facts, Finding, Json, Policy, Resource
-from policies.core.workloads import POD
+from policies.core.contracts import Policy
+from policies.core.facts import Facts, Resource
+from policies.core.finding import Certainty, Finding
+from policies.kube.group_kinds import POD
+from policies.kube.json import Json, appended, mapping, maps, text
+from policies.kube.metadata import annotations_of, controller, labels_of
 from policies.kube.names import is_label_key
-from policies.kube.objects import annotations_of, appended, controller, labels_of, mapping, maps, text
 
 TOPOLOGY: Final = "mlchassis.dev/topology"
 _TOPOLOGY_KEYS: Final = {"same-node": HOSTNAME, "same-zone": "topology.kubernetes.io/zone"}

@@ -8,8 +8,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from policies.accelerators.vendors import NodeLabel, Pool, Vendor
-from policies.core.base import Json
-from policies.kube.objects import text
+from policies.kube.json import Json, text
 
 HOSTNAME: Final = "kubernetes.io/hostname"
 MOST_HOSTNAMES: Final = 20

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from policies.core.base import Json
-from policies.kube.objects import appended, dig, mapping, maps, replaced, strings, text
+from policies.kube.json import Json, appended, dig, mapping, maps, replaced, strings, text
 
 Expression: TypeAlias = Json
 """A node selector requirement: key, operator and mostly values."""

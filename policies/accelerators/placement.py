@@ -23,9 +23,10 @@ from policies.accelerators.annotations import (
 from policies.accelerators.inventory import Fleet, Node
 from policies.accelerators.node_affinity import REQUIRED, TERMS, admits, matches, mentioned_keys, tolerates
 from policies.accelerators.requests import MIB, Catalogue, GpuAffinity, inventory_of
-from policies.core.base import Facts, Json
-from policies.kube.objects import annotations_of, dig, labels_of, mapping, maps, strings, text
-from policies.kube.objects import matches as selector_matches
+from policies.core.facts import Facts
+from policies.kube.json import Json, dig, mapping, maps, strings, text
+from policies.kube.metadata import annotations_of, labels_of
+from policies.kube.selectors import matches as selector_matches
 
 REMEMBERED: Final = 1024
 """Placements that are kept for as long as no node changes."""

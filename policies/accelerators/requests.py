@@ -17,8 +17,10 @@ from pydantic import Field
 
 from policies.accelerators.inventory import Fleet, Inventory, Node, cover_of
 from policies.accelerators.vendors import VENDORS, MemoryUnit, Pool, Vendor
-from policies.core.base import Facts, Json, Listing, Settings
-from policies.kube.objects import Role, containers, mapping, maps, text
+from policies.core.facts import Facts, Listing
+from policies.core.settings import Settings
+from policies.kube.json import Json, mapping, maps, text
+from policies.kube.pods import Role, containers
 from policies.kube.quantities import parse_quantity
 
 MIB: Final = 1 << 20

@@ -13,8 +13,8 @@ from typing import Final
 
 from pydantic import Field
 
-from policies.core.base import Json, Model, Quantity
-from policies.kube.names import LabelKey, LabelValue
+from policies.core.settings import LabelKey, LabelValue, Model, Quantity
+from policies.kube.json import Json
 
 
 class Effect(StrEnum):

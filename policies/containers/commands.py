@@ -10,8 +10,9 @@ import orjson
 from policies import commands
 from policies.commands import CommandSummary, Reach
 from policies.commands.hosts import reach_of
-from policies.core.base import Json
-from policies.kube.objects import Container, PodTemplate, dig, maps, strings, text
+from policies.core.target import PodTemplate
+from policies.kube.json import Json, dig, maps, strings, text
+from policies.kube.pods import Container
 
 NOTHING: Final = CommandSummary()
 LARGEST_REMEMBERED: Final = 16 * 1024

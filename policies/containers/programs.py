@@ -15,8 +15,7 @@ import orjson
 
 from policies.commands.options import Syntax, parse
 from policies.commands.reader import read
-from policies.core.base import Json
-from policies.kube.objects import maps, strings, text
+from policies.kube.json import Json, maps, strings, text
 
 _LAUNCHERS: Final = frozenset(
     {"nvidia_entrypoint.sh", "entrypoint.sh", "docker-entrypoint.sh", "dockerd-entrypoint.sh"}

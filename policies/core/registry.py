@@ -11,7 +11,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any, TypeVar
 
 import policies
-from policies.core.base import Family, Policy, Rule
+from policies.core.contracts import Family, Policy, Rule
 
 P = TypeVar("P", Policy[Any], Rule)
 

@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from policies.core.base import Certainty, Facts, Json, Listing, Resource
-from policies.kube.objects import Container, PodTemplate, Subject, dig, labels_of, mapping, maps, text
+from policies.core.facts import Facts, Listing, Resource
+from policies.core.finding import Certainty
+from policies.core.target import PodTemplate, Subject
+from policies.kube.json import Json, dig, mapping, maps, text
+from policies.kube.metadata import labels_of
+from policies.kube.pods import Container
 
 _SERVICE_HOST: Final = "_SERVICE_HOST"
 _NAMESPACE_COMMAND: Final = "$(cat)"

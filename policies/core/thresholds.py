@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from policies.core.base import Model
+from policies.core.settings import Model
 
 
 class Thresholds(Model):

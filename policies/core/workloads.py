@@ -7,24 +7,22 @@ from typing import Any, Final
 
 from pydantic import Field
 
-from policies.core.base import Kind, Model
-
-POD: Final = Kind("", "Pod")
-SERVICE: Final = Kind("", "Service")
-CONFIG_MAP: Final = Kind("", "ConfigMap")
-DEPLOYMENT: Final = Kind("apps", "Deployment")
-STATEFUL_SET: Final = Kind("apps", "StatefulSet")
-DAEMON_SET: Final = Kind("apps", "DaemonSet")
-REPLICA_SET: Final = Kind("apps", "ReplicaSet")
-JOB: Final = Kind("batch", "Job")
-CRON_JOB: Final = Kind("batch", "CronJob")
-DISRUPTION_BUDGET: Final = Kind("policy", "PodDisruptionBudget")
-RAY_CLUSTER: Final = Kind("ray.io", "RayCluster")
-RAY_JOB: Final = Kind("ray.io", "RayJob")
-RAY_SERVICE: Final = Kind("ray.io", "RayService")
-INFERENCE_SERVICE: Final = Kind("serving.kserve.io", "InferenceService")
-JOB_SET: Final = Kind("jobset.x-k8s.io", "JobSet")
-LEADER_WORKER_SET: Final = Kind("leaderworkerset.x-k8s.io", "LeaderWorkerSet")
+from policies.core.settings import Model
+from policies.kube.group_kinds import (
+    CRON_JOB,
+    DAEMON_SET,
+    DEPLOYMENT,
+    INFERENCE_SERVICE,
+    JOB,
+    JOB_SET,
+    LEADER_WORKER_SET,
+    RAY_CLUSTER,
+    RAY_JOB,
+    RAY_SERVICE,
+    REPLICA_SET,
+    STATEFUL_SET,
+    Kind,
+)
 
 _KUBEFLOW_REPLICAS: Final = {
     Kind("kubeflow.org", "PyTorchJob"): "pytorchReplicaSpecs",

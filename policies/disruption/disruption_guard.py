@@ -29,25 +29,17 @@ from typing import Final
 from pydantic import Field
 
 from policies.accelerators.requests import wants_accelerator
-from policies.core.base import Certainty, Duration, Facts, Finding, Json, Policy, Resource, Settings
-from policies.core.workloads import CRON_JOB, JOB, JOB_SET, POD
+from policies.core.contracts import Policy
+from policies.core.facts import Facts, Resource
+from policies.core.finding import Certainty, Finding
+from policies.core.settings import Duration, Settings
+from policies.core.target import completes
 from policies.jobs.jobs import is_someone_elses, jobs_in
-from policies.kube.objects import (
-    Role,
-    annotations_of,
-    completes,
-    controller,
-    defaulted,
-    dig,
-    edited,
-    field_path,
-    has_room,
-    integer,
-    is_ray_node,
-    kind_of,
-    labels_of,
-    replaced,
-)
+from policies.kube.field_paths import field_path
+from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET, POD, kind_of
+from policies.kube.json import Json, defaulted, dig, integer, replaced
+from policies.kube.metadata import annotations_of, controller, has_room, labels_of
+from policies.kube.pods import Role, edited, is_ray_node
 from policies.probes.serving import serving_containers
 
 GUARDS: Final = {

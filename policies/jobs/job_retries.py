@@ -30,8 +30,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from policies.core.base import Certainty, Facts, Finding, Json, Policy
-from policies.core.workloads import CRON_JOB, JOB, JOB_SET
+from policies.core.contracts import Policy
+from policies.core.facts import Facts
+from policies.core.finding import Certainty, Finding
 from policies.jobs.jobs import (
     DISRUPTION_TARGET,
     JobRetries,
@@ -41,7 +42,10 @@ from policies.jobs.jobs import (
     jobs_in,
     may_raise,
 )
-from policies.kube.objects import Role, annotations_of, containers, dig, integer, kind_of, replaced, text
+from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET, kind_of
+from policies.kube.json import Json, dig, integer, replaced, text
+from policies.kube.metadata import annotations_of
+from policies.kube.pods import Role, containers
 
 RETRYABLE: Final = "mlchassis.dev/retryable-exit-codes"
 _MOST_RULES: Final = 20

@@ -10,19 +10,12 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from policies.accelerators.requests import wants_accelerator
-from policies.core.base import Duration, Facts, Json, Settings
-from policies.core.workloads import CRON_JOB, JOB, JOB_SET
-from policies.kube.objects import (
-    controller,
-    dig,
-    field_path,
-    indexed_maps,
-    integer,
-    kind_of,
-    mapping,
-    maps,
-    text,
-)
+from policies.core.facts import Facts
+from policies.core.settings import Duration, Settings
+from policies.kube.field_paths import field_path
+from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET, kind_of
+from policies.kube.json import Json, dig, indexed_maps, integer, mapping, maps, text
+from policies.kube.metadata import controller
 
 DISRUPTION_TARGET: Final = "DisruptionTarget"
 """The pod condition that eviction, preemption, taints and node shutdown leave.

@@ -1,10 +1,13 @@
-"""Finding what stands at a path with wildcards: where the table of kinds keeps pod templates."""
+"""Kubernetes' spelling of a place in an object (`spec.containers[0].image`), written and
+followed; and paths with wildcards, by which the table of workload kinds says where pod templates stand."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any, TypeAlias
+
+from policies.kube.json import dig, text
 
 Steps: TypeAlias = tuple[str | int, ...]
 """The keys and indices that lead to a place in an object."""
@@ -12,11 +15,11 @@ Steps: TypeAlias = tuple[str | int, ...]
 
 def maps_at(obj: Any, path: str) -> Iterator[tuple[Steps, dict[str, Any]]]:
     """Every map at a path, such as `spec.groups[*].template` or `spec.replicas.*`, with the way to it."""
-    return _walk(obj, _steps(path), ())
+    return _walk(obj, _wildcard_steps(path), ())
 
 
 @lru_cache(maxsize=1024)
-def _steps(path: str) -> tuple[str, ...]:
+def _wildcard_steps(path: str) -> tuple[str, ...]:
     """`spec.groups[*].template` -> ("spec", "groups", "[*]", "template")."""
     return tuple(step for name in path.split(".") for step in name.replace("[*]", "\0[*]").split("\0"))
 
@@ -34,3 +37,61 @@ def _walk(obj: Any, steps: tuple[str, ...], at: Steps) -> Iterator[tuple[Steps, 
         for key in obj if head == "*" else (head,):
             if key in obj:
                 yield from _walk(obj[key], rest, (*at, key))
+
+
+def field_path(steps: Iterable[str | int]) -> str:
+    """Kubernetes' spelling of a path: `spec.containers[0].env`, `metadata.labels[a.b/c]`."""
+    path = ""
+    for step in steps:
+        if isinstance(step, int) or not step.replace("_", "").replace("-", "").isalnum():
+            path += f"[{step}]"
+        else:
+            path += f".{step}" if path else step
+    return path
+
+
+def _segments(path: str) -> list[str]:
+    """`a.b[0].c` -> a, b, 0, c; keys with dots stand in brackets."""
+    result, rest = [], path
+    while rest:
+        if rest[0] == "[":
+            inner, _, rest = rest[1:].partition("]")
+            result.append(inner)
+        else:
+            end = min((n for n in (rest.find("."), rest.find("[")) if n >= 0), default=len(rest))
+            result.append(rest[:end])
+            rest = rest[end:]
+        rest = rest.removeprefix(".")
+    return result
+
+
+def _steps(obj: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Each segment of a field path with the value that it leads to (None beyond the end)."""
+    for segment in _segments(path):
+        obj = dig(obj, int(segment)) if isinstance(obj, list) and segment.isdigit() else dig(obj, segment)
+        yield segment, obj
+
+
+def value_at(obj: Any, path: str) -> Any:
+    """The value that a path leads to, or None."""
+    value = obj
+    for _, value in _steps(obj, path):  # noqa: B007  # the last one is the answer
+        pass
+    return value
+
+
+def named(obj: Any, path: str) -> tuple[str, ...]:
+    """A field path with the names of list elements in place of their indices.
+
+    So that a container put in front of another does not make the other's findings look new.
+    """
+    return tuple(
+        (segment.isdigit() and text(value, "name")) or segment for segment, value in _steps(obj, path)
+    )
+
+
+def scopes(path: str) -> Iterator[str]:
+    """The places that a field path lies in, from the whole object ("") to itself."""
+    yield ""
+    yield from (path[:end] for end, character in enumerate(path) if character in ".[")
+    yield path

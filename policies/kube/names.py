@@ -7,9 +7,7 @@ refused pods. Source: `k8s.io/apimachinery/pkg/util/validation`.
 from __future__ import annotations
 
 import re
-from typing import Annotated, Final
-
-from pydantic import AfterValidator, Field
+from typing import Final
 
 _LABEL: Final = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN: Final = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
@@ -30,22 +28,3 @@ def is_label_key(text: str) -> bool:
 def is_label_value(text: str) -> bool:
     """Whether it may be the value of a label or a taint; the empty one may."""
     return not text or (len(text) <= 63 and _QUALIFIED.fullmatch(text) is not None)
-
-
-def _label_key(text: str) -> str:
-    if not is_label_key(text):
-        raise ValueError(f"{text!r} is not a label key")
-    return text
-
-
-def _label_value(text: str) -> str:
-    if not is_label_value(text):
-        raise ValueError(f"{text!r} is not a label value")
-    return text
-
-
-LabelKey = Annotated[str, AfterValidator(_label_key)]
-LabelValue = Annotated[str, AfterValidator(_label_value)]
-ContainerName = Annotated[str, Field(pattern=rf"^{_LABEL}$", max_length=50)]
-"""A container's name, with room for what tells it from one that is there."""
-AbsolutePath = Annotated[str, Field(pattern=r"^(/[A-Za-z0-9_-][A-Za-z0-9._-]*)+$")]

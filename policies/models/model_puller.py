@@ -50,22 +50,14 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import Final
 
-from policies.core.base import Facts, Finding, Json, Policy, Resource
-from policies.core.workloads import POD
-from policies.kube.objects import (
-    Container,
-    annotations_of,
-    appended,
-    completes,
-    containers,
-    dig,
-    has_room,
-    is_ray_node,
-    labels_of,
-    mapping,
-    replaced,
-    text,
-)
+from policies.core.contracts import Policy
+from policies.core.facts import Facts, Resource
+from policies.core.finding import Finding
+from policies.core.target import completes
+from policies.kube.group_kinds import POD
+from policies.kube.json import Json, appended, dig, mapping, replaced, text
+from policies.kube.metadata import annotations_of, has_room, labels_of
+from policies.kube.pods import Container, containers, is_ray_node
 from policies.kube.quantities import parse_quantity
 from policies.models.pulling import MODEL_DIR, MODEL_SERVER, Wish, WishError, claims_of, models_of, wish_of
 from policies.models.settings import ModelPuller, Program, Sidecar

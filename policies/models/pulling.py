@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
-from policies.core.base import Facts, Json
+from policies.core.facts import Facts
+from policies.kube.json import Json, mapping, text
+from policies.kube.metadata import annotations_of
 from policies.kube.names import is_subdomain
-from policies.kube.objects import Container, Role, annotations_of, containers, mapping, text
+from policies.kube.pods import Container, Role, containers
 from policies.probes.endpoints import declared_http_port, server_port
 from policies.probes.health import MODEL_CONFIG
 from policies.probes.servers import Server, port_number

@@ -10,8 +10,7 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from policies.core.base import Model, Quantity, Settings
-from policies.kube.names import AbsolutePath, ContainerName
+from policies.core.settings import AbsolutePath, ContainerName, Model, Quantity, Settings
 from policies.kube.quantities import parse_quantity
 
 

@@ -10,8 +10,8 @@ from hashlib import sha256
 from itertools import chain, count
 from typing import Final
 
-from policies.core.base import Json
-from policies.kube.objects import Container, appended, containers, edited, mapping, maps, strings, text
+from policies.kube.json import Json, appended, mapping, maps, strings, text
+from policies.kube.pods import Container, containers, edited
 from policies.models.pulling import MODEL_DIR, Wish, WishError
 
 MODELS: Final = "mlchassis-models"

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from policies.containers.programs import has_option, launch_of, programs
-from policies.core.base import Json
-from policies.kube.objects import Container
+from policies.kube.json import Json
+from policies.kube.pods import Container
 from policies.probes.presets import Protocol
 from policies.probes.servers import Server, tcp_ports
 from policies.probes.serving import StandardProbes, recognised

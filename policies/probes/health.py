@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from policies.core.base import Facts, Finding, Json
+from policies.core.facts import Facts
+from policies.core.finding import Finding
 from policies.kube import quantities as units
-from policies.kube.objects import Container, Role, annotations_of, mapping
+from policies.kube.json import Json, mapping
+from policies.kube.metadata import annotations_of
+from policies.kube.pods import Container, Role
 from policies.probes.endpoints import (
     Health,
     declared_http_port,

@@ -12,7 +12,7 @@ from typing import Final
 
 from pydantic import Field
 
-from policies.core.base import Duration, Model
+from policies.core.settings import Duration, Model
 
 
 class Protocol(StrEnum):

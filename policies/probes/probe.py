@@ -8,9 +8,10 @@ from typing import Final
 
 from policies.commands import CommandSummary
 from policies.containers.commands import exec_command
-from policies.core.base import Json
+from policies.core.target import PodTemplate, Subject
 from policies.core.workloads import Shape
-from policies.kube.objects import Container, PodTemplate, Role, Subject, dig, integer, mapping, maps
+from policies.kube.json import Json, dig, integer, mapping, maps
+from policies.kube.pods import Container, Role
 from policies.probes.servers import port_number
 
 LIVENESS: Final = "livenessProbe"

@@ -13,8 +13,8 @@ from functools import lru_cache
 from typing import Final
 
 from policies.containers.programs import REMEMBERED, Launch, Program, has_option, launch_of, option, started
-from policies.core.base import Json
-from policies.kube.objects import Container, maps, strings, text
+from policies.kube.json import Json, maps, strings, text
+from policies.kube.pods import Container
 from policies.probes.presets import Preset
 
 INFRASTRUCTURE: Final = (

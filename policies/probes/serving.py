@@ -14,8 +14,12 @@ from typing import Final
 
 from pydantic import Field
 
-from policies.core.base import Duration, Facts, Json, Quantity, Settings
-from policies.kube.objects import Container, Role, annotations_of, completes, containers
+from policies.core.facts import Facts
+from policies.core.settings import Duration, Quantity, Settings
+from policies.core.target import completes
+from policies.kube.json import Json
+from policies.kube.metadata import annotations_of
+from policies.kube.pods import Container, Role, containers
 from policies.probes.presets import PRESETS, Preset
 from policies.probes.servers import Recogniser, Server, repository, tcp_ports
 

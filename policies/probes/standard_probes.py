@@ -53,20 +53,15 @@ from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any, Final
 
-from policies.core.base import Facts, Finding, Json, Policy
-from policies.core.workloads import POD
+from policies.core.contracts import Policy
+from policies.core.facts import Facts
+from policies.core.finding import Finding
+from policies.core.target import completes
 from policies.kube import quantities as units
-from policies.kube.objects import (
-    Container,
-    Role,
-    annotations_of,
-    completes,
-    containers,
-    dig,
-    edited,
-    integer,
-    is_ray_node,
-)
+from policies.kube.group_kinds import POD
+from policies.kube.json import Json, dig, integer
+from policies.kube.metadata import annotations_of
+from policies.kube.pods import Container, Role, containers, edited, is_ray_node
 from policies.probes.endpoints import declared_http_port, http_get, preset_health, unsure
 from policies.probes.health import (
     EXPECTED_START,

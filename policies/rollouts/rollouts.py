@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from policies.core.base import Facts, Json, Listing, Resource
-from policies.kube.objects import dig, integer, kind_of, mapping, text
+from policies.core.facts import Facts, Listing, Resource
+from policies.kube.group_kinds import kind_of
+from policies.kube.json import Json, dig, integer, mapping, text
 
 DEFAULT_STEP = "25%"
 """maxSurge and maxUnavailable of a Deployment where they are not given."""

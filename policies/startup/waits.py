@@ -9,9 +9,11 @@ from typing import Final
 
 from policies.commands import CommandSummary, Host, How, Reach
 from policies.containers.commands import container_command, exec_command
-from policies.core.base import Certainty
+from policies.core.finding import Certainty
 from policies.core.services import OwnService
-from policies.kube.objects import Container, PodTemplate, strings, text
+from policies.core.target import PodTemplate
+from policies.kube.json import strings, text
+from policies.kube.pods import Container
 
 _SHELLS: Final = frozenset({"sh", "bash", "ash", "dash", "busybox"})
 _FAILS: Final = re.compile(r"\|\|\s*(?:exit\s+[1-9]\d*|return\s+[1-9]\d*|false)\b")

@@ -23,9 +23,10 @@ from typing import Final
 
 from pydantic import Field
 
-from policies.core.base import Duration, Json, Policy, Settings
-from policies.core.workloads import POD
-from policies.kube.objects import replaced
+from policies.core.contracts import Policy
+from policies.core.settings import Duration, Settings
+from policies.kube.group_kinds import POD
+from policies.kube.json import Json, replaced
 from policies.worker_names.workers import Existing, Ledger, Reservation, Want, Worker, occupied
 
 LONGEST_NAME: Final = 63

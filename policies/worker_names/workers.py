@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
-from policies.core.base import Json
+from policies.kube.json import Json, dig, integer, maps, strings, text
+from policies.kube.metadata import controller, labels_of
 from policies.kube.names import is_label_value
-from policies.kube.objects import controller, dig, integer, labels_of, maps, strings, text
 
 IS_RAY_NODE: Final = "ray.io/is-ray-node"
 RAY_CLUSTER: Final = "ray.io/cluster"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from policies.core.base import Json
+from policies.kube.json import Json
 from webhook.admission import engine
 from webhook.config import load as config
 from webhook.kube import offline

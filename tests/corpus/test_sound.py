@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from policies.core.base import Mode, Profile
+from policies.core.mode import Mode, Profile
 from webhook.admission import engine
 from webhook.config import load as config
 from webhook.kube import offline

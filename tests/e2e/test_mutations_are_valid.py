@@ -16,8 +16,9 @@ import jsonpatch
 import pytest
 
 from policies.core import registry
-from policies.core.base import Cluster
-from policies.kube.objects import kind_of, pod_templates
+from policies.core.facts import Cluster
+from policies.core.target import pod_templates
+from policies.kube.group_kinds import kind_of
 from tests.e2e import strange, workloads
 from tests.e2e.api import JSON, Api, ApiError
 from tests.e2e.controlplane import ControlPlane

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from policies.core.base import Resource
+from policies.core.facts import Resource
 from tests.e2e.api import JSON
 from tests.e2e.controlplane import HOST, ControlPlane
 from tests.e2e.install import CONFIGURATIONS, NAMESPACE, Chassis

@@ -2,8 +2,10 @@
 
 import pytest
 
-from policies.core.base import Facts, Json, default_settings
+from policies.core.facts import Facts
+from policies.core.settings import default_settings
 from policies.disruption import disruption_guard
+from policies.kube.json import Json
 from policies.models import model_puller
 from policies.models.settings import ByLabel, ModelPuller
 

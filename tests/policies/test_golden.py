@@ -18,8 +18,11 @@ import pytest
 import yaml
 
 from policies.core import registry
-from policies.core.base import Facts, Json, Policy
-from policies.kube.objects import Role, containers, kind_of, mapping, maps
+from policies.core.contracts import Policy
+from policies.core.facts import Facts
+from policies.kube.group_kinds import kind_of
+from policies.kube.json import Json, mapping, maps
+from policies.kube.pods import Role, containers
 from webhook.admission.patch import diff, same
 from webhook.cli.output.report import dump
 from webhook.config.documents import load_all

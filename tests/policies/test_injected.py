@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from policies.core import registry
-from policies.core.base import Facts, Json
-from policies.core.workloads import POD
-from policies.kube.objects import Subject, pod_templates
+from policies.core.facts import Facts
+from policies.core.target import Subject, pod_templates
+from policies.kube.group_kinds import POD
+from policies.kube.json import Json
 from tests.policies.test_golden import CASES, case_id, documents, facts_of
 
 ADDING = ("standard-probes", "model-puller")

@@ -13,9 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.core import registry
-from policies.core.base import Facts, Json
+from policies.core.facts import Facts
+from policies.core.target import pod_templates
 from policies.core.workloads import WORKLOADS
-from policies.kube.objects import kind_of, pod_templates, replaced
+from policies.kube.group_kinds import kind_of
+from policies.kube.json import Json, replaced
 from webhook.admission.patch import same
 from webhook.cli.output.report import dump
 

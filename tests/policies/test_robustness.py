@@ -11,9 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.core import registry
-from policies.core.base import Facts, Finding, Json
+from policies.core.facts import Facts
+from policies.core.finding import Finding
+from policies.core.target import Subject, pod_templates
 from policies.core.workloads import WORKLOADS
-from policies.kube.objects import Subject, kind_of, pod_templates
+from policies.kube.group_kinds import kind_of
+from policies.kube.json import Json
 from webhook.kube import offline
 
 CASES = Path(__file__).parent

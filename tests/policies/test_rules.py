@@ -17,8 +17,13 @@ from pathlib import Path
 import pytest
 
 from policies.core import registry
-from policies.core.base import Certainty, Facts, Finding, Json, Mode, Profile, Rule
-from policies.kube.objects import Subject, labels_of, mapping
+from policies.core.contracts import Rule
+from policies.core.facts import Facts
+from policies.core.finding import Certainty, Finding
+from policies.core.mode import Mode, Profile
+from policies.core.target import Subject
+from policies.kube.json import Json, mapping
+from policies.kube.metadata import labels_of
 from webhook.admission import engine
 from webhook.admission.configuration import POLICY_LABEL
 from webhook.config import load as config

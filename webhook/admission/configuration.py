@@ -15,22 +15,16 @@ import orjson
 from pydantic import Field
 
 from policies.core import registry
-from policies.core.base import (
-    Certainty,
-    Json,
-    Kind,
-    Mode,
-    Model,
-    Policy,
-    Profile,
-    Rule,
-    S,
-    Settings,
-    default_settings,
-)
+from policies.core.contracts import Policy, Rule
+from policies.core.finding import Certainty
+from policies.core.mode import Mode, Profile
+from policies.core.settings import Model, S, Settings, default_settings
 from policies.core.thresholds import Thresholds
 from policies.core.workloads import WORKLOADS, Workload
-from policies.kube.objects import labels_of, matches
+from policies.kube.group_kinds import Kind
+from policies.kube.json import Json
+from policies.kube.metadata import labels_of
+from policies.kube.selectors import matches
 
 POLICY_LABEL = "mlchassis.dev/policy"
 """Label (value "true") of the ConfigMap that holds the policy."""

@@ -14,24 +14,19 @@ from itertools import chain
 from typing import Any
 
 from policies.core import registry
-from policies.core.base import Cluster, Facts, Finding, Json, Mode, Policy, Rule
-from policies.kube.objects import (
-    PodTemplate,
-    Subject,
-    annotations_of,
-    controller,
-    dig,
-    kind_of,
-    labels_of,
-    mapping,
-    pod_templates,
-    with_template,
-)
+from policies.core.contracts import Policy, Rule
+from policies.core.facts import Cluster, Facts
+from policies.core.finding import Finding
+from policies.core.mode import Mode
+from policies.core.target import PodTemplate, Subject, pod_templates, with_template
+from policies.kube.field_paths import named, scopes, value_at
+from policies.kube.group_kinds import kind_of
+from policies.kube.json import Json, dig, mapping
+from policies.kube.metadata import annotations_of, controller, labels_of
 from webhook.admission.configuration import POLICY_LABEL, Effective, Snapshot
 from webhook.admission.envelope import Request
 from webhook.admission.exemptions import EXEMPT, Exemptions, may_exempt
 from webhook.admission.patch import Operation, diff, same
-from webhook.admission.paths import named, scopes, value_at
 
 
 @dataclass(frozen=True, slots=True)

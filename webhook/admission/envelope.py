@@ -14,8 +14,8 @@ from typing import Any
 
 import orjson
 
-from policies.core.base import Json, Kind
-from policies.kube.objects import dig, mapping, text
+from policies.kube.group_kinds import Kind
+from policies.kube.json import Json, dig, mapping, text
 from webhook.admission.patch import Operation
 
 API_VERSION = "admission.k8s.io/v1"

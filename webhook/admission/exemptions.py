@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from policies.core import registry
-from policies.core.base import Json
-from policies.kube.objects import annotations_of
+from policies.kube.json import Json
+from policies.kube.metadata import annotations_of
 from webhook.admission.configuration import Snapshot
 
 EXEMPT: Final = "mlchassis.dev/exempt"

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator
 import orjson
 
 from policies.core import registry
-from policies.core.base import Json, Mode
-from policies.kube.objects import dig, field_path
+from policies.core.mode import Mode
+from policies.kube.field_paths import field_path
+from policies.kube.json import Json, dig
 from webhook.admission.engine import Change, Crash, Decision, Verdict
 from webhook.admission.envelope import Response, allowed, denied, patched
 

@@ -21,7 +21,7 @@ from pydantic import BaseModel, BeforeValidator
 from pydantic.fields import FieldInfo
 
 from policies.core import registry
-from policies.core.base import Mode
+from policies.core.mode import Mode
 from policies.kube import quantities as units
 from webhook.cli import explain
 from webhook.config import load as config

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from policies.core import registry
-from policies.core.base import Family, Mode, Policy, Rule
+from policies.core.contracts import Family, Policy, Rule
+from policies.core.mode import Mode
 
 WIDTH: Final = 78
 

@@ -16,8 +16,7 @@ from typing import Any, Final
 import jsonpatch
 import yaml
 
-from policies.core.base import Json
-from policies.kube.objects import dig, text
+from policies.kube.json import Json, dig, text
 
 NAMESPACE: Final = "mlchassis-system"
 """The namespace that the manifests are written for."""

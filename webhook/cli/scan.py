@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from policies.core import registry
-from policies.core.base import Facts, Json, Kind, Resource
-from policies.core.workloads import CONFIG_MAP, JOB, POD
-from policies.kube.objects import controller, kind_of, maps, text
+from policies.core.facts import Facts, Resource
+from policies.kube.group_kinds import CONFIG_MAP, JOB, POD, Kind, kind_of
+from policies.kube.json import Json, maps, text
+from policies.kube.metadata import controller
 from webhook.admission.configuration import POLICY_LABEL, Snapshot
 from webhook.admission.engine import decide, in_scope
 from webhook.cli.output import policyreport as policy_reports

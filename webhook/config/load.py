@@ -14,8 +14,9 @@ from pydantic import ValidationError
 from pydantic.json_schema import models_json_schema
 
 from policies.core import registry
-from policies.core.base import Json, Model
+from policies.core.settings import Model
 from policies.core.thresholds import Thresholds
+from policies.kube.json import Json
 from webhook.admission.configuration import (
     Problem,
     RulesConfig,

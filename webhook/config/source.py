@@ -15,7 +15,7 @@ from typing import Protocol
 import structlog
 from watchfiles import awatch
 
-from policies.core.base import Json
+from policies.kube.json import Json
 from webhook.config import load as config
 from webhook.kube import events
 from webhook.kube.api import ApiError, namespaced

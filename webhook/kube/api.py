@@ -22,7 +22,7 @@ from urllib.parse import quote, urlencode
 import aiohttp
 import orjson
 
-from policies.core.base import Json
+from policies.kube.json import Json
 
 if TYPE_CHECKING:
     from kubernetes.aio.client import ApiClient

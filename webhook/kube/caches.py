@@ -1,7 +1,7 @@
 """What is known of the cluster: watch caches of the few resources that policies and rules ask about.
 
 Law: a cache answers from memory or says that it does not know; it never makes a request wait. Only the
-fields of `policies.core.base.FIELDS` are kept, so that 5,000 nodes, 10,000 Services and 50,000 claims fit.
+fields of `policies.core.facts.FIELDS` are kept, so that 5,000 nodes, 10,000 Services and 50,000 claims fit.
 
 A resource is unknown until its first list is complete, and again once the API server says that it may not
 be read. While the API server is merely away, the last picture stays: stale knowledge of, say, a Service's
@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from policies.core.base import FIELDS, Json, Listing, Resource
+from policies.core.facts import FIELDS, Listing, Resource
+from policies.kube.json import Json
 from webhook.kube.api import ApiError
 from webhook.kube.reflector import Lister, Reflector
 
@@ -58,7 +59,7 @@ SOURCES: tuple[Source, ...] = (
 
 
 class ClusterCache:
-    """The `policies.core.base.Cluster` of a running webhook."""
+    """The `policies.core.facts.Cluster` of a running webhook."""
 
     def __init__(self, told: Callable[[Resource, bool], None] = lambda _, __: None) -> None:
         """`told` hears of every change in whether a resource is known."""
@@ -86,7 +87,7 @@ class ClusterCache:
         return all(store.synced for store in self._stores[resource])
 
     def listing(self, resource: Resource, namespace: str | None = None) -> Listing | None:
-        """See `policies.core.base.Cluster`. The same Listing is answered until one of its objects changes."""
+        """See `policies.core.facts.Cluster`. The same Listing is answered until an object of it changes."""
         stores = self._stores[resource]
         if not self.synced(resource):
             return None

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from policies.core.base import Json, Kind
+from policies.kube.group_kinds import Kind
+from policies.kube.json import Json
 from webhook.kube.api import ApiError, ApiServer, within
 
 

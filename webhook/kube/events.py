@@ -12,7 +12,7 @@ from typing import Protocol
 
 import structlog
 
-from policies.core.base import Json
+from policies.kube.json import Json
 from webhook.kube.api import ApiError
 
 log = structlog.get_logger()

@@ -9,16 +9,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
-from policies.core.base import Json, Kind, Listing, Resource
-from policies.core.workloads import (
+from policies.core.facts import Listing, Resource
+from policies.kube.group_kinds import (
     CONFIG_MAP,
     DEPLOYMENT,
     DISRUPTION_BUDGET,
     REPLICA_SET,
     SERVICE,
     STATEFUL_SET,
+    Kind,
+    kind_of,
 )
-from policies.kube.objects import controller, dig, kind_of, labels_of, text
+from policies.kube.json import Json, dig, text
+from policies.kube.metadata import controller, labels_of
 from webhook.admission.envelope import Request
 from webhook.config.documents import BadDocument, load_all
 
@@ -160,7 +163,7 @@ def _items(value: Json) -> Iterator[Json]:
 
 
 class ManifestCluster:
-    """The `policies.core.base.Cluster` made of manifests.
+    """The `policies.core.facts.Cluster` made of manifests.
 
     A resource of which the input holds no object is not known, rather than known to be empty: a
     review sees a part of a cluster.

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import structlog
 
-from policies.core.base import Json
+from policies.kube.json import Json
 from webhook.kube.api import WATCH_SECONDS, ApiError
 
 log = structlog.get_logger()

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import structlog
 
-from policies.core.base import Json
+from policies.kube.json import Json
 from webhook.kube.api import ApiError, webhook_configurations
 from webhook.kube.reflector import Lister, Reflector
 

@@ -21,7 +21,7 @@ from typing import Protocol
 import structlog
 from watchfiles import awatch
 
-from policies.core.base import Json
+from policies.kube.json import Json
 from webhook.server.pki import Bundle, CertificateError, expiry, issue, renewed, repaired
 
 log = structlog.get_logger()

@@ -20,8 +20,8 @@ from typing import Final
 import structlog
 from aiohttp import web
 
-from policies.core.base import Mode
-from policies.kube.objects import text
+from policies.core.mode import Mode
+from policies.kube.json import text
 from webhook.admission import envelope as review
 from webhook.admission.engine import Decision
 from webhook.admission.envelope import BadReview, Request, Response

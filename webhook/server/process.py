@@ -19,7 +19,7 @@ from socket import gethostname
 import structlog
 import uvloop
 
-from policies.core.base import Cluster, NoCluster, Resource
+from policies.core.facts import Cluster, NoCluster, Resource
 from policies.core.workloads import WORKLOADS
 from webhook.admission import engine
 from webhook.admission import messages as answer

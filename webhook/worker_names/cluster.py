@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from contextlib import aclosing
 from urllib.parse import quote
 
-from policies.core.base import Json
-from policies.kube.objects import maps, text
+from policies.kube.json import Json, maps, text
 from policies.worker_names.workers import Owner
 from webhook.kube.api import ApiError, ApiServer, namespaced
 from webhook.worker_names.endpoint import Listed, NoScale

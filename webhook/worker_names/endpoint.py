@@ -21,9 +21,11 @@ from weakref import WeakValueDictionary
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from policies.core.base import Cluster, Facts, Json, Mode
-from policies.core.workloads import POD
-from policies.kube.objects import annotations_of, mapping
+from policies.core.facts import Cluster, Facts
+from policies.core.mode import Mode
+from policies.kube.group_kinds import POD
+from policies.kube.json import Json, mapping
+from policies.kube.metadata import annotations_of
 from policies.worker_names import worker_names as policy
 from policies.worker_names.worker_names import (
     Answer,

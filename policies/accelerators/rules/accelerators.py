@@ -8,9 +8,15 @@ from typing import Final
 from policies.accelerators.inventory import HOSTNAME
 from policies.accelerators.placement import Obstacle, Place, kept_apart, placement
 from policies.accelerators.requests import GpuAffinity
-from policies.core.base import Certainty, Facts, Family, Finding, Json, Mode, Resource, Rule
-from policies.core.workloads import CRON_JOB, DEPLOYMENT, JOB, JOB_SET, KUBEFLOW_JOBS, RAY_CLUSTER, RAY_JOB
-from policies.kube.objects import PodTemplate, Subject, annotations_of, dig, integer, labels_of, mapping, text
+from policies.core.contracts import Family, Rule
+from policies.core.facts import Facts, Resource
+from policies.core.finding import Certainty, Finding
+from policies.core.mode import Mode
+from policies.core.target import PodTemplate, Subject
+from policies.core.workloads import KUBEFLOW_JOBS
+from policies.kube.group_kinds import CRON_JOB, DEPLOYMENT, JOB, JOB_SET, RAY_CLUSTER, RAY_JOB
+from policies.kube.json import Json, dig, integer, mapping, text
+from policies.kube.metadata import annotations_of, labels_of
 from policies.rollouts.rollouts import rolling_update
 
 # --- gpu-unschedulable -----------------------------------------------------------------------

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from policies.core.base import Facts, Family, Finding, Mode, Rule
-from policies.core.workloads import CONFIG_MAP
-from policies.kube.objects import Subject, labels_of, mapping
+from policies.core.contracts import Family, Rule
+from policies.core.facts import Facts
+from policies.core.finding import Finding
+from policies.core.mode import Mode
+from policies.core.target import Subject
+from policies.kube.group_kinds import CONFIG_MAP
+from policies.kube.json import mapping
+from policies.kube.metadata import labels_of
 
 
 def policy_config_invalid(subject: Subject, facts: Facts) -> Iterable[Finding]:

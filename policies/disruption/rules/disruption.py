@@ -6,9 +6,15 @@ from collections.abc import Iterator
 from itertools import islice, product
 from typing import Any, Final
 
-from policies.core.base import Certainty, Facts, Family, Finding, Json, Listing, Mode, Resource, Rule
-from policies.core.workloads import DEPLOYMENT, DISRUPTION_BUDGET, STATEFUL_SET
-from policies.kube.objects import Subject, dig, labels_of, mapping, maps, matches, strings, text
+from policies.core.contracts import Family, Rule
+from policies.core.facts import Facts, Listing, Resource
+from policies.core.finding import Certainty, Finding
+from policies.core.mode import Mode
+from policies.core.target import Subject
+from policies.kube.group_kinds import DEPLOYMENT, DISRUPTION_BUDGET, STATEFUL_SET
+from policies.kube.json import Json, dig, mapping, maps, strings, text
+from policies.kube.metadata import labels_of
+from policies.kube.selectors import matches
 from policies.rollouts.rollouts import autoscaler_of, count_of, least_replicas
 
 _HINT: Final = "Let at least one pod go: maxUnavailable 1, or more replicas than minAvailable asks for."

@@ -9,8 +9,13 @@ from typing import Final
 from policies.commands import CommandSummary, Loop
 from policies.commands.options import seconds
 from policies.containers.commands import exec_command
-from policies.core.base import Facts, Family, Finding, Mode, Rule
-from policies.kube.objects import Container, PodTemplate, Role, Subject, integer
+from policies.core.contracts import Family, Rule
+from policies.core.facts import Facts
+from policies.core.finding import Finding
+from policies.core.mode import Mode
+from policies.core.target import PodTemplate, Subject
+from policies.kube.json import integer
+from policies.kube.pods import Container, Role
 
 DEFAULT_GRACE: Final = 30
 """Seconds of `terminationGracePeriodSeconds` where it is not given."""

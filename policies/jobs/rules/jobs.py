@@ -6,10 +6,17 @@ from collections.abc import Iterator
 from typing import Final
 
 from policies.accelerators.requests import GpuAffinity
-from policies.core.base import Facts, Family, Finding, Json, Mode, Rule
-from policies.core.workloads import CRON_JOB, JOB, JOB_SET, KUBEFLOW_JOBS, RAY_JOB
+from policies.core.contracts import Family, Rule
+from policies.core.facts import Facts
+from policies.core.finding import Finding
+from policies.core.mode import Mode
+from policies.core.target import PodTemplate, Subject
+from policies.core.workloads import KUBEFLOW_JOBS
 from policies.jobs.jobs import JobRetries, JobSpec, handles_failures_itself, is_someone_elses, jobs_in
-from policies.kube.objects import PodTemplate, Subject, annotations_of, dig, field_path, integer, maps, text
+from policies.kube.field_paths import field_path
+from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET, RAY_JOB
+from policies.kube.json import Json, dig, integer, maps, text
+from policies.kube.metadata import annotations_of
 
 CHECKPOINT: Final = "mlchassis.dev/checkpoint"
 

@@ -6,9 +6,15 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from policies.core.base import Certainty, Facts, Family, Finding, Mode, Rule
+from policies.core.contracts import Family, Rule
+from policies.core.facts import Facts
+from policies.core.finding import Certainty, Finding
+from policies.core.mode import Mode
+from policies.core.target import PodTemplate, Subject
 from policies.core.thresholds import Thresholds
-from policies.kube.objects import Container, PodTemplate, Role, Subject, controller, strings
+from policies.kube.json import strings
+from policies.kube.metadata import controller
+from policies.kube.pods import Container, Role
 
 NEVER_ENDING: Final = {
     "proxyv2": "Istio's proxy",

@@ -6,9 +6,14 @@ import base64
 import binascii
 from collections.abc import Iterator
 
-from policies.core.base import Certainty, Facts, Family, Finding, Json, Mode, Rule
-from policies.core.workloads import CONFIG_MAP
-from policies.kube.objects import Subject, labels_of, mapping
+from policies.core.contracts import Family, Rule
+from policies.core.facts import Facts
+from policies.core.finding import Certainty, Finding
+from policies.core.mode import Mode
+from policies.core.target import Subject
+from policies.kube.group_kinds import CONFIG_MAP
+from policies.kube.json import Json, mapping
+from policies.kube.metadata import labels_of
 from puller import spec
 
 LABEL = "mlchassis.dev/model-config"

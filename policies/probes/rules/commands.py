@@ -8,8 +8,12 @@ from collections.abc import Iterator
 from typing import Final
 
 from policies.commands import Command, CommandSummary
-from policies.core.base import Certainty, Facts, Family, Finding, Mode, Rule
-from policies.kube.objects import Subject, mapping
+from policies.core.contracts import Family, Rule
+from policies.core.facts import Facts
+from policies.core.finding import Certainty, Finding
+from policies.core.mode import Mode
+from policies.core.target import Subject
+from policies.kube.json import mapping
 from policies.probes.probe import LIVENESS, READINESS, STARTUP, probes
 
 _CHECKSUMS: Final = frozenset(

@@ -8,9 +8,13 @@ from typing import Final
 
 from policies.commands import Host, Reach
 from policies.commands.hosts import reach_of
-from policies.core.base import Certainty, Facts, Family, Finding, Mode, Rule
+from policies.core.contracts import Family, Rule
+from policies.core.facts import Facts
+from policies.core.finding import Certainty, Finding
+from policies.core.mode import Mode
 from policies.core.services import own_service
-from policies.kube.objects import Subject, text
+from policies.core.target import Subject
+from policies.kube.json import text
 from policies.probes.probe import LIVENESS, READINESS, STARTUP, Probe, probes
 
 _HANDLERS: Final = ("httpGet", "tcpSocket", "exec", "grpc")

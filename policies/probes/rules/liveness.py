@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from policies.core.base import Facts, Family, Finding, Mode, Rule
-from policies.kube.objects import Container, Subject
+from policies.core.contracts import Family, Rule
+from policies.core.facts import Facts
+from policies.core.finding import Finding
+from policies.core.mode import Mode
+from policies.core.target import Subject
+from policies.kube.pods import Container
 from policies.probes.serving import serving_containers
 
 

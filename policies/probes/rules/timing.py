@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from policies.core.base import Facts, Family, Finding, Mode, Rule
-from policies.kube.objects import Role, Subject, mapping
+from policies.core.contracts import Family, Rule
+from policies.core.facts import Facts
+from policies.core.finding import Finding
+from policies.core.mode import Mode
+from policies.core.target import Subject
+from policies.kube.json import mapping
+from policies.kube.pods import Role
 from policies.probes.health import expected_start, known_health
 from policies.probes.probe import LIVENESS, READINESS, STARTUP, Probe, is_written, probe_of, probes
 from policies.probes.serving import StandardProbes

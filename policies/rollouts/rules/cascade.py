@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from policies.core.base import Certainty, Facts, Family, Finding, Json, Mode, Resource, Rule
-from policies.core.workloads import DEPLOYMENT, STATEFUL_SET
-from policies.kube.objects import Subject, dig, integer, replaced, text
+from policies.core.contracts import Family, Rule
+from policies.core.facts import Facts, Resource
+from policies.core.finding import Certainty, Finding
+from policies.core.mode import Mode
+from policies.core.target import Subject
+from policies.kube.group_kinds import DEPLOYMENT, STATEFUL_SET
+from policies.kube.json import Json, dig, integer, replaced, text
 from policies.probes.serving import serving_containers
 from policies.rollouts.rollouts import count_of, is_recreate, least_replicas, replicas_of, rolling_update
 

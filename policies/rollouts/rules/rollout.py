@@ -5,22 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from policies.core.base import Certainty, Facts, Family, Finding, Json, Listing, Mode, Resource, Rule
-from policies.core.workloads import DAEMON_SET, DEPLOYMENT
-from policies.kube.objects import (
-    Container,
-    PodTemplate,
-    Role,
-    Subject,
-    containers,
-    dig,
-    indexed_maps,
-    integer,
-    mapping,
-    maps,
-    strings,
-    text,
-)
+from policies.core.contracts import Family, Rule
+from policies.core.facts import Facts, Listing, Resource
+from policies.core.finding import Certainty, Finding
+from policies.core.mode import Mode
+from policies.core.target import PodTemplate, Subject
+from policies.kube.group_kinds import DAEMON_SET, DEPLOYMENT
+from policies.kube.json import Json, dig, indexed_maps, integer, mapping, maps, strings, text
+from policies.kube.pods import Container, Role, containers
 from policies.rollouts.rollouts import replicas_of, rolling_update
 
 HOSTNAME_LABEL: Final = "kubernetes.io/hostname"

@@ -6,10 +6,15 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from policies.core.base import Certainty, Facts, Family, Finding, Mode, Resource, Rule
+from policies.core.contracts import Family, Rule
+from policies.core.facts import Facts, Resource
+from policies.core.finding import Certainty, Finding
+from policies.core.mode import Mode
 from policies.core.services import hides_not_ready, in_namespace
-from policies.core.workloads import STATEFUL_SET
-from policies.kube.objects import Container, PodTemplate, Role, Subject, integer, maps, text
+from policies.core.target import PodTemplate, Subject
+from policies.kube.group_kinds import STATEFUL_SET
+from policies.kube.json import integer, maps, text
+from policies.kube.pods import Container, Role
 from policies.startup.waits import Wait, init_waits, probe_waits
 
 _OWN_NAME: Final = re.compile(r"hostname|pod_?name|ordinal|pod_?index|\buname\b", re.IGNORECASE)

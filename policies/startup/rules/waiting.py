@@ -7,9 +7,14 @@ from typing import Final
 
 from policies.commands import CommandSummary, Host, Reach
 from policies.containers.commands import container_command
-from policies.core.base import Facts, Family, Finding, Mode, Resource, Rule
+from policies.core.contracts import Family, Rule
+from policies.core.facts import Facts, Resource
+from policies.core.finding import Finding
+from policies.core.mode import Mode
 from policies.core.services import own_service
-from policies.kube.objects import Container, PodTemplate, Role, Subject, strings
+from policies.core.target import PodTemplate, Subject
+from policies.kube.json import strings
+from policies.kube.pods import Container, Role
 from policies.startup.rules.ordered_start import waits_for_peer
 from policies.startup.waits import init_waits, probe_waits
 

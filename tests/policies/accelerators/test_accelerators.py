@@ -15,8 +15,8 @@ from policies.accelerators.placement import placement
 from policies.accelerators.requests import MIB, STANDARD, GpuAffinity
 from policies.accelerators.vendors import Pool, Taint, Vendor
 from policies.core import registry
-from policies.core.base import Json, Listing
-from policies.kube.objects import replaced
+from policies.core.facts import Listing
+from policies.kube.json import Json, replaced
 from tests.policies.accelerators.nodes import GPU, affinity, facts, node, pod
 from tests.policies.test_laws import damaged, lost, places
 

@@ -8,8 +8,8 @@ from policies.accelerators.annotations import MEMORY, PRODUCT
 from policies.accelerators.placement import Place, placement
 from policies.accelerators.requests import GpuAffinity
 from policies.accelerators.vendors import Pool
-from policies.core.base import Facts, Json
-from policies.kube.objects import replaced
+from policies.core.facts import Facts
+from policies.kube.json import Json, replaced
 from tests.policies.accelerators.nodes import GPU, affinity, facts, node, pod
 
 

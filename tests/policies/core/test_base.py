@@ -5,21 +5,12 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from policies.core.base import (
-    Certainty,
-    Duration,
-    Facts,
-    Family,
-    Json,
-    Listing,
-    Mode,
-    Model,
-    NoCluster,
-    Profile,
-    Quantity,
-    Resource,
-    Rule,
-)
+from policies.core.contracts import Family, Rule
+from policies.core.facts import Facts, Listing, NoCluster, Resource
+from policies.core.finding import Certainty
+from policies.core.mode import Mode, Profile
+from policies.core.settings import Duration, Model, Quantity
+from policies.kube.json import Json
 
 
 class Sizes(Model):

@@ -7,32 +7,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.core.base import Json, Kind
+from policies.core.target import completes, pod_templates, with_template
 from policies.core.workloads import WORKLOADS
-from policies.kube.objects import (
-    Role,
+from policies.kube.field_paths import field_path
+from policies.kube.group_kinds import Kind, kind_of
+from policies.kube.json import (
+    Json,
     appended,
-    completes,
-    containers,
-    controller,
     defaulted,
     dig,
-    edited,
-    field_path,
-    has_room,
     indexed_maps,
     integer,
-    is_ray_node,
-    kind_of,
     mapping,
     maps,
-    matches,
-    pod_templates,
     replaced,
     strings,
     text,
-    with_template,
 )
+from policies.kube.metadata import controller, has_room
+from policies.kube.pods import Role, containers, edited, is_ray_node
+from policies.kube.selectors import matches
 
 TABLE = {workload.gk: workload for workload in WORKLOADS}
 SPEC = {"containers": [{"name": "main"}]}

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from policies.kube.objects import Container, Role, containers
+from policies.kube.pods import Container, Role, containers
 from puller.cli import options_of, parser
 from tests.policies.test_golden import CASES, case_id, documents
 

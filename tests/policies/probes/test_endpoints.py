@@ -2,7 +2,7 @@
 
 import pytest
 
-from policies.kube.objects import Container, containers
+from policies.kube.pods import Container, containers
 from policies.probes.endpoints import declared_http_port, preset_health, server_port, unsure
 from policies.probes.serving import StandardProbes, recognised
 

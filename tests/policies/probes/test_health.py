@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from policies.core.base import Facts, Listing, Resource
-from policies.kube.objects import containers
+from policies.core.facts import Facts, Listing, Resource
+from policies.kube.pods import containers
 from policies.probes.health import (
     AnnotationError,
     annotated_health,

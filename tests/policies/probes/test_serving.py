@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.core.base import Facts
-from policies.kube.objects import containers
+from policies.core.facts import Facts
+from policies.kube.pods import containers
 from policies.probes import standard_probes
 from policies.probes.health import expected_start
 from policies.probes.servers import image_matches, port_number, repository, tcp_ports

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from policies.core.base import Json
-from policies.kube.objects import mapping, maps, text
+from policies.kube.json import Json, mapping, maps, text
 from policies.worker_names import worker_names as policy
 from policies.worker_names.worker_names import Answer, Give, Group, Reason, Refuse, Strategy, WorkerNames
 from policies.worker_names.workers import Ledger, Owner, Untrusted, Worker, existing, wanted, worker_of

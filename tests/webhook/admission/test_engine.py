@@ -11,20 +11,15 @@ from typing import Any
 import pytest
 
 from policies.core import registry
-from policies.core.base import (
-    Certainty,
-    Facts,
-    Family,
-    Finding,
-    Json,
-    Mode,
-    NoCluster,
-    Policy,
-    Rule,
-    Settings,
-)
-from policies.core.workloads import POD
-from policies.kube.objects import Role, Subject, appended, defaulted, text
+from policies.core.contracts import Family, Policy, Rule
+from policies.core.facts import Facts, NoCluster
+from policies.core.finding import Certainty, Finding
+from policies.core.mode import Mode
+from policies.core.settings import Settings
+from policies.core.target import Subject
+from policies.kube.group_kinds import POD
+from policies.kube.json import Json, appended, defaulted, text
+from policies.kube.pods import Role
 from webhook.admission import engine
 from webhook.admission.configuration import Snapshot
 from webhook.admission.engine import decide, mutate, validate

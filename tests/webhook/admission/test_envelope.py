@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.core.base import Kind
+from policies.kube.group_kinds import Kind
 from webhook.admission import envelope as review
 from webhook.admission.envelope import BadReview, allowed, denied, fitted, parse, patched, render
 

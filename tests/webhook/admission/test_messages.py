@@ -5,7 +5,9 @@ from typing import Any
 import orjson
 import pytest
 
-from policies.core.base import Finding, Json, Mode
+from policies.core.finding import Finding
+from policies.core.mode import Mode
+from policies.kube.json import Json
 from webhook.admission import messages as answer
 from webhook.admission.engine import Change, Crash, Decision, Verdict
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from policies.kube.objects import field_path
-from webhook.admission.paths import named, scopes, value_at
+from policies.kube.field_paths import field_path, named, scopes, value_at
 
 OBJ = {
     "metadata": {"annotations": {"a.b/c[d": "x"}},

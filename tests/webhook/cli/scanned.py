@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from policies.core.base import Json
+from policies.kube.json import Json
 from tests.webhook.kube.apiserver import FakeApiServer, running
 from webhook.cli import main as cli
 

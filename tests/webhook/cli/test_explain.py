@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from policies.core import registry
-from policies.core.base import Rule
+from policies.core.contracts import Rule
 from webhook.cli import explain
 
 

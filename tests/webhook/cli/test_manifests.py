@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from policies.core import registry
-from policies.core.base import Json
 from policies.core.workloads import WORKLOADS
+from policies.kube.json import Json
 from webhook.admission.configuration import POLICY_LABEL, Namespaces
 from webhook.cli import main as cli
 from webhook.cli import manifests

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from policies.core import registry
-from policies.core.base import Json
+from policies.kube.json import Json
 from tests.webhook.cli.scanned import (
     DEPLOYMENTS,
     PODS,

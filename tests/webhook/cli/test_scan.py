@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from policies.core.base import Finding, Mode
+from policies.core.finding import Finding
+from policies.core.mode import Mode
 from tests.webhook.cli.scanned import (
     DEPLOYMENTS,
     HAZARD,

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from policies.core import registry
-from policies.core.base import Certainty, Mode, Profile
+from policies.core.finding import Certainty
+from policies.core.mode import Mode, Profile
 from webhook.admission.configuration import Problem, Snapshot
 from webhook.config.load import PolicyError, load, models, schema
 

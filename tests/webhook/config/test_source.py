@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from policies.core.base import Profile
+from policies.core.mode import Profile
 from tests.webhook.kube.apiserver import FakeApiServer, running, until
 from webhook.admission.configuration import Snapshot
 from webhook.config import load as config

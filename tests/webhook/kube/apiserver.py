@@ -16,7 +16,7 @@ from typing import Any
 
 from aiohttp import web
 
-from policies.core.base import Json
+from policies.kube.json import Json
 
 COLLECTIONS = ("/api/v1/", "/apis/")
 

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import structlog
 
-from policies.core.base import Json, Resource
+from policies.core.facts import Resource
+from policies.kube.json import Json
 from tests.webhook.kube.apiserver import FakeApiServer, running, until
 from webhook.kube import api as cluster
 from webhook.kube import events, reflector

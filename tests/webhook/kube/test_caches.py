@@ -8,7 +8,8 @@ from typing import Any
 import orjson
 import pytest
 
-from policies.core.base import Json, Listing, Resource
+from policies.core.facts import Listing, Resource
+from policies.kube.json import Json
 from webhook.kube import caches as facts
 from webhook.kube.api import ApiError
 from webhook.kube.caches import SOURCES, ClusterCache, Interner, Store

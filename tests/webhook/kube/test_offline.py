@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from policies.core.base import Resource
+from policies.core.facts import Resource
 from webhook.kube.offline import BadInput, ManifestCluster, read
 
 POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n"

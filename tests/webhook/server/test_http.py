@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from policies.core.base import Json
+from policies.kube.json import Json
 from webhook.admission.envelope import Request, Response, allowed, denied, patched
 from webhook.server import http as module
 from webhook.server.http import BODY_LIMIT, Answer, Readiness, Server, listen, seconds_of

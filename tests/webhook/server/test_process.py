@@ -18,7 +18,9 @@ import aiohttp
 import pytest
 import structlog
 
-from policies.core.base import Json, Kind, NoCluster
+from policies.core.facts import NoCluster
+from policies.kube.group_kinds import Kind
+from policies.kube.json import Json
 from tests.webhook.kube.apiserver import FakeApiServer, running, until
 from webhook.admission import engine
 from webhook.admission.envelope import Request, parse

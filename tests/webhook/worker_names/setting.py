@@ -9,8 +9,8 @@ from typing import Any
 import jsonpatch
 from prometheus_client import CollectorRegistry
 
-from policies.core.base import Json, Kind
-from policies.kube.objects import text
+from policies.kube.group_kinds import Kind
+from policies.kube.json import Json, text
 from tests.webhook.kube.apiserver import FakeApiServer
 from webhook.admission.configuration import Snapshot
 from webhook.admission.envelope import Request, Response

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from policies.core.base import Kind
+from policies.kube.group_kinds import Kind
 from policies.worker_names.workers import Owner, Worker
 from tests.webhook.kube.apiserver import running
 from tests.webhook.worker_names.setting import (

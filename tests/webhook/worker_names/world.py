@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from policies.core.base import Json
+from policies.kube.json import Json
 from policies.worker_names.worker_names import Answer, Give, WorkerNames
 from policies.worker_names.workers import Owner, Worker
 from webhook.worker_names.endpoint import LEDGER, Listed, allocate

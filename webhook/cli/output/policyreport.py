@@ -14,8 +14,8 @@ from typing import Any, Final
 import orjson
 
 from policies.core import registry
-from policies.core.base import Json, Mode
-from policies.kube.objects import text
+from policies.core.mode import Mode
+from policies.kube.json import Json, text
 from webhook.admission import messages as answer
 from webhook.cli.output.report import Review
 from webhook.kube.api import ApiError, ApiServer, within

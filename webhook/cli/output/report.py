@@ -20,8 +20,8 @@ import orjson
 import yaml
 
 from policies.core import registry
-from policies.core.base import Json, Mode
-from policies.kube.objects import text
+from policies.core.mode import Mode
+from policies.kube.json import Json, text
 from webhook.admission import messages as answer
 from webhook.admission.engine import Change, Decision, Verdict
 from webhook.admission.patch import diff

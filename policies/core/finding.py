@@ -1,0 +1,31 @@
+"""What a rule or a mutator has to say about one place of one object."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Certainty(Enum):
+    """How sure a rule is of one finding; it caps the mode in which the finding is answered."""
+
+    SURE = "sure"
+    """The hazard is certain: the rule's own mode applies."""
+    LIKELY = "likely"
+    """The W half of a rule marked E/W: the profile's mode for likely findings applies."""
+    UNDECIDED = "undecided"
+    """It can't be decided from what is known: at most a warning, in every profile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that a rule or a policy has to say about one place of one object.
+
+    `path` is a Kubernetes field path such as `spec.template.spec.containers[0].livenessProbe`;
+    `message` one sentence why, `hint` one sentence how to mend it.
+    """
+
+    path: str
+    message: str
+    hint: str
+    certainty: Certainty = Certainty.SURE

@@ -1,0 +1,94 @@
+"""The models that configuration is made of, and the types of their fields."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Annotated, Protocol, TypeVar
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic.alias_generators import to_camel
+
+from policies.core.mode import Mode
+from policies.kube import quantities
+from policies.kube.names import _LABEL, is_label_key, is_label_value
+
+
+class Model(BaseModel):
+    """A frozen piece of configuration: camelCase in YAML, unknown keys refused, no coercion."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, alias_generator=to_camel, populate_by_name=True
+    )
+
+
+class Settings(Model):
+    """The settings of one policy: the content of its key `<policy id>.yaml`."""
+
+    mode: Mode | None = Field(
+        None, description="enforce, warn, audit or off; when absent, what the profile says"
+    )
+
+
+S = TypeVar("S", bound=Model)
+
+
+Duration = Annotated[
+    int,
+    BeforeValidator(quantities.parse_duration),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string"}]}),
+]
+"""Whole seconds; written as a number of seconds or as `90s`, `15m`, `24h`, `7d`, `1h30m`."""
+
+
+Quantity = Annotated[
+    int,
+    BeforeValidator(quantities.parse_bytes),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string"}]}),
+]
+"""Bytes; written as a number or as a Kubernetes quantity such as `40Gi` or `500M`."""
+
+
+class SettingsLookup(Protocol):
+    """The settings in force for one object."""
+
+    def __call__(self, model: type[S], /) -> S: ...
+
+
+def default_settings(model: type[S], /) -> S:
+    """Every model's defaults; what is in force where no policy is configured.
+
+    One instance a model: what a settings object derives from itself is then derived once.
+    """
+    value = _defaults(model)
+    assert isinstance(value, model)
+    return value
+
+
+@cache
+def _defaults(model: type[Model]) -> Model:
+    return model()
+
+
+def _label_key(text: str) -> str:
+    if not is_label_key(text):
+        raise ValueError(f"{text!r} is not a label key")
+    return text
+
+
+def _label_value(text: str) -> str:
+    if not is_label_value(text):
+        raise ValueError(f"{text!r} is not a label value")
+    return text
+
+
+LabelKey = Annotated[str, AfterValidator(_label_key)]
+
+
+LabelValue = Annotated[str, AfterValidator(_label_value)]
+
+
+ContainerName = Annotated[str, Field(pattern=rf"^{_LABEL}$", max_length=50)]
+"""A container's name, with room for what tells it from one that is there."""
+
+
+AbsolutePath = Annotated[str, Field(pattern=r"^(/[A-Za-z0-9_-][A-Za-z0-9._-]*)+$")]

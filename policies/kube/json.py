@@ -1,0 +1,105 @@
+"""Reading JSON that nobody has validated, and editing it by copy-on-write.
+
+Objects may come from a file that no API server has seen: every reader answers an empty value for a field that
+is absent or of the wrong type, so that mutators and rules need no guards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeAlias
+
+Json: TypeAlias = dict[str, Any]
+"""A JSON object as the API server sent it; unknown fields included, never a typed client model."""
+
+
+def dig(obj: Any, *path: str | int) -> Any:
+    """The value at a path of keys and indices, or None where the path does not lead anywhere."""
+    for step in path:
+        # JSON has no subclasses: exact types are told apart faster, and this is called everywhere.
+        if type(obj) is dict:
+            obj = obj.get(step)
+        elif type(obj) is list and type(step) is int and -len(obj) <= step < len(obj):
+            obj = obj[step]
+        else:
+            return None
+    return obj
+
+
+def mapping(obj: Any, *path: str | int) -> Json:
+    """The map at a path; empty when it is absent or something else."""
+    value = dig(obj, *path)
+    return value if isinstance(value, dict) else {}
+
+
+def maps(obj: Any, *path: str | int) -> list[Json]:
+    """The maps in the list at a path, other elements left out.
+
+    Where indices matter use `indexed_maps`.
+    """
+    return [item for _, item in indexed_maps(obj, *path)]
+
+
+def indexed_maps(obj: Any, *path: str | int) -> list[tuple[int, Json]]:
+    """The maps in the list at a path, each with its index in that list."""
+    value = dig(obj, *path)
+    return (
+        [(n, item) for n, item in enumerate(value) if isinstance(item, dict)]
+        if isinstance(value, list)
+        else []
+    )
+
+
+def text(obj: Any, *path: str | int) -> str:
+    """The string at a path; empty when it is absent or something else."""
+    value = dig(obj, *path)
+    return value if isinstance(value, str) else ""
+
+
+def integer(obj: Any, *path: str | int, default: int) -> int:
+    """The whole number at a path; the default when it is absent or something else."""
+    value = dig(obj, *path)
+    return value if isinstance(value, int) and not isinstance(value, bool) else default
+
+
+def strings(obj: Any, *path: str | int) -> list[str]:
+    """The strings in the list at a path."""
+    value = dig(obj, *path)
+    return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
+
+
+def replaced(obj: Json, path: Iterable[str | int], value: Any) -> Json:
+    """A copy of `obj` with `value` at `path`; everything off the path is shared, not copied.
+
+    Missing maps on the way are made; an index must exist, or be the list's length to append.
+    """
+    result: Json = _replaced(obj, tuple(path), value)
+    return result
+
+
+def _replaced(obj: Any, steps: tuple[str | int, ...], value: Any) -> Any:
+    if not steps:
+        return value
+    head, rest = steps[0], steps[1:]
+    if isinstance(head, str):
+        copy = dict(obj) if isinstance(obj, dict) else {}
+        copy[head] = _replaced(copy.get(head), rest, value)
+        return copy
+    items = list(obj) if isinstance(obj, list) else []
+    if head == len(items):
+        items.append(_replaced(None, rest, value))
+    else:
+        items[head] = _replaced(items[head], rest, value)
+    return items
+
+
+def defaulted(obj: Json, path: Iterable[str | int], value: Any) -> Json:
+    """`replaced`, but only where nothing (or null) stands at the path: what the user wrote stays."""
+    steps = tuple(path)
+    return obj if dig(obj, *steps) is not None else replaced(obj, steps, value)
+
+
+def appended(obj: Json, path: Iterable[str | int], *values: Any) -> Json:
+    """A copy with values appended to the list at a path, which is made when absent."""
+    steps = tuple(path)
+    present = dig(obj, *steps)
+    return replaced(obj, steps, [*(present if isinstance(present, list) else ()), *values])

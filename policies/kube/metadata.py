@@ -1,0 +1,36 @@
+"""What stands in the metadata of every object: labels, annotations, the controlling owner."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from policies.kube.json import Json, mapping, maps
+
+
+def labels_of(obj: Json) -> Mapping[str, str]:
+    return mapping(obj, "metadata", "labels")
+
+
+def annotations_of(obj: Json) -> Mapping[str, str]:
+    return mapping(obj, "metadata", "annotations")
+
+
+_ANNOTATIONS_SIZE: Final = 256 << 10
+"""Bytes of all keys and values together: the API server refuses an object with more."""
+
+
+def has_room(annotations: Mapping[str, Any], added: Mapping[str, str]) -> bool:
+    """Whether annotations may be added to those that are there, without the object being refused."""
+    both = {**added, **annotations}
+    return (
+        sum(len(f"{key}{value}".encode(errors="surrogatepass")) for key, value in both.items())
+        <= _ANNOTATIONS_SIZE
+    )
+
+
+def controller(obj: Json) -> Json | None:
+    """The owner reference marked as controller."""
+    return next(
+        (ref for ref in maps(obj, "metadata", "ownerReferences") if ref.get("controller") is True), None
+    )

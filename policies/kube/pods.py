@@ -1,0 +1,63 @@
+"""The containers of a pod, each with its place and its role."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from policies.kube.json import Json, indexed_maps, replaced, text
+from policies.kube.metadata import controller, labels_of
+
+
+class Role(Enum):
+    """What a container is in its pod."""
+
+    MAIN = "main"
+    SIDECAR = "sidecar"
+    """A native sidecar: an init container with `restartPolicy: Always`."""
+    INIT = "init"
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A container with its place: `list` is `containers` or `initContainers`."""
+
+    spec: Json
+    list: str
+    index: int
+    role: Role
+
+    @property
+    def name(self) -> str:
+        return text(self.spec, "name")
+
+    @property
+    def image(self) -> str:
+        return text(self.spec, "image")
+
+
+def containers(pod: Json, *roles: Role) -> Iterator[Container]:
+    """The containers of a pod (a map with `spec`), main ones first; of the given roles, or all."""
+    for index, spec in indexed_maps(pod, "spec", "containers"):
+        if not roles or Role.MAIN in roles:
+            yield Container(spec, "containers", index, Role.MAIN)
+    for index, spec in indexed_maps(pod, "spec", "initContainers"):
+        role = Role.SIDECAR if spec.get("restartPolicy") == "Always" else Role.INIT
+        if not roles or role in roles:
+            yield Container(spec, "initContainers", index, role)
+
+
+def is_ray_node(pod: Json) -> bool:
+    """Whether KubeRay made the pod as a Ray head or worker (and fills its probes itself)."""
+    owner = controller(pod)
+    if owner is not None and owner.get("kind") == "RayCluster":
+        return labels_of(pod).get("ray.io/node-type") != "redis-cleanup"
+    return labels_of(pod).get("ray.io/is-ray-node") == "yes"
+
+
+def edited(pod: Json, container: Container, spec: Json) -> Json:
+    """A copy of a pod with one container replaced."""
+    if spec is container.spec:
+        return pod
+    return replaced(pod, ("spec", container.list, container.index), spec)
