@@ -15,7 +15,7 @@ from policies.core.facts import NoCluster
 from policies.kube.json import Json
 from webhook.admission import envelope as review
 from webhook.admission import messages as answer
-from webhook.admission.configuration import Snapshot
+from webhook.admission.configuration import Config
 from webhook.admission.engine import mutate, validate
 
 POD: Json = {
@@ -88,14 +88,14 @@ def deployment(pod: Json) -> Json:
 
 
 def main() -> None:
-    snapshot, cluster = Snapshot(), NoCluster()
+    config, cluster = Config(), NoCluster()
     sent = body(POD)
     request = review.parse(sent)
-    final = mutate(request, snapshot, cluster).object
+    final = mutate(request, config, cluster).object
 
     def whole() -> bytes:
         parsed = review.parse(sent)
-        return review.render(parsed.uid, answer.respond(mutate(parsed, snapshot, cluster)))
+        return review.render(parsed.uid, answer.respond(mutate(parsed, config, cluster)))
 
     def usual() -> object:
         return jsonpatch.make_patch(copy.deepcopy(POD), final)
@@ -106,7 +106,7 @@ def main() -> None:
         {
             "orjson.loads": best(lambda: orjson.loads(sent)),
             "review.parse": best(lambda: review.parse(sent)),
-            "engine.mutate": best(lambda: mutate(request, snapshot, cluster)),
+            "engine.mutate": best(lambda: mutate(request, config, cluster)),
             "bytes to bytes": best(whole),
             "deepcopy and jsonpatch.make_patch alone": best(usual),
         },
@@ -118,7 +118,7 @@ def main() -> None:
         "orjson.loads",
         {
             "orjson.loads": best(lambda: orjson.loads(judged_body)),
-            "engine.validate": best(lambda: validate(judged, snapshot, cluster)),
+            "engine.validate": best(lambda: validate(judged, config, cluster)),
         },
     )
 

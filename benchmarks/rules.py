@@ -16,7 +16,7 @@ from policies.core import registry
 from policies.core.contracts import Rule
 from policies.kube.json import Json
 from webhook.admission import engine
-from webhook.config import load as config
+from webhook.config.load import load
 from webhook.kube.offline import Document, ManifestCluster
 
 SIZE = 15_000
@@ -130,15 +130,15 @@ def surroundings() -> list[Json]:
 def main() -> None:
     obj = deployment()
     sent = orjson.dumps(obj)
-    snapshot = config.load({})
+    config = load({})
     request = Document("benchmark", 0, obj).request()
-    facts = engine.surroundings(request, snapshot, ManifestCluster(surroundings()))
-    facts = replace(facts, settings=snapshot.effective(obj, facts.namespace).settings)
-    subject = engine.project(obj, snapshot, facts).subject
-    rules = [rule for rule in registry.rules().values() if rule.kinds is None or subject.kind in rule.kinds]
+    facts = engine.surroundings(request, config, ManifestCluster(surroundings()))
+    facts = replace(facts, settings=config.effective(obj, facts.namespace).settings)
+    target = engine.project(obj, config, facts).target
+    rules = [rule for rule in registry.rules().values() if rule.kinds is None or target.kind in rule.kinds]
 
     def judged() -> int:
-        fresh = replace(subject, templates=tuple(map(replace, subject.templates)))
+        fresh = replace(target, templates=tuple(map(replace, target.templates)))
         return sum(len(list(rule.check(fresh, facts))) for rule in rules)
 
     def judged_anew() -> int:
@@ -146,7 +146,7 @@ def main() -> None:
         return judged()
 
     def one(rule: Rule) -> float:
-        return best(lambda: list(rule.check(subject, facts)), rounds=3, seconds=0.02)
+        return best(lambda: list(rule.check(target, facts)), rounds=3, seconds=0.02)
 
     slowest = sorted(((one(rule), rule.id) for rule in rules), reverse=True)[:5]
     table(

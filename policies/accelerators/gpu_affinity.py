@@ -53,7 +53,7 @@ from policies.accelerators.node_affinity import (
 from policies.accelerators.placement import kept_apart
 from policies.accelerators.requests import GpuAffinity, Strength, claims_devices, inventory_of
 from policies.accelerators.vendors import Vendor
-from policies.core.contracts import Policy
+from policies.core.contracts import Mutator
 from policies.core.facts import Facts, Resource
 from policies.core.finding import Certainty, Finding
 from policies.kube.group_kinds import POD
@@ -362,6 +362,6 @@ def _note(annotation: str, message: str, hint: str) -> Finding:
     return Finding(path, f"The annotation {annotation} {message}.", hint, Certainty.UNDECIDED)
 
 
-POLICY = Policy(
+MUTATOR = Mutator(
     "gpu-affinity", GpuAffinity, mutate=mutate, advise=advise, kinds=(POD,), needs=(Resource.NODES,)
 )

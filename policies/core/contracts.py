@@ -16,13 +16,13 @@ from policies.core.facts import Facts, Resource
 from policies.core.finding import Certainty, Finding
 from policies.core.mode import Mode, Profile
 from policies.core.settings import S
-from policies.core.target import Subject
-from policies.kube.group_kinds import Kind
+from policies.core.target import Target
+from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json
 
 
 @dataclass(frozen=True, slots=True)
-class Policy(Generic[S]):
+class Mutator(Generic[S]):
     """A mutating policy.
 
     `mutate(obj, settings, facts)` returns the object as it should be: the same object when
@@ -36,8 +36,8 @@ class Policy(Generic[S]):
     settings: type[S]
     mutate: Callable[[Json, S, Facts], Json] | None = None
     advise: Callable[[Json, S, Facts], Iterable[Finding]] | None = None
-    kinds: tuple[Kind, ...] = ()
-    on_update: tuple[Kind, ...] = ()
+    kinds: tuple[GroupKind, ...] = ()
+    on_update: tuple[GroupKind, ...] = ()
     """The kinds that it changes on UPDATE too: pods and jobs are mostly immutable once they exist."""
     needs: tuple[Resource, ...] = ()
     after: tuple[str, ...] = ()
@@ -55,7 +55,7 @@ class Family(StrEnum):
 class Check(Protocol):
     """The function of a rule: everything it finds in one object, in any order."""
 
-    def __call__(self, subject: Subject, facts: Facts, /) -> Iterable[Finding]: ...
+    def __call__(self, target: Target, facts: Facts, /) -> Iterable[Finding]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ class Rule:
     strict: Mode
     likely: tuple[Mode, Mode] | None = None
     """Modes (standard, strict) for LIKELY findings where they differ: the W of an E/W rule."""
-    kinds: tuple[Kind, ...] | None = None
+    kinds: tuple[GroupKind, ...] | None = None
     """The kinds it looks at; None: whatever holds a pod template."""
     needs: tuple[Resource, ...] = ()
     exemptable: bool = True

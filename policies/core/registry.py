@@ -11,15 +11,15 @@ from types import MappingProxyType, ModuleType
 from typing import Any, TypeVar
 
 import policies
-from policies.core.contracts import Family, Policy, Rule
+from policies.core.contracts import Family, Mutator, Rule
 
-P = TypeVar("P", Policy[Any], Rule)
+P = TypeVar("P", Mutator[Any], Rule)
 
 
 @cache
-def mutating() -> Mapping[str, Policy[Any]]:
+def mutators() -> Mapping[str, Mutator[Any]]:
     """The mutating policies by id, in the order in which they are folded over an object."""
-    found = _by_id(module.POLICY for module in _modules() if hasattr(module, "POLICY"))
+    found = _by_id(module.MUTATOR for module in _modules() if hasattr(module, "MUTATOR"))
     order = TopologicalSorter({name: policy.after for name, policy in sorted(found.items())})
     return MappingProxyType({name: found[name] for name in order.static_order() if name in found})
 
@@ -39,7 +39,7 @@ def documentation(policy_id: str) -> str:
     Markdown; the first line says in one sentence what the policy does. Raises KeyError.
     """
     for module in _modules():
-        policy = getattr(module, "POLICY", None)
+        policy = getattr(module, "MUTATOR", None)
         if policy is not None and policy.id == policy_id:
             return (module.__doc__ or "").strip().removeprefix(f"{policy_id}:").strip()
     raise KeyError(policy_id)

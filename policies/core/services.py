@@ -7,7 +7,7 @@ from typing import Final
 
 from policies.core.facts import Facts, Listing, Resource
 from policies.core.finding import Certainty
-from policies.core.target import PodTemplate, Subject
+from policies.core.target import PodTemplate, Target
 from policies.kube.json import Json, dig, mapping, maps, text
 from policies.kube.metadata import labels_of
 from policies.kube.pods import Container
@@ -28,7 +28,7 @@ class OwnService:
 
 
 def own_service(
-    host: str, subject: Subject, template: PodTemplate, container: Container, facts: Facts
+    host: str, target: Target, template: PodTemplate, container: Container, facts: Facts
 ) -> OwnService | None:
     """The Service that `host` names, if the pod waits for itself by waiting for it.
 
@@ -41,7 +41,7 @@ def own_service(
     service, certainty = _named(host, container, listing, facts)
     if service is None or not _hides(service) or not _selects(service, template.pod):
         return None
-    if _has_others(service, subject, facts):
+    if _has_others(service, target, facts):
         certainty = Certainty.UNDECIDED
     headless = text(service, "spec", "clusterIP") == "None"
     return OwnService(text(service, "metadata", "name"), headless, certainty)
@@ -115,10 +115,10 @@ def _selects(service: Json, pod: Json) -> bool:
     return bool(selector) and all(labels.get(key) == value for key, value in selector.items())
 
 
-def _has_others(service: Json, subject: Subject, facts: Facts) -> bool:
+def _has_others(service: Json, target: Target, facts: Facts) -> bool:
     """Whether another workload's pods stand behind the Service too: they may be ready before."""
     return any(
         _selects(service, mapping(workload, "spec", "template"))
         for workload in facts.listing(Resource.WORKLOADS) or ()
-        if (text(workload, "kind"), text(workload, "metadata", "name")) != (subject.kind.kind, subject.name)
+        if (text(workload, "kind"), text(workload, "metadata", "name")) != (target.kind.kind, target.name)
     )

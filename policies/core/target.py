@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from policies.core.workloads import KSERVE_CONTAINER, WORKLOADS, Shape, Workload
 from policies.kube.field_paths import Steps, field_path, maps_at
-from policies.kube.group_kinds import POD, Kind, kind_of
+from policies.kube.group_kinds import POD, GroupKind, kind_of
 from policies.kube.json import Json, mapping, replaced, text
 from policies.kube.metadata import controller
 from policies.kube.pods import Container, Role, containers, is_ray_node
@@ -83,11 +83,11 @@ class PodTemplate:
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class Target:
     """The object under judgement: as it will be stored, with its pods as they will be made."""
 
     obj: Json
-    kind: Kind
+    kind: GroupKind
     templates: tuple[PodTemplate, ...] = ()
 
     @property
@@ -99,7 +99,7 @@ class Subject:
         return text(self.obj, "metadata", "name") or text(self.obj, "metadata", "generateName")
 
 
-def pod_templates(obj: Json, workloads: Mapping[Kind, Workload]) -> tuple[PodTemplate, ...]:
+def pod_templates(obj: Json, workloads: Mapping[GroupKind, Workload]) -> tuple[PodTemplate, ...]:
     """Every pod template of an object; a Pod is its own."""
     kind = kind_of(obj)
     if kind == POD:

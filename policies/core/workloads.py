@@ -21,16 +21,16 @@ from policies.kube.group_kinds import (
     RAY_SERVICE,
     REPLICA_SET,
     STATEFUL_SET,
-    Kind,
+    GroupKind,
 )
 
 _KUBEFLOW_REPLICAS: Final = {
-    Kind("kubeflow.org", "PyTorchJob"): "pytorchReplicaSpecs",
-    Kind("kubeflow.org", "TFJob"): "tfReplicaSpecs",
-    Kind("kubeflow.org", "MPIJob"): "mpiReplicaSpecs",
-    Kind("kubeflow.org", "XGBoostJob"): "xgbReplicaSpecs",
-    Kind("kubeflow.org", "PaddleJob"): "paddleReplicaSpecs",
-    Kind("kubeflow.org", "JAXJob"): "jaxReplicaSpecs",
+    GroupKind("kubeflow.org", "PyTorchJob"): "pytorchReplicaSpecs",
+    GroupKind("kubeflow.org", "TFJob"): "tfReplicaSpecs",
+    GroupKind("kubeflow.org", "MPIJob"): "mpiReplicaSpecs",
+    GroupKind("kubeflow.org", "XGBoostJob"): "xgbReplicaSpecs",
+    GroupKind("kubeflow.org", "PaddleJob"): "paddleReplicaSpecs",
+    GroupKind("kubeflow.org", "JAXJob"): "jaxReplicaSpecs",
 }
 KUBEFLOW_JOBS: Final = tuple(_KUBEFLOW_REPLICAS)
 
@@ -77,15 +77,15 @@ class Workload(Model):
     owner: str = Field("", description="kind of the object that owns the pods; empty: the workload itself")
 
     @property
-    def gk(self) -> Kind:
-        return Kind(self.api_group, self.kind)
+    def gk(self) -> GroupKind:
+        return GroupKind(self.api_group, self.kind)
 
 
-def _workload(kind: Kind, *templates: str, **options: Any) -> Workload:
+def _workload(kind: GroupKind, *templates: str, **options: Any) -> Workload:
     return Workload(api_group=kind.group, kind=kind.kind, templates=templates, **options)
 
 
-def _ray(kind: Kind, prefix: str) -> Workload:
+def _ray(kind: GroupKind, prefix: str) -> Workload:
     templates = (f"{prefix}headGroupSpec.template", f"{prefix}workerGroupSpecs[*].template")
     return _workload(kind, *templates, projected=False, owner="RayCluster")
 
@@ -112,7 +112,11 @@ WORKLOADS: Final[tuple[Workload, ...]] = (
     ),
     *(
         _workload(
-            Kind("serving.kserve.io", kind), "spec", "spec.workerSpec", shape=Shape.SPEC, owner="ReplicaSet"
+            GroupKind("serving.kserve.io", kind),
+            "spec",
+            "spec.workerSpec",
+            shape=Shape.SPEC,
+            owner="ReplicaSet",
         )
         for kind in ("ServingRuntime", "ClusterServingRuntime")
     ),

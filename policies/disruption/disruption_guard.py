@@ -29,7 +29,7 @@ from typing import Final
 from pydantic import Field
 
 from policies.accelerators.requests import wants_accelerator
-from policies.core.contracts import Policy
+from policies.core.contracts import Mutator
 from policies.core.facts import Facts, Resource
 from policies.core.finding import Certainty, Finding
 from policies.core.settings import Duration, Settings
@@ -200,7 +200,7 @@ def _unbounded(deadline: int, path: str, guarded: bool, settings: DisruptionGuar
         )
 
 
-POLICY = Policy(
+MUTATOR = Mutator(
     "disruption-guard",
     DisruptionGuard,
     mutate=mutate,

@@ -30,7 +30,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from policies.core.contracts import Policy
+from policies.core.contracts import Mutator
 from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding
 from policies.jobs.jobs import (
@@ -156,7 +156,7 @@ def advise(obj: Json, settings: JobRetries, facts: Facts) -> Iterator[Finding]:
             return
 
 
-POLICY = Policy(
+MUTATOR = Mutator(
     "job-retries",
     JobRetries,
     mutate=mutate,

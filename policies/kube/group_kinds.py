@@ -9,7 +9,7 @@ from policies.kube.json import Json, text
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class GroupKind:
     """A Kubernetes kind without its version: versions are the API server's to convert."""
 
     group: str
@@ -19,54 +19,54 @@ class Kind:
         return f"{self.kind}.{self.group}" if self.group else self.kind
 
 
-def kind_of(obj: Json) -> Kind:
+def kind_of(obj: Json) -> GroupKind:
     group, slash, _ = text(obj, "apiVersion").rpartition("/")
-    return Kind(group if slash else "", text(obj, "kind"))
+    return GroupKind(group if slash else "", text(obj, "kind"))
 
 
-POD: Final = Kind("", "Pod")
+POD: Final = GroupKind("", "Pod")
 
 
-SERVICE: Final = Kind("", "Service")
+SERVICE: Final = GroupKind("", "Service")
 
 
-CONFIG_MAP: Final = Kind("", "ConfigMap")
+CONFIG_MAP: Final = GroupKind("", "ConfigMap")
 
 
-DEPLOYMENT: Final = Kind("apps", "Deployment")
+DEPLOYMENT: Final = GroupKind("apps", "Deployment")
 
 
-STATEFUL_SET: Final = Kind("apps", "StatefulSet")
+STATEFUL_SET: Final = GroupKind("apps", "StatefulSet")
 
 
-DAEMON_SET: Final = Kind("apps", "DaemonSet")
+DAEMON_SET: Final = GroupKind("apps", "DaemonSet")
 
 
-REPLICA_SET: Final = Kind("apps", "ReplicaSet")
+REPLICA_SET: Final = GroupKind("apps", "ReplicaSet")
 
 
-JOB: Final = Kind("batch", "Job")
+JOB: Final = GroupKind("batch", "Job")
 
 
-CRON_JOB: Final = Kind("batch", "CronJob")
+CRON_JOB: Final = GroupKind("batch", "CronJob")
 
 
-DISRUPTION_BUDGET: Final = Kind("policy", "PodDisruptionBudget")
+DISRUPTION_BUDGET: Final = GroupKind("policy", "PodDisruptionBudget")
 
 
-RAY_CLUSTER: Final = Kind("ray.io", "RayCluster")
+RAY_CLUSTER: Final = GroupKind("ray.io", "RayCluster")
 
 
-RAY_JOB: Final = Kind("ray.io", "RayJob")
+RAY_JOB: Final = GroupKind("ray.io", "RayJob")
 
 
-RAY_SERVICE: Final = Kind("ray.io", "RayService")
+RAY_SERVICE: Final = GroupKind("ray.io", "RayService")
 
 
-INFERENCE_SERVICE: Final = Kind("serving.kserve.io", "InferenceService")
+INFERENCE_SERVICE: Final = GroupKind("serving.kserve.io", "InferenceService")
 
 
-JOB_SET: Final = Kind("jobset.x-k8s.io", "JobSet")
+JOB_SET: Final = GroupKind("jobset.x-k8s.io", "JobSet")
 
 
-LEADER_WORKER_SET: Final = Kind("leaderworkerset.x-k8s.io", "LeaderWorkerSet")
+LEADER_WORKER_SET: Final = GroupKind("leaderworkerset.x-k8s.io", "LeaderWorkerSet")

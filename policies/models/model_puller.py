@@ -50,7 +50,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import Final
 
-from policies.core.contracts import Policy
+from policies.core.contracts import Mutator
 from policies.core.facts import Facts, Resource
 from policies.core.finding import Finding
 from policies.core.target import completes
@@ -377,7 +377,7 @@ def _server_advice(container: Container, wish: Wish, facts: Facts) -> Iterator[F
         )
 
 
-POLICY: Final = Policy(
+MUTATOR: Final = Mutator(
     "model-puller",
     ModelPuller,
     mutate=mutate,

@@ -8,7 +8,7 @@ from typing import Final
 
 from policies.commands import CommandSummary
 from policies.containers.commands import exec_command
-from policies.core.target import PodTemplate, Subject
+from policies.core.target import PodTemplate, Target
 from policies.core.workloads import Shape
 from policies.kube.json import Json, dig, integer, mapping, maps
 from policies.kube.pods import Container, Role
@@ -69,9 +69,9 @@ class Probe:
         return mine is not None and mine == others
 
 
-def probes(subject: Subject, *fields: str) -> Iterator[Probe]:
+def probes(target: Target, *fields: str) -> Iterator[Probe]:
     """The probes at the given fields of every container that may have one."""
-    for template in subject.templates:
+    for template in target.templates:
         for container in template.containers(Role.MAIN, Role.SIDECAR):
             for field in fields:
                 if probe := probe_of(template, container, field):
@@ -84,7 +84,7 @@ def probe_of(template: PodTemplate, container: Container, field: str) -> Probe |
     return Probe(template, container, field, spec) if isinstance(spec, dict) and spec else None
 
 
-def is_written(subject: Subject, probe: Probe) -> bool:
+def is_written(target: Target, probe: Probe) -> bool:
     """Whether the probe stands in the object itself: the others were added by the pod-level policies.
 
     In a Pod the two can't be told apart: its mutations have run before.
@@ -92,7 +92,7 @@ def is_written(subject: Subject, probe: Probe) -> bool:
     template = probe.template
     if template.workload is None or template.container_path:
         return True
-    node = dig(subject.obj, *template.steps)
+    node = dig(target.obj, *template.steps)
     spec = node if template.workload.shape is Shape.SPEC else mapping(node, "spec")
     return any(
         each.get("name") == probe.container.spec.get("name") and bool(each.get(probe.field))

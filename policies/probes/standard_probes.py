@@ -53,7 +53,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any, Final
 
-from policies.core.contracts import Policy
+from policies.core.contracts import Mutator
 from policies.core.facts import Facts
 from policies.core.finding import Finding
 from policies.core.target import completes
@@ -81,7 +81,7 @@ from policies.probes.serving import (
     serving_containers,
 )
 
-__all__ = ["POLICY", "StandardProbes", "advise", "mutate"]
+__all__ = ["MUTATOR", "StandardProbes", "advise", "mutate"]
 
 _HANDLERS: Final = ("httpGet", "tcpSocket", "grpc", "exec")
 _MOST_FAILURES: Final = 2**31 - 1
@@ -363,6 +363,6 @@ def _left_alone(pod: Json, container: Container, settings: StandardProbes) -> Fi
     )
 
 
-POLICY: Final = Policy(
+MUTATOR: Final = Mutator(
     "standard-probes", StandardProbes, mutate=mutate, advise=advise, kinds=(POD,), after=("model-puller",)
 )

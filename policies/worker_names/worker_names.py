@@ -23,7 +23,7 @@ from typing import Final
 
 from pydantic import Field
 
-from policies.core.contracts import Policy
+from policies.core.contracts import Mutator
 from policies.core.settings import Duration, Settings
 from policies.kube.group_kinds import POD
 from policies.kube.json import Json, replaced
@@ -76,7 +76,7 @@ class WorkerNames(Settings):
     )
 
 
-POLICY: Final = Policy("worker-names", WorkerNames, kinds=(POD,))
+MUTATOR: Final = Mutator("worker-names", WorkerNames, kinds=(POD,))
 """Nothing to fold over an object here: only the endpoint /name decides (`webhook.worker_names.endpoint`)."""
 
 

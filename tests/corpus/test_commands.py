@@ -8,7 +8,7 @@ import pytest
 
 from policies.kube.json import Json
 from webhook.admission import engine
-from webhook.config import load as config
+from webhook.config.load import load
 from webhook.kube import offline
 
 POD_IP: Json = {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
@@ -41,9 +41,9 @@ def answered(command: list[str], *env: Json) -> set[tuple[str, str]]:
         },
     }
     request = offline.Document("test", 0, deployment).request()
-    decision = engine.decide(request, config.load({}), offline.ManifestCluster([deployment]))
+    decision = engine.decide(request, load({}), offline.ManifestCluster([deployment]))
     assert decision.crashes == ()
-    return {(verdict.rule, str(verdict.mode)) for verdict in decision.verdicts}
+    return {(result.rule, str(result.mode)) for result in decision.results}
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from tests.e2e.install import REPOSITORY
 from tests.policies.test_golden import CASES, case_id, documents
 from tests.policies.test_laws import MENDED, lost
 from webhook.admission import engine
-from webhook.admission.configuration import Snapshot
+from webhook.admission.configuration import Config
 from webhook.admission.envelope import Request
 from webhook.admission.patch import same
 from webhook.config.load import load
@@ -38,7 +38,7 @@ UNSEEN = "kube-public"
 UID = "00000000-0000-0000-0000-000000000000"
 SERVERS_OWN = ("uid", "creationTimestamp", "generation", "managedFields", "resourceVersion")
 RAISED = {*MENDED, ("successfulJobsHistoryLimit",), ("terminationGracePeriodSeconds",)}
-MUTATED = {kind for policy in registry.mutating().values() if policy.mutate for kind in policy.kinds}
+MUTATED = {kind for policy in registry.mutators().values() if policy.mutate for kind in policy.kinds}
 EXAMPLES = sorted((REPOSITORY / "examples").glob("*.yaml"))
 SEED = 1903
 
@@ -83,25 +83,25 @@ def as_sent(stored: JSON, obj: JSON) -> JSON:
     return made
 
 
-def mutated(obj: JSON, snapshot: Snapshot, cluster: Cluster) -> JSON:
+def mutated(obj: JSON, config: Config, cluster: Cluster) -> JSON:
     """The object with the engine's patch applied to it."""
     namespace = obj["metadata"].get("namespace", "default")
     request = Request("uid", kind_of(obj), "CREATE", namespace=namespace, object=obj)
-    decision = engine.mutate(request, snapshot, cluster)
+    decision = engine.mutate(request, config, cluster)
     assert not decision.crashes, decision.crashes
     patched: JSON = jsonpatch.apply_patch(obj, list(decision.patch))
     assert same(patched, decision.object)
     return patched
 
 
-def harm(obj: JSON, dry_run: DryRun, snapshot: Snapshot, cluster: Cluster) -> str | None:
+def harm(obj: JSON, dry_run: DryRun, config: Config, cluster: Cluster) -> str | None:
     """What the mutations do to an object that the API server takes; empty if nothing bad, None if it
     doesn't take the object in the first place."""
     try:
         sent = dry_run(obj)
     except ApiError:
         return None
-    after = mutated(sent, snapshot, cluster)
+    after = mutated(sent, config, cluster)
     dropped = [place for place in lost(sent, after) if place[-1:] not in RAISED]
     if dropped:
         return f"overwritten or dropped: {dropped}"
@@ -109,20 +109,20 @@ def harm(obj: JSON, dry_run: DryRun, snapshot: Snapshot, cluster: Cluster) -> st
         stored = dry_run(after)
     except ApiError as error:
         return f"refused: {error.message}"
-    again = mutated(stored, snapshot, cluster)
+    again = mutated(stored, config, cluster)
     return "" if same(again, stored) else f"a second pass changes {lost(again, stored)}"
 
 
 # --- the golden cases and the examples -------------------------------------------------------------
 
 
-@pytest.mark.parametrize("policy", sorted(id for id, it in registry.mutating().items() if it.mutate))
+@pytest.mark.parametrize("policy", sorted(id for id, it in registry.mutators().items() if it.mutate))
 def test_golden_cases(dry_run: DryRun, policy: str) -> None:
     checked, bad = 0, {}
     for case in (case for case in CASES if case.parent.name == policy):
         settings = case / "settings.yaml"
-        snapshot = load({f"{policy}.yaml": settings.read_text()} if settings.exists() else {})
-        said = golden_harm(case, dry_run, snapshot, ManifestCluster(documents(case / "facts.yaml")))
+        config = load({f"{policy}.yaml": settings.read_text()} if settings.exists() else {})
+        said = golden_harm(case, dry_run, config, ManifestCluster(documents(case / "facts.yaml")))
         checked += said is not None
         if said:
             bad[case_id(case)] = said
@@ -130,11 +130,11 @@ def test_golden_cases(dry_run: DryRun, policy: str) -> None:
     assert checked > 20
 
 
-def golden_harm(case: Path, dry_run: DryRun, snapshot: Snapshot, cluster: Cluster) -> str | None:
+def golden_harm(case: Path, dry_run: DryRun, config: Config, cluster: Cluster) -> str | None:
     """What is wrong with a case: of its own policy by itself, or of all policies together."""
     [given], [expected] = documents(case / "input.yaml"), documents(case / "expected.yaml")
     try:
-        said = harm(given, dry_run, snapshot, cluster)
+        said = harm(given, dry_run, config, cluster)
         if said == "":
             dry_run(expected)
     except LookupError:
@@ -145,13 +145,13 @@ def golden_harm(case: Path, dry_run: DryRun, snapshot: Snapshot, cluster: Cluste
 
 
 def test_the_examples_and_the_pods_that_they_make(dry_run: DryRun) -> None:
-    snapshot, checked, bad = load({}), 0, {}
+    config, checked, bad = load({}), 0, {}
     for path in EXAMPLES:
         objects = documents(path)
         cluster = ManifestCluster(objects)
-        made = (each for obj in objects for each in (obj, *pods_of(obj, snapshot)))
+        made = (each for obj in objects for each in (obj, *pods_of(obj, config)))
         for obj in (each for each in made if kind_of(each) in MUTATED):
-            said = harm(obj, dry_run, snapshot, cluster)
+            said = harm(obj, dry_run, config, cluster)
             assert said is not None, f"{path.name}: the {obj['kind']} is not valid to begin with"
             checked += obj["kind"] == "Pod"
             if said:
@@ -160,9 +160,9 @@ def test_the_examples_and_the_pods_that_they_make(dry_run: DryRun) -> None:
     assert checked >= len(EXAMPLES) - 2, "a broken ConfigMap and a budget make no pods"
 
 
-def pods_of(obj: JSON, snapshot: Snapshot) -> Iterator[JSON]:
+def pods_of(obj: JSON, config: Config) -> Iterator[JSON]:
     """The pods of a workload, with a name and the claims that their controller adds."""
-    for template in pod_templates(obj, snapshot.workloads):
+    for template in pod_templates(obj, config.workloads):
         if template.workload is None:
             continue
         pod = deepcopy(template.pod)
@@ -257,9 +257,9 @@ STRONG = {
 
 @pytest.mark.parametrize("settings", [{}, STRONG], ids=["defaults", "strong"])
 def test_strange_objects(dry_run: DryRun, settings: dict[str, str]) -> None:
-    snapshot, taken, bad = load(settings), set[str](), {}
+    config, taken, bad = load(settings), set[str](), {}
     for number, made in enumerate((*strange.pods(150, SEED + len(settings)), *strange.jobs(50, SEED))):
-        said = harm(made.obj, dry_run, snapshot, CLUSTER)
+        said = harm(made.obj, dry_run, config, CLUSTER)
         if said is not None:
             taken |= made.features
         if said:

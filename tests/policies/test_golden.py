@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from policies.core import registry
-from policies.core.contracts import Policy
+from policies.core.contracts import Mutator
 from policies.core.facts import Facts
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json, mapping, maps
@@ -31,7 +31,7 @@ from webhook.kube.offline import ManifestCluster
 
 HERE = Path(__file__).parent
 CASES = sorted(
-    path.parent for policy_id in registry.mutating() for path in HERE.glob(f"*/{policy_id}/*/input.yaml")
+    path.parent for policy_id in registry.mutators() for path in HERE.glob(f"*/{policy_id}/*/input.yaml")
 )
 
 
@@ -43,16 +43,16 @@ def documents(path: Path) -> list[Any]:
     return [doc for doc in load_all(path.read_text()) if doc is not None] if path.exists() else []
 
 
-def facts_of(case: Path, policy: Policy[Any], obj: Json) -> Facts:
+def facts_of(case: Path, policy: Mutator[Any], obj: Json) -> Facts:
     """The facts of a case: its settings loaded as the server loads them, its manifests as the cluster."""
     settings = case / "settings.yaml"
-    snapshot = load({f"{policy.id}.yaml": settings.read_text()} if settings.exists() else {})
+    config = load({f"{policy.id}.yaml": settings.read_text()} if settings.exists() else {})
     namespace = mapping(obj, "metadata").get("namespace", "default")
-    effective = snapshot.effective(obj, namespace, None)
+    effective = config.effective(obj, namespace, None)
     return Facts(namespace, ManifestCluster(documents(case / "facts.yaml")), effective.settings)
 
 
-def findings(policy: Policy[Any], obj: Json, facts: Facts) -> list[str]:
+def findings(policy: Mutator[Any], obj: Json, facts: Facts) -> list[str]:
     if policy.advise is None:
         return []
     found = policy.advise(obj, facts.settings(policy.settings), facts)
@@ -61,7 +61,7 @@ def findings(policy: Policy[Any], obj: Json, facts: Facts) -> list[str]:
 
 @pytest.mark.parametrize("case", CASES, ids=case_id)
 def test_case(case: Path, request: pytest.FixtureRequest) -> None:
-    policy = registry.mutating()[case.parent.name]
+    policy = registry.mutators()[case.parent.name]
     assert policy.mutate is not None
     [obj] = documents(case / "input.yaml")
     assert kind_of(obj) in policy.kinds, "a case must be of a kind that the policy changes"
@@ -99,7 +99,7 @@ def write(case: Path, after: Json, warnings: list[str]) -> None:
 def test_every_mutating_policy_has_cases() -> None:
     without = [
         policy.id
-        for policy in registry.mutating().values()
+        for policy in registry.mutators().values()
         if policy.mutate is not None and not any(case.parent.name == policy.id for case in CASES)
     ]
     assert without == []

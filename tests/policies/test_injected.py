@@ -9,7 +9,7 @@ import pytest
 
 from policies.core import registry
 from policies.core.facts import Facts
-from policies.core.target import Subject, pod_templates
+from policies.core.target import Target, pod_templates
 from policies.kube.group_kinds import POD
 from policies.kube.json import Json
 from tests.policies.test_golden import CASES, case_id, documents, facts_of
@@ -18,19 +18,19 @@ ADDING = ("standard-probes", "model-puller")
 
 
 def findings(pod: Json, facts: Facts) -> dict[tuple[str, str], str]:
-    subject = Subject(pod, POD, pod_templates(pod, {}))
+    target = Target(pod, POD, pod_templates(pod, {}))
     return {
         (rule.id, finding.path): finding.message
         for rule in registry.rules().values()
         if rule.kinds is None or POD in rule.kinds
-        for finding in rule.check(subject, facts)
+        for finding in rule.check(target, facts)
     }
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.parent.name in ADDING], ids=case_id)
 def test_no_rule_objects_to_what_was_added(case: Path) -> None:
     [before], [after] = documents(case / "input.yaml"), documents(case / "expected.yaml")
-    facts = facts_of(case, registry.mutating()[case.parent.name], before)
+    facts = facts_of(case, registry.mutators()[case.parent.name], before)
     known = findings(before, facts)
     new = {key: message for key, message in findings(after, facts).items() if key not in known}
     assert new == {}

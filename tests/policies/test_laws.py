@@ -151,11 +151,11 @@ def _is_same_element(before: Any, after: Any) -> bool:
     )
 
 
-@pytest.mark.parametrize("policy_id", sorted(n for n, p in registry.mutating().items() if p.mutate))
+@pytest.mark.parametrize("policy_id", sorted(n for n, p in registry.mutators().items() if p.mutate))
 @given(data=st.data())
 @settings(max_examples=60)
 def test_a_policy_keeps_the_laws(policy_id: str, data: st.DataObject) -> None:
-    policy = registry.mutating()[policy_id]
+    policy = registry.mutators()[policy_id]
     obj = data.draw(damaged())
     candidates = [obj, *(template.pod for template in pod_templates(obj, TABLE))]
     for candidate in candidates:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from policies.core import registry
 from policies.core.facts import Facts
 from policies.core.finding import Finding
-from policies.core.target import Subject, pod_templates
+from policies.core.target import Target, pod_templates
 from policies.core.workloads import WORKLOADS
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json
@@ -61,9 +61,9 @@ def spoiled(obj: Json, path: tuple[str | int, ...], value: Any) -> Json:
 
 
 def judged(obj: Json) -> list[Finding]:
-    subject = Subject(obj, kind_of(obj), pod_templates(obj, KINDS))
-    rules = [rule for rule in registry.rules().values() if rule.kinds is None or subject.kind in rule.kinds]
-    return [finding for rule in rules for finding in rule.check(subject, Facts())]
+    target = Target(obj, kind_of(obj), pod_templates(obj, KINDS))
+    rules = [rule for rule in registry.rules().values() if rule.kinds is None or target.kind in rule.kinds]
+    return [finding for rule in rules for finding in rule.check(target, Facts())]
 
 
 BAD = {

@@ -21,12 +21,12 @@ from policies.core.contracts import Rule
 from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding
 from policies.core.mode import Mode, Profile
-from policies.core.target import Subject
+from policies.core.target import Target
 from policies.kube.json import Json, mapping
 from policies.kube.metadata import labels_of
 from webhook.admission import engine
 from webhook.admission.configuration import POLICY_LABEL
-from webhook.config import load as config
+from webhook.config.load import load
 from webhook.kube import offline
 
 CASES = Path(__file__).parent
@@ -91,24 +91,24 @@ class Case:
     def of(cls, snippet: str) -> Case:
         return cls(tuple(d.obj for d in offline.read(["-"], lambda: snippet)), frozenset())
 
-    def situation(self) -> tuple[Subject, Facts]:
+    def situation(self) -> tuple[Target, Facts]:
         """What the engine would hand to a rule."""
         obj, *rest = self.objects
         policy = [other for other in rest if labels_of(other).get(POLICY_LABEL) == "true"]
-        snapshot = config.load(mapping(policy[0], "data") if policy else {})
+        config = load(mapping(policy[0], "data") if policy else {})
         request = offline.Document("case", 0, obj).request()
-        facts = engine.surroundings(request, snapshot, offline.ManifestCluster(self.objects))
-        effective = snapshot.effective(obj, facts.namespace, facts.namespace_labels())
+        facts = engine.surroundings(request, config, offline.ManifestCluster(self.objects))
+        effective = config.effective(obj, facts.namespace, facts.namespace_labels())
         facts = replace(facts, settings=effective.settings)
-        projection = engine.project(obj, snapshot, facts)
+        projection = engine.project(obj, config, facts)
         assert projection.crashes == ()
-        return projection.subject, facts
+        return projection.target, facts
 
 
-def findings(rule: Rule, subject: Subject, facts: Facts) -> list[Finding]:
-    if not (subject.templates if rule.kinds is None else subject.kind in rule.kinds):
+def findings(rule: Rule, target: Target, facts: Facts) -> list[Finding]:
+    if not (target.templates if rule.kinds is None else target.kind in rule.kinds):
         return []
-    return list(rule.check(subject, facts))
+    return list(rule.check(target, facts))
 
 
 def found(rule: Rule, case: Case) -> list[Finding]:
@@ -164,16 +164,16 @@ def test_no_case_is_overlooked() -> None:
 
 @pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.id)
 def test_own_bad_example_is_flagged_by_this_rule_alone(rule: Rule) -> None:
-    subject, facts = Case.of(rule.bad).situation()
-    flagged = {other.id for other in all_rules() if findings(other, subject, facts)}
+    target, facts = Case.of(rule.bad).situation()
+    flagged = {other.id for other in all_rules() if findings(other, target, facts)}
     assert flagged == {rule.id}
-    assert Certainty.SURE in {finding.certainty for finding in findings(rule, subject, facts)}
+    assert Certainty.SURE in {finding.certainty for finding in findings(rule, target, facts)}
 
 
 @pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.id)
 def test_own_good_example_is_flagged_by_none(rule: Rule) -> None:
-    subject, facts = Case.of(rule.good).situation()
-    flagged = {other.id for other in all_rules() if findings(other, subject, facts)}
+    target, facts = Case.of(rule.good).situation()
+    flagged = {other.id for other in all_rules() if findings(other, target, facts)}
     assert flagged == set()
 
 

@@ -15,13 +15,13 @@ import orjson
 from pydantic import Field
 
 from policies.core import registry
-from policies.core.contracts import Policy, Rule
+from policies.core.contracts import Mutator, Rule
 from policies.core.finding import Certainty
 from policies.core.mode import Mode, Profile
 from policies.core.settings import Model, S, Settings, default_settings
 from policies.core.thresholds import Thresholds
 from policies.core.workloads import WORKLOADS, Workload
-from policies.kube.group_kinds import Kind
+from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json
 from policies.kube.metadata import labels_of
 from policies.kube.selectors import matches
@@ -165,7 +165,7 @@ class Effective:
         value = self.values.get(model)
         return value if isinstance(value, model) else default_settings(model)
 
-    def policy_mode(self, policy: Policy[Any]) -> Mode:
+    def policy_mode(self, policy: Mutator[Any]) -> Mode:
         """The mode of a policy. It changes nothing that an undecided override might switch off."""
         standing = Mode.AUDIT if self.profile is Profile.OBSERVE else Mode.ENFORCE
         mode = self.modes.get(policy.id, standing)
@@ -182,7 +182,7 @@ class Effective:
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class Config:
     """One whole, valid policy. Immutable; swapped as a whole."""
 
     rules: RulesConfig = field(default_factory=RulesConfig)
@@ -195,13 +195,13 @@ class Snapshot:
     check: Callable[[Mapping[str, str]], Iterable[Problem]] = _no_problems
     """What would keep another policy's text from loading: the rule that guards the policy asks it."""
 
-    def with_profile(self, profile: str) -> Snapshot:
+    def with_profile(self, profile: str) -> Config:
         """The same policy under another profile; explicit modes still win over it."""
         rules = self.rules.model_copy(update={"profile": Profile(profile)})
         return replace(self, rules=rules)
 
     @cached_property
-    def workloads(self) -> Mapping[Kind, Workload]:
+    def workloads(self) -> Mapping[GroupKind, Workload]:
         return {workload.gk: workload for workload in (*WORKLOADS, *self.webhook.workloads)}
 
     @cached_property
@@ -212,9 +212,9 @@ class Snapshot:
         self, obj: Json, namespace: str = "default", namespace_labels: Mapping[str, str] | None = None
     ) -> Effective:
         """What is in force for an object. `namespace_labels` None: they are not known."""
-        verdicts = [_selects(each, obj, namespace, namespace_labels) for each in self.webhook.overrides]
-        matched = frozenset(index for index, verdict in enumerate(verdicts) if verdict)
-        undecided = frozenset(index for index, verdict in enumerate(verdicts) if verdict is None)
+        results = [_selects(each, obj, namespace, namespace_labels) for each in self.webhook.overrides]
+        matched = frozenset(index for index, result in enumerate(results) if result)
+        undecided = frozenset(index for index, result in enumerate(results) if result is None)
         key = (matched, undecided)
         if key not in self._by_match:
             if len(self._by_match) >= REMEMBERED:
@@ -240,7 +240,7 @@ class Snapshot:
 
     def _explicit_modes(self) -> dict[str, Mode]:
         modes = dict(self.rules.modes)
-        for policy in registry.mutating().values():
+        for policy in registry.mutators().values():
             own = self.values.get(policy.settings)
             if isinstance(own, Settings) and own.mode is not None:
                 modes[policy.id] = own.mode
@@ -248,7 +248,7 @@ class Snapshot:
 
     def _merged(self, policy_id: str, matched: Sequence[int], last: int) -> Model:
         """A policy's settings under several matching overrides, field by field."""
-        model = registry.mutating()[policy_id].settings
+        model = registry.mutators()[policy_id].settings
         raw = raw_settings(self.values[model]) if model in self.values else {}
         for index in matched:
             if index <= last:

@@ -14,16 +14,16 @@ from itertools import chain
 from typing import Any
 
 from policies.core import registry
-from policies.core.contracts import Policy, Rule
+from policies.core.contracts import Mutator, Rule
 from policies.core.facts import Cluster, Facts
 from policies.core.finding import Finding
 from policies.core.mode import Mode
-from policies.core.target import PodTemplate, Subject, pod_templates, with_template
+from policies.core.target import PodTemplate, Target, pod_templates, with_template
 from policies.kube.field_paths import named, scopes, value_at
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json, dig, mapping
 from policies.kube.metadata import annotations_of, controller, labels_of
-from webhook.admission.configuration import POLICY_LABEL, Effective, Snapshot
+from webhook.admission.configuration import POLICY_LABEL, Config, Effective
 from webhook.admission.envelope import Request
 from webhook.admission.exemptions import EXEMPT, Exemptions, may_exempt
 from webhook.admission.patch import Operation, diff, same
@@ -42,7 +42,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Result:
     """A finding with what is made of it."""
 
     rule: str
@@ -78,7 +78,7 @@ class Decision:
     """The object after the mutations that were enforced."""
     patch: Sequence[Operation] = ()
     changes: tuple[Change, ...] = ()
-    verdicts: tuple[Verdict, ...] = ()
+    results: tuple[Result, ...] = ()
     crashes: tuple[Crash, ...] = ()
     notes: tuple[str, ...] = ()
     """Sentences about the request itself, such as an exemption that does not count."""
@@ -90,12 +90,10 @@ class Decision:
 
     @property
     def allowed(self) -> bool:
-        return not any(verdict.denies for verdict in self.verdicts) and not any(
-            c.denies for c in self.crashes
-        )
+        return not any(result.denies for result in self.results) and not any(c.denies for c in self.crashes)
 
 
-def in_scope(request: Request, snapshot: Snapshot) -> bool:
+def in_scope(request: Request, config: Config) -> bool:
     """Whether a request is looked at at all.
 
     Subresources and dying objects are not, nor are mirror pods: they only show what a kubelet
@@ -108,18 +106,18 @@ def in_scope(request: Request, snapshot: Snapshot) -> bool:
     if "kubernetes.io/config.mirror" in annotations_of(request.object):
         return False
     own_policy = labels_of(request.object).get(POLICY_LABEL) == "true"
-    return own_policy or snapshot.webhook.namespaces.covers(request.namespace)
+    return own_policy or config.webhook.namespaces.covers(request.namespace)
 
 
-def decide(request: Request, snapshot: Snapshot, cluster: Cluster) -> Decision:
+def decide(request: Request, config: Config, cluster: Cluster) -> Decision:
     """Both halves in the API server's order: the rules see what the mutations left."""
-    mutated = mutate(request, snapshot, cluster)
-    judged = validate(replace(request, object=mutated.object), snapshot, cluster)
+    mutated = mutate(request, config, cluster)
+    judged = validate(replace(request, object=mutated.object), config, cluster)
     return replace(
         judged,
         patch=mutated.patch,
         changes=(*mutated.changes, *judged.changes),
-        verdicts=(*mutated.verdicts, *judged.verdicts),
+        results=(*mutated.results, *judged.results),
         crashes=(*mutated.crashes, *judged.crashes),
         notes=tuple(dict.fromkeys((*mutated.notes, *judged.notes))),
     )
@@ -128,35 +126,35 @@ def decide(request: Request, snapshot: Snapshot, cluster: Cluster) -> Decision:
 # --- the mutating half ---------------------------------------------------------------------------
 
 
-def mutate(request: Request, snapshot: Snapshot, cluster: Cluster) -> Decision:
+def mutate(request: Request, config: Config, cluster: Cluster) -> Decision:
     """The object after all mutating policies that are in force for it."""
     obj = request.object or {}
-    if not in_scope(request, snapshot):
+    if not in_scope(request, config):
         return Decision(obj)
     created, kind = request.operation == "CREATE", kind_of(obj)
     policies = [p for p in _policies(obj) if created or kind in p.on_update]
     if not policies:
         return Decision(obj)
-    folded = _fold(obj, policies, snapshot, surroundings(request, snapshot, cluster))
+    folded = _fold(obj, policies, config, surroundings(request, config, cluster))
     return replace(folded, patch=diff(obj, folded.object), owned=controller(obj) is not None)
 
 
-def _policies(obj: Json) -> Iterator[Policy[Any]]:
+def _policies(obj: Json) -> Iterator[Mutator[Any]]:
     kind = kind_of(obj)
-    return (p for p in registry.mutating().values() if p.mutate is not None and kind in p.kinds)
+    return (p for p in registry.mutators().values() if p.mutate is not None and kind in p.kinds)
 
 
-def _fold(obj: Json, policies: Sequence[Policy[Any]], snapshot: Snapshot, facts: Facts) -> Decision:
-    effective = snapshot.effective(obj, facts.namespace, facts.namespace_labels())
+def _fold(obj: Json, policies: Sequence[Mutator[Any]], config: Config, facts: Facts) -> Decision:
+    effective = config.effective(obj, facts.namespace, facts.namespace_labels())
     facts = replace(facts, settings=effective.settings)
-    exemptions = Exemptions.read(annotations_of(obj), snapshot, facts.namespace)
-    current, changes, verdicts, crashes = obj, [], [], []
+    exemptions = Exemptions.read(annotations_of(obj), config, facts.namespace)
+    current, changes, results, crashes = obj, [], [], []
     for policy in policies:
         mode = effective.policy_mode(policy)
         if mode is Mode.OFF or policy.mutate is None:
             continue
         if policy.id in exemptions.reasons:
-            verdicts.append(_exempted(policy.id, exemptions.reasons[policy.id]))
+            results.append(_exempted(policy.id, exemptions.reasons[policy.id]))
             continue
         settings = effective.settings(policy.settings)
         try:
@@ -169,53 +167,53 @@ def _fold(obj: Json, policies: Sequence[Policy[Any]], snapshot: Snapshot, facts:
         if patch:
             changes.append(Change(policy.id, mode, patch, current))
             current = after if mode is Mode.ENFORCE else current
-        verdicts += [Verdict(policy.id, finding, mode.at_most(Mode.WARN)) for finding in advice]
-    return Decision(current, (), tuple(changes), tuple(verdicts), tuple(crashes), exemptions.notes)
+        results += [Result(policy.id, finding, mode.at_most(Mode.WARN)) for finding in advice]
+    return Decision(current, (), tuple(changes), tuple(results), tuple(crashes), exemptions.notes)
 
 
-def _exempted(policy_id: str, reason: str) -> Verdict:
+def _exempted(policy_id: str, reason: str) -> Result:
     path = f"metadata.annotations[{EXEMPT}]"
-    return Verdict(policy_id, Finding(path, "The policy was not applied.", ""), Mode.AUDIT, exempted=reason)
+    return Result(policy_id, Finding(path, "The policy was not applied.", ""), Mode.AUDIT, exempted=reason)
 
 
 # --- the validating half -------------------------------------------------------------------------
 
 
-def validate(request: Request, snapshot: Snapshot, cluster: Cluster) -> Decision:
+def validate(request: Request, config: Config, cluster: Cluster) -> Decision:
     """All findings about the object as sent, each with the mode in which it is answered."""
     obj = request.object or {}
-    if not in_scope(request, snapshot):
+    if not in_scope(request, config):
         return Decision(obj)
-    facts = surroundings(request, snapshot, cluster)
-    effective = snapshot.effective(obj, facts.namespace, facts.namespace_labels())
+    facts = surroundings(request, config, cluster)
+    effective = config.effective(obj, facts.namespace, facts.namespace_labels())
     facts = replace(facts, settings=effective.settings)
-    projection = project(obj, snapshot, facts)
-    found, crashes = _findings(projection.subject, effective, facts, snapshot)
-    exemptions = _exemptions(obj, projection.subject, snapshot, facts.namespace)
-    verdicts = [
-        Verdict(
+    projection = project(obj, config, facts)
+    found, crashes = _findings(projection.target, effective, facts, config)
+    exemptions = _exemptions(obj, projection.target, config, facts.namespace)
+    results = [
+        Result(
             rule.id,
             finding,
             mode,
             exempted=_exempting(rule, finding, exemptions),
-            exemptable=may_exempt(rule.id, snapshot, facts.namespace),
+            exemptable=may_exempt(rule.id, config, facts.namespace),
         )
         for rule, finding in found
         if (mode := effective.rule_mode(rule, finding.certainty)) is not Mode.OFF
     ]
     exempted = {rule for known in exemptions.get("", ()) for rule in known.reasons}
     crashes = [_harmless(crash) if crash.id in exempted else crash for crash in crashes]
-    if any(verdict.denies for verdict in verdicts) or any(crash.denies for crash in crashes):
-        verdicts, crashes = _spare(verdicts, crashes, request, projection.subject, snapshot, effective, facts)
+    if any(result.denies for result in results) or any(crash.denies for crash in crashes):
+        results, crashes = _spare(results, crashes, request, projection.target, config, effective, facts)
     return Decision(
         obj,
         changes=projection.changes,
-        verdicts=(*verdicts, *_unsaid(projection.advice, verdicts)),
+        results=(*results, *_unsaid(projection.advice, results)),
         crashes=(*projection.crashes, *crashes),
         notes=tuple(dict.fromkeys(note for known in chain(*exemptions.values()) for note in known.notes)),
         projected=projection.obj if projection.obj is not obj else None,
         owned=controller(obj) is not None,
-        docs_url=snapshot.webhook.docs_url,
+        docs_url=config.webhook.docs_url,
     )
 
 
@@ -223,17 +221,17 @@ def validate(request: Request, snapshot: Snapshot, cluster: Cluster) -> Decision
 class Projection:
     """A workload as judged: its pods as they will be made."""
 
-    subject: Subject
+    target: Target
     """`obj` is the object as sent; its `templates` are the projected ones."""
     obj: Json
     """The object with its pod templates projected; the one sent where nothing is changed."""
     changes: tuple[Change, ...] = ()
-    advice: tuple[Verdict, ...] = ()
+    advice: tuple[Result, ...] = ()
     """What the policies have to say of the pods; nobody reads it at the pods that a controller makes."""
     crashes: tuple[Crash, ...] = ()
 
 
-def project(obj: Json, snapshot: Snapshot, facts: Facts) -> Projection:
+def project(obj: Json, config: Config, facts: Facts) -> Projection:
     """Apply the pod-level policies in force to a copy of each pod template that is projected.
 
     A Pod is judged as it is: its mutations have run before.
@@ -241,52 +239,52 @@ def project(obj: Json, snapshot: Snapshot, facts: Facts) -> Projection:
     projected = obj
     templates: list[PodTemplate] = []
     changes: list[Change] = []
-    advice: list[Verdict] = []
+    advice: list[Result] = []
     crashes: list[Crash] = []
-    for template in pod_templates(obj, snapshot.workloads):
+    for template in pod_templates(obj, config.workloads):
         if template.workload is None or not template.workload.projected or template.container_path:
             templates.append(template)
             continue
-        folded = _fold(template.pod, list(_policies(template.pod)), snapshot, facts)
+        folded = _fold(template.pod, list(_policies(template.pod)), config, facts)
         if folded.object is not template.pod:
             projected = with_template(projected, template, folded.object)
         templates.append(replace(template, pod=folded.object))
         changes += [replace(change, template=template.path) for change in folded.changes]
-        advice += [_at_template(template, verdict) for verdict in folded.verdicts]
+        advice += [_at_template(template, result) for result in folded.results]
         crashes += folded.crashes
-    subject = Subject(obj, kind_of(obj), tuple(templates))
-    return Projection(subject, projected, tuple(changes), tuple(advice), tuple(crashes))
+    target = Target(obj, kind_of(obj), tuple(templates))
+    return Projection(target, projected, tuple(changes), tuple(advice), tuple(crashes))
 
 
-def _unsaid(advice: Sequence[Verdict], verdicts: Sequence[Verdict]) -> list[Verdict]:
+def _unsaid(advice: Sequence[Result], results: Sequence[Result]) -> list[Result]:
     """The advice about places of which no rule has spoken: one warning for one thing."""
-    said = {scope for verdict in verdicts for scope in scopes(verdict.finding.path)}
+    said = {scope for result in results for scope in scopes(result.finding.path)}
     return [each for each in advice if each.finding.path not in said]
 
 
-def _at_template(template: PodTemplate, verdict: Verdict) -> Verdict:
+def _at_template(template: PodTemplate, result: Result) -> Result:
     """What was said of a pod, with its path in the workload that the pod is made from."""
-    finding = verdict.finding
+    finding = result.finding
     for root, place in (("metadata", template.metadata_path), ("spec", template.spec_path)):
         if root in scopes(finding.path):
-            return replace(verdict, finding=replace(finding, path=place + finding.path.removeprefix(root)))
-    return verdict
+            return replace(result, finding=replace(finding, path=place + finding.path.removeprefix(root)))
+    return result
 
 
 def _findings(
-    subject: Subject, effective: Effective, facts: Facts, snapshot: Snapshot
+    target: Target, effective: Effective, facts: Facts, config: Config
 ) -> tuple[list[tuple[Rule, Finding]], list[Crash]]:
     found: list[tuple[Rule, Finding]] = []
     crashes: list[Crash] = []
     for rule in registry.rules().values():
-        if not (subject.templates if rule.kinds is None else subject.kind in rule.kinds):
+        if not (target.templates if rule.kinds is None else target.kind in rule.kinds):
             continue
         if effective.modes.get(rule.id) is Mode.OFF:
             continue
         try:
-            found += [(rule, finding) for finding in rule.check(subject, facts)]
+            found += [(rule, finding) for finding in rule.check(target, facts)]
         except Exception as error:
-            denies = snapshot.webhook.on_error == "deny" and effective.rule_mode(rule) is Mode.ENFORCE
+            denies = config.webhook.on_error == "deny" and effective.rule_mode(rule) is Mode.ENFORCE
             crashes.append(_crash(rule.id, error, denies=denies))
     return found, crashes
 
@@ -300,19 +298,19 @@ def _exempting(rule: Rule, finding: Finding, exemptions: Mapping[str, Sequence[E
 
 
 def _exemptions(
-    obj: Json, subject: Subject, snapshot: Snapshot, namespace: str
+    obj: Json, target: Target, config: Config, namespace: str
 ) -> Mapping[str, Sequence[Exemptions]]:
     """What is exempted, by the path below which it counts: at the object all of it, at one of several pod
     templates that template."""
     annotated = [("", annotations_of(obj))]
-    for template in subject.templates:
+    for template in target.templates:
         if template.path:
-            scope = "" if len(subject.templates) == 1 else template.path
+            scope = "" if len(target.templates) == 1 else template.path
             annotated.append((scope, annotations_of(template.pod)))
     found: dict[str, list[Exemptions]] = {}
     for scope, own in annotated:
         if EXEMPT in own:
-            found.setdefault(scope, []).append(Exemptions.read(own, snapshot, namespace))
+            found.setdefault(scope, []).append(Exemptions.read(own, config, namespace))
     return found
 
 
@@ -330,37 +328,37 @@ def spared(request: Request) -> str:
 
 
 def _spare(
-    verdicts: Sequence[Verdict],
+    results: Sequence[Result],
     crashes: Sequence[Crash],
     request: Request,
-    subject: Subject,
-    snapshot: Snapshot,
+    target: Target,
+    config: Config,
     effective: Effective,
     facts: Facts,
-) -> tuple[list[Verdict], list[Crash]]:
+) -> tuple[list[Result], list[Crash]]:
     """Warn where a refusal would stop what already runs: owned objects and old findings."""
     old, why = request.old_object, spared(request)
     if why:
-        return _spared(verdicts, why), [_harmless(crash) for crash in crashes]
+        return _spared(results, why), [_harmless(crash) for crash in crashes]
     if request.operation != "UPDATE" or old is None:
-        return list(verdicts), list(crashes)
-    before, crashed = _findings(project(old, snapshot, facts).subject, effective, facts, snapshot)
+        return list(results), list(crashes)
+    before, crashed = _findings(project(old, config, facts).target, effective, facts, config)
     known = {(rule.id, named(old, finding.path)): finding for rule, finding in before}
-    result = []
-    for verdict in verdicts:
-        path = verdict.finding.path
-        earlier = known.get((verdict.rule, named(subject.obj, path)))
+    kept: list[Result] = []
+    for result in results:
+        path = result.finding.path
+        earlier = known.get((result.rule, named(target.obj, path)))
         is_old = earlier is not None and (
-            earlier.message == verdict.finding.message
+            earlier.message == result.finding.message
             or same(value_at(old, earlier.path), value_at(request.object, path))
         )
-        result += _spared([verdict], "it was there before this update") if is_old else [verdict]
+        kept += _spared([result], "it was there before this update") if is_old else [result]
     ids = {crash.id for crash in crashed}
-    return result, [_harmless(crash) if crash.id in ids else crash for crash in crashes]
+    return kept, [_harmless(crash) if crash.id in ids else crash for crash in crashes]
 
 
-def _spared(verdicts: Sequence[Verdict], why: str) -> list[Verdict]:
-    return [replace(v, mode=Mode.WARN, spared=why) if v.denies else v for v in verdicts]
+def _spared(results: Sequence[Result], why: str) -> list[Result]:
+    return [replace(v, mode=Mode.WARN, spared=why) if v.denies else v for v in results]
 
 
 def _harmless(crash: Crash) -> Crash:
@@ -378,11 +376,11 @@ def _substance(obj: Json | None) -> Json:
 # --- facts, crashes ----------------------------------------------------------------------------
 
 
-def surroundings(request: Request, snapshot: Snapshot, cluster: Cluster) -> Facts:
+def surroundings(request: Request, config: Config, cluster: Cluster) -> Facts:
     """What may be known beyond the object of a request, with every setting at its default."""
 
     def policy_problems(files: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-        for problem in snapshot.check(files):
+        for problem in config.check(files):
             said = f"{problem.path}: {problem.message}" if problem.path else problem.message
             yield f"data[{problem.file}]", said
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from policies.kube.group_kinds import Kind
+from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json, dig, mapping, text
 from webhook.admission.patch import Operation
 
@@ -34,7 +34,7 @@ class Request:
     """One admission request. `object` is None on DELETE, `old_object` on CREATE."""
 
     uid: str
-    kind: Kind
+    kind: GroupKind
     operation: str
     namespace: str = ""
     name: str = ""
@@ -114,7 +114,7 @@ def parse(body: bytes) -> Request:
         raise BadReview("the request has no kind")
     return Request(
         uid=uid,
-        kind=Kind(text(kind, "group"), text(kind, "kind")),
+        kind=GroupKind(text(kind, "group"), text(kind, "kind")),
         operation=operation,
         namespace=text(request, "namespace"),
         name=text(request, "name"),

@@ -9,7 +9,7 @@ from typing import Final
 from policies.core import registry
 from policies.kube.json import Json
 from policies.kube.metadata import annotations_of
-from webhook.admission.configuration import Snapshot
+from webhook.admission.configuration import Config
 
 EXEMPT: Final = "mlchassis.dev/exempt"
 """Annotation `rule-id=reason; rule-id=reason` on an object or its pod template."""
@@ -23,18 +23,18 @@ class Exemptions:
     notes: tuple[str, ...]
 
     @classmethod
-    def read(cls, annotations: Mapping[str, str], snapshot: Snapshot, namespace: str) -> Exemptions:
+    def read(cls, annotations: Mapping[str, str], config: Config, namespace: str) -> Exemptions:
         written = annotations.get(EXEMPT)
         if not isinstance(written, str):
             return _NO_EXEMPTIONS
         reasons, notes = {}, []
         for part in filter(None, map(str.strip, written.split(";"))):
             name, _, reason = (piece.strip() for piece in part.partition("="))
-            if name not in registry.rules() and name not in registry.mutating():
+            if name not in registry.rules() and name not in registry.mutators():
                 notes.append(f"{EXEMPT}: there is no rule or policy {name!r}")
             elif not reason:
                 notes.append(f"{EXEMPT}: {name} is not exempted, a reason is missing: write {name}=why")
-            elif not may_exempt(name, snapshot, namespace):
+            elif not may_exempt(name, config, namespace):
                 notes.append(f"{EXEMPT}: {name} can't be exempted here")
             else:
                 reasons[name] = reason
@@ -44,12 +44,12 @@ class Exemptions:
 _NO_EXEMPTIONS: Final = Exemptions({}, ())
 
 
-def exemption(policy_id: str, obj: Json, snapshot: Snapshot, namespace: str) -> str | None:
+def exemption(policy_id: str, obj: Json, config: Config, namespace: str) -> str | None:
     """The reason for which an object is exempted from one policy; None if it is not."""
-    return Exemptions.read(annotations_of(obj), snapshot, namespace).reasons.get(policy_id)
+    return Exemptions.read(annotations_of(obj), config, namespace).reasons.get(policy_id)
 
 
-def may_exempt(name: str, snapshot: Snapshot, namespace: str) -> bool:
+def may_exempt(name: str, config: Config, namespace: str) -> bool:
     """Whether an exemption from a rule or policy would count in a namespace."""
     rule = registry.rules().get(name)
-    return (rule is None or rule.exemptable) and snapshot.webhook.exemptions.allows(name, namespace)
+    return (rule is None or rule.exemptable) and config.webhook.exemptions.allows(name, namespace)

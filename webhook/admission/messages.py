@@ -11,7 +11,7 @@ from policies.core import registry
 from policies.core.mode import Mode
 from policies.kube.field_paths import field_path
 from policies.kube.json import Json, dig
-from webhook.admission.engine import Change, Crash, Decision, Verdict
+from webhook.admission.engine import Change, Crash, Decision, Result
 from webhook.admission.envelope import Response, allowed, denied, patched
 
 MESSAGE_WIDTH = 78
@@ -43,19 +43,19 @@ def warnings_of(decision: Decision) -> Iterator[str]:
     yield from decision.notes
     if decision.owned:
         return
-    for verdict in decision.verdicts:
-        if verdict.exempted is None and verdict.mode is Mode.WARN:
-            yield sentence(verdict)
+    for result in decision.results:
+        if result.exempted is None and result.mode is Mode.WARN:
+            yield sentence(result)
     for change in decision.changes:
         if change.mode in (Mode.ENFORCE, Mode.WARN):
             yield describe(change)
 
 
-def sentence(verdict: Verdict) -> str:
+def sentence(result: Result) -> str:
     """A verdict in one line: rule, why, how, where."""
-    finding = verdict.finding
-    spared = f" Not refused: {verdict.spared}." if verdict.spared else ""
-    return " ".join(f"{verdict.rule}: {finding.message} {finding.hint} ({finding.path}){spared}".split())
+    finding = result.finding
+    spared = f" Not refused: {result.spared}." if result.spared else ""
+    return " ".join(f"{result.rule}: {finding.message} {finding.hint} ({finding.path}){spared}".split())
 
 
 def describe(change: Change) -> str:
@@ -114,7 +114,7 @@ def _element(value: object, index: str) -> str:
 
 def denial(decision: Decision) -> str:
     """All that is refused and why, at most MESSAGE_WIDTH columns wide; beyond MESSAGE_LENGTH only counted."""
-    refused = [verdict for verdict in decision.verdicts if verdict.denies]
+    refused = [result for result in decision.results if result.denies]
     crashed = [crash for crash in decision.crashes if crash.denies]
     count = len(refused) + len(crashed)
     blocks = [f"{count} finding{'s' if count != 1 else ''}"]
@@ -125,30 +125,30 @@ def denial(decision: Decision) -> str:
             blocks.append(f"and {count - number} more: chassis review lists them")
             break
         blocks.append(block)
-    if refused and all(verdict.exemptable for verdict in refused):
-        rules = list(dict.fromkeys(verdict.rule for verdict in refused))
+    if refused and all(result.exemptable for result in refused):
+        rules = list(dict.fromkeys(result.rule for result in refused))
         reasons = f"{rules[0]}=<reason>" if len(rules) == 1 else "<rule>=<reason>; <rule>=<reason>"
         blocks.append(f'To let it in all the same, annotate it:\n  mlchassis.dev/exempt: "{reasons}"')
     return "\n\n".join(blocks)
 
 
-def _blocks(refused: Iterable[Verdict], crashed: Iterable[Crash], docs_url: str) -> Iterator[str]:
-    for number, verdict in enumerate(refused, 1):
-        yield _block(number, verdict, docs_url)
+def _blocks(refused: Iterable[Result], crashed: Iterable[Crash], docs_url: str) -> Iterator[str]:
+    for number, result in enumerate(refused, 1):
+        yield _block(number, result, docs_url)
     for crash in crashed:
         text = f"{crash.id}: the rule failed ({crash.error}), and the policy says onError: deny."
         yield _fill(text, "  ")
 
 
-def _block(number: int, verdict: Verdict, docs_url: str) -> str:
-    finding = verdict.finding
+def _block(number: int, result: Result, docs_url: str) -> str:
+    finding = result.finding
     return "\n".join(
         (
-            f"{number}. {verdict.rule}",
+            f"{number}. {result.rule}",
             f"   at {finding.path}",
             _fill(finding.message, "   "),
             _fill(f"Mend: {finding.hint}", "   "),
-            _fill(f"See: {reference(verdict.rule, docs_url)}", "   "),
+            _fill(f"See: {reference(result.rule, docs_url)}", "   "),
         )
     )
 
@@ -178,7 +178,7 @@ def audit_of(decision: Decision) -> dict[str, str]:
     """The audit annotations `findings`, `mutations` and `exemptions`, as compact JSON lists."""
     findings = (
         {"rule": v.rule, "mode": v.mode, "path": _cut(v.finding.path), "message": _cut(v.finding.message)}
-        for v in decision.verdicts
+        for v in decision.results
         if v.exempted is None
     )
     mutations = (
@@ -186,7 +186,7 @@ def audit_of(decision: Decision) -> dict[str, str]:
     )
     exemptions = (
         {"rule": v.rule, "path": _cut(v.finding.path), "reason": _cut(v.exempted)}
-        for v in decision.verdicts
+        for v in decision.results
         if v.exempted is not None
     )
     annotations = {"findings": findings, "mutations": mutations, "exemptions": exemptions}

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from policies.core import registry
-from policies.core.contracts import Family, Policy, Rule
+from policies.core.contracts import Family, Mutator, Rule
 from policies.core.mode import Mode
 
 WIDTH: Final = 78
@@ -35,9 +35,9 @@ def explain(name: str) -> str:
     """
     if name in registry.rules():
         return "\n".join(_rule_text(registry.rules()[name]))
-    if name in registry.mutating():
-        return "\n".join(_policy_text(registry.mutating()[name]))
-    close = difflib.get_close_matches(name, [*registry.rules(), *registry.mutating()], n=1)
+    if name in registry.mutators():
+        return "\n".join(_policy_text(registry.mutators()[name]))
+    close = difflib.get_close_matches(name, [*registry.rules(), *registry.mutators()], n=1)
     hint = f", did you mean {close[0]}?" if close else "; `chassis explain` lists them all"
     raise KeyError(f"there is no rule or policy {name!r}{hint}")
 
@@ -45,7 +45,7 @@ def explain(name: str) -> str:
 def overview() -> str:
     """Every policy and rule with its modes and one line each."""
     lines = ["Policies: what is changed", ""]
-    for policy in registry.mutating().values():
+    for policy in registry.mutators().values():
         lines += _entry(policy.id, "", summary(policy))
     for family, (title, common) in FAMILIES.items():
         lines += ["", f"Rules, {title.lower()}: {common[0].lower()}{common[1:]}", ""]
@@ -59,7 +59,7 @@ def of_family(family: Family) -> Iterator[Rule]:
     return (rule for rule in registry.rules().values() if rule.family is family)
 
 
-def summary(policy: Policy[Any]) -> str:
+def summary(policy: Mutator[Any]) -> str:
     """One sentence: what a policy does."""
     line = registry.documentation(policy.id).partition("\n\n")[0]
     return sentence(" ".join(line.split()))
@@ -83,7 +83,7 @@ def mode_under(rule: Rule, *, strict: bool) -> str:
     return str(sure) if likely is sure else f"{sure} or {likely}"
 
 
-def kinds(item: Rule | Policy[Any]) -> str:
+def kinds(item: Rule | Mutator[Any]) -> str:
     """The kinds that a rule or policy looks at, in words."""
     if not item.kinds:
         return "every kind that holds a pod template"
@@ -176,7 +176,7 @@ def _denies(rule: Rule) -> bool:
     return Mode.ENFORCE in (rule.standard, rule.strict)
 
 
-def _policy_text(policy: Policy[Any]) -> Iterator[str]:
+def _policy_text(policy: Mutator[Any]) -> Iterator[str]:
     yield f"{policy.id}: a mutating policy\n"
     yield from _reflowed(registry.documentation(policy.id))
     yield f"\nLooks at\n  {kinds(policy)}"
@@ -205,7 +205,7 @@ def rule_markdown(rule: Rule) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def policy_markdown(policy: Policy[Any]) -> str:
+def policy_markdown(policy: Mutator[Any]) -> str:
     """A section of docs/policies.md, with the policy's id as its anchor."""
     first, _, rest = registry.documentation(policy.id).partition("\n\n")
     parts = [

@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from webhook.admission.configuration import Snapshot
+from webhook.admission.configuration import Config
 from webhook.config.load import PolicyError, load, schema
 
 if TYPE_CHECKING:
@@ -200,18 +200,18 @@ def _review(args: argparse.Namespace) -> int:
         raise UsageError("review: give files, directories or - to review")
     if args.old and args.operation != "UPDATE":
         raise UsageError("review: --old goes with --operation UPDATE")
-    snapshot = read_policy(args.policy, args.profile)
+    config = read_policy(args.policy, args.profile)
     try:
         documents = read(paths, lenient=args.skip_non_kubernetes)
         old = read(args.old)
     except BadInput as error:
         raise UsageError(str(error)) from None
-    reviews = review_documents(documents, snapshot, args.operation, old)
+    reviews = review_documents(documents, config, args.operation, old)
     return _status(report.show(reviews, args.output), args)
 
 
 def review_documents(
-    documents: Sequence[Document], snapshot: Snapshot, operation: str = "CREATE", old: Sequence[Document] = ()
+    documents: Sequence[Document], config: Config, operation: str = "CREATE", old: Sequence[Document] = ()
 ) -> list[Review]:
     """The decision about each document, the others being what is known of the cluster."""
     from webhook.admission.engine import decide
@@ -225,11 +225,11 @@ def review_documents(
         earlier = before.get(document.identity) if operation == "UPDATE" else None
         # Applying an object that was not there is a creation, whatever else is updated.
         request = document.request("UPDATE" if earlier is not None else "CREATE", earlier)
-        reviews.append(Review(document, decide(request, snapshot, cluster)))
+        reviews.append(Review(document, decide(request, config, cluster)))
     return reviews
 
 
-def read_policy(directory: Path | None, profile: str | None = None) -> Snapshot:
+def read_policy(directory: Path | None, profile: str | None = None) -> Config:
     """The policy in a directory, or the built-in one; PolicyError or UsageError if it can't be had."""
     files: Mapping[str, str] = {}
     if directory is not None:
@@ -239,8 +239,8 @@ def read_policy(directory: Path | None, profile: str | None = None) -> Snapshot:
             files = read_directory(directory)
         except OSError as error:
             raise UsageError(f"{directory}: {error.strerror}") from None
-    snapshot = load(files)
-    return snapshot if profile is None else snapshot.with_profile(profile)
+    config = load(files)
+    return config if profile is None else config.with_profile(profile)
 
 
 # --- explain, policy -----------------------------------------------------------------------------
@@ -270,10 +270,8 @@ def _add_policy(parser: argparse.ArgumentParser) -> None:
 
 
 def _check(args: argparse.Namespace) -> int:
-    snapshot = read_policy(args.directory)
-    print(
-        f"{args.directory}: the policy is good (profile {snapshot.rules.profile}, digest {snapshot.digest})"
-    )
+    config = read_policy(args.directory)
+    print(f"{args.directory}: the policy is good (profile {config.rules.profile}, digest {config.digest})")
     return OK
 
 

@@ -17,14 +17,14 @@ from typing import Any, Final
 
 from policies.core import registry
 from policies.core.facts import Facts, Resource
-from policies.kube.group_kinds import CONFIG_MAP, JOB, POD, Kind, kind_of
+from policies.kube.group_kinds import CONFIG_MAP, JOB, POD, GroupKind, kind_of
 from policies.kube.json import Json, maps, text
 from policies.kube.metadata import controller
-from webhook.admission.configuration import POLICY_LABEL, Snapshot
+from webhook.admission.configuration import POLICY_LABEL, Config
 from webhook.admission.engine import decide, in_scope
 from webhook.cli.output import policyreport as policy_reports
 from webhook.cli.output.report import Review, Tally, show
-from webhook.config import load as config
+from webhook.config.load import load
 from webhook.config.source import read_directory
 from webhook.kube.api import ApiError, ApiServer, NoApiServer, namespaced, within
 from webhook.kube.caches import MODEL_CONFIG_SELECTOR, ClusterCache, Store
@@ -38,7 +38,7 @@ ADMISSION: Final = "mlchassis.dev/admission"
 """Label (value "disabled") of a namespace that the shipped webhook configurations leave alone."""
 RETRIES: Final = 10
 """How often a call is made again that the API server puts off, as it does where it has too much to do."""
-SELECTORS: Final[Mapping[Kind, Sequence[str]]] = {
+SELECTORS: Final[Mapping[GroupKind, Sequence[str]]] = {
     CONFIG_MAP: (f"{POLICY_LABEL}=true", MODEL_CONFIG_SELECTOR),
 }
 """Kinds of which only some objects are looked at: whatever one of the label selectors selects."""
@@ -78,9 +78,9 @@ def _scan(api: ApiServer, args: argparse.Namespace, wait: Wait) -> Tally:
     namespace = "" if args.all_namespaces else args.namespace or api.namespace
     if args.report:
         wait(policy_reports.ensure_served(api))
-    snapshot = wait(_policy(api, args.policy))
+    config = wait(_policy(api, args.policy))
     scan: Scan = wait(
-        Scan.prepare(api, namespace, snapshot.with_profile(args.profile) if args.profile else snapshot)
+        Scan.prepare(api, namespace, config.with_profile(args.profile) if args.profile else config)
     )
     reviews = scan.reviews(wait)
     if not args.report:
@@ -112,7 +112,7 @@ def _kubeconfig(given: str | None) -> str | None:
 # --- the policy ------------------------------------------------------------------------------------
 
 
-async def _policy(api: ApiServer, where: str | None) -> Snapshot:
+async def _policy(api: ApiServer, where: str | None) -> Config:
     """The policy that is asked for, or the one installed in the cluster, or the built-in one."""
     if where and not where.startswith(serve.CONFIG_MAP):
         try:
@@ -120,7 +120,7 @@ async def _policy(api: ApiServer, where: str | None) -> Snapshot:
         except OSError as error:
             raise ScanError(f"{where}: {error.strerror}") from None
         tell(f"the policy is the one in {where}")
-        return config.load(files)
+        return load(files)
     try:
         namespace, name = serve.config_map(where) if where else INSTALLED
     except serve.UsageError as error:
@@ -136,9 +136,9 @@ async def _policy(api: ApiServer, where: str | None) -> Snapshot:
         raise ScanError(f"{missing} ConfigMap {namespace}/{name}")
     if found is None:
         tell(f"the policy is the built-in one: {missing} ConfigMap {namespace}/{name}")
-        return config.load({})
+        return load({})
     tell(f"the policy is the ConfigMap {namespace}/{name}")
-    return config.load(found.get("data") or {})
+    return load(found.get("data") or {})
 
 
 # --- what is known of the cluster ------------------------------------------------------------------
@@ -192,15 +192,15 @@ class Scan:
 
     api: ApiServer
     source: str
-    snapshot: Snapshot
+    config: Config
     cluster: ClusterCache
     collections: Sequence[Collection]
 
     @classmethod
-    async def prepare(cls, api: ApiServer, namespace: str, snapshot: Snapshot) -> Scan:
+    async def prepare(cls, api: ApiServer, namespace: str, config: Config) -> Scan:
         """Find out what there is to read. ScanError if nothing may be read, or there is no such namespace."""
         cluster, unknown = await _facts(api, namespace)
-        found = list(_selected(await served(api, _kinds(snapshot)), namespace))
+        found = list(_selected(await served(api, _kinds(config)), namespace))
         readable = await asyncio.gather(*(may_list(api, collection) for collection in found))
         collections = [each for each, may in zip(found, readable, strict=True) if may]
         forbidden = {str(each.kind): None for each, may in zip(found, readable, strict=True) if not may}
@@ -211,7 +211,7 @@ class Scan:
             tell(f"not scanned, since you may not list them in {place}: {', '.join(forbidden)}")
         if unknown:
             tell(f"not known to the rules, since you may not read them: {', '.join(unknown)}")
-        scan = cls(api, api.context or "cluster", snapshot, cluster, collections)
+        scan = cls(api, api.context or "cluster", config, cluster, collections)
         if namespace and scan.leaves_alone(namespace):
             tell(f"the policy leaves namespace {namespace} alone")
         return scan
@@ -227,7 +227,7 @@ class Scan:
 
     def leaves_alone(self, namespace: str) -> bool:
         """Whether admission does not look at a namespace."""
-        return not self.snapshot.webhook.namespaces.covers(namespace) or self._disabled(namespace)
+        return not self.config.webhook.namespaces.covers(namespace) or self._disabled(namespace)
 
     def _disabled(self, namespace: str) -> bool:
         labels = Facts(namespace, self.cluster).namespace_labels() or {}
@@ -245,30 +245,30 @@ class Scan:
         document = Document(self.source, None, obj)
         # As in admission, an object that is in no namespace has an empty one.
         request = replace(document.request(), namespace=document.namespace)
-        if self._disabled(document.namespace) or not in_scope(request, self.snapshot):
+        if self._disabled(document.namespace) or not in_scope(request, self.config):
             return None
         if _finished(obj) or self._judged_at_owner(obj):
             return None
-        return Review(document, decide(request, self.snapshot, self.cluster))
+        return Review(document, decide(request, self.config, self.cluster))
 
     def _judged_at_owner(self, obj: Json) -> bool:
         """Whether the object is made from a pod template that this scan judges where it is written."""
         owner = controller(obj)
-        if owner is None or kind_of(obj) not in (POD, *self.snapshot.workloads):
+        if owner is None or kind_of(obj) not in (POD, *self.config.workloads):
             return False
         kind = kind_of(owner)
-        return kind in self.snapshot.workloads and any(each.kind == kind for each in self.collections)
+        return kind in self.config.workloads and any(each.kind == kind for each in self.collections)
 
 
 async def _next(pages: AsyncIterator[list[Json]]) -> list[Json] | None:
     return await anext(pages, None)
 
 
-def _kinds(snapshot: Snapshot) -> list[Kind]:
+def _kinds(config: Config) -> list[GroupKind]:
     """Every kind that a policy or a rule looks at."""
-    by_policies = (kind for policy in registry.mutating().values() for kind in policy.kinds)
+    by_policies = (kind for policy in registry.mutators().values() for kind in policy.kinds)
     by_rules = (kind for rule in registry.rules().values() for kind in rule.kinds or ())
-    return list(dict.fromkeys((*snapshot.workloads, *by_policies, *by_rules)))
+    return list(dict.fromkeys((*config.workloads, *by_policies, *by_rules)))
 
 
 def _selected(collections: Sequence[Collection], namespace: str) -> Iterator[Collection]:

@@ -18,9 +18,9 @@ from policies.core.settings import Model
 from policies.core.thresholds import Thresholds
 from policies.kube.json import Json
 from webhook.admission.configuration import (
+    Config,
     Problem,
     RulesConfig,
-    Snapshot,
     WebhookConfig,
     raw_settings,
     validated,
@@ -42,11 +42,11 @@ class PolicyError(ValueError):
 
 def models() -> dict[str, type[Model]]:
     """The model of every key that a policy may have."""
-    own = {f"{policy.id}.yaml": policy.settings for policy in registry.mutating().values()}
+    own = {f"{policy.id}.yaml": policy.settings for policy in registry.mutators().values()}
     return {**own, "rules.yaml": RulesConfig, "webhook.yaml": WebhookConfig}
 
 
-def load(files: Mapping[str, str]) -> Snapshot:
+def load(files: Mapping[str, str]) -> Config:
     """The snapshot of a policy given as key -> YAML text; absent keys stand for defaults.
 
     Raises PolicyError with every problem found, each with its key and path.
@@ -75,7 +75,7 @@ def load(files: Mapping[str, str]) -> Snapshot:
     if problems:
         raise PolicyError(problems)
     digest = sha256("\0".join(f"{name}\0{files[name]}" for name in sorted(files)).encode()).hexdigest()[:12]
-    return Snapshot(rules, webhook, by_model, overridden, digest, problems_of)
+    return Config(rules, webhook, by_model, overridden, digest, problems_of)
 
 
 def problems_of(files: Mapping[str, str]) -> tuple[Problem, ...]:
@@ -113,7 +113,7 @@ def _problems(name: str, error: ValidationError) -> Iterator[Problem]:
 
 
 def _unknown_ids(rules: RulesConfig, webhook: WebhookConfig) -> Iterator[Problem]:
-    rule_ids, policy_ids = registry.rules(), registry.mutating()
+    rule_ids, policy_ids = registry.rules(), registry.mutators()
     for name in rules.modes:
         if name not in rule_ids:
             yield Problem(
@@ -141,7 +141,7 @@ def _unknown_ids(rules: RulesConfig, webhook: WebhookConfig) -> Iterator[Problem
 def _overridden(
     webhook: WebhookConfig, values: Mapping[type[Model], Model], problems: list[Problem]
 ) -> Iterator[Mapping[str, Model]]:
-    known = registry.mutating()
+    known = registry.mutators()
     for index, override in enumerate(webhook.overrides):
         replaced: dict[str, Model] = {}
         for name, fields in override.settings.items():

@@ -16,7 +16,7 @@ import structlog
 from watchfiles import awatch
 
 from policies.kube.json import Json
-from webhook.config import load as config
+from webhook.config.load import PolicyError, load
 from webhook.kube import events
 from webhook.kube.api import ApiError, namespaced
 from webhook.kube.reflector import Lister, Reflector
@@ -46,7 +46,7 @@ class LivePolicy:
     """The snapshot in force."""
 
     def __init__(self, metrics: PolicyMetrics) -> None:
-        self.snapshot = config.load(UNTIL_READ)
+        self.config = load(UNTIL_READ)
         self.read = asyncio.Event()
         """Set once the source has been asked, whatever it said."""
         self._metrics = metrics
@@ -63,16 +63,16 @@ class LivePolicy:
             return None
         self._offered = dict(files)
         try:
-            self.snapshot = config.load(files)
+            self.config = load(files)
         except Exception as error:  # also a bug in loading: a policy never stops the server
             self._metrics.policy_refused()
-            unexpected = not isinstance(error, config.PolicyError)
+            unexpected = not isinstance(error, PolicyError)
             log.warning(
                 "policy refused, last good kept", origin=origin, error=str(error), exc_info=unexpected
             )
             return str(error)
-        self._metrics.policy_in_force(self.snapshot.digest, self.snapshot.rules.profile.value)
-        log.info("policy in force", origin=origin, files=sorted(files), digest=self.snapshot.digest)
+        self._metrics.policy_in_force(self.config.digest, self.config.rules.profile.value)
+        log.info("policy in force", origin=origin, files=sorted(files), digest=self.config.digest)
         return None
 
     def missing(self, origin: str, why: str) -> None:

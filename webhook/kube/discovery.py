@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from policies.kube.group_kinds import Kind
+from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json
 from webhook.kube.api import ApiError, ApiServer, within
 
@@ -15,7 +15,7 @@ from webhook.kube.api import ApiError, ApiServer, within
 class Collection:
     """The objects of a kind, or those that a query selects, as the API server lists them."""
 
-    kind: Kind
+    kind: GroupKind
     api_version: str
     path: str
     namespaced: bool
@@ -30,7 +30,7 @@ class Collection:
         return replace(self, query={"labelSelector": selector})
 
 
-async def served(api: ApiServer, kinds: Iterable[Kind]) -> list[Collection]:
+async def served(api: ApiServer, kinds: Iterable[GroupKind]) -> list[Collection]:
     """The collections of those kinds that the API server lists, in the order asked for, each in the
     version that it prefers of those that have the kind. ApiError if it can't be asked."""
     wanted = list(dict.fromkeys(kinds))
@@ -52,7 +52,7 @@ async def may_list(api: ApiServer, collection: Collection) -> bool:
 
 async def _group(api: ApiServer, group: str) -> list[Collection]:
     """The collections of an API group; none if it is not served."""
-    found: dict[Kind, Collection] = {}
+    found: dict[GroupKind, Collection] = {}
     for version in await _versions(api, group):
         root = f"/apis/{version}" if group else f"/api/{version}"
         for collection in _collections(group, version, root, await api.get(root) or {}):
@@ -72,5 +72,5 @@ async def _versions(api: ApiServer, group: str) -> list[str]:
 def _collections(group: str, version: str, root: str, answer: Json) -> Iterator[Collection]:
     for resource in answer.get("resources") or ():
         if "/" not in resource["name"] and "list" in resource["verbs"]:
-            kind = Kind(group, resource["kind"])
+            kind = GroupKind(group, resource["kind"])
             yield Collection(kind, version, f"{root}/{resource['name']}", resource["namespaced"])

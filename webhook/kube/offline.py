@@ -17,7 +17,7 @@ from policies.kube.group_kinds import (
     REPLICA_SET,
     SERVICE,
     STATEFUL_SET,
-    Kind,
+    GroupKind,
     kind_of,
 )
 from policies.kube.json import Json, dig, text
@@ -27,17 +27,17 @@ from webhook.config.documents import BadDocument, load_all
 
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 
-RESOURCES: Final[Mapping[Kind, Resource]] = {
+RESOURCES: Final[Mapping[GroupKind, Resource]] = {
     SERVICE: Resource.SERVICES,
-    Kind("", "PersistentVolumeClaim"): Resource.CLAIMS,
+    GroupKind("", "PersistentVolumeClaim"): Resource.CLAIMS,
     DISRUPTION_BUDGET: Resource.BUDGETS,
-    Kind("autoscaling", "HorizontalPodAutoscaler"): Resource.AUTOSCALERS,
+    GroupKind("autoscaling", "HorizontalPodAutoscaler"): Resource.AUTOSCALERS,
     DEPLOYMENT: Resource.WORKLOADS,
     STATEFUL_SET: Resource.WORKLOADS,
     REPLICA_SET: Resource.WORKLOADS,
-    Kind("", "Node"): Resource.NODES,
+    GroupKind("", "Node"): Resource.NODES,
     CONFIG_MAP: Resource.MODEL_CONFIGS,
-    Kind("", "Namespace"): Resource.NAMESPACES,
+    GroupKind("", "Namespace"): Resource.NAMESPACES,
 }
 
 
@@ -73,7 +73,7 @@ class Document:
         return text(self.obj, "metadata", "name") or text(self.obj, "metadata", "generateName")
 
     @property
-    def identity(self) -> tuple[Kind, str, str]:
+    def identity(self) -> tuple[GroupKind, str, str]:
         return kind_of(self.obj), self.namespace, self.name
 
     def request(self, operation: str = "CREATE", old: Json | None = None) -> Request:

@@ -193,11 +193,11 @@ class Server:
         for change in decision.changes:
             if not change.template:
                 self._metrics.mutations.labels(change.policy, change.mode.value).inc()
-        for verdict in decision.verdicts:
-            if verdict.exempted is not None:
-                self._metrics.exemptions.labels(verdict.rule).inc()
+        for result in decision.results:
+            if result.exempted is not None:
+                self._metrics.exemptions.labels(result.rule).inc()
             else:
-                self._metrics.findings.labels(verdict.rule, verdict.mode.value).inc()
+                self._metrics.findings.labels(result.rule, result.mode.value).inc()
         for crash in decision.crashes:
             self._metrics.errors.labels(crash.id).inc()
             log.error("policy failed", policy=crash.id, error=crash.error, trace=crash.trace)
@@ -288,7 +288,7 @@ def _because(answer: Answer) -> dict[str, object]:
     if answer.decision is None:
         return {"why": answer.response.status.message} if answer.response.status else {}
     if not answer.response.allowed:
-        return {"rules": sorted({verdict.rule for verdict in answer.decision.verdicts if verdict.denies})}
+        return {"rules": sorted({result.rule for result in answer.decision.results if result.denies})}
     return {"policies": [change.policy for change in answer.decision.changes if change.mode is Mode.ENFORCE]}
 
 

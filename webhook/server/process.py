@@ -157,11 +157,11 @@ def endpoints(policy: LivePolicy, cluster: Cluster, namer: Namer | None = None) 
     """
 
     async def mutate(request: Request, _: float) -> Answer:
-        decision = engine.mutate(request, policy.snapshot, cluster)
+        decision = engine.mutate(request, policy.config, cluster)
         return Answer(answer.respond(decision), decision)
 
     async def validate(request: Request, _: float) -> Answer:
-        decision = engine.validate(request, policy.snapshot, cluster)
+        decision = engine.validate(request, policy.config, cluster)
         return Answer(answer.respond(decision), decision)
 
     async def name(request: Request, deadline: float) -> Answer:
@@ -175,7 +175,7 @@ def on_error(policy: LivePolicy) -> OnError:
 
     def respond(name: str, request: Request) -> Response:
         sentence = f"ML Chassis failed to {name} this object (see its log); please report it"
-        denies = name == "validate" and policy.snapshot.webhook.on_error == "deny"
+        denies = name == "validate" and policy.config.webhook.on_error == "deny"
         if denies and not engine.spared(request):
             return denied(f"{sentence}. The policy says onError: deny.")
         return allowed([f"{sentence}. It was let in as it is."])
@@ -220,7 +220,7 @@ def _namer(api: ApiServer | None, policy: LivePolicy, cluster: Cluster, metrics:
         return None
     return Namer(
         LiveWorkers(api),
-        lambda: policy.snapshot,
+        lambda: policy.config,
         NameMetrics(metrics.registry),
         facts=cluster,
         identity=gethostname(),

@@ -49,7 +49,7 @@ from policies.worker_names.workers import (
     worker_of,
 )
 from webhook.admission import engine, exemptions
-from webhook.admission.configuration import Snapshot
+from webhook.admission.configuration import Config
 from webhook.admission.envelope import Request, Response, allowed, denied, patched
 from webhook.admission.patch import diff
 from webhook.kube import events
@@ -162,14 +162,14 @@ class Namer:
     def __init__(
         self,
         workers: Workers,
-        snapshot: Callable[[], Snapshot],
+        config: Callable[[], Config],
         metrics: NameMetrics,
         *,
         facts: Cluster | None = None,
         identity: str = "mlchassis",
     ) -> None:
         """`identity` is written into a Lease as its holder, for people who look at it."""
-        self._workers, self._snapshot, self._metrics = workers, snapshot, metrics
+        self._workers, self._snapshot, self._metrics = workers, config, metrics
         self._facts, self._identity = facts, identity
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._last_refused: dict[str, float] = {}
@@ -177,16 +177,16 @@ class Namer:
 
     async def review(self, request: Request, deadline: float) -> Response:
         """The answer to one review, before `deadline` (on the event loop's clock)."""
-        pod, snapshot = request.object, self._snapshot()
+        pod, config = request.object, self._snapshot()
         if pod is None or request.kind != POD or request.operation != "CREATE" or request.name:
             return allowed()
         worker = worker_of(pod, request.namespace)
-        if worker is None or not engine.in_scope(request, snapshot):
+        if worker is None or not engine.in_scope(request, config):
             return allowed()
         facts = Facts(request.namespace, self._facts) if self._facts else Facts(request.namespace)
-        effective = snapshot.effective(pod, request.namespace, facts.namespace_labels())
-        mode = effective.policy_mode(policy.POLICY)
-        exempted = exemptions.exemption(policy.POLICY.id, pod, snapshot, request.namespace)
+        effective = config.effective(pod, request.namespace, facts.namespace_labels())
+        mode = effective.policy_mode(policy.MUTATOR)
+        exempted = exemptions.exemption(policy.MUTATOR.id, pod, config, request.namespace)
         if mode is Mode.OFF or exempted:
             return allowed(audit={"exempted": exempted} if exempted else {})
         settings = effective.settings(WorkerNames)

@@ -12,7 +12,7 @@ from policies.core.contracts import Family, Rule
 from policies.core.facts import Facts, Resource
 from policies.core.finding import Certainty, Finding
 from policies.core.mode import Mode
-from policies.core.target import PodTemplate, Subject
+from policies.core.target import PodTemplate, Target
 from policies.core.workloads import KUBEFLOW_JOBS
 from policies.kube.group_kinds import CRON_JOB, DEPLOYMENT, JOB, JOB_SET, RAY_CLUSTER, RAY_JOB
 from policies.kube.json import Json, dig, integer, mapping, text
@@ -22,9 +22,9 @@ from policies.rollouts.rollouts import rolling_update
 # --- gpu-unschedulable -----------------------------------------------------------------------
 
 
-def check_unschedulable(subject: Subject, facts: Facts) -> Iterator[Finding]:
+def check_unschedulable(target: Target, facts: Facts) -> Iterator[Finding]:
     settings = facts.settings(GpuAffinity)
-    for template in subject.templates:
+    for template in target.templates:
         found = placement(template.pod, settings, facts)
         if found is not None and found.obstacle is not None:
             obstacle = found.obstacle
@@ -61,13 +61,13 @@ def _asking(template: PodTemplate, settings: GpuAffinity) -> str:
 # --- rollout-gpu-deadlock --------------------------------------------------------------------
 
 
-def check_rollout(subject: Subject, facts: Facts) -> Iterator[Finding]:
-    rollout = rolling_update(subject.obj)
+def check_rollout(target: Target, facts: Facts) -> Iterator[Finding]:
+    rollout = rolling_update(target.obj)
     if rollout is None or rollout.unavailable:
         return
     settings = facts.settings(GpuAffinity)
     certainty = Certainty.SURE if settings.pools or settings.fixed_size else Certainty.UNDECIDED
-    for template in subject.templates:
+    for template in target.templates:
         found = placement(template.pod, settings, facts)
         if found is None or not found.nodes:
             continue  # with no node at all it is gpu-unschedulable's
@@ -110,11 +110,11 @@ _QUEUE_ANNOTATIONS: Final = (
 _GANGS: Final = (JOB, CRON_JOB, JOB_SET, RAY_CLUSTER, RAY_JOB, *KUBEFLOW_JOBS)
 
 
-def check_gang(subject: Subject, facts: Facts) -> Iterator[Finding]:
+def check_gang(target: Target, facts: Facts) -> Iterator[Finding]:
     catalogue = facts.settings(GpuAffinity).catalogue
-    gang = [template for template in subject.templates if catalogue.requests(template.pod)]
-    workers = sum(_workers(subject.obj, template) for template in gang)
-    if workers < 2 or _is_queued(subject.obj) or any(_is_queued(template.pod) for template in gang):
+    gang = [template for template in target.templates if catalogue.requests(template.pod)]
+    workers = sum(_workers(target.obj, template) for template in gang)
+    if workers < 2 or _is_queued(target.obj) or any(_is_queued(template.pod) for template in gang):
         return
     yield Finding(
         f"{gang[0].spec_path}.schedulerName",

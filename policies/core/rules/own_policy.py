@@ -8,17 +8,17 @@ from policies.core.contracts import Family, Rule
 from policies.core.facts import Facts
 from policies.core.finding import Finding
 from policies.core.mode import Mode
-from policies.core.target import Subject
+from policies.core.target import Target
 from policies.kube.group_kinds import CONFIG_MAP
 from policies.kube.json import mapping
 from policies.kube.metadata import labels_of
 
 
-def policy_config_invalid(subject: Subject, facts: Facts) -> Iterable[Finding]:
+def policy_config_invalid(target: Target, facts: Facts) -> Iterable[Finding]:
     """Whatever keeps a labelled policy ConfigMap from loading."""
-    if labels_of(subject.obj).get("mlchassis.dev/policy") != "true":
+    if labels_of(target.obj).get("mlchassis.dev/policy") != "true":
         return
-    files = {key: value for key, value in mapping(subject.obj, "data").items() if isinstance(value, str)}
+    files = {key: value for key, value in mapping(target.obj, "data").items() if isinstance(value, str)}
     for path, problem in facts.policy_problems(files):
         yield Finding(
             path,

@@ -10,7 +10,7 @@ from policies.core.contracts import Family, Rule
 from policies.core.facts import Facts, Listing, Resource
 from policies.core.finding import Certainty, Finding
 from policies.core.mode import Mode
-from policies.core.target import Subject
+from policies.core.target import Target
 from policies.kube.group_kinds import DEPLOYMENT, DISRUPTION_BUDGET, STATEFUL_SET
 from policies.kube.json import Json, dig, mapping, maps, strings, text
 from policies.kube.metadata import labels_of
@@ -20,24 +20,24 @@ from policies.rollouts.rollouts import autoscaler_of, count_of, least_replicas
 _HINT: Final = "Let at least one pod go: maxUnavailable 1, or more replicas than minAvailable asks for."
 
 
-def check_drain(subject: Subject, facts: Facts) -> Iterator[Finding]:
-    if subject.kind == DISRUPTION_BUDGET:
-        yield from _budget(subject, facts)
+def check_drain(target: Target, facts: Facts) -> Iterator[Finding]:
+    if target.kind == DISRUPTION_BUDGET:
+        yield from _budget(target, facts)
     else:
-        yield from _workload(subject, facts)
+        yield from _workload(target, facts)
 
 
-def _budget(subject: Subject, facts: Facts) -> Iterator[Finding]:
-    most, least = subject.spec.get("maxUnavailable"), subject.spec.get("minAvailable")
+def _budget(target: Target, facts: Facts) -> Iterator[Finding]:
+    most, least = target.spec.get("maxUnavailable"), target.spec.get("minAvailable")
     if _is_all(least) or _is_none(most):
         field = "minAvailable" if _is_all(least) else "maxUnavailable"
         yield Finding(
             f"spec.{field}",
-            f"With {field} {subject.spec[field]} no pod can ever be evicted: a drain of its node never ends.",
+            f"With {field} {target.spec[field]} no pod can ever be evicted: a drain of its node never ends.",
             _HINT,
         )
     elif least is not None:
-        yield from _short_of_replicas(subject, least, facts)
+        yield from _short_of_replicas(target, least, facts)
 
 
 def _is_none(value: Any) -> bool:
@@ -54,12 +54,12 @@ def _blocks(least: Any, replicas: int) -> bool:
     return needed is not None and 0 < replicas <= needed
 
 
-def _short_of_replicas(subject: Subject, least: Any, facts: Facts) -> Iterator[Finding]:
+def _short_of_replicas(target: Target, least: Any, facts: Facts) -> Iterator[Finding]:
     """A minAvailable not below the replicas of all that the budget selects."""
     selected = [
         workload
         for workload in facts.listing(Resource.WORKLOADS) or ()
-        if _selects(subject.obj, mapping(workload, "spec", "template"))
+        if _selects(target.obj, mapping(workload, "spec", "template"))
     ]
     replicas = sum(least_replicas(workload, facts) for workload in selected)
     if not _blocks(least, replicas):
@@ -68,7 +68,7 @@ def _short_of_replicas(subject: Subject, least: Any, facts: Facts) -> Iterator[F
     names = " and ".join(f"{text(workload, 'kind')} {_name(workload)}" for workload in selected[:2])
     more = f" and {len(selected) - 2} more" if len(selected) > 2 else ""
     has = "may come down to" if scaled else "has" if len(selected) == 1 else "have"
-    alone = _owns_all(selected, subject.spec.get("selector"))
+    alone = _owns_all(selected, target.spec.get("selector"))
     counted = alone and all(_is_counted(workload, facts) for workload in selected)
     yield Finding(
         "spec.minAvailable",
@@ -110,7 +110,7 @@ def _pods(number: int) -> str:
     return "1 pod" if number == 1 else f"{number} pods"
 
 
-def _workload(subject: Subject, facts: Facts) -> Iterator[Finding]:
+def _workload(target: Target, facts: Facts) -> Iterator[Finding]:
     """The same seen from the workload, for where the budget was there first.
 
     A warning at most: whoever makes a workload may be about to make its autoscaler too.
@@ -118,17 +118,17 @@ def _workload(subject: Subject, facts: Facts) -> Iterator[Finding]:
     budgets = facts.listing(Resource.BUDGETS)
     if not budgets:
         return
-    template = mapping(subject.obj, "spec", "template")
+    template = mapping(target.obj, "spec", "template")
     by_label = budgets.derive(_by_label)
     labels = (None, *((key, value) for key, value in labels_of(template).items() if isinstance(value, str)))
-    replicas = least_replicas(subject.obj, facts)
+    replicas = least_replicas(target.obj, facts)
     for budget in (budget for label in labels for budget in by_label.get(label, ())):
         least = dig(budget, "spec", "minAvailable")
         if (
             not _is_all(least)
             and _blocks(least, replicas)
             and _selects(budget, template)
-            and _is_alone(subject, budget, facts)
+            and _is_alone(target, budget, facts)
         ):
             yield Finding(
                 "spec.replicas",
@@ -149,12 +149,12 @@ def _by_label(budgets: Listing) -> dict[Any, list[Json]]:
     return found
 
 
-def _is_alone(subject: Subject, budget: Json, facts: Facts) -> bool:
+def _is_alone(target: Target, budget: Json, facts: Facts) -> bool:
     """Whether a budget selects the pods of no other workload."""
     return not any(
         _selects(budget, mapping(workload, "spec", "template"))
         for workload in facts.listing(Resource.WORKLOADS) or ()
-        if (text(workload, "kind"), _name(workload)) != (subject.kind.kind, subject.name)
+        if (text(workload, "kind"), _name(workload)) != (target.kind.kind, target.name)
     )
 
 

@@ -13,7 +13,7 @@ from policies.core.contracts import Family, Rule
 from policies.core.facts import Facts
 from policies.core.finding import Finding
 from policies.core.mode import Mode
-from policies.core.target import PodTemplate, Subject
+from policies.core.target import PodTemplate, Target
 from policies.kube.json import integer
 from policies.kube.pods import Container, Role
 
@@ -23,8 +23,8 @@ DEFAULT_GRACE: Final = 30
 _LEAVING: Final = frozenset({"break", "exit", "return", "kill"})
 
 
-def check_grace(subject: Subject, facts: Facts) -> Iterator[Finding]:
-    for template in subject.templates:
+def check_grace(target: Target, facts: Facts) -> Iterator[Finding]:
+    for template in target.templates:
         grace = integer(template.spec, "terminationGracePeriodSeconds", default=DEFAULT_GRACE)
         for container in template.containers(Role.MAIN, Role.SIDECAR):
             sleep = _sleep(template, container)

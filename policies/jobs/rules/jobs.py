@@ -10,7 +10,7 @@ from policies.core.contracts import Family, Rule
 from policies.core.facts import Facts
 from policies.core.finding import Finding
 from policies.core.mode import Mode
-from policies.core.target import PodTemplate, Subject
+from policies.core.target import PodTemplate, Target
 from policies.core.workloads import KUBEFLOW_JOBS
 from policies.jobs.jobs import JobRetries, JobSpec, handles_failures_itself, is_someone_elses, jobs_in
 from policies.kube.field_paths import field_path
@@ -21,14 +21,14 @@ from policies.kube.metadata import annotations_of
 CHECKPOINT: Final = "mlchassis.dev/checkpoint"
 
 
-def _own_jobs(subject: Subject) -> Iterator[JobSpec]:
+def _own_jobs(target: Target) -> Iterator[JobSpec]:
     """The Jobs whose retries are the author's to decide here."""
-    if not is_someone_elses(subject.obj) and not handles_failures_itself(subject.obj):
-        yield from jobs_in(subject.obj)
+    if not is_someone_elses(target.obj) and not handles_failures_itself(target.obj):
+        yield from jobs_in(target.obj)
 
 
-def check_real_failures(subject: Subject, facts: Facts) -> Iterator[Finding]:
-    for job in _own_jobs(subject):
+def check_real_failures(target: Target, facts: Facts) -> Iterator[Finding]:
+    for job in _own_jobs(target):
         if job.restarts_in_place and job.backoff_limit and not job.has_failure_policy:
             yield Finding(
                 job.at("podFailurePolicy"),
@@ -39,8 +39,8 @@ def check_real_failures(subject: Subject, facts: Facts) -> Iterator[Finding]:
             )
 
 
-def check_lost_on_eviction(subject: Subject, facts: Facts) -> Iterator[Finding]:
-    for job in _own_jobs(subject):
+def check_lost_on_eviction(target: Target, facts: Facts) -> Iterator[Finding]:
+    for job in _own_jobs(target):
         if job.backoff_limit == 0 and job.on_disruption() != "Ignore":
             yield Finding(
                 job.at("backoffLimit"),
@@ -53,12 +53,12 @@ def check_lost_on_eviction(subject: Subject, facts: Facts) -> Iterator[Finding]:
 # --- job-logs-lost ---------------------------------------------------------------------------
 
 
-def check_logs_lost(subject: Subject, facts: Facts) -> Iterator[Finding]:
-    if is_someone_elses(subject.obj):
+def check_logs_lost(target: Target, facts: Facts) -> Iterator[Finding]:
+    if is_someone_elses(target.obj):
         return
     least = facts.settings(JobRetries).min_log_retention
-    for steps in _time_to_live(subject):
-        seconds = integer(subject.obj, *steps, default=least)
+    for steps in _time_to_live(target):
+        seconds = integer(target.obj, *steps, default=least)
         if seconds < least:
             yield Finding(
                 field_path(steps),
@@ -66,7 +66,7 @@ def check_logs_lost(subject: Subject, facts: Facts) -> Iterator[Finding]:
                 f"to stay {least} s.",
                 f"Set ttlSecondsAfterFinished to at least {least}, or leave it out.",
             )
-    if subject.kind == CRON_JOB and dig(subject.obj, "spec", "failedJobsHistoryLimit") == 0:
+    if target.kind == CRON_JOB and dig(target.obj, "spec", "failedJobsHistoryLimit") == 0:
         yield Finding(
             "spec.failedJobsHistoryLimit",
             "A Job that fails is deleted at once, and the logs that say why with it.",
@@ -74,16 +74,16 @@ def check_logs_lost(subject: Subject, facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _time_to_live(subject: Subject) -> Iterator[tuple[str | int, ...]]:
+def _time_to_live(target: Target) -> Iterator[tuple[str | int, ...]]:
     """Where it may say how long it stays after its end."""
     name = "ttlSecondsAfterFinished"
-    for job in jobs_in(subject.obj):
+    for job in jobs_in(target.obj):
         yield (*job.steps, name)
-    if subject.kind == JOB_SET or (
-        subject.kind == RAY_JOB and subject.spec.get("shutdownAfterJobFinishes") is True
+    if target.kind == JOB_SET or (
+        target.kind == RAY_JOB and target.spec.get("shutdownAfterJobFinishes") is True
     ):
         yield ("spec", name)
-    elif subject.kind in KUBEFLOW_JOBS:
+    elif target.kind in KUBEFLOW_JOBS:
         yield ("spec", "runPolicy", name)
 
 
@@ -101,13 +101,13 @@ _NO_STORAGE: Final = (
 """Inline CSI drivers that mount credentials, not storage."""
 
 
-def check_training_state(subject: Subject, facts: Facts) -> Iterator[Finding]:
+def check_training_state(target: Target, facts: Facts) -> Iterator[Finding]:
     catalogue = facts.settings(GpuAffinity).catalogue
-    training = [t for t in subject.templates if t.completes and catalogue.requests(t.pod)]
-    if not training or is_someone_elses(subject.obj) or CHECKPOINT in annotations_of(subject.obj):
+    training = [t for t in target.templates if t.completes and catalogue.requests(t.pod)]
+    if not training or is_someone_elses(target.obj) or CHECKPOINT in annotations_of(target.obj):
         return
     # One rank writes for all: storage in one template is enough.
-    if any(CHECKPOINT in annotations_of(t.pod) or _has_durable_volume(t) for t in subject.templates):
+    if any(CHECKPOINT in annotations_of(t.pod) or _has_durable_volume(t) for t in target.templates):
         return
     yield Finding(
         f"{training[0].spec_path}.volumes",

@@ -10,7 +10,7 @@ from policies.core.contracts import Family, Rule
 from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding
 from policies.core.mode import Mode
-from policies.core.target import PodTemplate, Subject
+from policies.core.target import PodTemplate, Target
 from policies.core.thresholds import Thresholds
 from policies.kube.json import strings
 from policies.kube.metadata import controller
@@ -75,8 +75,8 @@ _ENDS: Final = re.compile(
 )
 
 
-def check_sidecars(subject: Subject, facts: Facts) -> Iterator[Finding]:
-    for template in subject.templates:
+def check_sidecars(target: Target, facts: Facts) -> Iterator[Finding]:
+    for template in target.templates:
         if not _is_of_a_job(template):
             continue
         mains = list(template.containers(Role.MAIN))

@@ -10,7 +10,7 @@ from policies.core.contracts import Family, Rule
 from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding
 from policies.core.mode import Mode
-from policies.core.target import Subject
+from policies.core.target import Target
 from policies.kube.group_kinds import CONFIG_MAP
 from policies.kube.json import Json, mapping
 from policies.kube.metadata import labels_of
@@ -22,15 +22,15 @@ _HINT = "Mend the entry; while it stands, the puller refuses this model and serv
 _HINT_UNKNOWN = "Remove the field, or correct its name."
 
 
-def model_config_invalid(subject: Subject, facts: Facts) -> Iterator[Finding]:
+def model_config_invalid(target: Target, facts: Facts) -> Iterator[Finding]:
     """What the puller would refuse in a labelled ConfigMap, said by the puller's own parser."""
-    if labels_of(subject.obj).get(LABEL) != "true":
+    if labels_of(target.obj).get(LABEL) != "true":
         return
-    desired = spec.parse(_files(subject.obj))
+    desired = spec.parse(_files(target.obj))
     for error in desired.errors:
-        yield Finding(_path(subject.obj, error), _sentence(error), _HINT)
+        yield Finding(_path(target.obj, error), _sentence(error), _HINT)
     for warning in desired.warnings:
-        yield Finding(_path(subject.obj, warning), _sentence(warning), _HINT_UNKNOWN, Certainty.UNDECIDED)
+        yield Finding(_path(target.obj, warning), _sentence(warning), _HINT_UNKNOWN, Certainty.UNDECIDED)
 
 
 def _files(obj: Json) -> dict[str, str]:
@@ -55,8 +55,8 @@ def _path(obj: Json, error: spec.SpecError) -> str:
 
 
 def _sentence(error: spec.SpecError) -> str:
-    subject = f"Model {error.model}" if error.model else f"Key {error.key}"
-    return f"{subject}: {error.message}"
+    place = f"Model {error.model}" if error.model else f"Key {error.key}"
+    return f"{place}: {error.message}"
 
 
 RULES = (

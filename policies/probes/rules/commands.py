@@ -12,7 +12,7 @@ from policies.core.contracts import Family, Rule
 from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding
 from policies.core.mode import Mode
-from policies.core.target import Subject
+from policies.core.target import Target
 from policies.kube.json import mapping
 from policies.probes.probe import LIVENESS, READINESS, STARTUP, probes
 
@@ -54,8 +54,8 @@ _TREE_TESTS: Final = frozenset({"-name", "-iname", "-path", "-ipath", "-regex", 
 # --- heavy commands ------------------------------------------------------------------------------
 
 
-def check_heavy(subject: Subject, facts: Facts) -> Iterator[Finding]:
-    for probe in probes(subject, LIVENESS, READINESS, STARTUP):
+def check_heavy(target: Target, facts: Facts) -> Iterator[Finding]:
+    for probe in probes(target, LIVENESS, READINESS, STARTUP):
         summary = probe.command
         found = _heavy(summary) or _costly(summary)
         if found is None:
@@ -157,8 +157,8 @@ def _costly(summary: CommandSummary) -> tuple[str, Certainty] | None:
 # --- timeouts inside -----------------------------------------------------------------------------
 
 
-def check_inner_timeout(subject: Subject, facts: Facts) -> Iterator[Finding]:
-    for probe in probes(subject, LIVENESS, READINESS, STARTUP):
+def check_inner_timeout(target: Target, facts: Facts) -> Iterator[Finding]:
+    for probe in probes(target, LIVENESS, READINESS, STARTUP):
         seconds = probe.command.seconds
         if seconds <= probe.timeout:
             continue
@@ -178,8 +178,8 @@ def check_inner_timeout(subject: Subject, facts: Facts) -> Iterator[Finding]:
         )
 
 
-def check_default_timeout(subject: Subject, facts: Facts) -> Iterator[Finding]:
-    for probe in probes(subject, LIVENESS):
+def check_default_timeout(target: Target, facts: Facts) -> Iterator[Finding]:
+    for probe in probes(target, LIVENESS):
         if mapping(probe.spec, "exec") and probe.timeout <= 1:
             yield Finding(
                 probe.at("timeoutSeconds"),

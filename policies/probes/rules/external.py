@@ -13,7 +13,7 @@ from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding
 from policies.core.mode import Mode
 from policies.core.services import own_service
-from policies.core.target import Subject
+from policies.core.target import Target
 from policies.kube.json import text
 from policies.probes.probe import LIVENESS, READINESS, STARTUP, Probe, probes
 
@@ -32,13 +32,13 @@ _MEND: Final = {
 }
 
 
-def check(field: str, subject: Subject, facts: Facts) -> Iterator[Finding]:
+def check(field: str, target: Target, facts: Facts) -> Iterator[Finding]:
     """What the probes at `field` reach outside their pod, one finding a probe."""
-    for probe in probes(subject, field):
+    for probe in probes(target, field):
         if field == STARTUP and _is_liveness_again(probe):
             continue
-        finding = _handler_finding(probe) or _exec_finding(probe, subject, facts)
-        if finding is not None and not _is_own_service(probe, subject, facts):
+        finding = _handler_finding(probe) or _exec_finding(probe, target, facts)
+        if finding is not None and not _is_own_service(probe, target, facts):
             yield finding
 
 
@@ -50,7 +50,7 @@ def _is_liveness_again(probe: Probe) -> bool:
     )
 
 
-def _is_own_service(probe: Probe, subject: Subject, facts: Facts) -> bool:
+def _is_own_service(probe: Probe, target: Target, facts: Facts) -> bool:
     """Whether the only thing wrong is that it waits for itself: `readiness-waits-on-own-service` says so."""
     if probe.field == LIVENESS:
         return False
@@ -58,7 +58,7 @@ def _is_own_service(probe: Probe, subject: Subject, facts: Facts) -> bool:
     names += [host.name for host in probe.command.hosts if host.reach is not Reach.LOCAL]
     asked = [name for name in names if name]
     return bool(asked) and all(
-        own_service(name, subject, probe.template, probe.container, facts) is not None for name in asked
+        own_service(name, target, probe.template, probe.container, facts) is not None for name in asked
     )
 
 
@@ -103,11 +103,11 @@ def _host_finding(probe: Probe, handler: str, host: str) -> Finding | None:
     )
 
 
-def _exec_finding(probe: Probe, subject: Subject, facts: Facts) -> Finding | None:
+def _exec_finding(probe: Probe, target: Target, facts: Facts) -> Finding | None:
     summary = probe.command
     external = summary.reaching(Reach.EXTERNAL)
     if probe.field != LIVENESS:
-        named = (own_service(each.name, subject, probe.template, probe.container, facts) for each in external)
+        named = (own_service(each.name, target, probe.template, probe.container, facts) for each in external)
         external = tuple(each for each, own in zip(external, named, strict=True) if own is None)
     if external:
         asked = _listed(external)

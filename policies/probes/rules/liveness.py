@@ -9,13 +9,13 @@ from policies.core.contracts import Family, Rule
 from policies.core.facts import Facts
 from policies.core.finding import Finding
 from policies.core.mode import Mode
-from policies.core.target import Subject
+from policies.core.target import Target
 from policies.kube.pods import Container
 from policies.probes.serving import serving_containers
 
 
-def check_liveness(subject: Subject, facts: Facts) -> Iterator[Finding]:
-    for path, container in _without_liveness(subject, facts):
+def check_liveness(target: Target, facts: Facts) -> Iterator[Finding]:
+    for path, container in _without_liveness(target, facts):
         if not container.spec.get("readinessProbe"):
             yield Finding(
                 path,
@@ -26,8 +26,8 @@ def check_liveness(subject: Subject, facts: Facts) -> Iterator[Finding]:
             )
 
 
-def check_readiness(subject: Subject, facts: Facts) -> Iterator[Finding]:
-    for path, container in _without_liveness(subject, facts):
+def check_readiness(target: Target, facts: Facts) -> Iterator[Finding]:
+    for path, container in _without_liveness(target, facts):
         if container.spec.get("readinessProbe"):
             yield Finding(
                 path,
@@ -37,12 +37,12 @@ def check_readiness(subject: Subject, facts: Facts) -> Iterator[Finding]:
             )
 
 
-def _without_liveness(subject: Subject, facts: Facts) -> Iterator[tuple[str, Container]]:
+def _without_liveness(target: Target, facts: Facts) -> Iterator[tuple[str, Container]]:
     """The serving containers that have no livenessProbe after mutation, each with the field's path.
 
     KubeRay fills the probes of Ray's own container when it makes the pod, and a serving runtime has its own.
     """
-    for template in subject.templates:
+    for template in target.templates:
         if template.is_ray or template.container_path:
             continue
         for container in serving_containers(template.pod, facts):

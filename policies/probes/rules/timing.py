@@ -9,7 +9,7 @@ from policies.core.contracts import Family, Rule
 from policies.core.facts import Facts
 from policies.core.finding import Finding
 from policies.core.mode import Mode
-from policies.core.target import Subject
+from policies.core.target import Target
 from policies.kube.json import mapping
 from policies.kube.pods import Role
 from policies.probes.health import expected_start, known_health
@@ -20,8 +20,8 @@ from policies.probes.standard_probes import kill_budget
 # --- slow starts ---------------------------------------------------------------------------------
 
 
-def check_slow_start(subject: Subject, facts: Facts) -> Iterator[Finding]:
-    for probe in probes(subject, LIVENESS):
+def check_slow_start(target: Target, facts: Facts) -> Iterator[Finding]:
+    for probe in probes(target, LIVENESS):
         if _is_guarded(probe, facts):
             continue
         expected = expected_start(probe.template.pod, probe.container, facts)
@@ -54,8 +54,8 @@ def _is_guarded(probe: Probe, facts: Facts) -> bool:
 # --- liveness against readiness -------------------------------------------------------------------
 
 
-def check_as_strict(subject: Subject, facts: Facts) -> Iterator[Finding]:
-    for liveness, readiness in _pairs(subject):
+def check_as_strict(target: Target, facts: Facts) -> Iterator[Finding]:
+    for liveness, readiness in _pairs(target):
         if not liveness.asks_as(readiness) or liveness.give_up > readiness.give_up:
             continue
         yield Finding(
@@ -68,13 +68,13 @@ def check_as_strict(subject: Subject, facts: Facts) -> Iterator[Finding]:
         )
 
 
-def check_readiness_first(subject: Subject, facts: Facts) -> Iterator[Finding]:
-    for liveness, readiness in _pairs(subject):
+def check_readiness_first(target: Target, facts: Facts) -> Iterator[Finding]:
+    for liveness, readiness in _pairs(target):
         if mapping(liveness.container.spec, STARTUP) or readiness.delay >= liveness.delay:
             continue
         if liveness.container.role is Role.SIDECAR:  # a startupProbe would hold back the containers after it
             continue
-        if not is_written(subject, readiness) or not is_written(subject, liveness):
+        if not is_written(target, readiness) or not is_written(target, liveness):
             continue
         yield Finding(
             readiness.at("initialDelaySeconds"),
@@ -85,10 +85,10 @@ def check_readiness_first(subject: Subject, facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _pairs(subject: Subject) -> Iterator[tuple[Probe, Probe]]:
+def _pairs(target: Target) -> Iterator[tuple[Probe, Probe]]:
     """The liveness and readiness probes of the containers that have both; a pod that runs to completion
     has no traffic to be taken off it."""
-    for liveness in probes(subject, LIVENESS):
+    for liveness in probes(target, LIVENESS):
         if liveness.template.completes:
             continue
         readiness = probe_of(liveness.template, liveness.container, READINESS)
@@ -99,8 +99,8 @@ def _pairs(subject: Subject) -> Iterator[tuple[Probe, Probe]]:
 # --- single probes --------------------------------------------------------------------------------
 
 
-def check_tcp(subject: Subject, facts: Facts) -> Iterator[Finding]:
-    for probe in probes(subject, LIVENESS, READINESS):
+def check_tcp(target: Target, facts: Facts) -> Iterator[Finding]:
+    for probe in probes(target, LIVENESS, READINESS):
         if not mapping(probe.spec, "tcpSocket"):
             continue
         health = known_health(probe.template.pod, probe.container, facts)
@@ -126,8 +126,8 @@ def _endpoint(handler: dict[str, dict[str, object]]) -> str:
     return f"GET {action.get('path')} on port {action.get('port')}"
 
 
-def check_timeout_and_period(subject: Subject, facts: Facts) -> Iterator[Finding]:
-    for probe in probes(subject, LIVENESS, READINESS, STARTUP):
+def check_timeout_and_period(target: Target, facts: Facts) -> Iterator[Finding]:
+    for probe in probes(target, LIVENESS, READINESS, STARTUP):
         if probe.timeout > probe.period:
             yield Finding(
                 probe.at("timeoutSeconds"),
@@ -138,8 +138,8 @@ def check_timeout_and_period(subject: Subject, facts: Facts) -> Iterator[Finding
             )
 
 
-def check_single_failure(subject: Subject, facts: Facts) -> Iterator[Finding]:
-    for probe in probes(subject, LIVENESS):
+def check_single_failure(target: Target, facts: Facts) -> Iterator[Finding]:
+    for probe in probes(target, LIVENESS):
         if probe.failures == 1:
             yield Finding(
                 probe.at("failureThreshold"),

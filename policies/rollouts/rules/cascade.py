@@ -9,22 +9,22 @@ from policies.core.contracts import Family, Rule
 from policies.core.facts import Facts, Resource
 from policies.core.finding import Certainty, Finding
 from policies.core.mode import Mode
-from policies.core.target import Subject
+from policies.core.target import Target
 from policies.kube.group_kinds import DEPLOYMENT, STATEFUL_SET
 from policies.kube.json import Json, dig, integer, replaced, text
 from policies.probes.serving import serving_containers
 from policies.rollouts.rollouts import count_of, is_recreate, least_replicas, replicas_of, rolling_update
 
 
-def check_takes_all_down(subject: Subject, facts: Facts) -> Iterator[Finding]:
-    replicas = _replicas(subject, facts)
-    if replicas < 2 or not _serves(subject, facts):
+def check_takes_all_down(target: Target, facts: Facts) -> Iterator[Finding]:
+    replicas = _replicas(target, facts)
+    if replicas < 2 or not _serves(target, facts):
         return
-    if subject.kind == STATEFUL_SET:
-        unavailable = _unavailable_of_stateful_set(subject.obj, replicas)
+    if target.kind == STATEFUL_SET:
+        unavailable = _unavailable_of_stateful_set(target.obj, replicas)
         field = "spec.updateStrategy.rollingUpdate.maxUnavailable"
     else:
-        if is_recreate(subject.obj):
+        if is_recreate(target.obj):
             yield Finding(
                 "spec.strategy.type",
                 f"Strategy Recreate stops all {replicas} replicas before the first new one starts: every "
@@ -33,7 +33,7 @@ def check_takes_all_down(subject: Subject, facts: Facts) -> Iterator[Finding]:
                 Certainty.LIKELY,
             )
             return
-        rollout = rolling_update(replaced(subject.obj, ("spec", "replicas"), replicas))
+        rollout = rolling_update(replaced(target.obj, ("spec", "replicas"), replicas))
         unavailable = rollout.unavailable if rollout else None
         field = "spec.strategy.rollingUpdate.maxUnavailable"
     if unavailable is not None and unavailable >= replicas:
@@ -45,11 +45,11 @@ def check_takes_all_down(subject: Subject, facts: Facts) -> Iterator[Finding]:
         )
 
 
-def check_single_replica(subject: Subject, facts: Facts) -> Iterator[Finding]:
-    given = subject.spec.get("replicas")
+def check_single_replica(target: Target, facts: Facts) -> Iterator[Finding]:
+    given = target.spec.get("replicas")
     if given is None and facts.listing(Resource.AUTOSCALERS) is None:
         return  # an autoscaler that isn't known may set it
-    if _replicas(subject, facts) == 1 and _serves(subject, facts):
+    if _replicas(target, facts) == 1 and _serves(target, facts):
         yield Finding(
             "spec.replicas",
             "One replica serves: when its node is drained or fails, nothing serves until another pod has "
@@ -59,13 +59,13 @@ def check_single_replica(subject: Subject, facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _replicas(subject: Subject, facts: Facts) -> int:
+def _replicas(target: Target, facts: Facts) -> int:
     """The pods that run at the least; 0 where it is switched off."""
-    return least_replicas(subject.obj, facts) if replicas_of(subject.obj) else 0
+    return least_replicas(target.obj, facts) if replicas_of(target.obj) else 0
 
 
-def _serves(subject: Subject, facts: Facts) -> bool:
-    return any(serving_containers(template.pod, facts) for template in subject.templates)
+def _serves(target: Target, facts: Facts) -> bool:
+    return any(serving_containers(template.pod, facts) for template in target.templates)
 
 
 def _unavailable_of_stateful_set(stateful_set: Json, replicas: int) -> int | None:

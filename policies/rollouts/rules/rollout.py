@@ -9,7 +9,7 @@ from policies.core.contracts import Family, Rule
 from policies.core.facts import Facts, Listing, Resource
 from policies.core.finding import Certainty, Finding
 from policies.core.mode import Mode
-from policies.core.target import PodTemplate, Subject
+from policies.core.target import PodTemplate, Target
 from policies.kube.group_kinds import DAEMON_SET, DEPLOYMENT
 from policies.kube.json import Json, dig, indexed_maps, integer, mapping, maps, strings, text
 from policies.kube.pods import Container, Role, containers
@@ -25,14 +25,14 @@ NO_PROGRESS_DEADLINE: Final = 2**31 - 1
 # --- volumes ---------------------------------------------------------------------------------
 
 
-def check_volumes(subject: Subject, facts: Facts) -> Iterator[Finding]:
-    rollout = rolling_update(subject.obj)
+def check_volumes(target: Target, facts: Facts) -> Iterator[Finding]:
+    rollout = rolling_update(target.obj)
     claims = facts.listing(Resource.CLAIMS)
     # Where every old pod may go first, the volume comes free whatever the surge.
     if rollout is None or not claims or not rollout.surge or rollout.unavailable >= rollout.replicas:
         return
     modes = claims.derive(_access_modes)
-    for template in subject.templates:
+    for template in target.templates:
         for index, volume in indexed_maps(template.spec, "volumes"):
             name = text(volume, "persistentVolumeClaim", "claimName")
             certainty = _exclusive(modes.get(name, []), template)
@@ -87,15 +87,15 @@ def _pinned_to_one_node(spec: Json) -> bool:
 # --- host ports ------------------------------------------------------------------------------
 
 
-def check_host_ports(subject: Subject, facts: Facts) -> Iterator[Finding]:
-    if subject.kind == DAEMON_SET:
-        surges, certainty = _daemon_set_surges(subject.obj), Certainty.SURE
+def check_host_ports(target: Target, facts: Facts) -> Iterator[Finding]:
+    if target.kind == DAEMON_SET:
+        surges, certainty = _daemon_set_surges(target.obj), Certainty.SURE
     else:
-        rollout = rolling_update(subject.obj)
+        rollout = rolling_update(target.obj)
         surges, certainty = rollout is not None and rollout.unavailable == 0, Certainty.LIKELY
     if not surges:
         return
-    for template in subject.templates:
+    for template in target.templates:
         sure = certainty is Certainty.SURE or _pinned_to_one_node(template.spec)
         for container in template.containers(Role.MAIN, Role.SIDECAR):
             taken = _host_ports(template, container)
@@ -133,18 +133,18 @@ def _host_ports(template: PodTemplate, container: Container) -> dict[int, int]:
 # --- the progress deadline -------------------------------------------------------------------
 
 
-def check_progress_deadline(subject: Subject, facts: Facts) -> Iterator[Finding]:
-    given = subject.spec.get("progressDeadlineSeconds")
-    deadline = integer(subject.spec, "progressDeadlineSeconds", default=DEFAULT_PROGRESS_DEADLINE)
+def check_progress_deadline(target: Target, facts: Facts) -> Iterator[Finding]:
+    given = target.spec.get("progressDeadlineSeconds")
+    deadline = integer(target.spec, "progressDeadlineSeconds", default=DEFAULT_PROGRESS_DEADLINE)
     if (
         deadline == NO_PROGRESS_DEADLINE
-        or subject.spec.get("paused") is True
-        or replicas_of(subject.obj) < 1
+        or target.spec.get("paused") is True
+        or replicas_of(target.obj) < 1
         or not isinstance(given, int | None)
     ):
         return
     # The user's own template: what the webhook injects is generous on purpose and must not count.
-    slowest = _slowest_start(mapping(subject.obj, "spec", "template"))
+    slowest = _slowest_start(mapping(target.obj, "spec", "template"))
     if slowest is None or slowest[1] < deadline:
         return
     name, seconds = slowest

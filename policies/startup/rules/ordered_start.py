@@ -11,7 +11,7 @@ from policies.core.facts import Facts, Resource
 from policies.core.finding import Certainty, Finding
 from policies.core.mode import Mode
 from policies.core.services import hides_not_ready, in_namespace
-from policies.core.target import PodTemplate, Subject
+from policies.core.target import PodTemplate, Target
 from policies.kube.group_kinds import STATEFUL_SET
 from policies.kube.json import integer, maps, text
 from policies.kube.pods import Container, Role
@@ -23,49 +23,49 @@ _READ_HOSTS_FILE: Final = frozenset({"getent", "ping"})
 """What is content with the pod's own full name and address, which kubelet writes into /etc/hosts."""
 
 
-def check_ordered_start(subject: Subject, facts: Facts) -> Iterator[Finding]:
-    for template in subject.templates:
+def check_ordered_start(target: Target, facts: Facts) -> Iterator[Finding]:
+    for template in target.templates:
         for container in template.containers(Role.INIT):
-            finding = waits_for_peer(subject, template, container, facts)
+            finding = waits_for_peer(target, template, container, facts)
             if finding:
                 yield finding
         for container in template.containers(Role.MAIN, Role.SIDECAR):
             told: set[str] = set()
             for called, wait in probe_waits(template, container):
-                finding = _judged(subject, wait, container, f"The {called} probe of", facts)
+                finding = _judged(target, wait, container, f"The {called} probe of", facts)
                 if finding and called not in told:
                     told.add(called)
                     yield finding
 
 
 def waits_for_peer(
-    subject: Subject, template: PodTemplate, container: Container, facts: Facts
+    target: Target, template: PodTemplate, container: Container, facts: Facts
 ) -> Finding | None:
     """What is to be said of an init container that waits for a pod of its own StatefulSet."""
-    if subject.kind != STATEFUL_SET:
+    if target.kind != STATEFUL_SET:
         return None
-    judged = (_judged(subject, wait, container, "Init", facts) for wait in init_waits(template, container))
+    judged = (_judged(target, wait, container, "Init", facts) for wait in init_waits(template, container))
     return next(filter(None, judged), None)
 
 
-def _judged(subject: Subject, wait: Wait, container: Container, who: str, facts: Facts) -> Finding | None:
+def _judged(target: Target, wait: Wait, container: Container, who: str, facts: Facts) -> Finding | None:
     """A wait for a pod that can't be there before the first pod is ready.
 
     Pod N+1 is made when pod N is ready. The first pod's own name is no better: it does not resolve
     before that pod is ready, unless the Service publishes pods that are not.
     """
-    peer = _peer(subject, wait)
-    if peer is None or subject.spec.get("podManagementPolicy") == "Parallel":
+    peer = _peer(target, wait)
+    if peer is None or target.spec.get("podManagementPolicy") == "Parallel":
         return None
     pod, ordinal, namespace = peer
     certainty = in_namespace(namespace, container, facts)
     if certainty is None or _names_itself(wait.script, container):
         return None
     until = "which OrderedReady makes only after this one is ready"
-    if ordinal == integer(subject.obj, "spec", "ordinals", "start", default=0):
+    if ordinal == integer(target.obj, "spec", "ordinals", "start", default=0):
         if len(namespace) > 2 and wait.host.client in _READ_HOSTS_FILE:
             return None
-        hidden = hides_not_ready(text(subject.obj, "spec", "serviceName"), facts)
+        hidden = hides_not_ready(text(target.obj, "spec", "serviceName"), facts)
         if hidden is False:
             return None
         until = "whose name the Service shows only after it is ready"
@@ -79,14 +79,14 @@ def _judged(subject: Subject, wait: Wait, container: Container, who: str, facts:
     )
 
 
-def _peer(subject: Subject, wait: Wait) -> tuple[str, int, list[str]] | None:
+def _peer(target: Target, wait: Wait) -> tuple[str, int, list[str]] | None:
     """The pod of this StatefulSet that a per-pod name such as `pg-0.pg.ns.svc` means: its name, its
     ordinal, and what follows the Service in the name."""
     pod, *labels = wait.host.name.rstrip(".").split(".")
     owner, _, ordinal = pod.rpartition("-")
-    if owner != subject.name or not (ordinal.isascii() and ordinal.isdigit() and len(ordinal) < 10):
+    if owner != target.name or not (ordinal.isascii() and ordinal.isdigit() and len(ordinal) < 10):
         return None
-    if not labels or labels[0] != text(subject.obj, "spec", "serviceName"):
+    if not labels or labels[0] != text(target.obj, "spec", "serviceName"):
         return None
     return pod, int(ordinal), labels[1:]
 

@@ -12,7 +12,7 @@ from policies.core.facts import Facts, Resource
 from policies.core.finding import Finding
 from policies.core.mode import Mode
 from policies.core.services import own_service
-from policies.core.target import PodTemplate, Subject
+from policies.core.target import PodTemplate, Target
 from policies.kube.json import strings
 from policies.kube.pods import Container, Role
 from policies.startup.rules.ordered_start import waits_for_peer
@@ -25,14 +25,14 @@ KUBERAY_WAIT: Final = "wait-gcs-ready"
 # --- one's own Service -------------------------------------------------------------------------
 
 
-def check_probes(subject: Subject, facts: Facts) -> Iterator[Finding]:
+def check_probes(target: Target, facts: Facts) -> Iterator[Finding]:
     if not facts.listing(Resource.SERVICES):
         return
-    for template in subject.templates:
+    for template in target.templates:
         for container in template.containers(Role.MAIN, Role.SIDECAR):
             told: set[str] = set()
             for called, wait in probe_waits(template, container):
-                service = own_service(wait.host.name, subject, template, container, facts)
+                service = own_service(wait.host.name, target, template, container, facts)
                 if service and wait.for_service(service) and called not in told:
                     told.add(called)
                     yield Finding(
@@ -45,21 +45,21 @@ def check_probes(subject: Subject, facts: Facts) -> Iterator[Finding]:
                     )
 
 
-def check_init(subject: Subject, facts: Facts) -> Iterator[Finding]:
-    for template in subject.templates:
+def check_init(target: Target, facts: Facts) -> Iterator[Finding]:
+    for template in target.templates:
         for container in template.containers(Role.INIT):
-            finding = _waits_for_own_service(subject, template, container, facts)
+            finding = _waits_for_own_service(target, template, container, facts)
             if finding:
                 yield finding
 
 
 def _waits_for_own_service(
-    subject: Subject, template: PodTemplate, container: Container, facts: Facts
+    target: Target, template: PodTemplate, container: Container, facts: Facts
 ) -> Finding | None:
     if not facts.listing(Resource.SERVICES):
         return None
     for wait in init_waits(template, container):
-        service = own_service(wait.host.name, subject, template, container, facts)
+        service = own_service(wait.host.name, target, template, container, facts)
         if service and wait.for_service(service):
             return Finding(
                 wait.path,
@@ -74,15 +74,15 @@ def _waits_for_own_service(
 # --- no end ------------------------------------------------------------------------------------
 
 
-def check_unbounded(subject: Subject, facts: Facts) -> Iterator[Finding]:
-    for template in subject.templates:
+def check_unbounded(target: Target, facts: Facts) -> Iterator[Finding]:
+    for template in target.templates:
         for container in template.containers(Role.INIT):
             host = _endless(container_command(template, container))
             if host is None or container.name == KUBERAY_WAIT:
                 continue
-            if _waits_for_own_service(subject, template, container, facts):
+            if _waits_for_own_service(target, template, container, facts):
                 continue  # said already, and better
-            if waits_for_peer(subject, template, container, facts):
+            if waits_for_peer(target, template, container, facts):
                 continue
             yield Finding(
                 template.at(container, "command" if strings(container.spec, "command") else "args"),

@@ -331,7 +331,7 @@ def test_the_laws_hold_beside_accelerator_nodes(data: st.DataObject) -> None:
     )
     obj = data.draw(damaged())
     if obj["kind"] == "Pod":
-        for policy in (registry.mutating()["gpu-affinity"], registry.mutating()["disruption-guard"]):
+        for policy in (registry.mutators()["gpu-affinity"], registry.mutators()["disruption-guard"]):
             assert policy.mutate is not None
             after = policy.mutate(obj, policy.settings(), known)
             assert lost(obj, after) == []

@@ -50,7 +50,7 @@ def test_a_finding_is_answered_by_profile_and_certainty(
     rule = Rule(
         id="x",
         family=Family.CASCADE,
-        check=lambda subject, facts: (),
+        check=lambda target, facts: (),
         standard=Mode.ENFORCE,
         strict=Mode.ENFORCE,
         likely=(Mode.WARN, Mode.ENFORCE),

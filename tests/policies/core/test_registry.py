@@ -8,15 +8,15 @@ import pytest
 
 from policies.core import registry
 
-POLICY = next(iter(registry.mutating().values()))
+MUTATOR = next(iter(registry.mutators().values()))
 RULE = next(iter(registry.rules().values()))
 
 
-@pytest.mark.parametrize("find", [registry.mutating, registry.rules])
+@pytest.mark.parametrize("find", [registry.mutators, registry.rules])
 def test_an_id_that_was_copied_with_its_file_is_an_error(
     find: Callable[[], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    modules = [SimpleNamespace(POLICY=replace(POLICY), RULES=[replace(RULE)]) for _ in range(2)]
+    modules = [SimpleNamespace(MUTATOR=replace(MUTATOR), RULES=[replace(RULE)]) for _ in range(2)]
     monkeypatch.setattr(registry, "_modules", lambda: modules)
     with pytest.raises(RuntimeError, match="share the id"):
         find.__wrapped__()  # type: ignore[attr-defined]  # what is cached stays

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from policies.core.target import completes, pod_templates, with_template
 from policies.core.workloads import WORKLOADS
 from policies.kube.field_paths import field_path
-from policies.kube.group_kinds import Kind, kind_of
+from policies.kube.group_kinds import GroupKind, kind_of
 from policies.kube.json import (
     Json,
     appended,
@@ -199,10 +199,10 @@ def test_readers_answer_empty_for_what_is_not_there() -> None:
 
 
 def test_kinds() -> None:
-    assert kind_of({"apiVersion": "apps/v1", "kind": "Deployment"}) == Kind("apps", "Deployment")
-    assert kind_of({"apiVersion": "v1", "kind": "Pod"}) == Kind("", "Pod")
-    assert kind_of({}) == Kind("", "")
-    assert (str(Kind("apps", "X")), str(Kind("", "Y"))) == ("X.apps", "Y")
+    assert kind_of({"apiVersion": "apps/v1", "kind": "Deployment"}) == GroupKind("apps", "Deployment")
+    assert kind_of({"apiVersion": "v1", "kind": "Pod"}) == GroupKind("", "Pod")
+    assert kind_of({}) == GroupKind("", "")
+    assert (str(GroupKind("apps", "X")), str(GroupKind("", "Y"))) == ("X.apps", "Y")
 
 
 @pytest.mark.parametrize(
@@ -290,7 +290,7 @@ JUNK = st.recursive(
 
 
 @given(st.sampled_from(sorted(TABLE, key=str)), JUNK, JUNK)
-def test_no_shape_makes_reading_fail(kind: Kind, spec: object, metadata: object) -> None:
+def test_no_shape_makes_reading_fail(kind: GroupKind, spec: object, metadata: object) -> None:
     obj = {"apiVersion": f"{kind.group}/v1", "kind": kind.kind, "spec": spec, "metadata": metadata}
     for template in pod_templates(obj, TABLE):
         list(template.containers())

@@ -29,8 +29,8 @@ def answer(given: Json) -> Answer | None:
     worker = worker_of(given["pod"], "default")
     if worker is None:
         return None
-    snapshot = load({"worker-names.yaml": yaml.safe_dump(given.get("settings", {}))})
-    settings = snapshot.effective(given["pod"]).settings(WorkerNames)
+    config = load({"worker-names.yaml": yaml.safe_dump(given.get("settings", {}))})
+    settings = config.effective(given["pod"]).settings(WorkerNames)
     try:
         want = wanted(given.get("owner"), worker)
     except Untrusted as error:

@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 
 from policies.core import registry
-from policies.core.contracts import Family, Policy, Rule
+from policies.core.contracts import Family, Mutator, Rule
 from policies.core.facts import Facts, NoCluster
 from policies.core.finding import Certainty, Finding
 from policies.core.mode import Mode
 from policies.core.settings import Settings
-from policies.core.target import Subject
+from policies.core.target import Target
 from policies.kube.group_kinds import POD
 from policies.kube.json import Json, appended, defaulted, text
 from policies.kube.pods import Role
 from webhook.admission import engine
-from webhook.admission.configuration import Snapshot
+from webhook.admission.configuration import Config
 from webhook.admission.engine import decide, mutate, validate
 from webhook.admission.envelope import Request
 from webhook.config.load import load
@@ -58,8 +58,8 @@ def advise(pod: Json, settings: Seen, facts: Facts) -> Iterator[Finding]:
         yield Finding("spec", "Mind this.", "Do that.")
 
 
-def no_bad_images(subject: Subject, facts: Facts) -> Iterable[Finding]:
-    for template in subject.templates:
+def no_bad_images(target: Target, facts: Facts) -> Iterable[Finding]:
+    for template in target.templates:
         if text(template.pod, "metadata", "labels", "crash"):
             raise RuntimeError("toy")
         for container in template.containers(Role.MAIN):
@@ -70,8 +70,8 @@ def no_bad_images(subject: Subject, facts: Facts) -> Iterable[Finding]:
                 )
 
 
-def replicas_odd(subject: Subject, facts: Facts) -> Iterable[Finding]:
-    if subject.spec.get("replicas", 1) % 2 == 0:
+def replicas_odd(target: Target, facts: Facts) -> Iterable[Finding]:
+    if target.spec.get("replicas", 1) % 2 == 0:
         yield Finding("spec.replicas", "Even.", "Make it odd.")
 
 
@@ -84,8 +84,8 @@ def toy_rule(name: str, check: Any, **changes: Any) -> Rule:
 @pytest.fixture(autouse=True)
 def toys(monkeypatch: pytest.MonkeyPatch) -> None:
     policies = {
-        "label": Policy("label", Label, mutate=label, kinds=(POD,)),
-        "seen": Policy("seen", Seen, mutate=seen, advise=advise, kinds=(POD,), after=("label",)),
+        "label": Mutator("label", Label, mutate=label, kinds=(POD,)),
+        "seen": Mutator("seen", Seen, mutate=seen, advise=advise, kinds=(POD,), after=("label",)),
     }
     rules = {
         rule.id: rule
@@ -94,7 +94,7 @@ def toys(monkeypatch: pytest.MonkeyPatch) -> None:
             toy_rule("replicas-odd", replicas_odd, standard=Mode.WARN),
         )
     }
-    monkeypatch.setattr(registry, "mutating", lambda: policies)
+    monkeypatch.setattr(registry, "mutators", lambda: policies)
     monkeypatch.setattr(registry, "rules", lambda: rules)
 
 
@@ -132,7 +132,7 @@ def judged(obj: Json, old: Json | None = None, policy: dict[str, str] | None = N
 
 def test_each_mutation_sees_the_one_before() -> None:
     given = pod()
-    decision = mutate(request(given), Snapshot(), NoCluster())
+    decision = mutate(request(given), Config(), NoCluster())
     assert [change.policy for change in decision.changes] == ["label", "seen"]
     assert decision.object["metadata"]["annotations"]["seen"] == "{'chassis': 'on'}"
     assert decision.object["spec"] is given["spec"]
@@ -140,20 +140,20 @@ def test_each_mutation_sees_the_one_before() -> None:
 
 
 def test_a_second_pass_changes_nothing() -> None:
-    once = mutate(request(pod()), Snapshot(), NoCluster()).object
-    assert mutate(request(once), Snapshot(), NoCluster()).patch == []
+    once = mutate(request(pod()), Config(), NoCluster()).object
+    assert mutate(request(once), Config(), NoCluster()).patch == []
 
 
 @pytest.mark.parametrize(("mode", "recorded"), [("warn", True), ("audit", True), ("off", False)])
 def test_only_enforce_changes_the_object(mode: str, recorded: bool) -> None:
-    snapshot = load({"label.yaml": f"mode: {mode}", "seen.yaml": "mode: off"})
-    decision = mutate(request(pod()), snapshot, NoCluster())
+    config = load({"label.yaml": f"mode: {mode}", "seen.yaml": "mode: off"})
+    decision = mutate(request(pod()), config, NoCluster())
     assert decision.patch == []
     assert [(change.policy, change.mode) for change in decision.changes] == [("label", mode)] * recorded
 
 
 def test_a_crash_stays_in_its_policy() -> None:
-    decision = mutate(request(pod(labels={"crash": "yes"})), Snapshot(), NoCluster())
+    decision = mutate(request(pod(labels={"crash": "yes"})), Config(), NoCluster())
     assert [op["path"] for op in decision.patch] == ["/metadata/labels/chassis"]
     assert [(crash.id, crash.error) for crash in decision.crashes] == [("seen", "RuntimeError: toy")]
     assert "test_engine" in decision.crashes[0].trace
@@ -161,23 +161,23 @@ def test_a_crash_stays_in_its_policy() -> None:
 
 
 def test_advice_is_a_warning_at_most() -> None:
-    decision = mutate(request(pod(labels={"advise": "yes"})), Snapshot(), NoCluster())
-    assert [(v.rule, v.mode) for v in decision.verdicts] == [("seen", Mode.WARN)]
+    decision = mutate(request(pod(labels={"advise": "yes"})), Config(), NoCluster())
+    assert [(v.rule, v.mode) for v in decision.results] == [("seen", Mode.WARN)]
 
 
 def test_a_policy_can_be_exempted_with_a_reason() -> None:
     annotations = {"mlchassis.dev/exempt": "label=we set our own"}
-    decision = mutate(request(pod(annotations=annotations)), Snapshot(), NoCluster())
+    decision = mutate(request(pod(annotations=annotations)), Config(), NoCluster())
     assert [change.policy for change in decision.changes] == ["seen"]
-    assert [(v.rule, v.exempted) for v in decision.verdicts] == [("label", "we set our own")]
+    assert [(v.rule, v.exempted) for v in decision.results] == [("label", "we set our own")]
 
 
 def test_an_update_changes_only_the_kinds_that_a_policy_names() -> None:
-    assert mutate(request(pod(), pod()), Snapshot(), NoCluster()).patch == ()
-    toys = registry.mutating()
+    assert mutate(request(pod(), pod()), Config(), NoCluster()).patch == ()
+    toys = registry.mutators()
     updating = replace(toys["label"], on_update=(POD,))
     toys["label"] = updating  # type: ignore[index]
-    decision = mutate(request(pod(), pod()), Snapshot(), NoCluster())
+    decision = mutate(request(pod(), pod()), Config(), NoCluster())
     assert [change.policy for change in decision.changes] == ["label"]
 
 
@@ -192,10 +192,10 @@ def test_an_update_changes_only_the_kinds_that_a_policy_names() -> None:
     ],
 )
 def test_what_is_out_of_scope_is_let_through(changes: dict[str, Any]) -> None:
-    decision = decide(request(pod("bad"), **changes), Snapshot(), NoCluster())
+    decision = decide(request(pod("bad"), **changes), Config(), NoCluster())
     assert decision.allowed
     assert decision.patch == ()
-    assert not decision.verdicts
+    assert not decision.results
 
 
 # --- judgement -----------------------------------------------------------------------------------
@@ -203,7 +203,7 @@ def test_what_is_out_of_scope_is_let_through(changes: dict[str, Any]) -> None:
 
 def test_all_findings_are_collected() -> None:
     decision = judged(deployment("bad1", "good", "bad2", replicas=2))
-    assert [(v.rule, v.finding.path, v.mode) for v in decision.verdicts] == [
+    assert [(v.rule, v.finding.path, v.mode) for v in decision.results] == [
         ("no-bad-images", "spec.template.spec.containers[0].image", Mode.ENFORCE),
         ("no-bad-images", "spec.template.spec.containers[2].image", Mode.ENFORCE),
         ("replicas-odd", "spec.replicas", Mode.WARN),
@@ -217,10 +217,10 @@ def test_certainty_caps_the_mode() -> None:
 
 
 def test_off_is_silent_and_audit_is_not_a_refusal() -> None:
-    assert judged(pod("bad"), policy={"rules.yaml": "modes: {no-bad-images: off}"}).verdicts == ()
+    assert judged(pod("bad"), policy={"rules.yaml": "modes: {no-bad-images: off}"}).results == ()
     audit = judged(pod("bad"), policy={"rules.yaml": "profile: observe"})
     assert audit.allowed
-    assert [v.mode for v in audit.verdicts] == [Mode.AUDIT]
+    assert [v.mode for v in audit.results] == [Mode.AUDIT]
 
 
 @pytest.mark.parametrize(("on_error", "allowed"), [("allow", True), ("deny", False)])
@@ -244,20 +244,20 @@ def test_a_workload_is_judged_by_the_pods_it_will_make() -> None:
 
 def test_advice_about_the_pods_is_given_at_their_workload() -> None:
     decision = judged(deployment(template={"labels": {"advise": "yes"}}))
-    assert [(v.rule, v.finding.path, v.mode) for v in decision.verdicts] == [
+    assert [(v.rule, v.finding.path, v.mode) for v in decision.results] == [
         ("seen", "spec.template.spec", Mode.WARN)
     ]
 
 
 def test_advice_gives_way_to_a_rule_that_speaks_of_the_same_place() -> None:
     decision = judged(deployment("bad", template={"labels": {"advise": "yes"}}))
-    assert [v.rule for v in decision.verdicts] == ["no-bad-images"]
+    assert [v.rule for v in decision.results] == ["no-bad-images"]
 
 
 def test_a_policy_exempted_in_the_template_is_listed_there() -> None:
     mark = {"annotations": {"mlchassis.dev/exempt": "label=ours"}}
     decision = judged(deployment(template=mark))
-    assert [(v.rule, v.finding.path, v.exempted) for v in decision.verdicts] == [
+    assert [(v.rule, v.finding.path, v.exempted) for v in decision.results] == [
         ("label", "spec.template.metadata.annotations[mlchassis.dev/exempt]", "ours")
     ]
 
@@ -271,7 +271,7 @@ def test_ray_templates_are_not_projected() -> None:
     }
     decision = judged(ray)
     assert decision.projected is None
-    assert [v.finding.path for v in decision.verdicts] == [
+    assert [v.finding.path for v in decision.results] == [
         "spec.headGroupSpec.template.spec.containers[0].image"
     ]
 
@@ -289,7 +289,7 @@ def test_an_exemption_lets_in_and_is_kept(where: str) -> None:
     )
     decision = judged(obj)
     assert decision.allowed
-    assert {v.rule: v.exempted for v in decision.verdicts} == {
+    assert {v.rule: v.exempted for v in decision.results} == {
         "no-bad-images": "legacy",
         "replicas-odd": "two zones",
     }
@@ -329,7 +329,7 @@ def test_one_template_of_several_is_exempted_alone() -> None:
         "metadata": {"name": "r"},
         "spec": {"headGroupSpec": group("bad", **mark), "workerGroupSpecs": [group("bad")]},
     }
-    assert [v.exempted for v in judged(ray).verdicts] == ["old", None]
+    assert [v.exempted for v in judged(ray).results] == ["old", None]
 
 
 def test_the_work_grows_with_the_object_and_not_with_its_square() -> None:
@@ -349,7 +349,7 @@ def test_the_work_grows_with_the_object_and_not_with_its_square() -> None:
             decision = validate(request(jobset), load({}), NoCluster())
         finally:
             sys.setprofile(None)
-        assert len(decision.verdicts) == groups
+        assert len(decision.results) == groups
         return count
 
     assert calls(400) < 5 * calls(100)
@@ -366,7 +366,7 @@ def test_a_controllers_pod_is_warned_about_and_never_denied() -> None:
     decision = judged(pod("bad", ownerReferences=[OWNER]))
     assert decision.allowed
     assert decision.owned
-    assert [(v.mode, v.spared) for v in decision.verdicts] == [
+    assert [(v.mode, v.spared) for v in decision.results] == [
         (Mode.WARN, "it belongs to a ReplicaSet, and its replacement is never refused")
     ]
 
@@ -404,12 +404,12 @@ def test_an_old_finding_does_not_block_an_update() -> None:
     old = deployment("bad", "good:1")
     decision = judged(deployment("bad", "good:2"), old)
     assert decision.allowed
-    assert [(v.mode, v.spared) for v in decision.verdicts] == [(Mode.WARN, "it was there before this update")]
+    assert [(v.mode, v.spared) for v in decision.results] == [(Mode.WARN, "it was there before this update")]
 
 
 def test_a_new_finding_blocks_an_update() -> None:
     decision = judged(deployment("bad", "bad:2"), deployment("bad", "good"))
-    assert [v.mode for v in decision.verdicts] == [Mode.WARN, Mode.ENFORCE]
+    assert [v.mode for v in decision.results] == [Mode.WARN, Mode.ENFORCE]
     assert not decision.allowed
 
 
@@ -437,11 +437,11 @@ def test_updates_beside_the_spec_are_never_refused(change: str, monkeypatch: pyt
         new["status"] = {"replicas": 1}
     # Even a rule that finds something else each time does not matter here.
     count = iter(range(9))
-    check = lambda subject, facts: [Finding("spec", f"No. {next(count)}", "")]  # noqa: E731
+    check = lambda target, facts: [Finding("spec", f"No. {next(count)}", "")]  # noqa: E731
     monkeypatch.setitem(registry.rules(), "no-bad-images", toy_rule("no-bad-images", check))  # type: ignore[arg-type]
     decision = judged(new, old)
     assert decision.allowed
-    assert decision.verdicts[0].spared == "the update leaves the spec as it was"
+    assert decision.results[0].spared == "the update leaves the spec as it was"
 
 
 # --- facts ---------------------------------------------------------------------------------------
@@ -470,10 +470,10 @@ def test_the_webhooks_own_policy_is_looked_at_in_its_own_namespace() -> None:
         },
         "data": {"rules.yaml": "profile: stern"},
     }
-    assert engine.in_scope(request(config_map), Snapshot())
+    assert engine.in_scope(request(config_map), Config())
 
 
 def test_validate_judges_the_object_as_sent() -> None:
-    decision = validate(request(pod("bad")), Snapshot(), NoCluster())
+    decision = validate(request(pod("bad")), Config(), NoCluster())
     assert decision.changes == ()
     assert not decision.allowed

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.kube.group_kinds import Kind
+from policies.kube.group_kinds import GroupKind
 from webhook.admission import envelope as review
 from webhook.admission.envelope import BadReview, allowed, denied, fitted, parse, patched, render
 
@@ -32,7 +32,7 @@ def body(**changes: Any) -> bytes:
 def test_a_request_is_read() -> None:
     request = parse(body(dryRun=True, name="api"))
     assert request.uid == "u-1"
-    assert request.kind == Kind("apps", "Deployment")
+    assert request.kind == GroupKind("apps", "Deployment")
     assert (request.namespace, request.name, request.resource) == ("ml", "api", "deployments")
     assert request.object == {"apiVersion": "apps/v1", "kind": "Deployment"}
     assert request.old_object is None

@@ -9,16 +9,16 @@ from policies.core.finding import Finding
 from policies.core.mode import Mode
 from policies.kube.json import Json
 from webhook.admission import messages as answer
-from webhook.admission.engine import Change, Crash, Decision, Verdict
+from webhook.admission.engine import Change, Crash, Decision, Result
 
 POD = {"spec": {"containers": [{"name": "api", "volumeMounts": [{"name": "m", "mountPath": "/m"}]}]}}
 
 
-def verdict(rule: str = "policy-config-invalid", mode: Mode = Mode.ENFORCE, **changes: Any) -> Verdict:
+def result(rule: str = "policy-config-invalid", mode: Mode = Mode.ENFORCE, **changes: Any) -> Result:
     finding = Finding(
         "data[rules.yaml]", "The policy does not load, and that for a long reason.", "Mend the key."
     )
-    return Verdict(rule, finding, mode, **changes)
+    return Result(rule, finding, mode, **changes)
 
 
 def add(path: str, value: object = 1) -> Json:
@@ -62,7 +62,7 @@ def test_a_change_says_whether_it_happened(mode: Mode, template: str, said: str)
 
 def test_a_denial_lists_every_finding_and_fits_a_terminal() -> None:
     response = answer.respond(
-        Decision({}, verdicts=(verdict(), verdict("worker-names"), verdict(mode=Mode.WARN)))
+        Decision({}, results=(result(), result("worker-names"), result(mode=Mode.WARN)))
     )
     assert response.status is not None
     assert (response.status.code, response.status.reason) == (403, "Forbidden")
@@ -81,17 +81,17 @@ def test_a_denial_lists_every_finding_and_fits_a_terminal() -> None:
 
 @pytest.mark.parametrize("exemptable", [True, False])
 def test_a_denial_shows_the_way_out_where_there_is_one(exemptable: bool) -> None:
-    message = answer.denial(Decision({}, verdicts=(verdict("tcp-probe", exemptable=exemptable),)))
+    message = answer.denial(Decision({}, results=(result("tcp-probe", exemptable=exemptable),)))
     assert ('  mlchassis.dev/exempt: "tcp-probe=<reason>"' in message) is exemptable
 
 
 def test_published_docs_are_linked() -> None:
-    decision = Decision({}, verdicts=(verdict(),), docs_url="https://docs.example/chassis/")
+    decision = Decision({}, results=(result(),), docs_url="https://docs.example/chassis/")
     assert "https://docs.example/chassis/rules/deadlock.md#policy-config-invalid" in answer.denial(decision)
 
 
 def test_a_denial_fits_a_condition_of_the_controller_that_meets_it() -> None:
-    message = answer.denial(Decision({}, verdicts=(verdict("tcp-probe"),) * 1000))
+    message = answer.denial(Decision({}, results=(result("tcp-probe"),) * 1000))
     assert message.startswith("1000 findings\n")
     assert len(message) <= 32_768
     *_, last, rest, way_out = message.split("\n\n")
@@ -107,8 +107,8 @@ def test_a_denial_because_of_a_crash_says_so() -> None:
 
 
 def test_warnings_carry_rule_why_how_and_where() -> None:
-    spared = verdict(mode=Mode.WARN, spared="it was there before this update")
-    (said,) = answer.warnings_of(Decision({}, verdicts=(spared,)))
+    spared = result(mode=Mode.WARN, spared="it was there before this update")
+    (said,) = answer.warnings_of(Decision({}, results=(spared,)))
     assert said == (
         "policy-config-invalid: The policy does not load, and that for a long reason. Mend the key. "
         "(data[rules.yaml]) Not refused: it was there before this update."
@@ -117,13 +117,13 @@ def test_warnings_carry_rule_why_how_and_where() -> None:
 
 def test_what_a_controller_makes_has_no_reader_for_warnings() -> None:
     change = Change("p", Mode.ENFORCE, [add("/a")], {})
-    decision = Decision({}, changes=(change,), verdicts=(verdict(mode=Mode.WARN),), owned=True)
+    decision = Decision({}, changes=(change,), results=(result(mode=Mode.WARN),), owned=True)
     assert list(answer.warnings_of(decision)) == []
     assert set(answer.audit_of(decision)) == {"findings", "mutations"}
 
 
 def test_audit_and_exempted_findings_stand_in_the_audit_alone() -> None:
-    decision = Decision({}, verdicts=(verdict(mode=Mode.AUDIT), verdict(exempted="old")))
+    decision = Decision({}, results=(result(mode=Mode.AUDIT), result(exempted="old")))
     response = answer.respond(decision)
     assert response.allowed
     assert list(response.warnings) == []
@@ -134,14 +134,14 @@ def test_audit_and_exempted_findings_stand_in_the_audit_alone() -> None:
 
 
 def test_an_audit_annotation_stays_small() -> None:
-    audit = answer.audit_of(Decision({}, verdicts=(verdict(),) * 1000))
+    audit = answer.audit_of(Decision({}, results=(result(),) * 1000))
     assert len(audit["findings"]) < 17_000
     listed = orjson.loads(audit["findings"])
     assert listed[-1] == {"more": 1000 - (len(listed) - 1)}
 
 
 def test_a_long_reason_does_not_hide_its_exemption_from_the_audit() -> None:
-    audit = answer.audit_of(Decision({}, verdicts=(verdict(exempted="because " * 10_000),)))
+    audit = answer.audit_of(Decision({}, results=(result(exempted="because " * 10_000),)))
     (listed,) = orjson.loads(audit["exemptions"])
     assert listed["rule"] == "policy-config-invalid"
     assert listed["reason"].startswith("because because")

@@ -18,7 +18,7 @@ from webhook.cli import main as cli
 RULE = "liveness-external-dependency"
 DEPLOYMENTS = "/apis/apps/v1/namespaces/ml/deployments"
 PODS = "/api/v1/namespaces/ml/pods"
-POLICY = "/api/v1/namespaces/mlchassis-system/configmaps"
+MUTATOR = "/api/v1/namespaces/mlchassis-system/configmaps"
 REPORTS = "/apis/wgpolicyk8s.io/v1alpha2/namespaces/ml/policyreports"
 SERVED = {
     "/api/v1": {"Pod": "pods", "ConfigMap": "configmaps"},

@@ -18,7 +18,7 @@ def test_a_rule_is_explained_whole(rule: Rule) -> None:
     assert (f'mlchassis.dev/exempt: "{rule.id}=<reason>"' in shown) is rule.exemptable
 
 
-@pytest.mark.parametrize("policy_id", registry.mutating())
+@pytest.mark.parametrize("policy_id", registry.mutators())
 def test_a_policy_is_explained_with_its_settings(policy_id: str) -> None:
     shown = explain.explain(policy_id)
     assert " ".join(registry.documentation(policy_id).split()) in " ".join(shown.split())
@@ -41,7 +41,7 @@ def test_a_slip_is_answered_with_a_guess() -> None:
 
 def test_the_overview_names_everything() -> None:
     shown = explain.overview()
-    for name in (*registry.rules(), *registry.mutating()):
+    for name in (*registry.rules(), *registry.mutators()):
         assert f"  {name}" in shown.splitlines() or f"  {name}  (" in shown
 
 

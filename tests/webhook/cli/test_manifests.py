@@ -19,7 +19,7 @@ from policies.kube.json import Json
 from webhook.admission.configuration import POLICY_LABEL, Namespaces
 from webhook.cli import main as cli
 from webhook.cli import manifests
-from webhook.config import load as config
+from webhook.config.load import load
 from webhook.kube import caches as facts
 from webhook.kube.api import own_namespace
 from webhook.server import options as serve
@@ -184,7 +184,7 @@ def test_every_kind_that_is_read_is_sent_for_validation() -> None:
 
 def test_every_kind_that_a_policy_changes_is_sent_for_mutation() -> None:
     rules = entries(RENDERINGS["base"])["mutate.mlchassis.dev"]["rules"]
-    changing = [policy for policy in registry.mutating().values() if policy.mutate is not None]
+    changing = [policy for policy in registry.mutators().values() if policy.mutate is not None]
     assert {(kind.group, plural(kind.kind)) for policy in changing for kind in policy.kinds} == selected(
         rules
     )
@@ -279,12 +279,12 @@ def test_the_flags_fit_the_other_objects(objects: list[Json]) -> None:
 
 
 def test_the_policy_that_is_shipped_loads(objects: list[Json]) -> None:
-    config.load(only(objects, "ConfigMap")["data"])
+    load(only(objects, "ConfigMap")["data"])
 
 
 def test_overlays_set_their_profile() -> None:
     profiles = {
-        name: config.load(only(RENDERINGS[name], "ConfigMap")["data"]).rules.profile.value
+        name: load(only(RENDERINGS[name], "ConfigMap")["data"]).rules.profile.value
         for name in ("base", "observe", "strict")
     }
     assert profiles == {"base": "standard", "observe": "observe", "strict": "strict"}
@@ -298,8 +298,8 @@ def test_every_binding_gives_our_account_a_role_that_is_there(objects: list[Json
     roles = {(item["kind"], item["metadata"]["name"]) for item in objects if item["kind"].endswith("Role")}
     bindings = of_kind(objects, "RoleBinding") + of_kind(objects, "ClusterRoleBinding")
     assert {(item["roleRef"]["kind"], item["roleRef"]["name"]) for item in bindings} == roles
-    subject = {"kind": "ServiceAccount", "name": account["name"], "namespace": account["namespace"]}
-    assert all(item["subjects"] == [subject] for item in bindings)
+    target = {"kind": "ServiceAccount", "name": account["name"], "namespace": account["namespace"]}
+    assert all(item["subjects"] == [target] for item in bindings)
     assert pod_spec(objects)["serviceAccountName"] == account["name"]
 
 

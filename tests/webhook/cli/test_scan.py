@@ -17,8 +17,8 @@ from policies.core.mode import Mode
 from tests.webhook.cli.scanned import (
     DEPLOYMENTS,
     HAZARD,
+    MUTATOR,
     PODS,
-    POLICY,
     REPORTS,
     RULE,
     SERVER,
@@ -32,7 +32,7 @@ from tests.webhook.cli.scanned import (
 )
 from tests.webhook.kube.apiserver import FakeApiServer
 from webhook.admission import engine
-from webhook.admission.engine import Decision, Verdict
+from webhook.admission.engine import Decision, Result
 from webhook.cli import main as cli
 from webhook.cli import scan
 from webhook.cli.output import report
@@ -169,8 +169,8 @@ async def test_the_other_formats(fake: FakeApiServer, chassis: Scan) -> None:
 
 def test_a_context_s_name_is_an_address_in_sarif() -> None:
     obj = pod("a")
-    verdict = Verdict(RULE, Finding("spec", "why", "how"), Mode.ENFORCE)
-    review = report.Review(Document("my cluster", None, obj), Decision(obj, verdicts=(verdict,)))
+    result = Result(RULE, Finding("spec", "why", "how"), Mode.ENFORCE)
+    review = report.Review(Document("my cluster", None, obj), Decision(obj, results=(result,)))
     (result,) = json.loads("".join(report.as_sarif([review])))["runs"][0]["results"]
     assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "my%20cluster"
 
@@ -198,15 +198,15 @@ async def test_the_policy_of_the_cluster_is_taken_if_there_is_one(fake: FakeApiS
         in builtin.err
     )
     installed = {"metadata": {"name": "mlchassis-policy"}, "data": {"rules.yaml": f"modes: {{{RULE}: warn}}"}}
-    await fake.put(POLICY, installed)
+    await fake.put(MUTATOR, installed)
     answer = await chassis("-n", "ml")
     assert answer.status == 0
     assert "the policy is the ConfigMap mlchassis-system/mlchassis-policy" in answer.err
-    await fake.put(POLICY, {**installed, "data": {"rules.yaml": "profile: stern"}})
+    await fake.put(MUTATOR, {**installed, "data": {"rules.yaml": "profile: stern"}})
     broken = await chassis("-n", "ml")
     assert (broken.status, broken.out) == (2, "")
     assert "rules.yaml: profile: " in broken.err
-    await fake.forbid(POLICY)
+    await fake.forbid(MUTATOR)
     hidden = await chassis("-n", "ml")
     assert hidden.status == 1
     assert "the policy is the built-in one: you may not read the ConfigMap" in hidden.err

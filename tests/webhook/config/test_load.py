@@ -8,7 +8,7 @@ import pytest
 from policies.core import registry
 from policies.core.finding import Certainty
 from policies.core.mode import Mode, Profile
-from webhook.admission.configuration import Problem, Snapshot
+from webhook.admission.configuration import Config, Problem
 from webhook.config.load import PolicyError, load, models, schema
 
 RULE = "policy-config-invalid"
@@ -23,15 +23,15 @@ def problems(files: dict[str, str]) -> list[str]:
 
 def test_nothing_stands_for_the_defaults() -> None:
     for files in ({}, {"rules.yaml": ""}, {"rules.yaml": "# nothing\n", "webhook.yaml": "{}"}):
-        snapshot = load(files)
-        assert snapshot.rules.profile is Profile.STANDARD
-        assert snapshot.webhook.on_error == "allow"
-        assert snapshot.webhook.namespaces.covers("ml")
-        assert not snapshot.webhook.namespaces.covers("kube-system")
+        config = load(files)
+        assert config.rules.profile is Profile.STANDARD
+        assert config.webhook.on_error == "allow"
+        assert config.webhook.namespaces.covers("ml")
+        assert not config.webhook.namespaces.covers("kube-system")
 
 
 def test_every_policy_has_its_key_and_stands_in_the_schema() -> None:
-    expected = {f"{name}.yaml" for name in registry.mutating()} | {"rules.yaml", "webhook.yaml"}
+    expected = {f"{name}.yaml" for name in registry.mutators()} | {"rules.yaml", "webhook.yaml"}
     assert set(models()) == expected
     assert set(schema()["properties"]) == expected
     assert all(definition.get("additionalProperties") is False for definition in _models(schema()))
@@ -95,7 +95,7 @@ def rule_mode(files: dict[str, str], certainty: Certainty = Certainty.SURE, **ar
 
 
 def policy_mode(files: dict[str, str], **arguments: Any) -> Mode:
-    mode: Mode = effective(files, **arguments).policy_mode(registry.mutating()[POLICY])
+    mode: Mode = effective(files, **arguments).policy_mode(registry.mutators()[POLICY])
     return mode
 
 
@@ -190,11 +190,11 @@ def test_an_override_profile_wins_over_the_base_modes() -> None:
 
 def test_what_is_remembered_is_bounded_however_labels_are_combined() -> None:
     overrides = "".join(f"\n- objectSelector: {{matchLabels: {{l{n}: x}}}}" for n in range(11))
-    snapshot = load({"webhook.yaml": f"overrides:{overrides}"})
+    config = load({"webhook.yaml": f"overrides:{overrides}"})
     for chosen in product((False, True), repeat=11):
         labels = {f"l{n}": "x" for n, each in enumerate(chosen) if each}
-        snapshot.effective({"metadata": {"labels": labels}})
-    assert len(snapshot._by_match) <= 1024
+        config.effective({"metadata": {"labels": labels}})
+    assert len(config._by_match) <= 1024
 
 
 def test_an_override_replaces_single_settings() -> None:
@@ -208,7 +208,7 @@ overrides:
   settings: {standard-probes: {unknown: http}}
 """,
     }
-    policy = registry.mutating()["standard-probes"]
+    policy = registry.mutators()["standard-probes"]
 
     def of(namespace: str) -> tuple[str, int, Mode]:
         found = effective(files, namespace=namespace, namespace_labels={})
@@ -231,8 +231,8 @@ def test_exemptions_may_be_forbidden_or_limited() -> None:
 
 
 def test_further_kinds_join_the_table() -> None:
-    snapshot = load({"webhook.yaml": "workloads: [{apiGroup: x.io, kind: Y, templates: [spec.pod]}]"})
-    assert {kind.kind for kind in snapshot.workloads} >= {"Deployment", "Y"}
+    config = load({"webhook.yaml": "workloads: [{apiGroup: x.io, kind: Y, templates: [spec.pod]}]"})
+    assert {kind.kind for kind in config.workloads} >= {"Deployment", "Y"}
 
 
 def test_the_digest_follows_the_text() -> None:
@@ -241,4 +241,4 @@ def test_the_digest_follows_the_text() -> None:
 
 
 def test_another_profile_for_the_command_line() -> None:
-    assert Snapshot().with_profile("strict").rules.profile is Profile.STRICT
+    assert Config().with_profile("strict").rules.profile is Profile.STRICT

@@ -12,9 +12,9 @@ import pytest
 
 from policies.core.mode import Profile
 from tests.webhook.kube.apiserver import FakeApiServer, running, until
-from webhook.admission.configuration import Snapshot
-from webhook.config import load as config
+from webhook.admission.configuration import Config
 from webhook.config import source
+from webhook.config.load import PolicyError, load
 from webhook.config.source import ConfigMap, Defaults, Directory, LivePolicy, PolicySource, read_directory
 from webhook.kube import reflector
 from webhook.kube.api import ApiServer
@@ -33,7 +33,7 @@ class Seen:
         self.policy = LivePolicy(self.metrics)
 
     def profile(self) -> Profile:
-        return self.policy.snapshot.rules.profile
+        return self.policy.config.rules.profile
 
     def valid(self) -> bool:
         return self.metrics.registry.get_sample_value("chassis_policy_valid") == 1
@@ -83,11 +83,11 @@ def test_until_a_policy_is_read_everything_is_observed(seen: Seen) -> None:
 def test_a_bad_policy_leaves_the_last_good_one_and_says_where_it_is_bad(seen: Seen) -> None:
     assert seen.policy.offer(STRICT, "here") is None
     assert seen.valid()
-    good = seen.policy.snapshot
+    good = seen.policy.config
     error = seen.policy.offer(BAD, "here")
     assert error is not None
     assert error.startswith("rules.yaml: profile: ")
-    assert seen.policy.snapshot is good
+    assert seen.policy.config is good
     assert not seen.valid()
     assert seen.policy.offer(BAD, "here") is None, "the same again is not news"
     assert seen.policy.offer(STRICT, "here") is None
@@ -99,7 +99,7 @@ def test_the_digest_of_the_policy_in_force_is_a_metric_and_that_of_an_old_one_is
         seen.policy.offer(files, "here")
     (family,) = (f for f in seen.metrics.registry.collect() if f.name == "chassis_policy_info")
     (sample,) = family.samples
-    assert sample.labels == {"digest": seen.policy.snapshot.digest, "profile": "strict"}
+    assert sample.labels == {"digest": seen.policy.config.digest, "profile": "strict"}
     assert sample.value == 1
 
 
@@ -112,10 +112,10 @@ def test_a_first_policy_that_is_bad_observes(seen: Seen) -> None:
 def test_a_bug_in_loading_is_answered_like_a_bad_policy(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
     seen.policy.offer(STRICT, "here")
 
-    def broken(_: object) -> Snapshot:
+    def broken(_: object) -> Config:
         raise RecursionError("too deep")
 
-    monkeypatch.setattr(config, "load", broken)
+    monkeypatch.setattr(source, "load", broken)
     assert seen.policy.offer(OBSERVE, "here") == "too deep"
     assert seen.profile() is Profile.STRICT
     assert not seen.valid()
@@ -132,7 +132,7 @@ def test_several_workers_tell_of_the_policy_without_a_word_on_stderr(
 ) -> None:
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
     seen.policy.offer(STRICT, "test")
-    old = {"digest": seen.policy.snapshot.digest, "profile": "strict"}
+    old = {"digest": seen.policy.config.digest, "profile": "strict"}
     seen.policy.offer(OBSERVE, "test")  # a warning would be an error here
     assert seen.metrics.registry.get_sample_value("chassis_policy_info", old) == 0
 
@@ -147,8 +147,8 @@ def test_only_yaml_files_are_read(tmp_path: Path) -> None:
 
 def test_another_suffix_is_a_misspelt_key_and_not_passed_over(tmp_path: Path) -> None:
     write(tmp_path, {"rules.yml": "profile: strict"})
-    with pytest.raises(config.PolicyError, match=r"rules\.yml: unknown key; did you mean rules\.yaml\?"):
-        config.load(read_directory(tmp_path))
+    with pytest.raises(PolicyError, match=r"rules\.yml: unknown key; did you mean rules\.yaml\?"):
+        load(read_directory(tmp_path))
 
 
 def test_a_config_map_volume_is_read_through_its_data_link(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ import pytest
 import structlog
 
 from policies.core.facts import NoCluster
-from policies.kube.group_kinds import Kind
+from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json
 from tests.webhook.kube.apiserver import FakeApiServer, running, until
 from webhook.admission import engine
@@ -262,11 +262,11 @@ def test_a_failure_of_the_whole_is_answered_as_on_error_says(
     on_error: str, endpoint: str, let_in: bool
 ) -> None:
     wired = Wired({"webhook.yaml": f"onError: {on_error}"})
-    response = wired.on_error(endpoint, Request("1", Kind("", "Pod"), "CREATE"))
+    response = wired.on_error(endpoint, Request("1", GroupKind("", "Pod"), "CREATE"))
     assert response.allowed is let_in
     assert let_in or (response.status is not None and response.status.code == 403)
     owned = {"metadata": {"ownerReferences": [{"kind": "ReplicaSet", "controller": True}]}}
-    assert wired.on_error(endpoint, Request("1", Kind("", "Pod"), "CREATE", object=owned)).allowed
+    assert wired.on_error(endpoint, Request("1", GroupKind("", "Pod"), "CREATE", object=owned)).allowed
 
 
 @pytest.mark.parametrize("endpoint", ["mutate", "validate", "name"])

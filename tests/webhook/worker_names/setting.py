@@ -9,10 +9,10 @@ from typing import Any
 import jsonpatch
 from prometheus_client import CollectorRegistry
 
-from policies.kube.group_kinds import Kind
+from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json, text
 from tests.webhook.kube.apiserver import FakeApiServer
-from webhook.admission.configuration import Snapshot
+from webhook.admission.configuration import Config
 from webhook.admission.envelope import Request, Response
 from webhook.config.load import load
 from webhook.kube.api import ApiServer
@@ -33,7 +33,7 @@ class Setting:
         self.fake, self.api = fake, api
         self.workers = kind(api)
         self.registry = CollectorRegistry()
-        self.policy = Snapshot()
+        self.policy = Config()
         self.namer = Namer(
             self.workers, lambda: self.policy, NameMetrics(self.registry), identity="webhook-0"
         )
@@ -49,7 +49,12 @@ class Setting:
 
     async def ask(self, pod: Json | None = None, patience: float = PATIENCE, **fields: Any) -> Response:
         request = Request(
-            "uid", Kind("", "Pod"), "CREATE", "ml", object=pod or worker(), **{"dry_run": False, **fields}
+            "uid",
+            GroupKind("", "Pod"),
+            "CREATE",
+            "ml",
+            object=pod or worker(),
+            **{"dry_run": False, **fields},
         )
         return await self.namer.review(request, asyncio.get_running_loop().time() + patience)
 

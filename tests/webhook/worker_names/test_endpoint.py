@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from policies.kube.group_kinds import Kind
+from policies.kube.group_kinds import GroupKind
 from policies.worker_names.workers import Owner, Worker
 from tests.webhook.kube.apiserver import running
 from tests.webhook.worker_names.setting import (
@@ -24,7 +24,7 @@ from tests.webhook.worker_names.setting import (
     labelled,
     worker,
 )
-from webhook.admission.configuration import Snapshot
+from webhook.admission.configuration import Config
 from webhook.admission.envelope import Request, Response
 from webhook.kube.api import ApiServer
 from webhook.worker_names import endpoint as names
@@ -197,13 +197,13 @@ async def test_left_alone_without_a_question(setting: Setting, pod: Json) -> Non
 async def test_an_update_a_subresource_and_an_excluded_namespace_are_left_alone(setting: Setting) -> None:
     setting.configure(webhook="namespaces: {exclude: [ml]}")
     assert await setting.ask() == Response()
-    setting.policy = Snapshot()
-    create = Request("uid", Kind("", "Pod"), "CREATE", "ml", object=worker())
+    setting.policy = Config()
+    create = Request("uid", GroupKind("", "Pod"), "CREATE", "ml", object=worker())
     for request in (
         replace(create, operation="UPDATE"),
         replace(create, subresource="binding"),
         replace(create, name="demo-0"),
-        replace(create, kind=Kind("apps", "ReplicaSet")),
+        replace(create, kind=GroupKind("apps", "ReplicaSet")),
         replace(create, object=None),
     ):
         deadline = asyncio.get_running_loop().time() + PATIENCE

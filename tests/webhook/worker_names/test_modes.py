@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from tests.webhook.kube.apiserver import running
 from tests.webhook.worker_names.setting import CLUSTERS, PODS, Setting, worker
-from webhook.admission.configuration import Snapshot
+from webhook.admission.configuration import Config
 from webhook.admission.envelope import Response
 from webhook.kube.api import ApiServer
 from webhook.kube.offline import ManifestCluster
@@ -83,7 +83,7 @@ async def test_an_override_by_the_labels_of_the_namespace_holds(setting: Setting
 async def test_off_and_exempted_ask_nothing(setting: Setting) -> None:
     setting.configure(worker_names="mode: off")
     assert await setting.ask() == Response()
-    setting.policy = Snapshot()
+    setting.policy = Config()
     exempt = worker(annotations={"mlchassis.dev/exempt": "worker-names=benchmarks the operator"})
     assert await setting.ask(exempt) == Response(audit={"exempted": "benchmarks the operator"})
     assert setting.fake.requests == []

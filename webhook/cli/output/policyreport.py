@@ -69,18 +69,18 @@ def results_of(review: Review) -> Iterator[Json]:
     place = {"apiVersion": text(obj, "apiVersion"), "kind": text(obj, "kind")}
     place |= {key: text(obj, "metadata", key) for key in ("namespace", "name", "uid")}
     resources = [{key: value for key, value in place.items() if value}]
-    for verdict in review.decision.verdicts:
-        result, severity = _RESULTS[verdict.mode]
-        properties = {"path": verdict.finding.path, "mode": verdict.mode.value}
-        if verdict.exempted is not None:
-            result, properties["exempted"] = "skip", verdict.exempted
-        message = f"{verdict.finding.message} {verdict.finding.hint}"
-        yield _result(verdict.rule, result, message, resources, severity=severity, properties=properties)
+    for result in review.decision.results:
+        outcome, severity = _RESULTS[result.mode]
+        properties = {"path": result.finding.path, "mode": result.mode.value}
+        if result.exempted is not None:
+            outcome, properties["exempted"] = "skip", result.exempted
+        message = f"{result.finding.message} {result.finding.hint}"
+        yield _result(result.rule, outcome, message, resources, severity=severity, properties=properties)
     for change in review.changes:
-        result, severity = _RESULTS[change.mode]
+        outcome, severity = _RESULTS[change.mode]
         properties = {"mode": change.mode.value}
         message = f"{answer.describe(change)}."
-        yield _result(change.policy, result, message, resources, severity=severity, properties=properties)
+        yield _result(change.policy, outcome, message, resources, severity=severity, properties=properties)
     for crash in review.decision.crashes:
         yield _result(crash.id, "error", f"It failed on this object: {crash.error}", resources)
 

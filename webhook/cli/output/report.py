@@ -23,7 +23,7 @@ from policies.core import registry
 from policies.core.mode import Mode
 from policies.kube.json import Json, text
 from webhook.admission import messages as answer
-from webhook.admission.engine import Change, Decision, Verdict
+from webhook.admission.engine import Change, Decision, Result
 from webhook.admission.patch import diff
 from webhook.config.documents import NUMBERS
 from webhook.kube.offline import Document
@@ -51,12 +51,12 @@ class Review:
         return f"{text(self.document.obj, 'kind')} {place}{self.document.name}"
 
     @property
-    def warnings(self) -> list[Verdict]:
-        return [v for v in self.decision.verdicts if v.mode is Mode.WARN and v.exempted is None]
+    def warnings(self) -> list[Result]:
+        return [v for v in self.decision.results if v.mode is Mode.WARN and v.exempted is None]
 
     @property
-    def refusals(self) -> list[Verdict]:
-        return [v for v in self.decision.verdicts if v.denies]
+    def refusals(self) -> list[Result]:
+        return [v for v in self.decision.results if v.denies]
 
     @property
     def mutations(self) -> list[str]:
@@ -93,8 +93,8 @@ def text_lines(reviews: Iterable[Review]) -> Iterator[Line]:
         block = [*_changes(review), *_findings(review)]
         if block:
             style = "green" if review.decision.allowed else "red"
-            verdict = "admitted" if review.decision.allowed else "DENIED"
-            yield f"{verdict} {review.title} ({review.document.source})", f"bold {style}"
+            result = "admitted" if review.decision.allowed else "DENIED"
+            yield f"{result} {review.title} ({review.document.source})", f"bold {style}"
             yield from block
             yield "", ""
     counts = (
@@ -117,20 +117,20 @@ def _findings(review: Review) -> Iterator[Line]:
         yield f"  ! {crash.id} failed on this object: {crash.error}", "red"
     for note in review.decision.notes:
         yield from _wrapped("! ", note, "yellow")
-    for verdict in review.warnings:
-        yield from _finding("warning", verdict, "yellow")
-    for verdict in review.refusals:
-        yield from _finding("refused", verdict, "red")
+    for result in review.warnings:
+        yield from _finding("warning", result, "yellow")
+    for result in review.refusals:
+        yield from _finding("refused", result, "red")
 
 
-def _finding(label: str, verdict: Verdict, style: str) -> Iterator[Line]:
-    yield f"  {label} {verdict.rule}", style
-    yield f"    at {verdict.finding.path}", ""
-    yield from _wrapped("", verdict.finding.message, "", indent=4)
-    if verdict.finding.hint:
-        yield from _wrapped("Mend: ", verdict.finding.hint, "", indent=4)
-    if verdict.spared:
-        yield from _wrapped("Not refused: ", f"{verdict.spared}.", "", indent=4)
+def _finding(label: str, result: Result, style: str) -> Iterator[Line]:
+    yield f"  {label} {result.rule}", style
+    yield f"    at {result.finding.path}", ""
+    yield from _wrapped("", result.finding.message, "", indent=4)
+    if result.finding.hint:
+        yield from _wrapped("Mend: ", result.finding.hint, "", indent=4)
+    if result.spared:
+        yield from _wrapped("Not refused: ", f"{result.spared}.", "", indent=4)
 
 
 def _wrapped(mark: str, sentence: str, style: str, indent: int = 2) -> Iterator[Line]:
@@ -194,14 +194,14 @@ def record(review: Review) -> Json:
         "allowed": decision.allowed,
         "findings": [
             {
-                "rule": verdict.rule,
-                "mode": verdict.mode.value,
-                "path": verdict.finding.path,
-                "message": verdict.finding.message,
-                "hint": verdict.finding.hint,
-                "exempted": verdict.exempted,
+                "rule": result.rule,
+                "mode": result.mode.value,
+                "path": result.finding.path,
+                "message": result.finding.message,
+                "hint": result.finding.hint,
+                "exempted": result.exempted,
             }
-            for verdict in decision.verdicts
+            for result in decision.results
         ],
         "mutations": review.mutations,
         "projected": decision.projected is not None,
@@ -220,7 +220,7 @@ def _commented(review: Review) -> str:
     rendered = dump(review.final)
     if review.decision.allowed:
         return rendered
-    refused = ", ".join(verdict.rule for verdict in review.refusals)
+    refused = ", ".join(result.rule for result in review.refusals)
     return f"# denied: {refused}\n" + "".join(f"# {line}\n" for line in rendered.splitlines())
 
 
@@ -254,7 +254,7 @@ def as_junit(reviews: Iterable[Review]) -> Iterator[str]:
             failure.text = _printable(answer.denial(review.decision))
         if review.warnings:
             output = ET.SubElement(case, "system-out")
-            output.text = _printable("\n".join(answer.sentence(verdict) for verdict in review.warnings))
+            output.text = _printable("\n".join(answer.sentence(result) for result in review.warnings))
     suite.set("tests", str(len(suite)))
     suite.set("failures", str(len(suite.findall("testcase/failure"))))
     yield ET.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
@@ -278,7 +278,7 @@ _LEVELS: Final[Mapping[Mode, str]] = {
 
 def as_sarif(reviews: Iterable[Review]) -> Iterator[str]:
     """SARIF 2.1.0, as code hosts take it. Source: docs.oasis-open.org/sarif/sarif/v2.1.0"""
-    results = [_result(review, verdict) for review in reviews for verdict in review.decision.verdicts]
+    results = [_result(review, result) for review in reviews for result in review.decision.results]
     used = {result["ruleId"] for result in results}
     driver = {
         "name": "ML Chassis",
@@ -301,21 +301,21 @@ def as_sarif(reviews: Iterable[Review]) -> Iterator[str]:
     yield orjson.dumps(log, option=orjson.OPT_INDENT_2).decode() + "\n"
 
 
-def _result(review: Review, verdict: Verdict) -> Json:
-    finding, source = verdict.finding, review.document.source
+def _result(review: Review, result: Result) -> Json:
+    finding, source = result.finding, review.document.source
     place = {
         "physicalLocation": {"artifactLocation": {"uri": quote(source) if review.document.runs else source}},
         "logicalLocations": [{"fullyQualifiedName": f"{review.title}: {finding.path}"}],
     }
-    result: Json = {
-        "ruleId": verdict.rule,
-        "level": _LEVELS[verdict.mode],
+    entry: Json = {
+        "ruleId": result.rule,
+        "level": _LEVELS[result.mode],
         "message": {"text": f"{finding.message} {finding.hint}".strip()},
         "locations": [place],
     }
-    if verdict.exempted is not None:
-        result["suppressions"] = [{"kind": "inSource", "justification": verdict.exempted}]
-    return result
+    if result.exempted is not None:
+        entry["suppressions"] = [{"kind": "inSource", "justification": result.exempted}]
+    return entry
 
 
 _FOR_PROGRAMS: Final[Mapping[str, Callable[[Iterable[Review]], Iterable[str]]]] = {
