@@ -2,9 +2,13 @@
 
 The first document of a case is the object under judgement, judged as the webhook would: its pods
 after the mutating policies. Further documents are what is known of the cluster; one with the label
-`mlchassis.dev/policy: "true"` is the policy in force. A bad case begins with a line for every finding:
+`mlchassis.dev/policy: "true"` is the policy in force. A bad case begins with every finding, word for word:
 
     # expect: spec.template.spec.containers[0].livenessProbe sure
+    #   Container model serves and has no livenessProbe: when it hangs, nothing restarts it.
+    #   Add a livenessProbe on a local health endpoint.
+
+`make golden` rewrites these lines; the diff is for a person to review.
 """
 
 from __future__ import annotations
@@ -30,7 +34,8 @@ from webhook.config.load import load
 from webhook.kube import offline
 
 CASES = Path(__file__).parent
-EXPECT = re.compile(r"^# expect: (\S+) (\w+)$", re.MULTILINE)
+EXPECT = re.compile(r"^# expect: (\S+) (\w+)\n#   (.+)\n#   (.+)\n", re.MULTILINE)
+HEADER = re.compile(r"\A(?:# expect: .*\n|#   .*\n)+")
 
 MODES: dict[str, tuple[Mode, Mode] | tuple[Mode, Mode, tuple[Mode, Mode]]] = {
     # Deadlock
@@ -77,15 +82,22 @@ MODES: dict[str, tuple[Mode, Mode] | tuple[Mode, Mode, tuple[Mode, Mode]]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """An object, what is known beside it, and the findings that are expected: (path, certainty)."""
+    """An object, what is known beside it, and the findings that are expected."""
 
     objects: tuple[Json, ...]
-    expected: frozenset[tuple[str, str]]
+    expected: frozenset[Finding]
 
     @classmethod
     def read(cls, path: Path) -> Case:
         objects = tuple(document.obj for document in offline.read([str(path)]))
-        return cls(objects, frozenset(EXPECT.findall(path.read_text())))
+        header = HEADER.match(path.read_text())
+        expected = EXPECT.findall(header[0]) if header else []
+        return cls(
+            objects,
+            frozenset(
+                Finding(at, message, hint, Certainty(certainty)) for at, certainty, message, hint in expected
+            ),
+        )
 
     @classmethod
     def of(cls, snippet: str) -> Case:
@@ -128,12 +140,24 @@ def all_rules() -> list[Rule]:
 
 
 @pytest.mark.parametrize("path", cases("bad"), ids=ids(cases("bad")))
-def test_bad_case_is_flagged(path: Path) -> None:
+def test_bad_case_is_flagged(path: Path, request: pytest.FixtureRequest) -> None:
     case = Case.read(path)
-    assert case.expected, "a bad case says what it expects: # expect: PATH sure|likely|undecided"
     result = found(registry.rules()[path.parent.name], case)
-    assert {(finding.path, finding.certainty.value) for finding in result} == case.expected
+    if request.config.getoption("--update-golden", default=False):
+        write(path, result)
+        case = Case.read(path)
+    assert case.expected, "a bad case begins with its findings; `make golden` writes them"
+    assert set(result) == case.expected
     assert len(result) == len(case.expected), "one finding, one place"
+
+
+def write(path: Path, result: Iterable[Finding]) -> None:
+    """Puts what was found in the place of what a case expects."""
+    header = "".join(
+        f"# expect: {finding.path} {finding.certainty.value}\n#   {finding.message}\n#   {finding.hint}\n"
+        for finding in sorted(result, key=lambda finding: finding.path)
+    )
+    path.write_text(header + HEADER.sub("", path.read_text()))
 
 
 @pytest.mark.parametrize("path", cases("good"), ids=ids(cases("good")))
