@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from policies.commands import values
+from policies.commands.budget import Budget
 from policies.commands.syntax import Arithmetic, Literal, Part, Script, Substitution, Variable, Word
 
-MAX_EXPANDED = 262_144
-"""Characters that all expansions of one command may come to: `$A$A$A…` multiplies."""
+_MAX_PATTERN = 128
+"""Longest pattern of `${x%pattern}` that is followed: searching backwards multiplies it with the value."""
 
 _DIGITS = re.compile(r"\d+")
 
@@ -21,14 +22,16 @@ class Scope:
     `substitute` reads the commands of a `$(…)` and returns what is known of its output.
     """
 
-    def __init__(self, environment: values.Environment, substitute: Callable[[Script], str]) -> None:
+    def __init__(
+        self, environment: values.Environment, substitute: Callable[[Script], str], budget: Budget
+    ) -> None:
         self.environment = environment
+        self.budget = budget
         self.substitute = substitute
         self.variables: dict[str, str] = dict(environment.values)
         self.positional: tuple[str, ...] | None = ()
         self.sourced = False
         """A file was read into the shell: it may have set anything."""
-        self._spent = 0
         self._log: list[tuple[str, str | None]] = []
 
     def lookup(self, name: str) -> str | None:
@@ -55,6 +58,7 @@ class Scope:
         mark = len(self._log)
         yield
         changes, self._log[mark:] = self._log[mark:], []
+        self.budget.spend(len(changes))
         before: dict[str, str | None] = {}
         for name, value in changes:
             before.setdefault(name, value)
@@ -82,15 +86,16 @@ class Scope:
         """The arguments that a word becomes: one, or several where an unquoted variable has blanks."""
         only = word.parts[0] if len(word.parts) == 1 else None
         if isinstance(only, Literal):
-            return [self._spend(only.text)]
+            return [self._paid(only.text)]
         if _is_all_arguments(word):
             return self._arguments()
         fields: list[list[str]] = [[]]
         splits = False
         for part in word.parts:
-            text = self._spend(self._part(part))
+            text = self._paid(self._part(part))
             if isinstance(part, Variable) and not part.quoted and " " in text:
                 first, *others = text.split(" ")
+                self.budget.spend(len(others))
                 fields[-1].append(first)
                 fields.extend([other] for other in others)
                 splits = True
@@ -105,22 +110,19 @@ class Scope:
         return [] if unquoted_nothing else texts
 
     def _arguments(self) -> list[str]:
-        """`"$@"`: none where it isn't known, or once it comes to too much (`set -- "$@" "$@"` doubles)."""
-        arguments = self.positional or ()
-        self._spent += len(arguments)
-        if self._spent > MAX_EXPANDED:
-            return []
-        return [self._spend(argument) for argument in arguments]
+        """`"$@"`: none where it isn't known."""
+        return [self._paid(argument) for argument in self.positional or ()]
 
     def text(self, word: Word) -> str:
         """The word as one text, unsplit: an assignment's value, a redirection's target."""
         if len(word.parts) == 1:
-            return self._spend(self._part(word.parts[0]))
-        return "".join(self._spend(self._part(part)) for part in word.parts)
+            return self._paid(self._part(word.parts[0]))
+        return "".join(self._paid(self._part(part)) for part in word.parts)
 
-    def _spend(self, text: str) -> str:
-        self._spent += len(text)
-        return text if self._spent <= MAX_EXPANDED else values.unknown("value")
+    def _paid(self, text: str) -> str:
+        """`text`, what it costs to copy it taken off the budget: `$A$A$A…` multiplies."""
+        self.budget.scan(len(text))
+        return text
 
     def _part(self, part: Part) -> str:
         match part:
@@ -161,8 +163,9 @@ class Scope:
             return values.unknown(name)
         text = pattern.removesuffix("*") if operator[0] == "%" else pattern.removeprefix("*")
         outer = text != pattern
-        if not text or set(text) & set("*?["):
+        if not text or len(text) > _MAX_PATTERN or set(text) & set("*?["):
             return values.unknown(name)
+        self.budget.scan(len(value) * len(text) // 16)
         match operator:
             case "%" | "%%" if outer:
                 before, found, _ = value.rpartition(text) if operator == "%" else value.partition(text)

@@ -19,6 +19,9 @@ _LOCAL_NAMES = frozenset(
 MAX_HOSTS = 32
 """Hosts of one URL, list or command that are read."""
 
+_LONGEST_ADDRESS = 45
+"""Characters of the longest address that can be written: IPv6 with an IPv4 address at its end."""
+
 _HOSTNAME = re.compile(r"[a-z0-9._-]+", re.ASCII)
 _LABEL = re.compile(r"[a-z_]([a-z0-9_-]*[a-z0-9_])?", re.ASCII)
 
@@ -50,7 +53,7 @@ def reach_of(name: str, local_names: Collection[str] = ()) -> Reach:
 
 def _reach_of_known(name: str) -> Reach:
     try:
-        address = ipaddress.ip_address(name.partition("%")[0])
+        address = ipaddress.ip_address(name.partition("%")[0][: _LONGEST_ADDRESS + 1])
     except ValueError:
         if not _HOSTNAME.fullmatch(name):
             return Reach.UNDECIDABLE  # "$(DB)" that kubelet left as it is, a glob, half of a template

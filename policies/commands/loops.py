@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from policies.commands.budget import Budget
 from policies.commands.syntax import (
     Arithmetic,
     Case,
@@ -29,11 +30,12 @@ _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _COMPARISON = re.compile(r"[<>]=?|==|!=")
 _COMPARING = frozenset({"-lt", "-le", "-gt", "-ge", "-eq", "-ne"})
 _LEAVING = frozenset({"exit", "break", "return"})
+_CALCULATORS = frozenset({"expr", "bc", "date"})
 _CLOCKS = frozenset({"SECONDS", "EPOCHSECONDS"})
 MAX_COUNT = 1_000_000
 
 
-def is_bounded(loop: Loop) -> bool:
+def is_bounded(loop: Loop, budget: Budget) -> bool:
     """Whether the text shows an end: a list, `read`, or a counter or clock that is compared.
 
     A `break` that depends on the awaited thing alone is no bound.
@@ -42,44 +44,43 @@ def is_bounded(loop: Loop) -> bool:
         return bool(_COMPARISON.search(loop.head))
     if loop.condition is None:
         return True
-    counters = _counters(loop)
-    for simple in _simples(loop.condition):
+    counters = _counters(loop, budget)
+    for simple in _simples(loop.condition, budget):
         if isinstance(simple, Simple) and _program(simple) in ("read", "getopts", "shift"):
             return True
-        if _compares(simple, counters):
+        if _compares(simple, counters, budget):
             return True
-    return any(_leaves_by_counter(script, counters) for script in _scripts(loop.body))
+    return any(_leaves_by_counter(script, counters, budget) for script in _scripts(loop.body, budget))
 
 
-def is_endless(loop: Loop) -> bool:
+def is_endless(loop: Loop, budget: Budget) -> bool:
     """Whether nothing ends the loop: `while true` or `while sleep 60` without a way out."""
     if loop.keyword != "while" or loop.condition is None:
         return False
-    asked = [_program(simple) for simple in _simples(loop.condition) if isinstance(simple, Simple)]
-    inside = (_program(simple) for simple in _simples(loop.body) if isinstance(simple, Simple))
-    return asked in (["true"], [":"], ["sleep"]) and _LEAVING.isdisjoint(inside)
+    asked = [_program(simple) for simple in _simples(loop.condition, budget) if isinstance(simple, Simple)]
+    return asked in (["true"], [":"], ["sleep"]) and not _leaves(loop.body, budget)
 
 
-def count(loop: Loop) -> int | None:
+def count(loop: Loop, budget: Budget) -> int | None:
     """How often the loop goes round at most, where the text says so."""
     if loop.words is not None:
-        return _count_of_words(loop.words)
+        return _count_of_words(loop.words, budget)
     text = loop.head
     if text is None and loop.condition is not None:
-        counters = _counters(loop)
-        tests = [simple for simple in _simples(loop.condition) if _compares(simple, counters)]
+        counters = _counters(loop, budget)
+        tests = [simple for simple in _simples(loop.condition, budget) if _compares(simple, counters, budget)]
         text = " ".join(_plain(word) for test in tests for word in test.words)
     limits = [int(number) for number in re.findall(r"(?<![\w$])\d{1,9}(?!\w)", text or "")]
     return min(max(limits), MAX_COUNT) if limits and max(limits) > 0 else None
 
 
-def _count_of_words(words: tuple[Word, ...]) -> int | None:
+def _count_of_words(words: tuple[Word, ...], budget: Budget) -> int | None:
     total = 0
     for word in words:
         text = word.literal
         if text is None:
             match word.parts:
-                case (Substitution(script=script),) if (numbers := _sequence(script)) is not None:
+                case (Substitution(script=script),) if (numbers := _sequence(script, budget)) is not None:
                     total += len(numbers)
                     continue
             return None
@@ -88,16 +89,16 @@ def _count_of_words(words: tuple[Word, ...]) -> int | None:
     return min(total, MAX_COUNT)
 
 
-def last_number(words: tuple[Word, ...]) -> str:
+def last_number(words: tuple[Word, ...], budget: Budget) -> str:
     """The last number of a `for` loop's list, `0 1 2`, `{0..2}` or `$(seq 0 2)`; empty for another list."""
-    last = [_last_of(word) for word in words]
+    last = [_last_of(word, budget) for word in words]
     return last[-1] if last and all(last) else ""
 
 
-def _last_of(word: Word) -> str:
+def _last_of(word: Word, budget: Budget) -> str:
     match word.parts:
         case (Substitution(script=script),):
-            numbers = _sequence(script)
+            numbers = _sequence(script, budget)
             return str(numbers[-1]) if numbers else ""
     text = word.literal or ""
     span = _BRACE_RANGE.fullmatch(text)
@@ -105,9 +106,9 @@ def _last_of(word: Word) -> str:
     return text if text.isascii() and text.isdigit() else ""
 
 
-def _sequence(script: Script) -> range | None:
+def _sequence(script: Script, budget: Budget) -> range | None:
     """`seq 30` or `seq 1 30` -> 1 to 30."""
-    simples = list(_simples(script))
+    simples = list(_simples(script, budget))
     if len(simples) != 1 or not isinstance(simples[0], Simple) or _program(simples[0]) != "seq":
         return None
     numbers = [word.literal or "" for word in simples[0].words[1:]]
@@ -121,11 +122,12 @@ def _sequence(script: Script) -> range | None:
     return range(first, last + 1, step)
 
 
-def _scripts(script: Script) -> Iterator[Script]:
+def _scripts(script: Script, budget: Budget) -> Iterator[Script]:
     """The script and every script inside it, substitutions left out."""
     pending = [script]
     while pending:
         current = pending.pop()
+        budget.spend(1 + len(current.items))
         yield current
         for item in current.items:
             for command in item.pipeline.commands:
@@ -152,10 +154,12 @@ def _inner(command: Command) -> Iterator[Script]:
             yield from _inner(inner)
 
 
-def _simples(script: Script) -> Iterator[Simple | Test]:
-    for inner in _scripts(script):
+def _simples(script: Script, budget: Budget) -> Iterator[Simple | Test]:
+    for inner in _scripts(script, budget):
         for item in inner.items:
-            yield from _direct(item)
+            for simple in _direct(item):
+                budget.spend(sum(map(_size, simple.words)))
+                yield simple
 
 
 def _direct(item: Item) -> Iterator[Simple | Test]:
@@ -163,6 +167,11 @@ def _direct(item: Item) -> Iterator[Simple | Test]:
         plain = command.command if isinstance(command, Redirected) else command
         if isinstance(plain, Simple | Test):
             yield plain
+
+
+def _size(word: Word) -> int:
+    """What it costs to look at a word."""
+    return 1 + sum(len(part.text) // 16 for part in word.parts if isinstance(part, Arithmetic))
 
 
 def _program(simple: Simple) -> str:
@@ -173,11 +182,11 @@ def _plain(word: Word) -> str:
     return "".join(part.text for part in word.parts if isinstance(part, Literal | Arithmetic))
 
 
-def _counters(loop: Loop) -> set[str]:
+def _counters(loop: Loop, budget: Budget) -> set[str]:
     """Variables that the loop changes by arithmetic, and the shell's clocks."""
     counters = set(_CLOCKS)
     for script in (loop.condition, loop.body):
-        for simple in _simples(script) if script else ():
+        for simple in _simples(script, budget) if script else ():
             if isinstance(simple, Test):
                 counters.update(_NAME.findall(" ".join(map(_plain, simple.words))))
                 continue
@@ -185,7 +194,7 @@ def _counters(loop: Loop) -> set[str]:
             if program in ("let", "expr"):
                 counters.update(_NAME.findall(" ".join(map(_plain, simple.words[1:]))))
             for assignment in simple.assignments:
-                if any(_is_arithmetic(part) for part in assignment.value.parts):
+                if any(_is_arithmetic(part, budget) for part in assignment.value.parts):
                     counters.add(assignment.name)
             for word in simple.words:  # `: $((n+=1))`, `[ $((n++)) -lt 30 ]`
                 for part in word.parts:
@@ -194,14 +203,14 @@ def _counters(loop: Loop) -> set[str]:
     return counters
 
 
-def _is_arithmetic(part: object) -> bool:
+def _is_arithmetic(part: object, budget: Budget) -> bool:
     if isinstance(part, Substitution):
-        programs = {_program(simple) for simple in _simples(part.script) if isinstance(simple, Simple)}
-        return bool(programs & {"expr", "bc", "date"})
+        simples = _simples(part.script, budget)
+        return any(isinstance(each, Simple) and _program(each) in _CALCULATORS for each in simples)
     return isinstance(part, Arithmetic)
 
 
-def _compares(simple: Simple | Test, counters: set[str]) -> bool:
+def _compares(simple: Simple | Test, counters: set[str], budget: Budget) -> bool:
     """`[ $n -lt 30 ]`, `[[ n -gt 30 ]]`, `(( n < 30 ))`, `[ $(date +%s) -gt $end ]` on a counter."""
     words = simple.words
     if isinstance(simple, Simple):
@@ -217,12 +226,12 @@ def _compares(simple: Simple | Test, counters: set[str]) -> bool:
         for part in word.parts:
             if isinstance(part, Variable) and part.name in counters:
                 return True
-            if isinstance(part, Arithmetic) or (isinstance(part, Substitution) and _is_arithmetic(part)):
+            if _is_arithmetic(part, budget):
                 return True
     return False
 
 
-def _leaves_by_counter(script: Script, counters: set[str]) -> bool:
+def _leaves_by_counter(script: Script, counters: set[str], budget: Budget) -> bool:
     """`if [ $n -gt 30 ]; then exit 1; fi` or `[ $n -gt 30 ] && exit 1` in a loop's body."""
     compared = False
     for item in script.items:
@@ -230,22 +239,21 @@ def _leaves_by_counter(script: Script, counters: set[str]) -> bool:
             compared = False
         for command in item.pipeline.commands:
             plain = command.command if isinstance(command, Redirected) else command
-            if compared and any(_program(simple) in _LEAVING for simple in _of(plain)):
+            if compared and isinstance(plain, Simple) and _program(plain) in _LEAVING:
+                return True
+            if compared and isinstance(plain, Group) and _leaves(plain.body, budget):
                 return True
             if isinstance(plain, If):
                 for condition, body in plain.branches:
-                    if any(_compares(simple, counters) for simple in _simples(condition)) and any(
-                        isinstance(simple, Simple) and _program(simple) in _LEAVING
-                        for simple in _simples(body)
-                    ):
+                    compares = any(_compares(each, counters, budget) for each in _simples(condition, budget))
+                    if compares and _leaves(body, budget):
                         return True
             if isinstance(plain, Simple | Test):
-                compared = compared or _compares(plain, counters)
+                compared = compared or _compares(plain, counters, budget)
     return False
 
 
-def _of(command: Command) -> Iterator[Simple]:
-    if isinstance(command, Simple):
-        yield command
-    elif isinstance(command, Group):
-        yield from (simple for simple in _simples(command.body) if isinstance(simple, Simple))
+def _leaves(script: Script, budget: Budget) -> bool:
+    """Whether `exit`, `break` or `return` stands in it."""
+    simples = _simples(script, budget)
+    return any(isinstance(each, Simple) and _program(each) in _LEAVING for each in simples)

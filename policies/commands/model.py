@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 
@@ -103,6 +103,13 @@ class CommandSummary:
     unbounded loop around any of them; 0 where nothing states a time."""
     undecidable: tuple[str, ...] = ()
     """Sentences for people: what the text doesn't tell, and why."""
+    complete: bool = True
+    """False where reading it all would cost more than the budget had left, or the text is longer than
+    Linux executes: the summary then holds a sentence about that and nothing else. That it names no host
+    and no command tells nothing: no rule may do more than warn, no mutator may act on it."""
+    steps: int = field(default=0, compare=False)
+    """What reading it cost, taken off the budget. Who keeps a summary takes them again where it is used
+    again: whether a command can be decided must not depend on what was read before."""
 
     @property
     def hosts(self) -> tuple[Host, ...]:

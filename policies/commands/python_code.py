@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from policies.commands import values
+from policies.commands.budget import Budget
 from policies.commands.hosts import host, is_url, url_hosts
 from policies.commands.model import Host, How, Reach
 from policies.commands.reach import Context
@@ -98,14 +99,15 @@ class Code:
     undecidable: str = ""
 
 
-def read_python(code: str, context: Context) -> Code:
-    """What `code` reaches, calls and runs. Never raises."""
+def read_python(code: str, context: Context, budget: Budget) -> Code:
+    """What `code` reaches, calls and runs. Raises BudgetSpent, and nothing else."""
+    budget.spend(len(code))
     tree = _parsed(code) if len(code) <= MAX_CODE else None
     if tree is None:
         reaches = any(word in code for word in _NETWORK_WORDS)
         unread = (Host("", Reach.UNDECIDABLE, How.CODE, "python"),) if reaches else ()
         return Code(unread, undecidable="the Python code could not be parsed")
-    reader = _CodeReader(tree, context)
+    reader = _CodeReader(tree, context, budget)
     return reader.code()
 
 
@@ -119,9 +121,11 @@ def _parsed(code: str) -> ast.Module | None:
 
 
 class _CodeReader:
-    def __init__(self, tree: ast.Module, context: Context) -> None:
+    def __init__(self, tree: ast.Module, context: Context, budget: Budget) -> None:
         self.context = context
+        self.budget = budget
         self.nodes = list(ast.walk(tree))
+        budget.spend(4 * len(self.nodes))
         self.imports = _imported_names(self.nodes)
         self.bound = self._bindings()
         self.texts: dict[str, str] = {}
@@ -175,12 +179,21 @@ class _CodeReader:
         while isinstance(node, ast.Attribute):
             parts.append(node.attr)
             node = node.value
-        if not isinstance(node, ast.Name):
-            return ".".join(["", *reversed(parts)]) if parts else ""
-        return ".".join([self.imports.get(node.id, node.id), *reversed(parts)])
+        if isinstance(node, ast.Name):
+            parts.append(self.imports.get(node.id, node.id))
+        elif parts:
+            parts.append("")
+        name = ".".join(reversed(parts))
+        self.budget.scan(len(name))
+        return name
 
     def _text(self, node: ast.expr | None, depth: int = 0) -> str:
         """The string that an expression gives, with marks where only the running container knows."""
+        text = self._evaluated(node, depth)
+        self.budget.scan(len(text))
+        return text
+
+    def _evaluated(self, node: ast.expr | None, depth: int) -> str:
         if depth > 30:
             return values.unknown("value")
         match node:

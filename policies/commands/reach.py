@@ -195,7 +195,8 @@ def _getent(name: str, arguments: Sequence[str], context: Context) -> tuple[tupl
     parsed = parse(arguments, Syntax(frozenset({"-s", "--service"})))
     if not parsed.operands or parsed.operands[0] not in databases:
         return (), None
-    return tuple(host_ for each in parsed.operands[1:] for host_ in _name_lookup([each], name, context)), None
+    names = parsed.operands[1 : hosts_module.MAX_HOSTS + 1]
+    return tuple(found for each in names for found in _name_lookup([each], name, context)), None
 
 
 def _openssl(name: str, arguments: Sequence[str], context: Context) -> tuple[tuple[Host, ...], float | None]:
@@ -246,7 +247,8 @@ _SOCAT_REMOTE = ("tcp", "tcp4", "tcp6", "tcp-connect", "udp", "udp4", "udp6", "o
 
 def _socat(name: str, arguments: Sequence[str], context: Context) -> tuple[tuple[Host, ...], float | None]:
     found = []
-    for word in parse(arguments, Syntax(frozenset({"-t", "-T", "-b", "-lf"}))).operands:
+    operands = parse(arguments, Syntax(frozenset({"-t", "-T", "-b", "-lf"}))).operands
+    for word in operands[: hosts_module.MAX_HOSTS]:
         kind, colon, rest = word.partition(":")
         if colon and kind.lower() in _SOCAT_REMOTE:
             found.append(host(rest.partition(",")[0], name, How.ARGUMENT, local_names=context.local_names))
@@ -257,7 +259,9 @@ def _git(name: str, arguments: Sequence[str], context: Context) -> tuple[tuple[H
     parsed = parse(arguments, Syntax(frozenset({"-C", "-c", "-b", "--branch", "--depth", "--git-dir"})))
     if not parsed.operands or parsed.operands[0] not in ("clone", "fetch", "pull", "push", "ls-remote"):
         return (), None
-    named = [each for word in parsed.operands[1:] for each in _remote(word, name, context)]
+    named = [
+        each for word in parsed.operands[1 : hosts_module.MAX_HOSTS] for each in _remote(word, name, context)
+    ]
     return tuple(named) or (Host("the git remote", Reach.UNDECIDABLE, How.DEFAULT, name),), None
 
 

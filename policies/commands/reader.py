@@ -2,8 +2,8 @@
 
 The reader walks the syntax tree as a shell would run it, keeping the variables it knows, and applies
 the client table to every simple command. It runs nothing, raises nothing on any input, and is bounded:
-text beyond what Linux can execute isn't read, nesting and the number of commands have limits, and what
-lies beyond a limit is undecidable.
+every word and every character is paid for from a budget, nesting has a limit, and a command that can't be
+read whole is undecided.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from policies.commands import loops, reach, shell, values
+from policies.commands.budget import Budget, BudgetSpent
 from policies.commands.expansion import Scope
 from policies.commands.hosts import is_url, reach_of, split_port, url_hosts
 from policies.commands.model import Command, CommandSummary, Host, How, Loop, Reach, ScriptFile
@@ -42,13 +43,6 @@ from policies.commands.wrappers import Unwrapped, unwrap
 
 MAX_TEXT = 131_072
 """Longest single argument that Linux executes (MAX_ARG_STRLEN, 32 pages); more is an error at exec."""
-
-MAX_WORK = 400_000
-"""What reading one command may cost, counted in characters parsed and words run. Functions that call
-functions, and scripts inside variables, multiply what is to be read."""
-
-MAX_WORDS = 4096
-"""Words of one command that are read."""
 
 _SHELLS = frozenset({"sh", "bash", "dash", "ash", "zsh", "ksh", "mksh"})
 _PYTHON = re.compile(r"(?:python|pypy)[\d.]*t?", re.ASCII)
@@ -85,6 +79,9 @@ _DECLARING = frozenset({"export", "declare", "local", "readonly", "typeset"})
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)\+?=(.*)", re.DOTALL)
 
 
+_OVERHEAD = 20
+"""Steps of a command that has no words."""
+
 MAX_LISTED = 32
 """Words of a `for` loop's list that are looked at."""
 
@@ -104,6 +101,7 @@ def read(
     static: bool = True,
     host_network: bool = False,
     local_names: Collection[str] = (),
+    budget: Budget | None = None,
 ) -> CommandSummary:
     """What a command reaches, runs and waits for.
 
@@ -112,24 +110,36 @@ def read(
     probes and lifecycle hooks; False for a container's own command. `host_network`: the node's address
     is the pod's. `local_names`: further host names of the pod (spec.hostname, hostAliases on loopback).
 
+    `budget`: what the reading may cost, shared by all the commands of a review; a whole one where none is
+    given. Once it is spent, every further summary is incomplete.
+
     Never raises, whatever the input: what can't be read is undecidable.
     """
-    environment = values.Environment(env, env_from, static=static, host_network=host_network)
-    reader = _Reader(environment, frozenset(name.lower() for name in local_names))
+    budget = Budget() if budget is None else budget
+    before = budget.spent
     try:
-        reader.start([word for word in argv if isinstance(word, str)])
+        words = [word for word in argv if isinstance(word, str)]
+        budget.spend(_OVERHEAD + len(words))
+        if any(len(word) > MAX_TEXT for word in words):
+            return _unread("an argument is longer than Linux can execute", budget.spent - before)
+        environment = values.Environment(
+            env, env_from, budget=budget, static=static, host_network=host_network
+        )
+        reader = _Reader(environment, frozenset(name.lower() for name in local_names), budget)
+        reader.start(words)
+    except BudgetSpent:
+        return _unread("the command is too long to be read whole", budget.spent - before)
     except RecursionError:  # the limits on nesting make this unreachable from a shallow stack
-        reader.undecidable("the command is nested too deep to be read")
-    return reader.summary()
+        return _unread("the command is nested too deep to be read", budget.spent - before)
+    return reader.summary(budget.spent - before)
+
+
+def _unread(why: str, steps: int) -> CommandSummary:
+    return CommandSummary(undecidable=(why,), complete=False, steps=steps)
 
 
 def _doubted(host: Host) -> Host:
     return replace(host, reach=Reach.UNDECIDABLE) if host.reach is Reach.EXTERNAL else host
-
-
-def _width(node: Node) -> int:
-    """How many words of its own a command has."""
-    return len(node.words or ()) if isinstance(node, Simple | Test | LoopNode) else 0
 
 
 def _tests(pipeline: Pipeline) -> bool:
@@ -143,16 +153,16 @@ def _tests(pipeline: Pipeline) -> bool:
 class _Reader:
     """One command's reading: what is known so far, and what was found."""
 
-    def __init__(self, environment: values.Environment, local_names: Collection[str]) -> None:
+    def __init__(self, environment: values.Environment, local_names: Collection[str], budget: Budget) -> None:
         self.environment = environment
-        self.scope = Scope(environment, self.substitute)
+        self.budget = budget
+        self.scope = Scope(environment, self.substitute, budget)
         self.context = reach.Context(self.scope.lookup, self.scope.variables.get, local_names)
         self.commands: list[Command] = []
         self.loops: list[Loop] = []
         self.scripts: list[ScriptFile] = []
         self.notes: dict[str, None] = {}
         self.functions: dict[str, Node] = {}
-        self.work = 0
         self.depth = 0
         self.piped: str | None = None
         """What the command before in a pipeline prints, as far as it is known."""
@@ -168,21 +178,19 @@ class _Reader:
         """Seconds of the substitutions in the words being expanded."""
 
     def start(self, argv: list[str]) -> None:
-        cut = [word[:MAX_TEXT] for word in argv[: MAX_WORDS + 1]]
-        for word in cut:
+        for word in argv:
             for name in self.environment.emptied_in(word):
                 self.undecidable(f"$({name}) is empty in a probe: kubelet knows only literal values there")
-        self.seconds = self.run([self.environment.expand(word) for word in cut])
-        if any(len(word) > MAX_TEXT for word in argv):
-            self.undecidable("an argument is longer than Linux can execute")
+        self.seconds = self.run([self.environment.expand(word) for word in argv])
 
-    def summary(self) -> CommandSummary:
+    def summary(self, steps: int) -> CommandSummary:
         return CommandSummary(
             commands=tuple(self.commands),
             loops=tuple(self.loops),
             scripts=tuple(dict.fromkeys(self.scripts)),
             seconds=self.seconds,
             undecidable=tuple(self.notes),
+            steps=steps,
         )
 
     # Scripts
@@ -192,19 +200,17 @@ class _Reader:
         if values.has_unknown(text[:1]):
             self.undecidable(f"the script {values.show(text[:80])} is known only at run time")
             return 0.0
-        if not self.affords(len(text)):
-            return 0.0
         if self.depth >= shell.MAX_DEPTH:
             self.undecidable("the script is nested too deep to be read")
             return 0.0
         before, self.scope.positional = self.scope.positional, positional
         self.depth += 1
         try:
-            script = shell.parse(text[:MAX_TEXT], self.depth)
+            script = shell.parse(text, self.budget, self.depth)
             return self.script(script)
         except shell.ShellError as error:
             self.undecidable(f"the shell text could not be read: {error}")
-            return self._partial(error, text[:MAX_TEXT])
+            return self._partial(error, text)
         finally:
             self.depth -= 1
             self.scope.positional = before
@@ -213,8 +219,10 @@ class _Reader:
         """Read what can be read of broken text. What it reaches is a guess: a shell may refuse all of it."""
         first = len(self.commands)
         length = self.script(error.partial)
+        self.budget.spend(len(self.commands) - first)
         for index, command in enumerate(self.commands[first:], first):
             self.commands[index] = replace(command, hosts=tuple(map(_doubted, command.hosts)))
+        self.budget.spend(20 + (len(text) - error.position) // 4)
         unread = {word.lower() for word in _MENTIONED.findall(text[error.position :])}
         for client in sorted(unread & reach.NAMES - _AMBIGUOUS):
             self.record((client,), [Host("", Reach.UNDECIDABLE, How.ARGUMENT, client)])
@@ -259,8 +267,7 @@ class _Reader:
         return longest
 
     def node(self, node: Node, redirects: tuple[Redirect, ...] = ()) -> float:
-        if not self.affords(10 + _width(node)):
-            return 0.0
+        self.budget.spend(5)
         if isinstance(node, Simple):
             return self.simple(node, redirects)
         if isinstance(node, Redirected):
@@ -320,9 +327,10 @@ class _Reader:
                 self.scope.assign(node.variable, self._loop_value(node, listed[:MAX_LISTED]))
             once = self.script(node.condition) if node.condition is not None else 0.0
             once += self.script(node.body)
-        if self.conditions and loops.is_endless(node):
+        if self.conditions and loops.is_endless(node, self.budget):
             self.conditions += 1  # for good, as in `run`
         inside = self.commands[first:]
+        self.budget.spend(len(inside))
         self.loops.append(
             Loop(
                 keyword=node.keyword,
@@ -340,9 +348,9 @@ class _Reader:
         """Whether the loop ends, and after how many rounds; told once, however often a function runs it."""
         known = self.ends.get(id(node))
         if known is None:
-            ends = loops.is_bounded(node)
+            ends = loops.is_bounded(node, self.budget)
             # The node is kept with the answer: its id must not be another's meanwhile.
-            known = self.ends[id(node)] = (node, ends, loops.count(node) if ends else None)
+            known = self.ends[id(node)] = (node, ends, loops.count(node, self.budget) if ends else None)
         return known[1:]
 
     def _loop_value(self, node: LoopNode, words: list[str]) -> str:
@@ -350,7 +358,7 @@ class _Reader:
 
         The last, because a script that goes through the pods of a StatefulSet waits for the last one too.
         """
-        if number := loops.last_number((node.words or ())[:MAX_LISTED]):
+        if number := loops.last_number((node.words or ())[:MAX_LISTED], self.budget):
             return number
         if not words or any(_PATTERN.search(word) for word in words):
             return values.unknown(node.variable)
@@ -369,10 +377,9 @@ class _Reader:
         finally:
             self.depth -= 1
         self.substituted = outer + length
-        inside = self.commands[first:]
-        if not inside:
+        if len(self.commands) == first:
             return values.unknown("(command)")
-        source = inside[0]
+        source = self.commands[first]
         if source.name == "hostname" and "-f" not in source.argv and "-d" not in source.argv:
             return values.own("(hostname)")
         if source.argv[:2] in (("cat", "/etc/hostname"), ("uname", "-n"), ("hostname", "-f")):
@@ -381,6 +388,7 @@ class _Reader:
 
     def _expanded_only(self, words: Sequence[Word]) -> float:
         """Expand words for the sake of the substitutions inside them. Returns their seconds."""
+        self.budget.spend(len(words))
         for word in words:
             if any(not isinstance(part, Literal | Arithmetic) for part in word.parts):
                 self.scope.fields(word)
@@ -410,10 +418,12 @@ class _Reader:
         """The hosts that redirections from and to `/dev/tcp/host/port` reach."""
         found: list[Host] = []
         for redirect in redirects:
+            self.budget.spend(1)
             if redirect.operator.startswith("<<"):
                 continue
             path = self.scope.text(redirect.target)
             if path.startswith("/dev/") and (touched := reach.devtcp(path, self.context)):
+                self.budget.spend(4)
                 found.append(touched)
         return found
 
@@ -429,13 +439,6 @@ class _Reader:
     def undecidable(self, note: str) -> None:
         self.notes[note] = None
 
-    def affords(self, cost: int) -> bool:
-        """Count the cost of a piece of reading; False once it comes to too much."""
-        self.work += cost
-        if self.work > MAX_WORK:
-            self.undecidable("the command is too long to be read whole")
-        return self.work <= MAX_WORK
-
     def record(
         self,
         words: Sequence[str],
@@ -444,6 +447,7 @@ class _Reader:
         calls: tuple[str, ...] = (),
     ) -> float:
         """Note a command. Returns its seconds."""
+        self.budget.spend(3 + len(words) + 4 * len(hosts))
         argv = tuple(values.show(word) for word in words)
         name = argv[0].rpartition("/")[2].lower() if argv else ""
         self.commands.append(Command(name, argv, tuple(hosts), timeout, calls, self.conditions > 0))
@@ -454,11 +458,7 @@ class _Reader:
 
         Returns the seconds that its stated timeouts allow.
         """
-        if len(words) > MAX_WORDS:
-            self.undecidable("a command has too many words to be read whole")
-            words = words[:MAX_WORDS]
-        if not self.affords(10 + len(words)):
-            return 0.0
+        self.budget.spend(10 + len(words))
         unwrapped = unwrap(words)
         if self.conditions and unwrapped.words and (unwrapped.replaced or _stays(unwrapped.words)):
             self.conditions += 1  # for good: what follows runs only where this branch was not taken
@@ -504,15 +504,20 @@ class _Reader:
             self.printed = _printed(name, arguments, given)
             return self.record(words)
         if values.has_unknown(words[0]):
-            self.undecidable(f"the program {values.show(words[0])} is known only at run time")
+            self.undecidable(f"the program {values.show(words[0][:80])} is known only at run time")
         return self.record(words, list(reach.urls_of_unknown_program(name, arguments, self.context)))
 
     def _call(self, name: str, arguments: Sequence[str]) -> float:
+        if self.depth >= shell.MAX_DEPTH:
+            self.undecidable("the script is nested too deep to be read")
+            return 0.0
         body = self.functions.pop(name)  # so that a function that calls itself is read once
         before, self.scope.positional = self.scope.positional, tuple(arguments)
+        self.depth += 1
         try:
             return self.node(body)
         finally:
+            self.depth -= 1
             self.scope.positional = before
             self.functions[name] = body
 
@@ -528,7 +533,7 @@ class _Reader:
             case "." | "source":
                 self.scope.sourced = True
                 self.undecidable(
-                    f"{values.show(arguments[0]) if arguments else 'a file'} may set any variable"
+                    f"{values.show(arguments[0][:80]) if arguments else 'a file'} may set any variable"
                 )
             case "set":
                 if "--" in arguments:
@@ -587,9 +592,7 @@ class _Reader:
         return self.record(words)
 
     def _python_code(self, words: Sequence[str], text: str) -> float:
-        if not self.affords(4 * len(text)):
-            return self.record(words[:1])
-        code = read_python(text, self.context)
+        code = read_python(text, self.context, self.budget)
         if code.undecidable:
             self.undecidable(code.undecidable)
         length = self.record((*words[:1], "-c", text[:200]), code.hosts, code.timeout, code.calls)
@@ -619,10 +622,13 @@ class _Reader:
         return self.record(words)
 
     def _hosts_of_code(self, text: str, name: str) -> list[Host]:
+        self.budget.spend(len(text) // 8)
         found: list[Host] = []
         for literal in _STRING.finditer(text):
+            self.budget.spend(2)
             inside = literal[1] or literal[2] or literal[3] or ""
             if is_url(inside):
+                self.budget.spend(8)
                 found.extend(url_hosts(inside, name, self.context.local_names))
             elif inside in ("localhost", "127.0.0.1", "::1"):
                 found.append(Host(inside, Reach.LOCAL, How.CODE, name, inside))

@@ -7,8 +7,8 @@ RecursionError. `shlex` knows no substitutions, here-documents or reserved words
 reads text that anyone may send, so the parser must first of all be linear in it and bounded in depth.
 
 Its law: one pass, each character read once (a `((` twice per level of nesting, and the levels are
-bounded); nesting deeper than `MAX_DEPTH` and broken syntax end the parse with `ShellError`, which carries
-what was read so far.
+bounded), and every piece is paid for; nesting deeper than `MAX_DEPTH` and broken syntax end the parse with
+`ShellError`, which carries what was read so far.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from policies.commands.budget import Budget
 from policies.commands.syntax import (
     Arithmetic,
     Assignment,
@@ -42,9 +43,6 @@ from policies.commands.syntax import (
 MAX_DEPTH = 32
 """Nesting of substitutions, groups and compound commands that is followed."""
 
-MAX_PIECES = 10_000
-"""Words and expansions of one text that are read. A probe has a dozen; the bound keeps hostile text cheap."""
-
 
 class ShellError(ValueError):
     """The text isn't shell, or is nested too deep. `partial`: what was read before; `position`: its end."""
@@ -55,7 +53,7 @@ class ShellError(ValueError):
         self.partial = Script(())
 
 
-_BLANK = re.compile(r"(?:[ \t\r]+|\\\n)*(?:#[^\n]*)?")
+_BLANK = re.compile(r"[ \t\r]*(?:\\\n[ \t\r]*)*(?:#[^\n]*)?")
 _BARE_WORD = re.compile(r"[^ \t\r\n\\'\"$`&|;()<>]+(?=[ \t\r\n;]|\Z)")
 _PLAIN = re.compile(r"[^ \t\r\n\\'\"$`&|;()<>]+")
 _DOUBLE_PLAIN = re.compile(r"[^\"\\$`]+")
@@ -66,11 +64,11 @@ _SPECIAL = re.compile(r"[0-9@*#?$!-]")
 _BRACE_HEAD = re.compile(r"([#!]?)([A-Za-z_]\w*|\d+|[@*?$!#-])(\[[^\]}]{0,80}\])?", re.ASCII)
 _BRACE_OPERATOR = re.compile(r":?[-=?+]|##?|%%?|//?|\^\^?|,,?|:|@|\[")
 _PARENTHESIS = re.compile(r"[()]")
-_ANSI_C = re.compile(r"(?:[^\\']+|\\.)*", re.DOTALL)
+_ANSI_C = re.compile(r"[^\\']*(?:\\.[^\\']*)*", re.DOTALL)
 _ANSI_ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{1,2}|.)", re.DOTALL)
 _ANSI_VALUES = {"n": "\n", "t": "\t", "r": "\r"}
 _ESCAPED_IN_BACKTICKS = re.compile(r"\\([$`\\])")
-_BACKTICKS = re.compile(r"(?:[^`\\]+|\\.)*", re.DOTALL)
+_BACKTICKS = re.compile(r"[^`\\]*(?:\\.[^`\\]*)*", re.DOTALL)
 
 
 _REDIRECT = re.compile(r"(?:\d+|\{\w+\})?(<<<|<<-|<<|<>|<&|>>|>&|>\||<(?!\()|>(?!\())|(&>>|&>)")
@@ -87,12 +85,12 @@ _TEST_END = re.compile(r"\]\](?=[\s;&|()<>]|\Z)")
 _TEST_OPERATOR = re.compile(r"&&|\|\||[()<>&|;]|\n")
 
 
-def parse(text: str, depth: int = 0) -> Script:
+def parse(text: str, budget: Budget, depth: int = 0) -> Script:
     """The syntax tree of `text`. `depth`: how deep the text itself is nested already.
 
-    Raises ShellError for broken syntax and for nesting beyond `MAX_DEPTH`.
+    Raises ShellError for broken syntax and for nesting beyond `MAX_DEPTH`, BudgetSpent for too much of it.
     """
-    parser = _Parser(text, depth)
+    parser = _Parser(text, budget, depth)
     try:
         parser.script(parser.top)
         if parser.at < len(text):
@@ -107,11 +105,12 @@ def parse(text: str, depth: int = 0) -> Script:
 class _Parser:
     """A cursor over a script's text."""
 
-    def __init__(self, text: str, depth: int) -> None:
+    def __init__(self, text: str, budget: Budget, depth: int) -> None:
+        budget.scan(len(text))
         self.text = text
+        self.budget = budget
         self.depth = depth
         self.at = 0
-        self.pieces = 0
         self.pending: list[tuple[Redirect, str, bool, bool]] = []
         """Here-documents whose bodies follow: redirect, delimiter, strip tabs, expand."""
         self.top: list[Item] = []
@@ -119,10 +118,10 @@ class _Parser:
         """Where the last complete item of the top list ends."""
 
     def nested(self, text: str) -> Script:
-        return parse(text, self.depth)
+        return parse(text, self.budget, self.depth)
 
     def body(self, text: str) -> Word:
-        return _Parser(text, self.depth).body_word()
+        return _Parser(text, self.budget, self.depth).body_word()
 
     def reserved(self) -> str:
         found = _RESERVED.match(self.text, self.at)
@@ -141,6 +140,7 @@ class _Parser:
         items = [] if items is None else items
         operator = ""
         while True:
+            self.budget.spend(2)
             self.newlines()
             if self._closes():
                 if operator in ("&&", "||"):
@@ -183,6 +183,7 @@ class _Parser:
     # Commands
 
     def _command(self) -> Command:
+        self.budget.spend(2)
         if self.sees("((") and (inside := self.arithmetic()) is not None:
             return self._redirected(Test((Word((Arithmetic(inside),)),)))
         opener = "(" if self.sees("(") else self.reserved()
@@ -210,6 +211,7 @@ class _Parser:
         found = self.match(_REDIRECT)
         if found is None:
             return False
+        self.budget.spend(2)
         self.blank()
         target = self.word()
         if target is None:
@@ -380,13 +382,7 @@ class _Parser:
     def error(self, message: str) -> ShellError:
         return ShellError(message, self.at)
 
-    def count(self) -> None:
-        self.pieces += 1
-        if self.pieces > MAX_PIECES:
-            raise self.error(f"more than {MAX_PIECES} words and expansions")
-
     def deeper(self) -> None:
-        self.count()
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise self.error(f"nested deeper than {MAX_DEPTH} levels")
@@ -415,18 +411,20 @@ class _Parser:
         """Skip blanks, comments and line ends; read the here-documents that begin after a line end."""
         self.blank()
         while self.take("\n"):
+            self.budget.spend(1)
             self._read_heredocs()
             self.blank()
 
     def word(self) -> Word | None:
         """The word that begins here, or None at an operator, a blank or the end."""
-        self.count()
+        self.budget.spend(1)
         start = self.at
         if bare := _BARE_WORD.match(self.text, start):  # most words: nothing to expand
             self.at = bare.end()
             return Word((Literal(bare[0]),))
         parts: list[Part] = []
         while self.at < len(self.text):
+            self.budget.spend(1)
             if plain := self.match(_PLAIN):
                 parts.append(Literal(plain[0]))
             elif self.sees("<(") or self.sees(">("):
@@ -460,6 +458,7 @@ class _Parser:
         self.at += 1
         parts.append(Literal("", quoted=True))
         while not self.take('"'):
+            self.budget.spend(1)
             if plain := self.match(_DOUBLE_PLAIN):
                 parts.append(Literal(plain[0], quoted=True))
             elif self.at >= len(self.text):
@@ -479,7 +478,7 @@ class _Parser:
     # Expansions
 
     def _expansion(self, *, quoted: bool) -> Part:
-        self.count()
+        self.budget.spend(1)
         if self.take("`"):
             return self._backticks(quoted=quoted)
         self.at += 1
@@ -529,6 +528,7 @@ class _Parser:
         self.deeper()
         parts: list[Part] = []
         while not self.take("}"):
+            self.budget.spend(1)
             if plain := self.match(_BRACED_PLAIN):
                 parts.append(Literal(plain[0], quoted))
             elif self.at >= len(self.text):
@@ -546,19 +546,21 @@ class _Parser:
         inside = found[0] if found else ""
         if not self.take("'"):
             raise self.error("a single quote is not closed")
+        self.budget.spend(inside.count("\\"))
         return Literal(_ANSI_ESCAPE.sub(_ansi_value, inside), quoted=True)
 
     def arithmetic(self) -> str | None:
         """The text inside `((…))` that begins here, or None where it is a subshell in a subshell."""
-        self.count()
         depth = 0
         for found in _PARENTHESIS.finditer(self.text, self.at):
+            self.budget.spend(1)
             depth += 1 if found[0] == "(" else -1
             if depth == 1 and found[0] == ")":
                 end = found.start()
                 if not self.text.startswith("))", end):
                     return None
                 inside = self.text[self.at + 2 : end]
+                self.budget.scan(len(inside))
                 self.at = end + 2
                 return inside
         raise self.error("`((` is not closed")
@@ -576,6 +578,7 @@ class _Parser:
         for redirect, delimiter, strip, expand in pending:
             body: list[str] = []
             while self.at < len(self.text):
+                self.budget.spend(1)
                 end = self.text.find("\n", self.at)
                 end = len(self.text) if end < 0 else end
                 line = self.text[self.at : end]
@@ -592,6 +595,7 @@ class _Parser:
         """The whole text as the body of a here-document."""
         parts: list[Part] = []
         while self.at < len(self.text):
+            self.budget.spend(1)
             if plain := self.match(_BODY_PLAIN):
                 parts.append(Literal(plain[0], quoted=True))
             elif self.sees("\\"):

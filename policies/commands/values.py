@@ -12,6 +12,8 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from policies.commands.budget import Budget
+
 _UNKNOWN, _OWN, _OTHER, _END = "\ue000", "\ue001", "\ue002", "\ue003"
 _MARK = re.compile("[\ue000-\ue002]([^\ue000-\ue003]*)\ue003")
 _NAME_SAFE = re.compile(r"[^A-Za-z0-9_.()-]")
@@ -86,9 +88,11 @@ class Environment:
         env: Sequence[Any] = (),
         env_from: Sequence[Any] = (),
         *,
+        budget: Budget,
         static: bool = True,
         host_network: bool = False,
     ) -> None:
+        self.budget = budget
         self.values: dict[str, str] = {}
         self.references: dict[str, str] = {}
         self.open = bool(env_from)
@@ -96,6 +100,7 @@ class Environment:
         self.emptied: set[str] = set()
         """Variables that `$(VAR)` replaces by nothing."""
         for entry in env:
+            budget.spend(2)
             if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
                 continue
             name, source = entry["name"], entry.get("valueFrom")
@@ -117,25 +122,34 @@ class Environment:
 
     def emptied_in(self, text: str) -> Collection[str]:
         """The variables that `$(VAR)` in `text` would replace by nothing."""
+        if not self.emptied:
+            return ()
+        self._pay_for_references(text)
         return sorted({name for name in _REFERENCE.findall(text) if name in self.emptied})
 
+    def _pay_for_references(self, text: str) -> None:
+        self.budget.spend(text.count("$"))
+
     def _expanded(self, text: str, values: Mapping[str, str], *, known_only: bool) -> str:
+        self.budget.scan(len(text))
         if "$" not in text:
             return text
-        budget = MAX_VALUE if not known_only else max(MAX_VALUE, 4 * len(text))
+        self._pay_for_references(text)
+        room = MAX_VALUE if not known_only else max(MAX_VALUE, 4 * len(text))
 
         def replace(found: re.Match[str]) -> str:
-            nonlocal budget
+            nonlocal room
             name = found[1]
             if name is None:
                 return "$"
             value = values.get(name)
             if value is None:
                 return unknown(name) if self.open and not known_only else found[0]
-            budget -= len(value)
-            return value if budget > 0 else unknown(name)
+            room -= len(value)
+            return value if room > 0 else unknown(name)
 
         expanded = _REFERENCE.sub(replace, text)
+        self.budget.scan(len(expanded))
         return expanded if known_only or len(expanded) <= MAX_VALUE else unknown("value")
 
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.commands import How, Reach, values
+from policies.commands.budget import Budget
 from policies.commands.hosts import host, is_url, reach_of, split_port, url_hosts
 from policies.commands.options import seconds
 
@@ -139,7 +140,7 @@ def test_no_seconds(text: str) -> None:
 
 
 def environment(*entries: Any, **options: Any) -> values.Environment:
-    return values.Environment(entries, **options)
+    return values.Environment(entries, budget=Budget(), **options)
 
 
 def test_values_refer_to_earlier_ones() -> None:

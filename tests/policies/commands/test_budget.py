@@ -1,0 +1,150 @@
+"""The work that reading takes: it grows no faster than the text, and ends where the budget does."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from policies.commands import CommandSummary, read
+from policies.commands.budget import REVIEW_STEPS, Budget, BudgetSpent
+from policies.commands.reader import MAX_TEXT
+from tests.policies.commands.hostile import HOSTILE, Asked
+
+Made = Callable[[int], Asked]
+UNBOUNDED = 1 << 62
+STEADY = 4
+"""How many times more than the text the work may grow: fixed costs count at the small end, and nesting is
+followed to 32 levels only from a certain size on."""
+
+CALLS = 20
+"""Calls of functions, of C functions too, that a step may stand for; 14 at most were seen."""
+
+
+@contextmanager
+def counted() -> Iterator[list[int]]:
+    """What the interpreter does meanwhile, the reader's own count aside: calls, of C functions too."""
+    calls = [0]
+
+    def count(_frame: FrameType, event: str, _argument: Any) -> None:
+        if event in ("call", "c_call"):
+            calls[0] += 1
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        yield calls
+    finally:
+        sys.setprofile(before)
+
+
+def asked(asked: Asked, budget: Budget) -> CommandSummary:
+    return read(asked.argv, asked.env, budget=budget)
+
+
+@pytest.mark.parametrize("made", HOSTILE.values(), ids=HOSTILE.keys())
+def test_ten_times_the_text_takes_ten_times_the_steps_or_spends_the_budget(made: Made) -> None:
+    spent = []
+    for size in (400, 4_000, 40_000):
+        budget = Budget()
+        summary = asked(made(size), budget)
+        assert summary.steps == budget.spent
+        assert summary.complete is not budget.is_spent
+        spent.append(budget.spent)
+    small, middle, large = spent
+    assert middle <= max(10 * STEADY * small, 1000) or middle > REVIEW_STEPS
+    assert large <= max(10 * STEADY * middle, 1000) or large > REVIEW_STEPS
+
+
+@pytest.mark.parametrize("made", HOSTILE.values(), ids=HOSTILE.keys())
+def test_a_step_is_a_bounded_amount_of_work(made: Made) -> None:
+    """The steps tell the truth: no class of text does much for few of them."""
+    request, budget = made(3_000), Budget(10_000)
+    with counted() as calls:
+        asked(request, budget)
+    assert calls[0] < CALLS * budget.spent
+
+
+@pytest.mark.parametrize("made", HOSTILE.values(), ids=HOSTILE.keys())
+def test_one_step_more_than_is_left_ends_the_reading(made: Made) -> None:
+    """However little is left, what is taken beyond it is one text at most."""
+    request = made(3_000)
+    whole = asked(request, Budget(300_000))
+    for share in (0, 1, 2, 3):
+        left = min(whole.steps, 300_000) * share // 4
+        budget = Budget(left)
+        summary = asked(request, budget)
+        assert summary == CommandSummary(undecidable=summary.undecidable, complete=False)
+        assert summary.undecidable
+        assert left < budget.spent <= left + 6_000 + whole.steps // 2
+
+
+def test_one_budget_covers_many_commands() -> None:
+    script = ["sh", "-c", "curl -m 1 http://db:80; " * 200]
+    alone = read(script, budget=Budget())
+    assert alone.complete
+    budget = Budget(3 * alone.steps + alone.steps // 2)
+    together = [read(script, budget=budget) for _ in range(6)]
+    assert [summary.complete for summary in together] == [True, True, True, False, False, False]
+    assert together[:3] == [alone] * 3
+    assert [bool(summary.commands) for summary in together] == [True, True, True, False, False, False]
+    assert budget.is_spent
+
+
+def test_the_same_text_costs_the_same_whatever_was_read_before() -> None:
+    for made in HOSTILE.values():
+        request = made(500)
+        first, second = (asked(request, Budget()).steps for _ in range(2))
+        assert first == second
+
+
+@pytest.mark.parametrize("program", [["sh", "-c"], ["curl"], ["python", "-c"], ["sleep"], ["timeout"], []])
+def test_a_text_longer_than_linux_executes_is_not_read(program: list[str]) -> None:
+    summary = read([*program, "curl db;" * (MAX_TEXT // 8) + "x"])
+    assert summary == CommandSummary(
+        undecidable=("an argument is longer than Linux can execute",), complete=False
+    )
+    assert summary.steps < 100
+
+
+@pytest.mark.parametrize("length", [4_000, 5_000, 40_000])
+def test_digits_without_end_are_no_number(length: int) -> None:
+    digits = "9" * length
+    scripts = (
+        f"timeout {digits} curl db",
+        f"sleep {digits}; curl db",
+        f"curl -m {digits} --retry {digits} db:{digits}",
+        f"for i in $(seq {digits}); do curl db; done",
+        f"for i in {{1..{digits}}}; do curl db; done",
+        f"while [ $n -lt {digits} ]; do n=$((n+{digits})); curl db; done",
+        f"curl db ${{{digits}}} ${digits} $(({digits}))",
+        f"dig +time={digits} +tries={digits} db",
+        f"python -c 'import requests; requests.get({digits}, timeout={digits})'; curl db",
+    )
+    for script in scripts:
+        summary = read(["sh", "-c", script])
+        assert summary.hosts
+        assert summary.complete
+
+
+def test_a_budget_says_when_it_is_spent() -> None:
+    budget = Budget(10)
+    budget.spend(10)
+    assert not budget.is_spent
+    with pytest.raises(BudgetSpent):
+        budget.scan(0)
+    assert budget.is_spent
+    with pytest.raises(BudgetSpent):
+        budget.spend(0)
+
+
+def test_hostile_texts_are_what_they_say() -> None:
+    """Most classes are as long as asked, and grow: a class that makes nothing would prove nothing."""
+    for name, made in HOSTILE.items():
+        sizes = [sum(map(len, made(size).argv)) + len(str(made(size).env)) for size in (1_000, 10_000)]
+        assert sizes[1] > 2 * sizes[0] or name in ("functions that double", "nested shells"), name
+        assert sizes[1] < 60_000, name
