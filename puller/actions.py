@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from puller.plan import Act, Loaded, Model, same
+from puller.reasons import Reason
 from puller.servers.base import ModelServer, Pauses, ServerError
 from puller.spec import ModelSpec
 from puller.storage.base import in_thread
@@ -86,7 +87,7 @@ class Actions:
             try:
                 await self.server.load(model.name, was_ready=model.available)
             except ServerError as error:
-                if error.reason == "ServerTimeout" and model.stored is not None:
+                if error.reason is Reason.SERVER_TIMEOUT and model.stored is not None:
                     self._in_doubt[model.name] = model.stored.digest
                 await self._note_loading(model, loading=False)
                 raise

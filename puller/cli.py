@@ -20,7 +20,7 @@ from puller.servers.base import ModelServer, Timeouts
 from puller.servers.none import NoServer
 from puller.servers.tfserving import TfServing
 from puller.servers.v2 import TritonServer, V2Server
-from puller.spec import quantity
+from puller.spec import SCHEMES, quantity
 from puller.storage.base import DiskBudget, Limits
 from puller.storage.fetch import Storage
 
@@ -105,6 +105,7 @@ def options_of(arguments: argparse.Namespace) -> Options:
         backoff_initial=arguments.backoff_initial,
         backoff_max=arguments.backoff_max,
         grace=arguments.grace,
+        schemes=arguments.schemes,
         timeouts=Timeouts(arguments.probe_timeout, arguments.load_timeout, arguments.unload_timeout),
         limits=Limits(
             connections=arguments.connections,
@@ -130,6 +131,7 @@ def parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
     flag("--host", str, Options.host, "address of our own HTTP port (default: all)")
     flag("--port", _port, Options.port, "our own HTTP port: /healthz, /readyz, /v1/models, /metrics")
     flag("--ready-when", str, "all", "what /readyz waits for", choices=("first", "all", "any"))
+    flag("--schemes", _schemes, ",".join(SCHEMES), "storage schemes that a storageUri may have")
     flag("--num-workers", _count, Options.downloads, "models downloaded at a time", alias="--workers")
     flag("--load-workers", _count, Options.loads, "load and unload calls at a time")
     flag("--connections", _count, Limits().connections, "storage requests at a time, over all models")
@@ -199,6 +201,13 @@ def _port(text: str) -> int:
     if not 0 <= number <= 65535:
         raise argparse.ArgumentTypeError("must be a port, 0 to 65535")
     return number
+
+
+def _schemes(text: str) -> tuple[str, ...]:
+    found = tuple(scheme.strip() for scheme in text.split(",") if scheme.strip())
+    if not found or not set(found) <= set(SCHEMES):
+        raise argparse.ArgumentTypeError(f"must be some of {','.join(SCHEMES)}")
+    return found
 
 
 def _count(text: str) -> int:

@@ -17,7 +17,7 @@ from pathlib import Path
 from watchfiles import awatch
 
 DATA = "..data"
-MAX_BYTES = 16 << 20
+MAX_BYTES = 2 << 20
 """Of one key. The API server stops at 1 MiB for the whole ConfigMap."""
 
 _TRIES = 10

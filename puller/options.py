@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from puller.servers.base import Timeouts
+from puller.spec import SCHEMES
 from puller.storage.base import Limits
 
 
@@ -33,5 +34,6 @@ class Options:
     backoff_initial: float = 0.5
     backoff_max: float = 60.0
     grace: float = 25.0
+    schemes: tuple[str, ...] = SCHEMES
     timeouts: Timeouts = field(default_factory=Timeouts)
     limits: Limits = field(default_factory=Limits)

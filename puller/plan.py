@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from puller.reasons import Reason
 from puller.servers.base import Health
 from puller.spec import ModelSpec
 from puller.storage.base import human
@@ -68,7 +69,7 @@ class Failure:
     spec: ModelSpec | None
     attempts: int
     retry_at: float
-    reason: str
+    reason: Reason
     message: str
 
 
@@ -148,7 +149,7 @@ def over_memory(model: Model, others: int, limit: int) -> Failure | None:
     message = (
         f"it wants {human(spec.memory)} of memory; loaded models hold {human(others)} of {human(limit)}."
     )
-    return Failure(Act.LOAD, model.wanted, 0, float("inf"), "OverMaxMemory", message)
+    return Failure(Act.LOAD, model.wanted, 0, float("inf"), Reason.OVER_MAX_MEMORY, message)
 
 
 def memory_of(model: Model) -> int:

@@ -21,6 +21,7 @@ from puller.actions import Actions
 from puller.log import logger
 from puller.options import Options
 from puller.plan import Act, Doing, Failure, Loaded, Model, next_step, wake_at
+from puller.reasons import SERVER_SILENT, Reason
 from puller.servers.base import Health, ModelServer, ServerError
 from puller.spec import LIST_KEY, Desired, carry_over, parse
 from puller.status import Status
@@ -95,10 +96,11 @@ class Reconciler:
         """Make this the desired state, but for what cannot be read in it."""
         new = carry_over(desired, self._config or Desired())
         now = time.monotonic()
+        refused = new.refused
         for name in new.models.keys() | self.models.keys():
             model = self.models.get(name) or self.models.setdefault(name, Model(name))
             wanted = new.models.get(name)
-            held = wanted is None and (new.blind or name in new.refused)
+            held = wanted is None and (new.blind or name in refused)
             if (wanted, held) != (model.wanted, model.held) or self._config is None:
                 model.wanted, model.held = wanted, held
                 model.doing = _superseded(model, now)
@@ -195,12 +197,12 @@ class Reconciler:
         except (StorageError, ServerError) as error:
             return self._failed(step, model, error.reason, str(error))
         except OSError as error:
-            return self._failed(step, model, "ModelDirUnusable", str(error))
+            return self._failed(step, model, Reason.MODEL_DIR_UNUSABLE, str(error))
         except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # a panic of the storage library is no Exception
             logger.exception("step failed unexpectedly", model=model.name, step=step.value)
-            return self._failed(step, model, "InternalError", f"{type(error).__name__}: {error}")
+            return self._failed(step, model, Reason.INTERNAL_ERROR, f"{type(error).__name__}: {error}")
         return None
 
     def _ended(
@@ -226,10 +228,10 @@ class Reconciler:
             model.checked = model.failure is None  # an unload that failed may have been carried out
         if step is Act.CHECK and was_loaded is Loaded.YES and not model.available:
             self._doubt()
-        if step in _SERVER_ACTS and model.failure is not None and model.failure.reason.startswith("Server"):
+        if step in _SERVER_ACTS and model.failure is not None and model.failure.reason in SERVER_SILENT:
             self._probe_now.set()
 
-    def _failed(self, step: Act, model: Model, reason: str, message: str) -> Failure:
+    def _failed(self, step: Act, model: Model, reason: Reason, message: str) -> Failure:
         before = model.failure
         again = before is not None and before.act is step and plan.same(before.spec, model.wanted)
         attempts = before.attempts + 1 if again and before is not None else 1
@@ -243,7 +245,7 @@ class Reconciler:
     def _retry_memory(self) -> None:
         """Let them ask again. They stay failed until they are loaded: most would only be failed anew."""
         for model in self.models.values():
-            if model.failure is not None and model.failure.reason == "OverMaxMemory":
+            if model.failure is not None and model.failure.reason is Reason.OVER_MAX_MEMORY:
                 model.failure = replace(model.failure, retry_at=0.0)
                 self._dirty.add(model.name)
 
@@ -270,7 +272,7 @@ class Reconciler:
             self.status.config_trouble = ""
             if files != last:
                 last = files
-                self.apply(await in_thread(partial(parse, files)))
+                self.apply(await in_thread(partial(parse, files, self.options.schemes)))
 
     async def _follow_server(self) -> None:
         while True:
@@ -297,7 +299,7 @@ class Reconciler:
             if (
                 health is Health.UP
                 and model.failure is not None
-                and model.failure.reason == "ServerUnavailable"
+                and model.failure.reason is Reason.SERVER_UNAVAILABLE
             ):
                 model.failure = None
         self._dirty.update(self.models)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import ROUND_CEILING, Decimal
 from hashlib import sha256
@@ -27,9 +27,18 @@ MAX_TEXT = 253
 MAX_MEMORY = 1 << 50
 """One pebibyte: a larger `memory` is a slip of the pen, not a model."""
 MAX_PRIORITY = 1_000_000
+MAX_MODELS = 20_000
+"""Of one list; no ConfigMap has room for more that are sound."""
+MAX_UNKNOWN = 8
+"""Fields of one model that nobody reads and that are named."""
+MAX_GLOBS = 1000
+MAX_GLOB = 1024
+"""Characters: no key of a store is longer."""
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]+")
 _HF_PATH = re.compile(r"/[^/:]+(:[^/:]+)?/?")
+_BUCKET = re.compile(r"[a-zA-Z0-9_$][a-zA-Z0-9._$-]{0,254}")
+"""Not quite any store's grammar, and no character with which a bucket could become another host."""
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 _QUANTITY = re.compile(
     r"([+-]?(?:[0-9]{1,40}(?:\.[0-9]{0,40})?|\.[0-9]{1,40}))([eE][+-]?[0-9]{1,2}|[a-zA-Z]{0,2})"
@@ -133,8 +142,9 @@ class RefusedError(ValueError):
         self.message = message
 
 
-def parse(files: Mapping[str, str]) -> Desired:
-    """The models that ConfigMap data (key -> text) asks for. Never raises.
+def parse(files: Mapping[str, str], schemes: Collection[str] = SCHEMES) -> Desired:
+    """The models that ConfigMap data (key -> text) asks for, in time and memory linear in its length.
+    Never raises. `schemes`: those a storageUri may have.
 
     Keys that do not end in `.json` are none of ours and are passed over.
     """
@@ -156,6 +166,7 @@ def parse(files: Mapping[str, str]) -> Desired:
             try:
                 name, raw, at = _named(key, entry)
                 spec = from_json(name, raw, at)
+                _check_scheme(spec.storage_uri, schemes, f"{at}.storageUri")
             except RefusedError as refusal:
                 errors.append(SpecError(key, base + refusal.path, refusal.message, name))
                 continue
@@ -164,9 +175,15 @@ def parse(files: Mapping[str, str]) -> Desired:
                 SpecError(
                     key, f"{base}{at}{_member(unknown)}", "this field is not known and has no effect.", name
                 )
-                for unknown in sorted(raw.keys() - _FIELDS)
+                for unknown in sorted(raw.keys() - _FIELDS)[:MAX_UNKNOWN]
             ]
     return _settle(found, errors, warnings, unreadable)
+
+
+def _check_scheme(uri: str, schemes: Collection[str], path: str) -> None:
+    scheme = urlsplit(uri).scheme
+    if scheme not in schemes:
+        raise RefusedError(path, f"{scheme}:// is not allowed here; {', '.join(schemes)} are.")
 
 
 def carry_over(new: Desired, last_good: Desired) -> Desired:
@@ -174,8 +191,9 @@ def carry_over(new: Desired, last_good: Desired) -> Desired:
     not the model that is being served."""
     models = dict(new.models)
     keys = dict(new.keys)
+    refused = new.refused
     for name, spec in last_good.models.items():
-        if name not in models and (name in new.refused or last_good.keys[name] in new.unreadable):
+        if name not in models and (name in refused or last_good.keys[name] in new.unreadable):
             models[name] = spec
             keys[name] = last_good.keys[name]
     return Desired(models, new.errors, new.warnings, keys, new.unreadable)
@@ -237,15 +255,17 @@ def _entries(key: str, text: str) -> list[tuple[str, Any]]:
         return [("", data)]
     if not isinstance(data, list):
         raise RefusedError("", f"must hold an array of models, not {_kind(data)}.")
+    if len(data) > MAX_MODELS:
+        raise RefusedError("", f"holds {len(data)} entries; {MAX_MODELS} may stand.")
     return [(f"[{index}]", entry) for index, entry in enumerate(data)]
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
-    if len(members) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise RefusedError("", f"says {_shown(twice)} twice in one object; which one is meant?")
+    members: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in members:
+            raise RefusedError("", f"says {_shown(name)} twice in one object; which one is meant?")
+        members[name] = value
     return members
 
 
@@ -308,8 +328,18 @@ def _storage_uri(value: object, path: str) -> str:
         uri = urlsplit(value)
         _check_uri(uri)
     except ValueError as error:
-        raise RefusedError(path, f"{_shown(value)} is not usable: {str(error).removesuffix('.')}.") from None
+        why = str(error).removesuffix(".")
+        raise RefusedError(path, f"{_shown(without_secrets(value))} is not usable: {why}.") from None
     return value
+
+
+def without_secrets(uri: str) -> str:
+    """The URI as it may be shown: credentials before the host, and a query (signatures stand there), left
+    out. In a URI whose parts cannot be told apart, nothing is taken for harmless."""
+    head = uri.partition("?")[0]
+    scheme, separator, rest = head.partition("://")
+    authority, slash, path = rest.partition("/")
+    return f"{scheme}{separator}{authority.rpartition('@')[2]}{slash}{path}" + ("?…" if head != uri else "")
 
 
 def _check_uri(uri: SplitResult) -> None:
@@ -326,6 +356,9 @@ def _check_uri(uri: SplitResult) -> None:
             raise ValueError("it must be file:///absolute/path.")
     elif not uri.netloc:
         raise ValueError(f"{uri.scheme}:// must be followed by {_AUTHORITY.get(uri.scheme, 'a host')}.")
+    keyless = not uri.path and (uri.query or uri.fragment)  # `s3://bucket?x`: not a bucket of that name
+    if uri.scheme in ("s3", "gs", "az") and (keyless or not _BUCKET.fullmatch(uri.netloc)):
+        raise ValueError(f"{uri.scheme}:// must be followed by {_AUTHORITY[uri.scheme]} and a slash.")
     if uri.scheme in ("file", "pvc", "hf") and (uri.query or uri.fragment):
         raise ValueError('nothing may follow the path; write "?" and "#" in a path as %3F and %23.')
     if uri.scheme == "hf" and not _HF_PATH.fullmatch(uri.path):
@@ -378,8 +411,10 @@ def _globs(value: object, path: str) -> tuple[str, ...]:
         raise RefusedError(
             path, f'must be an array of globs such as ["*.json", "weights/**"], not {_kind(value)}.'
         )
+    if len(value) > MAX_GLOBS:
+        raise RefusedError(path, f"holds {len(value)} globs; {MAX_GLOBS} may stand.")
     for index, glob in enumerate(value):
-        sound = isinstance(glob, str) and 0 < len(glob) <= MAX_URI and glob.isprintable()
+        sound = isinstance(glob, str) and 0 < len(glob) <= MAX_GLOB and glob.isprintable()
         if not sound or glob.startswith("/") or ".." in glob.split("/"):
             raise RefusedError(
                 f"{path}[{index}]", "must be a glob below the model's directory, such as weights/**."
@@ -402,7 +437,10 @@ def _kind(value: object) -> str:
 
 
 def _shown(value: object) -> str:
-    text = json.dumps(value)
+    """The first 80 characters of a value as JSON, at no more cost than these."""
+    if isinstance(value, dict | list) and value:
+        return _kind(value)
+    text = json.dumps(value[:80] if isinstance(value, str) else value)
     return text if len(text) <= 80 else text[:77] + "…"
 
 

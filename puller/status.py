@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any
 
 import orjson
@@ -17,14 +18,17 @@ from puller.log import logger
 from puller.metrics import Metrics
 from puller.options import Options
 from puller.plan import Act, Model, State
+from puller.reasons import Reason
 from puller.servers.base import Health
-from puller.spec import Desired
+from puller.spec import Desired, SpecError
 from puller.storage.base import Progress, human, in_thread
 from puller.storage.fetch import Fetch
 from puller.store import write_atomically
 
 STATUS_FILE = ".status.json"
 
+_MAX_LISTED = 100
+"""Refusals of one config that are logged and listed one by one."""
 _STALLED = 60.0
 """Seconds without a turn of the loop after which it counts as stuck."""
 
@@ -34,7 +38,7 @@ class _Told:
     """What was last told of a model."""
 
     state: State
-    reason: str
+    reason: Reason | None
     since: datetime
 
 
@@ -56,15 +60,11 @@ class Status:
 
     def configured(self, desired: Desired) -> None:
         """A config was read."""
-        known = self._desired.errors if self._desired else ()
-        for error in desired.errors:
-            if error not in known:
-                logger.error(
-                    "config entry refused", where=error.where, model=error.model, error=error.message
-                )
-        for warning in desired.warnings:
-            if self._desired is None or warning not in self._desired.warnings:
-                logger.warning("config field ignored", where=warning.where, model=warning.model)
+        known = self._desired or Desired()
+        for error in _news(desired.errors, known.errors):
+            logger.error("config entry refused", where=error.where, model=error.model, error=error.message)
+        for warning in _news(desired.warnings, known.warnings):
+            logger.warning("config field ignored", where=warning.where, model=warning.model)
         logger.info("config read", models=len(desired.models), refused=len(desired.errors))
         self._desired = desired
 
@@ -76,7 +76,7 @@ class Status:
     def note(self, model: Model, now: float) -> None:
         """Tell of a change of state, once."""
         state = plan.state(model, now)
-        reason = model.failure.reason if model.failure is not None and state is State.FAILED else ""
+        reason = model.failure.reason if model.failure is not None and state is State.FAILED else None
         told = self._told.get(model.name)
         if told is not None and (told.state, told.reason) == (state, reason):
             return
@@ -87,7 +87,7 @@ class Status:
                 "model",
                 model=model.name,
                 state=state.value,
-                reason=reason,
+                reason=model.failure.reason,
                 message=model.failure.message,
                 attempts=model.failure.attempts,
                 retry_in=None if wait == float("inf") else round(wait, 1),
@@ -146,14 +146,14 @@ class Status:
         for entry in entries:
             if entry["name"] in refused:
                 entry["message"] = str(refused.pop(entry["name"]))
-                entry["reason"] = entry["reason"] or "InvalidSpec"
+                entry["reason"] = entry["reason"] or Reason.INVALID_SPEC
         entries += [_refusal(name, str(error)) for name, error in refused.items()]
         entries.sort(key=lambda entry: str(entry["name"]))
         ready, why = self.ready(models)
         troubles = [text for text in (self.config_trouble, self.model_dir_trouble) if text]
         return {
             "models": entries,
-            "errors": [str(error) for error in errors] + troubles,
+            "errors": _listed(errors) + troubles,
             "ready": ready,
             "readyMessage": why,
             "server": self._health.value,
@@ -198,13 +198,13 @@ class Status:
     def _why(self, model: Model, state: State) -> tuple[str, str]:
         """The reason for a state that is neither the goal nor a failure."""
         if state is State.PENDING:
-            return "Queued", "waits for its turn to download"
+            return Reason.QUEUED, "waits for its turn to download"
         if state is State.DOWNLOADED and self._health is not Health.UP:
-            return "WaitingForServer", f"the model server is {self._health.value}"
+            return Reason.WAITING_FOR_SERVER, f"the model server is {self._health.value}"
         if state is State.DOWNLOADED:
-            return "Queued", "waits for its turn to load"
+            return Reason.QUEUED, "waits for its turn to load"
         if state is State.UNLOADING and model.doing is None:
-            return "Queued", "waits for its turn to be unloaded"
+            return Reason.QUEUED, "waits for its turn to be unloaded"
         return "", ""
 
     def _measure(self, document: dict[str, Any]) -> None:
@@ -215,7 +215,8 @@ class Status:
         received, expected = _in_flight(document)
         metrics.received.set(received)
         metrics.expected.set(expected)
-        metrics.refused.set(len(document["errors"]))
+        refused = len(self._desired.errors) if self._desired else 0
+        metrics.refused.set(refused + bool(self.config_trouble) + bool(self.model_dir_trouble))
         metrics.ready.set(document["ready"])
         metrics.server_up.set(self._health is Health.UP)
 
@@ -239,12 +240,24 @@ def _in_flight(document: dict[str, Any]) -> tuple[int, int]:
     return sum(entry["bytesDone"] for entry in flying), sum(entry["bytesTotal"] for entry in flying)
 
 
+def _news(found: Sequence[SpecError], known: Sequence[SpecError]) -> Iterator[SpecError]:
+    """The first of those that were not known."""
+    before = set(known)
+    return islice((error for error in found if error not in before), _MAX_LISTED)
+
+
+def _listed(errors: Sequence[SpecError]) -> list[str]:
+    """The first of them, one sentence each, and how many more there are."""
+    more = len(errors) - _MAX_LISTED
+    return [str(error) for error in errors[:_MAX_LISTED]] + ([f"and {more} more."] if more > 0 else [])
+
+
 def _refusal(name: str, message: str) -> dict[str, Any]:
     """The entry of a model that the config names but that cannot be wanted."""
     return {
         "name": name,
         "state": State.FAILED.value,
-        "reason": "InvalidSpec",
+        "reason": Reason.INVALID_SPEC,
         "message": message,
         "attempts": 0,
         "bytesDone": 0,

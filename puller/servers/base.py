@@ -10,6 +10,8 @@ from typing import Any, Protocol
 import aiohttp
 import orjson
 
+from puller.reasons import Reason
+
 _MAX_BODY = 65536
 
 
@@ -22,13 +24,13 @@ class Health(enum.Enum):
 
 
 class ServerError(Exception):
-    """A call that failed. `reason` is one CamelCase word, the message one sentence.
+    """A call that failed. The message is one sentence.
 
     ServerUnavailable: nothing listens; it says nothing about the model. ServerLost: the server went away
     during the call, perhaps because of it. ServerTimeout: no answer in time.
     """
 
-    def __init__(self, reason: str, message: str) -> None:
+    def __init__(self, reason: Reason, message: str) -> None:
         super().__init__(message)
         self.reason = reason
 
@@ -91,18 +93,22 @@ class HttpServer:
             async with self._session.request(method, url, json=body, timeout=limit) as response:
                 return response.status, await _read(response.content)
         except TimeoutError:
-            raise ServerError("ServerTimeout", f"{method} {url}: no answer in {timeout:g} s.") from None
+            raise ServerError(Reason.SERVER_TIMEOUT, f"{method} {url}: no answer in {timeout:g} s.") from None
         except aiohttp.ClientConnectorError as error:
-            raise ServerError("ServerUnavailable", f"{method} {url}: {error.strerror or error}.") from None
+            raise ServerError(
+                Reason.SERVER_UNAVAILABLE, f"{method} {url}: {error.strerror or error}."
+            ) from None
         except (aiohttp.ClientError, OSError) as error:
-            raise ServerError("ServerLost", f"{method} {url}: {str(error) or 'connection lost'}.") from None
+            raise ServerError(
+                Reason.SERVER_LOST, f"{method} {url}: {str(error) or 'connection lost'}."
+            ) from None
 
     async def probe(self, path: str) -> Health:
         """Any answer at all means UP."""
         try:
             await self.call("GET", path, self.timeouts.probe)
         except ServerError as error:
-            return Health.DOWN if error.reason == "ServerUnavailable" else Health.HUNG
+            return Health.DOWN if error.reason is Reason.SERVER_UNAVAILABLE else Health.HUNG
         return Health.UP
 
     async def close(self) -> None:

@@ -9,6 +9,7 @@ import asyncio
 from pathlib import Path
 from urllib.parse import quote
 
+from puller.reasons import Reason
 from puller.servers.base import Health, HttpServer, Pauses, ServerError, Timeouts, json_object
 from puller.store import write_atomically
 
@@ -38,7 +39,9 @@ class TfServing(HttpServer):
     async def load(self, name: str, *, was_ready: bool) -> None:
         versions = await asyncio.to_thread(self._versions, name)
         if not versions:
-            raise ServerError("NoVersion", "TensorFlow Serving needs a numbered directory in the model.")
+            raise ServerError(
+                Reason.NO_VERSION, "TensorFlow Serving needs a numbered directory in the model."
+            )
         if was_ready and versions & await self._available(name):
             # A version that is being served is never read again under its number: take it away first.
             self._withheld.add(name)
@@ -68,7 +71,7 @@ class TfServing(HttpServer):
                 await asyncio.to_thread(write_atomically, self._model_dir / CONFIG_NAME, text)
             except OSError as error:
                 raise ServerError(
-                    "ConfigUnwritable", f"{CONFIG_NAME} cannot be written: {error.strerror}."
+                    Reason.CONFIG_UNWRITABLE, f"{CONFIG_NAME} cannot be written: {error.strerror}."
                 ) from None
             self._written = text
 
@@ -82,7 +85,7 @@ class TfServing(HttpServer):
             if not await pauses.more():
                 verb = "loaded" if wanted else "unloaded"
                 raise ServerError(
-                    "NotReady", f"not {verb} within {limit:g} s; does the server poll its config file?"
+                    Reason.NOT_READY, f"not {verb} within {limit:g} s; does the server poll its config file?"
                 )
 
     async def _available(self, name: str) -> frozenset[int]:

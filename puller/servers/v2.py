@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
+from puller.reasons import Reason
 from puller.servers.base import Health, HttpServer, Pauses, ServerError, json_object
 
 
@@ -31,11 +32,11 @@ class V2Server(HttpServer):
             # The ready state decides, where it can: a model that served before may still serve the old tree.
             if not was_ready and await self.ready(name):
                 return
-            raise ServerError("LoadFailed", self._explain(status, body))
+            raise ServerError(Reason.LOAD_FAILED, self._explain(status, body))
         pauses = Pauses(self.timeouts.load)
         while not await self.ready(name):
             if not await pauses.more():
-                raise ServerError("NotReady", f"loaded, but not ready within {self.timeouts.load:g} s.")
+                raise ServerError(Reason.NOT_READY, f"loaded, but not ready within {self.timeouts.load:g} s.")
 
     async def unload(self, name: str) -> None:
         path = f"/v2/repository/models/{quote(name)}/unload"
@@ -45,9 +46,11 @@ class V2Server(HttpServer):
         pauses = Pauses(self.timeouts.unload)
         while await self.ready(name):
             if not 200 <= status < 300:
-                raise ServerError("UnloadFailed", self._explain(status, body))
+                raise ServerError(Reason.UNLOAD_FAILED, self._explain(status, body))
             if not await pauses.more():
-                raise ServerError("UnloadFailed", f"still ready {self.timeouts.unload:g} s after the unload.")
+                raise ServerError(
+                    Reason.UNLOAD_FAILED, f"still ready {self.timeouts.unload:g} s after the unload."
+                )
 
     async def declare(self, names: frozenset[str]) -> None:
         """Nothing to do: this server is told model by model."""

@@ -23,6 +23,7 @@ from typing import IO, BinaryIO
 
 import zstandard
 
+from puller.reasons import Reason
 from puller.storage.base import Limits, StorageError, human, safe_path
 from puller.storage.source import wanted
 from puller.store import reserved
@@ -66,7 +67,9 @@ class _Headers:
     def read(self, size: int) -> bytes:
         self._left -= size
         if self._left < 0:
-            raise StorageError("HostileArchive", f"an entry has over {human(_MAX_EXTENDED)} of headers.")
+            raise StorageError(
+                Reason.HOSTILE_ARCHIVE, f"an entry has over {human(_MAX_EXTENDED)} of headers."
+            )
         return self._stream.read(size)
 
 
@@ -105,7 +108,7 @@ class Unpacker:
             RecursionError,
         ) as error:
             raise StorageError(
-                "BadArchive", f"the {kind} archive cannot be read: {error or 'it ends early'}."
+                Reason.BAD_ARCHIVE, f"the {kind} archive cannot be read: {error or 'it ends early'}."
             ) from None
         self._finish()
 
@@ -120,7 +123,7 @@ class Unpacker:
             if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
                 raise
             raise StorageError(
-                "BadArchive", f"the zip archive cannot be read: {error or 'it ends early'}."
+                Reason.BAD_ARCHIVE, f"the zip archive cannot be read: {error or 'it ends early'}."
             ) from None
         self._finish()
 
@@ -137,10 +140,10 @@ class Unpacker:
         elif entry.isreg():
             content = archive.extractfile(entry)
             if content is None:
-                raise StorageError("BadArchive", f"{name!r} has no content.")
+                raise StorageError(Reason.BAD_ARCHIVE, f"{name!r} has no content.")
             self._file(name, content, executable=bool(entry.mode & stat.S_IXUSR))
         else:
-            raise StorageError("HostileArchive", f"{name!r} is a device or a pipe.")
+            raise StorageError(Reason.HOSTILE_ARCHIVE, f"{name!r} is a device or a pipe.")
 
     def _zip_entry(self, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> None:
         name = self._admit(entry.filename)
@@ -156,13 +159,15 @@ class Unpacker:
             with archive.open(entry) as content:
                 self._file(name, content, executable=bool(mode & stat.S_IXUSR))
         else:
-            raise StorageError("HostileArchive", f"{name!r} is a device or a pipe.")
+            raise StorageError(Reason.HOSTILE_ARCHIVE, f"{name!r} is a device or a pipe.")
 
     def _admit(self, raw: str) -> str:
         """The entry's clean name, "" for one to pass over."""
         self._entries += 1
         if self._entries > self.limits.max_entries:
-            raise StorageError("ArchiveBomb", f"the archive has more than {self.limits.max_entries} entries.")
+            raise StorageError(
+                Reason.ARCHIVE_BOMB, f"the archive has more than {self.limits.max_entries} entries."
+            )
         name = self._clean(raw)
         return name if name and wanted(name, self.files) and not reserved(name) else ""
 
@@ -170,7 +175,7 @@ class Unpacker:
     def _clean(raw: str) -> str:
         """`./a/b/` -> `a/b`; "" for the root itself. Raises StorageError for a path that leads outside."""
         if raw.startswith("/") or ".." in raw.split("/"):
-            raise StorageError("HostileArchive", f"{raw!r} leads out of the model's directory.")
+            raise StorageError(Reason.HOSTILE_ARCHIVE, f"{raw!r} leads out of the model's directory.")
         name = posixpath.normpath(raw)
         return "" if name == "." else safe_path(name)
 
@@ -183,13 +188,13 @@ class Unpacker:
         try:
             (self.into / name).parent.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError):
-            raise StorageError("BadArchive", f"{name!r} lies below something that is a file.") from None
+            raise StorageError(Reason.BAD_ARCHIVE, f"{name!r} lies below something that is a file.") from None
 
     def _file(self, name: str, content: IO[bytes], *, executable: bool) -> None:
         self._parent(name)
         path = self.into / name
         if path.is_dir():
-            raise StorageError("BadArchive", f"{name!r} is both a file and a directory.")
+            raise StorageError(Reason.BAD_ARCHIVE, f"{name!r} is both a file and a directory.")
         path.unlink(missing_ok=True)  # a later entry of the same name wins, as with tar itself
         self._symlinks.pop(name, None)
         with path.open("xb", buffering=0) as file:
@@ -200,13 +205,13 @@ class Unpacker:
 
     def _account(self, size: int) -> None:
         if self.stopped():
-            raise StorageError("Cancelled", "the model is no longer wanted.")
+            raise StorageError(Reason.CANCELLED, "the model is no longer wanted.")
         self._written += size
         if self._written > self.limits.free_expansion:
             archived = max(self.consumed(), 1)
             if self._written > archived * self.limits.max_expansion:
                 raise StorageError(
-                    "ArchiveBomb",
+                    Reason.ARCHIVE_BOMB,
                     f"{human(archived)} of archive gave over {human(self._written)}: more than"
                     f" {self.limits.max_expansion} bytes for one.",
                 )
@@ -214,12 +219,16 @@ class Unpacker:
 
     def _symlink(self, name: str, target: str) -> None:
         if target.startswith("/") or not target.isprintable() or not target:
-            raise StorageError("HostileArchive", f"the link {name!r} leads out of the model's directory.")
+            raise StorageError(
+                Reason.HOSTILE_ARCHIVE, f"the link {name!r} leads out of the model's directory."
+            )
         self._symlinks[name] = target
 
     def _hardlink(self, name: str, target: str) -> None:
         if not target or not (self.into / target).is_file():
-            raise StorageError("HostileArchive", f"the link {name!r} leads to nothing that came before it.")
+            raise StorageError(
+                Reason.HOSTILE_ARCHIVE, f"the link {name!r} leads to nothing that came before it."
+            )
         if name != target:
             self._parent(name)
             (self.into / name).unlink(missing_ok=True)
@@ -230,7 +239,9 @@ class Unpacker:
         for name, target in self._symlinks.items():
             path = self.into / name
             if any(str(parent) in self._symlinks for parent in PurePosixPath(name).parents) or path.is_dir():
-                raise StorageError("HostileArchive", f"the link {name!r} stands where something else is.")
+                raise StorageError(
+                    Reason.HOSTILE_ARCHIVE, f"the link {name!r} stands where something else is."
+                )
             self._parent(name)
             path.unlink(missing_ok=True)
             path.symlink_to(target)
@@ -239,9 +250,11 @@ class Unpacker:
             try:
                 end = (self.into / name).resolve(strict=False)
             except (OSError, RuntimeError):
-                raise StorageError("HostileArchive", f"the link {name!r} leads in a circle.") from None
+                raise StorageError(Reason.HOSTILE_ARCHIVE, f"the link {name!r} leads in a circle.") from None
             if not end.is_relative_to(root):
-                raise StorageError("HostileArchive", f"the link {name!r} leads out of the model's directory.")
+                raise StorageError(
+                    Reason.HOSTILE_ARCHIVE, f"the link {name!r} leads out of the model's directory."
+                )
 
 
 def _decompressed(stream: IO[bytes], kind: str) -> IO[bytes]:

@@ -10,14 +10,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from puller.reasons import Reason
+
 T = TypeVar("T")
 
 
 class StorageError(Exception):
-    """A fetch that failed. `reason` is one CamelCase word for status and metrics; the message is one
-    sentence for a person. Every failure is tried again later; `passing` ones within the attempt too."""
+    """A fetch that failed. The message is one sentence for a person. Every failure is tried again
+    later; `passing` ones within the attempt too."""
 
-    def __init__(self, reason: str, message: str, *, passing: bool = False) -> None:
+    def __init__(self, reason: Reason, message: str, *, passing: bool = False) -> None:
         super().__init__(message)
         self.reason = reason
         self.passing = passing
@@ -90,19 +92,21 @@ class DiskBudget:
             others = self._total - self._held.get(key, 0)
             if self.limit and others + size > self.limit:
                 raise StorageError(
-                    "OverMaxDisk",
+                    Reason.OVER_MAX_DISK,
                     f"{human(size)} do not fit: models hold {human(others)} of {human(self.limit)} allowed.",
                 )
             try:
                 free = shutil.disk_usage(self.root).free
             except OSError as error:
-                raise StorageError("ModelDirUnusable", f"cannot tell the free space: {error}") from None
+                raise StorageError(
+                    Reason.MODEL_DIR_UNUSABLE, f"cannot tell the free space: {error}"
+                ) from None
             promised = [self._held[other] - got() for other, got in self._written.items() if other != key]
             free = max(free - sum(promised), 0)
             missing = size - written()
             if missing > free:
                 raise StorageError(
-                    "DiskFull", f"{human(missing)} more are needed and {human(free)} are free."
+                    Reason.DISK_FULL, f"{human(missing)} more are needed and {human(free)} are free."
                 )
             self._set(key, size)
             self._written[key] = written
@@ -138,7 +142,7 @@ def safe_path(path: str) -> str:
         or any(part in ("", ".", "..") or len(part.encode(errors="surrogatepass")) > 255 for part in parts)
         or not path.isprintable()
     ):
-        raise StorageError("HostilePath", f"the path {path!r} cannot stand in a model's directory.")
+        raise StorageError(Reason.HOSTILE_PATH, f"the path {path!r} cannot stand in a model's directory.")
     return path
 
 

@@ -11,9 +11,11 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, cast
+from urllib.parse import urlsplit
 
 from obstore import Bytes
 
+from puller.reasons import BAD_CONTENT, NO_ROOM, Reason
 from puller.spec import ModelSpec
 from puller.storage import local
 from puller.storage.archive import Unpacker
@@ -22,8 +24,6 @@ from puller.storage.source import RemoteObject, Source, archive_kind, resolve
 from puller.storage.transfer import Transfer, check_digest, chunks, verify
 from puller.store import remove_tree
 
-_BAD_CONTENT = ("DigestMismatch", "BadArchive", "HostileArchive", "HostilePath", "ArchiveBomb")
-_NO_ROOM = ("DiskFull", "OverMaxDisk")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -63,7 +63,7 @@ class Fetch:
         """The complete, verified tree. Raises StorageError."""
         self.progress.trouble = ""
         try:
-            if self.spec.storage_uri.startswith(("file://", "pvc://")):
+            if urlsplit(self.spec.storage_uri).scheme in ("file", "pvc"):
                 await self._take_local()
             else:
                 await self._take_remote()
@@ -76,7 +76,7 @@ class Fetch:
     async def _give_back(self, failure: StorageError) -> None:
         """After an attempt that failed, only what the next one goes on with stays: on the disk, and in the
         budget. Nothing does for want of room: two models half way could keep it from each other for ever."""
-        if failure.reason in _NO_ROOM:
+        if failure.reason in NO_ROOM:
             self._transfer = None
         if self._transfer is None:
             with suppress(OSError):
@@ -103,7 +103,7 @@ class Fetch:
 
     def _remember(self, source: Source, error: StorageError) -> None:
         """Note bad content. The first time may have been the network's fault: it is fetched afresh once."""
-        if error.reason in _BAD_CONTENT:
+        if error.reason in BAD_CONTENT:
             self._transfer = None
             if all(item.etag or item.sha256 for item in source.objects):
                 times = self._bad[1] + 1 if self._bad is not None and self._bad[0] == source else 1
@@ -205,7 +205,7 @@ class Fetch:
             await in_thread(lambda: remove_tree(self.tree))
             raise
         if not any(self.tree.iterdir()):
-            raise StorageError("NotFound", "the archive holds no file that is wanted.")
+            raise StorageError(Reason.NOT_FOUND, "the archive holds no file that is wanted.")
 
     async def _clear(self) -> None:
         def clear() -> None:
@@ -223,7 +223,7 @@ class Fetch:
 
 
 def _unwritable(error: OSError) -> StorageError:
-    reason = "DiskFull" if error.errno in _FULL else "ModelDirUnusable"
+    reason = Reason.DISK_FULL if error.errno in _FULL else Reason.MODEL_DIR_UNUSABLE
     return StorageError(reason, f"the model directory cannot be written: {error.strerror or error}.")
 
 
@@ -261,7 +261,7 @@ class _Reader:
         self._pump.cancel()
         while not self._ahead.empty():
             self._ahead.get_nowait()
-        self._ahead.put_nowait(StorageError("Cancelled", "the model is no longer wanted."))
+        self._ahead.put_nowait(StorageError(Reason.CANCELLED, "the model is no longer wanted."))
 
     async def close(self) -> None:
         self._pump.cancel()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO
 from urllib.parse import unquote, urlsplit
 
+from puller.reasons import Reason
 from puller.storage.base import Progress, StorageError, safe_path
 from puller.storage.source import wanted
 from puller.store import reserved
@@ -35,11 +36,13 @@ def listing(root: Path, files: tuple[str, ...]) -> list[tuple[Path, str, int]]:
             return [(root, safe_path(root.name), root.stat().st_size)]
         found = list(_walk(root, root.resolve(strict=True), files))
     except FileNotFoundError as error:
-        raise StorageError("NotFound", f"there is no {error.filename} in this container.") from None
+        raise StorageError(Reason.NOT_FOUND, f"there is no {error.filename} in this container.") from None
     except OSError as error:
-        raise StorageError("SourceUnreadable", f"{root} cannot be read: {error.strerror}.") from None
+        raise StorageError(Reason.SOURCE_UNREADABLE, f"{root} cannot be read: {error.strerror}.") from None
     if not found:
-        raise StorageError("NotFound", f"{root} holds no file" + (" that `files` picks." if files else "."))
+        raise StorageError(
+            Reason.NOT_FOUND, f"{root} holds no file" + (" that `files` picks." if files else ".")
+        )
     return found
 
 
@@ -66,7 +69,7 @@ def _walk(root: Path, real_root: Path, files: tuple[str, ...]) -> Iterator[tuple
         for directory in directories:
             link = Path(parent, directory)
             if link.is_symlink() and Path(parent).resolve().is_relative_to(_within(link, root, real_root)):
-                raise StorageError("HostilePath", f"the link {_below(link, root)!r} leads in a circle.")
+                raise StorageError(Reason.HOSTILE_PATH, f"the link {_below(link, root)!r} leads in a circle.")
         for name in sorted(names):
             source = Path(parent, name)
             path = _below(source, root)
@@ -75,7 +78,7 @@ def _walk(root: Path, real_root: Path, files: tuple[str, ...]) -> Iterator[tuple
             _within(source, root, real_root)
             found = source.stat()
             if not stat.S_ISREG(found.st_mode):
-                raise StorageError("HostilePath", f"{path!r} is neither a file nor a directory.")
+                raise StorageError(Reason.HOSTILE_PATH, f"{path!r} is neither a file nor a directory.")
             yield source, safe_path(path), found.st_size
 
 
@@ -93,9 +96,11 @@ def _within(path: Path, root: Path, real_root: Path) -> Path:
     try:
         real = path.resolve(strict=True)
     except RuntimeError:
-        raise StorageError("HostilePath", f"the link {_below(path, root)!r} leads in a circle.") from None
+        raise StorageError(
+            Reason.HOSTILE_PATH, f"the link {_below(path, root)!r} leads in a circle."
+        ) from None
     if not real.is_relative_to(real_root):
-        raise StorageError("HostilePath", f"the link {_below(path, root)!r} leads out of {root}.")
+        raise StorageError(Reason.HOSTILE_PATH, f"the link {_below(path, root)!r} leads out of {root}.")
     return real
 
 
@@ -106,7 +111,7 @@ def _copy(source: Path, target: Path, size: int, progress: Progress, stopped: Ca
             copied += count
             progress.done += count
     if copied != size and not stopped():
-        raise StorageError("SourceChanged", f"{source} changed while it was copied.")
+        raise StorageError(Reason.SOURCE_CHANGED, f"{source} changed while it was copied.")
 
 
 def _copy_some(reader: FileIO, writer: IO[bytes]) -> int:

@@ -19,6 +19,7 @@ from obstore.exceptions import (
 )
 from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
 
+from puller.reasons import Reason
 from puller.storage import s3
 from puller.storage.base import Limits, StorageError
 
@@ -77,7 +78,9 @@ def locate(uri: str, env: Mapping[str, str], limits: Limits) -> Location:
             return Location(web(base, (), limits), key, name, listable=False)
         return Location(web(parts, (), limits), "", name or "model", listable=False)
     except (BaseError, ValueError) as error:
-        raise StorageError("BadSettings", f"{parts.scheme}:// cannot be set up: {plain(error)}") from None
+        raise StorageError(
+            Reason.BAD_SETTINGS, f"{parts.scheme}:// cannot be set up: {plain(error)}"
+        ) from None
 
 
 def _plain_path(parts: SplitResult) -> bool:
@@ -97,16 +100,16 @@ def explain(error: Exception) -> StorageError:
     said = _STATUS.search(text)
     status = int(said[1]) if said else 0  # a refused listing is a mere GenericError
     if isinstance(error, NotFoundError | FileNotFoundError) or status == 404:
-        return StorageError("NotFound", f"there is nothing there: {text}")
+        return StorageError(Reason.NOT_FOUND, f"there is nothing there: {text}")
     if isinstance(error, PermissionDeniedError | UnauthenticatedError) or status in (401, 403):
-        return StorageError("AccessDenied", f"the storage refuses our credentials: {text}")
+        return StorageError(Reason.ACCESS_DENIED, f"the storage refuses our credentials: {text}")
     if isinstance(error, PreconditionError):
-        return StorageError("SourceChanged", "an object was replaced while it was being read.")
+        return StorageError(Reason.SOURCE_CHANGED, "an object was replaced while it was being read.")
     if isinstance(error, TimeoutError):
-        return StorageError("StorageTimeout", "the storage gave no answer in time.", passing=True)
+        return StorageError(Reason.STORAGE_TIMEOUT, "the storage gave no answer in time.", passing=True)
     if isinstance(error, ValueError) or "invalid path" in text:
-        return StorageError("HostilePath", text)
-    return StorageError("StorageUnavailable", text, passing=True)
+        return StorageError(Reason.HOSTILE_PATH, text)
+    return StorageError(Reason.STORAGE_UNAVAILABLE, text, passing=True)
 
 
 def plain(error: Exception) -> str:

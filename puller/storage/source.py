@@ -18,6 +18,7 @@ import obstore
 import orjson
 from obstore.exceptions import BaseError, NotSupportedError
 
+from puller.reasons import Reason
 from puller.storage.base import Limits, StorageError, safe_path
 from puller.storage.locate import Location, Store, explain, locate, web
 from puller.store import reserved
@@ -105,7 +106,7 @@ async def resolve(uri: str, files: tuple[str, ...], env: Mapping[str, str], limi
     except (BaseError, OSError, ValueError, aiohttp.ClientError) as error:
         raise explain(error) from None
     if single is None:
-        raise StorageError("NotFound", f"neither an object nor a prefix is there: {uri}")
+        raise StorageError(Reason.NOT_FOUND, f"neither an object nor a prefix is there: {uri}")
     return single
 
 
@@ -131,12 +132,15 @@ def _tree(objects: Iterable[RemoteObject], files: tuple[str, ...]) -> Source:
     for item in found:
         if item.path in parents:
             if item.size:
-                raise StorageError("HostilePath", f"{item.path!r} is both an object and a prefix of others.")
+                raise StorageError(
+                    Reason.HOSTILE_PATH, f"{item.path!r} is both an object and a prefix of others."
+                )
         elif wanted(item.path, files) and not reserved(item.path):
             kept.append(item)
     if not kept:
         raise StorageError(
-            "NotFound", "no object is picked by the globs in `files`." if files else "there are no objects."
+            Reason.NOT_FOUND,
+            "no object is picked by the globs in `files`." if files else "there are no objects.",
         )
     return Source(tuple(kept))
 
@@ -163,7 +167,7 @@ async def _listing(location: Location, limits: Limits) -> list[RemoteObject]:
             )
         if len(objects) > limits.max_entries:
             raise StorageError(
-                "TooManyObjects", f"more than {limits.max_entries} objects are below {prefix!r}."
+                Reason.TOO_MANY_OBJECTS, f"more than {limits.max_entries} objects are below {prefix!r}."
             )
     return objects
 
@@ -202,7 +206,9 @@ async def _object(location: Location) -> Source:
     )
     encoding = str(result.attributes.get("Content-Encoding", "identity"))
     if not (location.listable or kind or item.path.endswith(".gz") or encoding == "identity"):
-        raise StorageError("StorageUnavailable", f"the server sends {item.path} as {encoding}, unasked.")
+        raise StorageError(
+            Reason.STORAGE_UNAVAILABLE, f"the server sends {item.path} as {encoding}, unasked."
+        )
     return Source((item,), kind)
 
 
@@ -225,11 +231,13 @@ async def _hub(uri: str, env: Mapping[str, str], limits: Limits) -> list[RemoteO
         session.get(url) as response,
     ):
         if response.status in (401, 403):
-            raise StorageError("AccessDenied", f"the hub refuses HF_TOKEN for {repository}.")
+            raise StorageError(Reason.ACCESS_DENIED, f"the hub refuses HF_TOKEN for {repository}.")
         if response.status == 404:
-            raise StorageError("NotFound", f"the hub has no {repository} at {revision or 'main'}.")
+            raise StorageError(Reason.NOT_FOUND, f"the hub has no {repository} at {revision or 'main'}.")
         if response.status != 200:
-            raise StorageError("StorageUnavailable", f"the hub answers {response.status}.", passing=True)
+            raise StorageError(
+                Reason.STORAGE_UNAVAILABLE, f"the hub answers {response.status}.", passing=True
+            )
         commit, files = _hub_files(await response.read())
     store = web(urlsplit(f"{endpoint}/{repository}/resolve/{commit}"), tuple(headers.items()), limits)
     return [RemoteObject(store, path, safe_path(path), size, sha256=digest) for path, size, digest in files]
@@ -250,5 +258,7 @@ def _hub_files(answer: bytes) -> tuple[str, list[tuple[str, int, str]]]:
     except (ValueError, LookupError, TypeError, AttributeError):
         sound = None
     if not sound:
-        raise StorageError("StorageUnavailable", "the hub's answer names no commit, or no files with sizes.")
+        raise StorageError(
+            Reason.STORAGE_UNAVAILABLE, "the hub's answer names no commit, or no files with sizes."
+        )
     return commit, files

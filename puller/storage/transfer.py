@@ -21,11 +21,12 @@ import obstore
 from obstore import Bytes
 from obstore.exceptions import BaseError
 
+from puller.reasons import Reason
 from puller.storage.base import Limits, Progress, StorageError, in_thread
 from puller.storage.locate import explain
 from puller.storage.source import RemoteObject, Source, version
 
-_CLOSED_EARLY = StorageError("StorageUnavailable", "the connection closed early.", passing=True)
+_CLOSED_EARLY = StorageError(Reason.STORAGE_UNAVAILABLE, "the connection closed early.", passing=True)
 
 
 @dataclass(slots=True)
@@ -119,7 +120,7 @@ async def chunks(
         except (BaseError, OSError, ValueError, StorageError) as error:
             problem = error if isinstance(error, StorageError) else explain(error)
             trouble_since = trouble_since or clock()
-            progress.slow = progress.slow or problem.reason == "StorageTimeout"
+            progress.slow = progress.slow or problem.reason == Reason.STORAGE_TIMEOUT
             resumable = item.ranges or offset == start
             if not problem.passing or not resumable or clock() - trouble_since > limits.trouble_timeout:
                 raise problem from None
@@ -138,9 +139,11 @@ async def _request(
     async with asyncio.timeout(limits.stall_timeout):
         result = await obstore.get_async(item.store, item.key, options=options)
     if result.meta["size"] != item.size:
-        raise StorageError("SourceChanged", f"{item.path} has {result.meta['size']} bytes, not {item.size}.")
+        raise StorageError(
+            Reason.SOURCE_CHANGED, f"{item.path} has {result.meta['size']} bytes, not {item.size}."
+        )
     if item.version and version(result.meta) != item.version:
-        raise StorageError("SourceChanged", f"{item.path} was replaced while it was being read.")
+        raise StorageError(Reason.SOURCE_CHANGED, f"{item.path} was replaced while it was being read.")
     stream = aiter(result.stream(min_chunk_size=chunk_size))
     while True:
         try:
@@ -150,7 +153,7 @@ async def _request(
             return
         start += len(chunk)
         if start > end:
-            raise StorageError("SourceChanged", f"{item.path} gives more bytes than were asked for.")
+            raise StorageError(Reason.SOURCE_CHANGED, f"{item.path} gives more bytes than were asked for.")
         yield chunk  # type: ignore[misc]  # obstore's stub says bytes; it is obstore.Bytes, a buffer
 
 
@@ -173,7 +176,9 @@ def verify(source: Source, into: Path, expected: str) -> None:
         if expected or item.sha256:
             digests[item.path] = _file_sha256(into / item.path)
         if item.sha256 and digests[item.path] != item.sha256:
-            raise StorageError("DigestMismatch", f"{item.path} does not have the SHA-256 its store lists.")
+            raise StorageError(
+                Reason.DIGEST_MISMATCH, f"{item.path} does not have the SHA-256 its store lists."
+            )
     if expected:
         check_digest(digests.popitem()[1] if len(digests) == 1 else listing_sha256(digests), expected)
 
@@ -181,7 +186,7 @@ def verify(source: Source, into: Path, expected: str) -> None:
 def check_digest(actual: str, expected: str) -> None:
     """Raises StorageError where the digests differ."""
     if actual != expected:
-        raise StorageError("DigestMismatch", f"the SHA-256 is {actual}, the config wants {expected}.")
+        raise StorageError(Reason.DIGEST_MISMATCH, f"the SHA-256 is {actual}, the config wants {expected}.")
 
 
 def listing_sha256(digests: dict[str, str]) -> str:

@@ -24,6 +24,7 @@ from puller.plan import (
     state,
     wake_at,
 )
+from puller.reasons import Reason
 from puller.servers.base import Health
 from puller.spec import ModelSpec
 
@@ -130,7 +131,7 @@ def test_a_download_that_is_wanted_again_goes_on() -> None:
 
 
 def failed(act: Act, spec: ModelSpec, retry_at: float = 50.0) -> Failure:
-    return Failure(act, spec, 1, retry_at, "Reason", "message")
+    return Failure(act, spec, 1, retry_at, Reason.INTERNAL_ERROR, "message")
 
 
 def test_a_failed_step_waits_out_its_backoff() -> None:
@@ -296,7 +297,7 @@ class OneModel(RuleBasedStateMachine):
         model.doing = None
         well = reachable and outcome == "done"
         if not well:
-            model.failure = Failure(step, model.wanted, 1, self.now + 1, "ServerTimeout", "")
+            model.failure = Failure(step, model.wanted, 1, self.now + 1, Reason.SERVER_TIMEOUT, "")
         elif model.failure is not None and model.failure.act is step:
             model.failure = None
         if step is Act.UNLOAD:

@@ -5,13 +5,27 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from puller.spec import LIST_KEY, Desired, ModelSpec, RefusedError, carry_over, from_json, parse, quantity
+from puller import spec as spec_module
+from puller.spec import (
+    LIST_KEY,
+    MAX_MODELS,
+    Desired,
+    ModelSpec,
+    RefusedError,
+    carry_over,
+    from_json,
+    parse,
+    quantity,
+    without_secrets,
+)
 
 URI = "s3://bucket/m"
 
@@ -315,3 +329,126 @@ def test_importing_the_parser_brings_in_nothing_else() -> None:
     )
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert loaded == "[] ['puller', 'puller.spec']\n"
+
+
+# --- nothing costs more than its length -----------------------------------------------------------
+
+
+def steps(work: Callable[[], object]) -> int:
+    """Python lines and calls of C that the work takes: a count that no load of the machine changes."""
+    count = 0
+
+    def line(frame: FrameType, event: str, argument: object) -> Any:
+        nonlocal count
+        count += 1
+        return line
+
+    def call(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal count
+        count += 1
+
+    sys.settrace(line)
+    sys.setprofile(call)
+    try:
+        work()
+    finally:
+        sys.settrace(None)
+        sys.setprofile(None)
+    return count
+
+
+def many_keys(count: int) -> str:
+    """An object of that many keys, one of them twice, at the end."""
+    return "{" + ",".join(f'"k{index}":0' for index in range(count)) + ',"k0":1}'
+
+
+HOSTILE: dict[str, Callable[[int], dict[str, str]]] = {
+    "keys, one twice": lambda count: {"a.json": many_keys(count)},
+    "one name again and again": lambda count: listed(*[entry("same")] * count),
+    "unknown fields": lambda count: listed(entry("a", **{f"x{index}": 0 for index in range(count)})),
+    "entries that are none": lambda count: {LIST_KEY: json.dumps([1] * count)},
+    "globs": lambda count: listed(entry("a", files=["*"] * count)),
+    "keys that are broken": lambda count: {f"k{index}.json": "{" for index in range(count)},
+    "a long name": lambda count: listed(entry("n" * count)),
+    "a long URI": lambda count: listed(entry("a", storageUri="s3://b/" + "../" * count)),
+    "a long memory": lambda count: listed(entry("a", memory="1" * count + "x")),
+    "a long digest": lambda count: listed(entry("a", sha256="a" * count + "x")),
+    "a name that is an array": lambda count: {LIST_KEY: json.dumps([{"modelName": list(range(count))}])},
+}
+
+
+@pytest.mark.parametrize("hostile", HOSTILE.values(), ids=HOSTILE)
+def test_ten_times_the_text_takes_ten_times_the_steps(hostile: Callable[[int], dict[str, str]]) -> None:
+    small, large = hostile(300), hostile(3000)
+    assert steps(lambda: parse(large)) <= 12 * steps(lambda: parse(small)) + 1000
+
+
+def test_forty_thousand_keys_and_one_double_are_gone_through_once() -> None:
+    """A name is compared once by hashing; `count` in a list took a step for each pair of names."""
+    compared = 0
+
+    class Name(str):
+        __slots__ = ()
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return str.__eq__(self, other)
+
+    pairs: list[tuple[str, Any]] = [(Name(f"k{index}"), 0) for index in range(40_000)]
+    with pytest.raises(RefusedError, match="twice"):
+        spec_module._object([*pairs, (Name("k39999"), 1)])
+    assert compared < 400
+
+
+def test_what_was_carried_over_is_looked_up_once() -> None:
+    good = parse(listed(*[entry(f"m{index}") for index in range(3000)]))
+    bad = parse(listed(*[entry(f"m{index}", memory="-1") for index in range(3000)]))
+    assert len(carry_over(bad, good).models) == 3000
+    assert steps(lambda: carry_over(bad, good)) < 100_000
+
+
+def test_a_list_longer_than_any_config_map_takes_is_refused_whole() -> None:
+    desired = parse({LIST_KEY: json.dumps([1] * (MAX_MODELS + 1))})
+    assert desired.blind
+    assert len(desired.errors) == 1
+
+
+# --- what may be shown -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("uri", "shown"),
+    [
+        ("https://me:secret@host/path", "https://host/path"),
+        ("https://host/path?sig=secret", "https://host/path?…"),
+        ("https://a@b:secret@host/p?x=1?y", "https://host/p?…"),
+        ("s3://bucket/a?b", "s3://bucket/a?…"),
+        ("nothing", "nothing"),
+    ],
+)
+def test_a_uri_is_shown_without_its_secrets(uri: str, shown: str) -> None:
+    assert without_secrets(uri) == shown
+
+
+def test_a_refused_uri_does_not_show_the_password_it_is_refused_for() -> None:
+    (error,) = parse(listed(entry(storageUri="https://me:s3cret@host/path?sig=t0ken"))).errors
+    assert "host/path" in error.message
+    assert "s3cret" not in error.message
+    assert "t0ken" not in error.message
+
+
+@pytest.mark.parametrize("bucket", ["169.254.169.254#", "b:80", "[::1]", "b b", "b\\c", "b%2f", "-b", ".b"])
+def test_a_bucket_is_no_way_to_another_host(bucket: str) -> None:
+    assert parse(listed(entry(storageUri=f"s3://{bucket}/key"))).refused == {"m"}
+
+
+def test_schemes_may_be_narrowed() -> None:
+    uris = {"a": "s3://b/k", "b": "file:///etc", "c": "FILE:///etc", "d": "hf://o/m", "e": "file:/etc"}
+    desired = parse(listed(*[entry(name, storageUri=uri) for name, uri in uris.items()]), ("s3", "hf"))
+    assert set(desired.models) == {"a", "d"}
+    assert {error.path for error in desired.errors} == {
+        f"[{index}].modelSpec.storageUri" for index in (1, 2, 4)
+    }
+    assert "file:// is not allowed here; s3, hf are." in desired.errors[0].message

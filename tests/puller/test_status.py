@@ -8,6 +8,7 @@ import pytest
 
 from puller.options import Options
 from puller.plan import Act, Doing, Failure, Loaded, Model
+from puller.reasons import Reason
 from puller.servers.base import Health
 from puller.spec import Desired, ModelSpec, parse
 from puller.status import Status
@@ -96,7 +97,7 @@ def test_a_loop_that_stands_still_is_unhealthy(monkeypatch: pytest.MonkeyPatch) 
 def test_a_failure_is_told_with_its_words() -> None:
     status = Status(Options())
     failed = model("a")
-    failed.failure = Failure(Act.DOWNLOAD, failed.wanted, 3, 1e12, "NotFound", "there is nothing there")
+    failed.failure = Failure(Act.DOWNLOAD, failed.wanted, 3, 1e12, Reason.NOT_FOUND, "there is nothing there")
     status.note(failed, 0.0)
     (entry,) = status.document({"a": failed}, {})["models"]
     assert (entry["state"], entry["reason"], entry["message"], entry["attempts"]) == (

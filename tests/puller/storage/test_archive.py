@@ -17,6 +17,7 @@ from typing import IO, cast
 import pytest
 import zstandard
 
+from puller.reasons import Reason
 from puller.storage.archive import Unpacker
 from puller.storage.base import Limits, StorageError
 
@@ -251,7 +252,7 @@ def test_the_disk_budget_is_asked_as_an_archive_grows(tmp_path: Path) -> None:
     def claim(size: int) -> None:
         claims.append(size)
         if size > 100 << 20:
-            raise StorageError("OverMaxDisk", "no more")
+            raise StorageError(Reason.OVER_MAX_DISK, "no more")
 
     big = entry("big")
     big.size = 1 << 40

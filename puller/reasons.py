@@ -1,0 +1,72 @@
+"""Why a step failed, or why a model is not yet where it is to be: the words of the status and the metrics.
+
+Law: the words are public. docs/puller.md explains each, and a test holds it to that.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Reason(StrEnum):
+    """One CamelCase word each."""
+
+    # The config.
+    INVALID_SPEC = "InvalidSpec"
+
+    # The storage.
+    NOT_FOUND = "NotFound"
+    ACCESS_DENIED = "AccessDenied"
+    ADDRESS_BLOCKED = "AddressBlocked"
+    BAD_SETTINGS = "BadSettings"
+    STORAGE_UNAVAILABLE = "StorageUnavailable"
+    STORAGE_TIMEOUT = "StorageTimeout"
+    SOURCE_CHANGED = "SourceChanged"
+    SOURCE_UNREADABLE = "SourceUnreadable"
+    TOO_MANY_OBJECTS = "TooManyObjects"
+    CANCELLED = "Cancelled"
+
+    # What came.
+    DIGEST_MISMATCH = "DigestMismatch"
+    HOSTILE_PATH = "HostilePath"
+    HOSTILE_ARCHIVE = "HostileArchive"
+    ARCHIVE_BOMB = "ArchiveBomb"
+    BAD_ARCHIVE = "BadArchive"
+
+    # The disk.
+    DISK_FULL = "DiskFull"
+    OVER_MAX_DISK = "OverMaxDisk"
+    MODEL_DIR_UNUSABLE = "ModelDirUnusable"
+
+    # The model server.
+    OVER_MAX_MEMORY = "OverMaxMemory"
+    LOAD_FAILED = "LoadFailed"
+    NOT_READY = "NotReady"
+    NO_VERSION = "NoVersion"
+    UNLOAD_FAILED = "UnloadFailed"
+    CONFIG_UNWRITABLE = "ConfigUnwritable"
+    SERVER_UNAVAILABLE = "ServerUnavailable"
+    SERVER_LOST = "ServerLost"
+    SERVER_TIMEOUT = "ServerTimeout"
+    WAITING_FOR_SERVER = "WaitingForServer"
+
+    # Neither failed nor done.
+    QUEUED = "Queued"
+    INTERNAL_ERROR = "InternalError"
+
+
+BAD_CONTENT = frozenset(
+    {
+        Reason.DIGEST_MISMATCH,
+        Reason.BAD_ARCHIVE,
+        Reason.HOSTILE_ARCHIVE,
+        Reason.HOSTILE_PATH,
+        Reason.ARCHIVE_BOMB,
+    }
+)
+"""The bytes are at fault: they stay bad until the object is replaced."""
+
+NO_ROOM = frozenset({Reason.DISK_FULL, Reason.OVER_MAX_DISK})
+
+SERVER_SILENT = frozenset({Reason.SERVER_UNAVAILABLE, Reason.SERVER_LOST, Reason.SERVER_TIMEOUT})
+"""The model server gave no answer, whatever the model."""
