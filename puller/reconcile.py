@@ -117,10 +117,12 @@ class Reconciler:
             try:
                 await in_thread(self._store.open)
                 audit = await in_thread(self._store.audit)
-            except (OSError, StoreBusyError) as error:
+            except Exception as error:  # a bug, too, is waited for and reported: it ends no process
                 attempts += 1
-                self.status.model_dir_trouble = str(error)
-                logger.warning("model directory not usable", error=str(error), attempts=attempts)
+                expected = isinstance(error, OSError | StoreBusyError)
+                trouble = str(error) if expected else f"{type(error).__name__}: {error}"
+                self.status.model_dir_trouble = trouble
+                logger.warning("model directory not usable", error=trouble, attempts=attempts)
                 await self._sleep(self._backoff(min(attempts, 4)))
                 continue
             self.status.model_dir_trouble = ""
@@ -365,7 +367,7 @@ class Reconciler:
         for task in leftover:
             task.cancel()
         await asyncio.gather(*leftover, return_exceptions=True)
-        with suppress(OSError):
+        with suppress(Exception):
             await in_thread(self._store.sweep)
         for model in self.models.values():
             self.status.note(model, time.monotonic())

@@ -12,14 +12,16 @@ import errno
 import fcntl
 import json
 import os
-import shutil
+import secrets
 import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
+from puller.log import logger
 from puller.spec import ModelSpec, RefusedError, from_json, valid_name
 
 WORK = ".puller"
@@ -30,6 +32,8 @@ LOADING = ".loading"
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 _MAX_MARKER = 1 << 20
+_BATCH = 1 << 16
+"""Entries of a directory that are held in memory at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +77,19 @@ class ModelStore:
         self.sweep()
 
     def sweep(self) -> None:
-        """Remove everything unfinished. Nothing may be in flight. Nothing to do before `open`."""
+        """Remove everything unfinished. Nothing may be in flight. Nothing to do before `open`.
+
+        One tree that cannot be removed is reported, and keeps no other. Raises OSError where the directory
+        itself cannot be used.
+        """
         if self._lock is not None:
             for part in ("new", "old"):
-                remove_tree(self._work / part)
-                (self._work / part).mkdir()
+                directory = self._work / part
+                directory.mkdir(exist_ok=True)
+                with os.scandir(directory) as entries:
+                    leftovers = [entry.name for entry in entries]
+                for name in leftovers:
+                    _swept(directory / name)
 
     def close(self) -> None:
         if self._lock is not None:
@@ -97,10 +109,19 @@ class ModelStore:
         for name in directories:
             stored = self.read(name)
             if stored is None:
-                self.remove(name)
+                self._remove_incomplete(name)
             else:
                 complete[name] = stored
         return complete
+
+    def _remove_incomplete(self, name: str) -> None:
+        """A directory that cannot be removed is reported, and keeps no other model from being served."""
+        try:
+            self.remove(name)
+        except OSError as error:
+            if error.errno == errno.EROFS:
+                raise
+            logger.warning("directory not removed", model=name, error=str(error))
 
     def read(self, name: str) -> Stored | None:
         """The complete model of that name, or None."""
@@ -217,6 +238,15 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
     scratch.replace(path)
 
 
+def _swept(leftover: Path) -> None:
+    try:
+        remove_tree(leftover)
+    except Exception as error:  # whatever it is, it must not keep the models from being served
+        logger.warning(
+            "leftover not removed", directory=leftover.name, error=f"{type(error).__name__}: {error}"
+        )
+
+
 def _replace(tree: Path, final: Path, replaced: Path) -> None:
     """`tree` becomes `final`, what was there becomes `replaced`: atomically where the file system can,
     else by two renames, between which the model is absent (but never partial)."""
@@ -238,12 +268,15 @@ def _bury(grave: Path) -> None:
 
 
 def _files(directory: Path) -> Iterator[os.DirEntry[str]]:
-    with os.scandir(directory) as entries:
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                yield from _files(Path(entry.path))
-            elif entry.is_file(follow_symlinks=False):
-                yield entry
+    """The files below; what cannot be read, or is too deep for a path, is passed over."""
+    waiting = [os.fspath(directory)]
+    while waiting:
+        with suppress(OSError), os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(entry.path)
+                elif entry.is_file(follow_symlinks=False):
+                    yield entry
 
 
 def _marker(name: str, path: Path) -> tuple[ModelSpec, int | None] | None:
@@ -291,17 +324,68 @@ def _locked(path: Path) -> int:
 
 
 def remove_tree(path: Path) -> None:
-    """Delete a file, a link or a tree; directories that an archive made unwritable included."""
-    if path.is_symlink() or path.is_file():
-        path.unlink()
+    """Delete a file, a link or a tree of any depth; directories that an archive made unwritable included.
+
+    No recursion, and no path below the tree: each directory is emptied by moving those in it up to the top,
+    where their turn comes. Two descriptors are open at a time, one batch of names is in memory.
+    """
+    try:
+        if not stat.S_ISDIR(path.lstat().st_mode):
+            path.unlink()
+            return
+        top = _opened(os.fspath(path))
+    except FileNotFoundError:
         return
-    with suppress(FileNotFoundError):
-        try:
-            shutil.rmtree(path)
-        except PermissionError:
-            path.chmod(0o700)
-            for parent, directories, _ in os.walk(path):
-                for directory in (Path(parent, name) for name in directories):
-                    if not directory.is_symlink():
-                        directory.chmod(0o700)
-            shutil.rmtree(path)
+    doomed = _Doomed()
+    try:
+        _empty(top, top, doomed)
+        while doomed.names:
+            name = doomed.names.pop()
+            directory = _opened(name, top)
+            try:
+                _empty(directory, top, doomed)
+            finally:
+                os.close(directory)
+            os.rmdir(name, dir_fd=top)
+    finally:
+        os.close(top)
+    path.rmdir()
+
+
+@dataclass(slots=True)
+class _Doomed:
+    """Directories at the top of a tree that is being deleted, under names that are like no other."""
+
+    prefix: str = field(default_factory=lambda: f".doomed-{secrets.token_hex(8)}-")
+    names: list[str] = field(default_factory=list)
+    count: int = 0
+
+    def add(self) -> str:
+        self.count += 1
+        self.names.append(f"{self.prefix}{self.count}")
+        return self.names[-1]
+
+
+def _empty(directory: int, top: int, doomed: _Doomed) -> None:
+    """Unlink what is in an open directory; what are directories goes to the top."""
+    while True:
+        with os.scandir(directory) as entries:
+            others = (entry for entry in entries if not entry.name.startswith(doomed.prefix))
+            batch = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in islice(others, _BATCH)]
+        if not batch:
+            return
+        for name, is_directory in batch:
+            if not is_directory:
+                os.unlink(name, dir_fd=directory)
+                continue
+            with suppress(PermissionError):
+                os.chmod(name, 0o700, dir_fd=directory)  # it cannot be moved unless it can be written
+            os.rename(name, doomed.add(), src_dir_fd=directory, dst_dir_fd=top)
+
+
+def _opened(name: str, parent: int | None = None) -> int:
+    """A descriptor of a directory that may be emptied."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    with suppress(PermissionError):
+        os.chmod(name, 0o700, dir_fd=parent)
+    return os.open(name, flags, dir_fd=parent)

@@ -1,8 +1,10 @@
 """Archives, unpacked as they stream by, into one directory and nowhere else.
 
 Law: an archive is hostile until proven otherwise. No entry leaves the tree, by its path or through a
-link; links are made last, after all files, and must end inside; devices are refused; the number of
-entries and the expansion are bounded, so that a bomb fails before it fills the node.
+link; links are made last, after all files, and must end inside; devices are refused. Nothing is held in
+memory that grows with the archive but what links say, and that is bounded; the number of entries and
+directories, their depth, the expansion (of what is passed over, too) and the steps that links take are
+bounded, so that a bomb fails before it fills the node, and whoever asks for an end is obeyed soon.
 """
 
 from __future__ import annotations
@@ -13,25 +15,36 @@ import lzma
 import os
 import posixpath
 import stat
+import struct
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import IO, BinaryIO
+from typing import IO, BinaryIO, cast
 
 import zstandard
 
 from puller.reasons import Reason
-from puller.storage.base import Limits, StorageError, human, safe_path
+from puller.storage import central
+from puller.storage.base import MAX_DEPTH, Limits, StorageError, human, safe_path
 from puller.storage.source import wanted
 from puller.store import reserved
 
 _BLOCK = 1 << 20
 _TAR_BLOCK = 256 << 10
 _MAX_LINK = 4096
+_MAX_LINKS = 32 << 20
+"""Characters of all links together, in their names and targets."""
+_MAX_FOLLOWED = 40
+"""Links on the way of one link: the kernel follows no more."""
+_STEPS_PER_ENTRY = 20
 _MAX_EXTENDED = 1 << 20
+_MAX_DICTIONARY = 128 << 20
+"""Bytes that a decompressor may be made to remember."""
+_PAX = (b"path=", b"linkpath=", b"size=", b"GNU.sparse.")
+_MAX_DIGITS = 8
 _BAD_ZIP = (
     zipfile.BadZipFile,
     zlib.error,
@@ -55,6 +68,16 @@ class _Entry(tarfile.TarInfo):
         finally:
             archive.fileobj = stream
 
+    def _proc_pax(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
+        """tarfile searches the records with expressions that take quadratic time on hostile ones, and keeps
+        global ones for ever: it gets to see the few that matter here, of this entry alone."""
+        headers = archive.fileobj
+        padded = headers.read(self._block(self.size))  # type: ignore[attr-defined]
+        kept = b"" if self.type == tarfile.XGLTYPE else b"".join(_pax_records(padded[: self.size]))
+        self.size = len(kept)
+        headers.unread(kept.ljust(self._block(self.size), b"\0"))  # type: ignore[attr-defined]
+        return super()._proc_pax(archive)  # type: ignore[misc, no-any-return]
+
 
 class _Headers:
     """The stream, as far as headers of one entry may go."""
@@ -62,15 +85,52 @@ class _Headers:
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
         self._left = _MAX_EXTENDED
+        self._unread: bytes | None = None
         self.tell = stream.tell
 
+    def unread(self, block: bytes) -> None:
+        """What the next read is to return."""
+        self._unread = block
+
     def read(self, size: int) -> bytes:
+        if self._unread is not None:
+            block, self._unread = self._unread, None
+            return block
         self._left -= size
         if self._left < 0:
             raise StorageError(
                 Reason.HOSTILE_ARCHIVE, f"an entry has over {human(_MAX_EXTENDED)} of headers."
             )
         return self._stream.read(size)
+
+
+def _pax_records(block: bytes) -> Iterator[bytes]:
+    """The records `<length> <keyword>=<value>\\n` that matter. Raises tarfile.TarError for a broken one."""
+    at = 0
+    while at < len(block) and block[at]:
+        digits, space, _ = block[at : at + _MAX_DIGITS].partition(b" ")
+        end = at + int(digits) if space and digits.isdigit() else 0
+        start = at + len(digits) + 1
+        if not start < end <= len(block) or block[end - 1] != ord("\n") or b"=" not in block[start:end]:
+            raise tarfile.ReadError("an extended header is damaged")
+        if block.startswith(_PAX, start, end):
+            yield block[at:end]
+        at = end
+
+
+class _Plain:
+    """What comes out of a decompressor, as a stream that tarfile reads: counted, and ended on demand."""
+
+    def __init__(self, stream: IO[bytes], account: Callable[[int], None]) -> None:
+        self._stream = stream
+        self._account = account
+        self._passed = 0
+
+    def read(self, size: int) -> bytes:
+        block = self._stream.read(size)
+        self._passed += len(block)
+        self._account(self._passed)
+        return block
 
 
 @dataclass
@@ -85,20 +145,25 @@ class Unpacker:
     claim: Callable[[int], None]
     stopped: Callable[[], bool] = lambda: False
     _entries: int = 0
+    _directories: int = 0
     _written: int = 0
     _symlinks: dict[str, str] = field(default_factory=dict)
+    _link_text: int = 0
+    _steps: int = 0
 
     def tar(self, stream: IO[bytes], kind: str) -> None:
         """Unpack "tar", "tar.gz" or "tar.zst" from a stream that cannot seek. Raises StorageError."""
         try:
-            plain = _decompressed(stream, kind)
-            with tarfile.open(fileobj=plain, mode="r|", bufsize=_TAR_BLOCK, tarinfo=_Entry) as archive:
+            plain = _Plain(_decompressed(stream, kind), self._expanded)
+            with tarfile.open(
+                fileobj=cast(IO[bytes], plain), mode="r|", bufsize=_TAR_BLOCK, tarinfo=_Entry
+            ) as archive:
                 for entry in archive:
                     self._tar_entry(archive, entry)
                     archive.members = []  # type: ignore[attr-defined]  # or every entry stays in memory
             plain.read(_BLOCK)  # past the padding, where a compressor's checksum stands
             while stream.read(_BLOCK):
-                pass
+                self._go_on()
         except (
             tarfile.TarError,
             zlib.error,
@@ -115,9 +180,14 @@ class Unpacker:
     def zip(self, path: Path) -> None:
         """Unpack a zip file. Raises StorageError."""
         try:
-            with zipfile.ZipFile(path) as archive:
-                for entry in archive.infolist():
-                    self._zip_entry(archive, entry)
+            with path.open("rb") as file:
+                directory = central.find(file)
+                self._check_entries(directory.count)
+                for count, part in central.slices(file, directory):
+                    self._check_entries(self._entries + count)
+                    with zipfile.ZipFile(part) as archive:
+                        for entry in archive.infolist():
+                            self._zip_entry(archive, entry, part)
         except _BAD_ZIP as error:
             # bz2, and seeking to where the directory lies, fail as if a file could not be read.
             if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
@@ -145,16 +215,20 @@ class Unpacker:
         else:
             raise StorageError(Reason.HOSTILE_ARCHIVE, f"{name!r} is a device or a pipe.")
 
-    def _zip_entry(self, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> None:
+    def _zip_entry(self, archive: zipfile.ZipFile, entry: zipfile.ZipInfo, file: BinaryIO) -> None:
         name = self._admit(entry.filename)
         if not name:
             return
         mode = entry.external_attr >> 16
+        if entry.compress_type == zipfile.ZIP_LZMA and _dictionary(file, entry) > _MAX_DICTIONARY:
+            raise StorageError(
+                Reason.HOSTILE_ARCHIVE, f"{name!r} wants over {human(_MAX_DICTIONARY)} of memory to unpack."
+            )
         if entry.is_dir():
             self._directory(name)
         elif stat.S_ISLNK(mode):
             with archive.open(entry) as content:
-                self._symlink(name, content.read(_MAX_LINK).decode(errors="replace"))
+                self._symlink(name, content.read(_MAX_LINK + 1).decode(errors="replace"))
         elif stat.S_IFMT(mode) in (0, stat.S_IFREG):
             with archive.open(entry) as content:
                 self._file(name, content, executable=bool(mode & stat.S_IXUSR))
@@ -163,11 +237,9 @@ class Unpacker:
 
     def _admit(self, raw: str) -> str:
         """The entry's clean name, "" for one to pass over."""
+        self._go_on()
         self._entries += 1
-        if self._entries > self.limits.max_entries:
-            raise StorageError(
-                Reason.ARCHIVE_BOMB, f"the archive has more than {self.limits.max_entries} entries."
-            )
+        self._check_entries(self._entries)
         name = self._clean(raw)
         return name if name and wanted(name, self.files) and not reserved(name) else ""
 
@@ -175,20 +247,46 @@ class Unpacker:
     def _clean(raw: str) -> str:
         """`./a/b/` -> `a/b`; "" for the root itself. Raises StorageError for a path that leads outside."""
         if raw.startswith("/") or ".." in raw.split("/"):
-            raise StorageError(Reason.HOSTILE_ARCHIVE, f"{raw!r} leads out of the model's directory.")
+            raise StorageError(Reason.HOSTILE_ARCHIVE, f"{raw[:200]!r} leads out of the model's directory.")
         name = posixpath.normpath(raw)
         return "" if name == "." else safe_path(name)
 
+    def _check_entries(self, count: int) -> None:
+        if count > self.limits.max_entries:
+            raise StorageError(
+                Reason.ARCHIVE_BOMB, f"the archive has more than {self.limits.max_entries} entries."
+            )
+
+    def _go_on(self) -> None:
+        if self.stopped():
+            raise StorageError(Reason.CANCELLED, "the model is no longer wanted.")
+
     def _directory(self, name: str) -> None:
-        self._parent(f"{name}/")
-        (self.into / name).mkdir(exist_ok=True)
+        """Make it, and those above. None can be a link: links come last."""
+        missing = [self.into / name]
+        try:
+            while missing:
+                try:
+                    missing[-1].mkdir()
+                except FileNotFoundError:
+                    missing.append(missing[-1].parent)
+                    continue
+                except FileExistsError:
+                    if not missing[-1].is_dir():
+                        raise
+                else:
+                    self._directories += 1
+                    self._check_entries(self._directories)
+                missing.pop()
+        except (FileExistsError, NotADirectoryError):
+            raise StorageError(
+                Reason.BAD_ARCHIVE, f"{name!r} is, or lies below, something that is a file."
+            ) from None
 
     def _parent(self, name: str) -> None:
-        """Make the directories above. None can be a link: links come last."""
-        try:
-            (self.into / name).parent.mkdir(parents=True, exist_ok=True)
-        except (FileExistsError, NotADirectoryError):
-            raise StorageError(Reason.BAD_ARCHIVE, f"{name!r} lies below something that is a file.") from None
+        above = posixpath.dirname(name)
+        if above:
+            self._directory(above)
 
     def _file(self, name: str, content: IO[bytes], *, executable: bool) -> None:
         self._parent(name)
@@ -204,23 +302,31 @@ class Unpacker:
         path.chmod(0o755 if executable else 0o644)
 
     def _account(self, size: int) -> None:
-        if self.stopped():
-            raise StorageError(Reason.CANCELLED, "the model is no longer wanted.")
         self._written += size
-        if self._written > self.limits.free_expansion:
+        self._expanded(self._written)
+        self.claim(self._written)
+
+    def _expanded(self, size: int) -> None:
+        """`size` bytes came out of the archive so far, be they written or passed over."""
+        self._go_on()
+        if size > self.limits.free_expansion:
             archived = max(self.consumed(), 1)
-            if self._written > archived * self.limits.max_expansion:
+            if size > archived * self.limits.max_expansion:
                 raise StorageError(
                     Reason.ARCHIVE_BOMB,
-                    f"{human(archived)} of archive gave over {human(self._written)}: more than"
+                    f"{human(archived)} of archive gave over {human(size)}: more than"
                     f" {self.limits.max_expansion} bytes for one.",
                 )
-        self.claim(self._written)
 
     def _symlink(self, name: str, target: str) -> None:
         if target.startswith("/") or not target.isprintable() or not target:
             raise StorageError(
                 Reason.HOSTILE_ARCHIVE, f"the link {name!r} leads out of the model's directory."
+            )
+        self._link_text += len(name) + len(target)
+        if len(target) > _MAX_LINK or self._link_text > _MAX_LINKS:
+            raise StorageError(
+                Reason.ARCHIVE_BOMB, f"the links have over {human(_MAX_LINKS)}, or one over {_MAX_LINK}."
             )
         self._symlinks[name] = target
 
@@ -235,8 +341,13 @@ class Unpacker:
             os.link(self.into / target, self.into / name)
 
     def _finish(self) -> None:
-        """Make the links, then follow each: with all in place, where it ends is where it ends."""
+        """Follow each link through the table of all of them, then make them: where it ends is where it will
+        end, for nothing else in the tree leads anywhere."""
         for name, target in self._symlinks.items():
+            self._go_on()
+            self._follow(name, target)
+        for name, target in self._symlinks.items():
+            self._go_on()
             path = self.into / name
             if any(str(parent) in self._symlinks for parent in PurePosixPath(name).parents) or path.is_dir():
                 raise StorageError(
@@ -245,23 +356,48 @@ class Unpacker:
             self._parent(name)
             path.unlink(missing_ok=True)
             path.symlink_to(target)
-        root = self.into.resolve()
-        for name in self._symlinks:
-            try:
-                end = (self.into / name).resolve(strict=False)
-            except (OSError, RuntimeError):
-                raise StorageError(Reason.HOSTILE_ARCHIVE, f"the link {name!r} leads in a circle.") from None
-            if not end.is_relative_to(root):
+
+    def _follow(self, name: str, target: str) -> None:
+        """Raises StorageError for a link that leaves the tree on its way, or comes to no end."""
+        place = name.split("/")[:-1]
+        ahead = target.split("/")[::-1]
+        followed = 1
+        while ahead:
+            self._steps += 1
+            if self._steps > _STEPS_PER_ENTRY * self.limits.max_entries:
+                raise StorageError(Reason.ARCHIVE_BOMB, "its links lead through too many others.")
+            part = ahead.pop()
+            if part == ".." and not place:
                 raise StorageError(
                     Reason.HOSTILE_ARCHIVE, f"the link {name!r} leads out of the model's directory."
                 )
+            if part == "..":
+                place.pop()
+            elif part not in ("", "."):
+                place.append(part)
+                further = self._symlinks.get("/".join(place))
+                if further is not None:
+                    followed += 1
+                    place.pop()
+                    ahead += further.split("/")[::-1]
+            if followed > _MAX_FOLLOWED or len(place) > MAX_DEPTH:
+                raise StorageError(Reason.HOSTILE_ARCHIVE, f"the link {name!r} leads in a circle.")
+
+
+def _dictionary(file: BinaryIO, entry: zipfile.ZipInfo) -> int:
+    """Bytes of memory that an LZMA entry says it takes to unpack it."""
+    file.seek(entry.header_offset)
+    name, extra = struct.unpack("<26x2H", file.read(30).ljust(30, b"\0"))
+    file.seek(entry.header_offset + 30 + name + extra)
+    (size,) = struct.unpack("<5xL", file.read(9).ljust(9, b"\0"))
+    return int(size)
 
 
 def _decompressed(stream: IO[bytes], kind: str) -> IO[bytes]:
     if kind == "tar.gz":
         return gzip.GzipFile(fileobj=stream, mode="rb")  # type: ignore[return-value]
     if kind == "tar.zst":
-        return zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(
+        return zstandard.ZstdDecompressor(max_window_size=_MAX_DICTIONARY).stream_reader(
             stream, read_across_frames=True
         )
     return stream

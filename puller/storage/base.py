@@ -132,9 +132,20 @@ def human(size: int) -> str:
     return f"{value:.1f} TiB"
 
 
+MAX_DEPTH = 100
+"""Directories within each other in a model."""
+_MAX_PATH = 2048
+"""Bytes of a path in a model: the kernel takes 4096, with the model directory before it."""
+
+
 def safe_path(path: str) -> str:
     """The path of a file of a model, relative to its directory, or StorageError for one that would land
     outside, or that no file system takes."""
+    if len(path.encode(errors="surrogatepass")) > _MAX_PATH or path.count("/") > MAX_DEPTH:
+        raise StorageError(
+            Reason.HOSTILE_PATH,
+            f"the path {path[:80]!r}… has over {_MAX_PATH} bytes, or is over {MAX_DEPTH} directories deep.",
+        )
     parts = path.split("/")
     if (
         not path

@@ -12,7 +12,7 @@ from typing import IO
 from urllib.parse import unquote, urlsplit
 
 from puller.reasons import Reason
-from puller.storage.base import Progress, StorageError, safe_path
+from puller.storage.base import MAX_DEPTH, Progress, StorageError, safe_path
 from puller.storage.source import wanted
 from puller.store import reserved
 
@@ -66,6 +66,8 @@ def take(
 def _walk(root: Path, real_root: Path, files: tuple[str, ...]) -> Iterator[tuple[Path, str, int]]:
     for parent, directories, names in os.walk(root, onerror=_raise, followlinks=True):
         directories.sort()
+        if len(Path(parent).relative_to(root).parts) > MAX_DEPTH:
+            raise StorageError(Reason.HOSTILE_PATH, f"{root} has over {MAX_DEPTH} directories in each other.")
         for directory in directories:
             link = Path(parent, directory)
             if link.is_symlink() and Path(parent).resolve().is_relative_to(_within(link, root, real_root)):

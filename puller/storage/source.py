@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
+from fnmatch import translate
+from functools import lru_cache
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -121,7 +122,17 @@ def archive_kind(name: str, content_type: str = "") -> str:
 
 def wanted(path: str, files: tuple[str, ...]) -> bool:
     """Whether the globs pick this path. As in a shell, but `*` crosses `/`; no globs pick everything."""
-    return not files or any(fnmatchcase(path, glob) for glob in files)
+    if not files:
+        return True
+    names, patterns = _globs(files)
+    return path in names or any(pattern.match(path) for pattern in patterns)
+
+
+@lru_cache(maxsize=64)
+def _globs(files: tuple[str, ...]) -> tuple[frozenset[str], tuple[re.Pattern[str], ...]]:
+    """Globs that name one path each, and expressions for those that do not."""
+    names = frozenset(glob for glob in files if not set("*?[") & set(glob))
+    return names, tuple(re.compile(translate(glob)) for glob in dict.fromkeys(files) if glob not in names)
 
 
 def _tree(objects: Iterable[RemoteObject], files: tuple[str, ...]) -> Source:

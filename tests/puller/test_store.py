@@ -5,11 +5,14 @@ from __future__ import annotations
 import errno
 import json
 import os
-import shutil
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from puller import store as store_module
 from puller.spec import ModelSpec
@@ -189,24 +192,104 @@ def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_unwritable_directories_are_opened_before_they_are_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Root, who may run the tests, removes them anyway; so the refusal that others meet is played."""
+def nested(directory: Path, depth: int) -> None:
+    """That many directories within each other, a file in each; no path is ever that long."""
+    directory.mkdir()
+    at = os.open(directory, os.O_RDONLY)
+    for _ in range(depth):
+        os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=at))
+        os.mkdir("a-directory", dir_fd=at)
+        below = os.open("a-directory", os.O_RDONLY, dir_fd=at)
+        os.close(at)
+        at = below
+    os.close(at)
+
+
+@pytest.mark.parametrize("depth", [1, 1400, 5000])
+def test_a_tree_of_any_depth_is_removed(tmp_path: Path, depth: int) -> None:
+    """5,000 levels are a path of 60,000 characters; the kernel takes 4,096."""
     tree, outside = tmp_path / "tree", tmp_path / "outside"
-    (tree / "a" / "b").mkdir(parents=True)
-    outside.mkdir(mode=0o500)
+    nested(tree, depth)
+    outside.mkdir()
+    (outside / "kept").touch()
     (tree / "link").symlink_to(outside)
-    really = shutil.rmtree
-
-    def as_a_mere_user(path: Path) -> None:
-        if any(found.stat().st_mode & 0o700 != 0o700 for found in (path, path / "a", path / "a" / "b")):
-            raise PermissionError(errno.EACCES, "Permission denied")
-        really(path)
-
-    monkeypatch.setattr("shutil.rmtree", as_a_mere_user)
-    for path in (tree / "a" / "b", tree / "a", tree):
-        path.chmod(0o500)
+    before = len([*Path("/proc/self/fd").iterdir()])
     store_module.remove_tree(tree)
     assert not tree.exists()
-    assert outside.stat().st_mode & 0o777 == 0o500
+    assert (outside / "kept").exists()
+    assert len([*Path("/proc/self/fd").iterdir()]) == before
+
+
+def test_a_wide_tree_is_removed_batch_by_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "_BATCH", 7)
+    tree = tmp_path / "tree"
+    for index in range(30):
+        (tree / f"d{index}" / "below").mkdir(parents=True)
+        (tree / f"f{index}").touch()
+        (tree / f"d{index}" / f".doomed-{index}").touch()
+    store_module.remove_tree(tree)
+    assert not tree.exists()
+
+
+def test_a_start_sweeps_what_is_deep_and_goes_on_past_what_cannot_be_removed(
+    store: ModelStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.install(A, stage(store, "m", x="1"))
+    nested(store.root / ".puller" / "new" / "deep", 1400)
+    nested(store.root / "unmarked", 1400)
+    for name in ("bad", "good"):
+        stage(store, name, x="1")
+    store.close()
+    really = store_module.remove_tree
+
+    def refuse(path: Path) -> None:
+        if path.name == "bad":
+            raise RecursionError("maximum recursion depth exceeded")
+        really(path)
+
+    monkeypatch.setattr(store_module, "remove_tree", refuse)
+    again = ModelStore(store.root)
+    with capture_logs() as logs:
+        again.open()
+        assert set(again.audit()) == {"m"}
+    assert [path.name for path in (store.root / ".puller" / "new").iterdir()] == ["bad"]
+    assert not (store.root / "unmarked").exists()
+    assert [line["directory"] for line in logs if line["event"] == "leftover not removed"] == ["bad"]
+    again.close()
+
+
+def test_the_size_of_a_tree_that_is_too_deep_for_a_path_is_told_all_the_same(tmp_path: Path) -> None:
+    nested(tmp_path / "tree", 1400)
+    (tmp_path / "tree" / "weights").write_bytes(b"12345")
+    assert store_module.tree_size(tmp_path / "tree") == 5
+    store_module.remove_tree(tmp_path / "tree")
+
+
+_AS_A_MERE_USER = """
+import os, sys
+from pathlib import Path
+from puller.store import remove_tree
+os.setgroups([]) if os.getuid() == 0 else None
+if os.getuid() == 0:
+    os.setgid(65534), os.setuid(65534)
+where = Path(sys.argv[1])
+(where / "tree/a/b").mkdir(parents=True)
+(where / "tree/a/b/file").touch()
+(where / "outside").mkdir(mode=0o500)
+(where / "tree/link").symlink_to(where / "outside")
+for path in ("tree/a/b", "tree/a", "tree"):
+    (where / path).chmod(int(sys.argv[2], 8))
+remove_tree(where / "tree")
+print(oct((where / "outside").stat().st_mode & 0o777), os.listdir(where))
+"""
+
+
+@pytest.mark.parametrize("mode", ["500", "0", "600"])
+def test_unwritable_directories_are_opened_before_they_are_removed(mode: str) -> None:
+    """As a user whom permissions bind: root removes them anyway."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as where:
+        Path(where).chmod(0o777)
+        done = subprocess.run(
+            [sys.executable, "-c", _AS_A_MERE_USER, where, mode], capture_output=True, text=True, check=False
+        )
+    assert (done.stdout, done.stderr) == ("0o500 ['outside']\n", "")

@@ -6,8 +6,10 @@ import gzip
 import io
 import os
 import stat
+import struct
 import subprocess
 import tarfile
+import tracemalloc
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,7 +21,7 @@ import zstandard
 
 from puller.reasons import Reason
 from puller.storage.archive import Unpacker
-from puller.storage.base import Limits, StorageError
+from puller.storage.base import MAX_DEPTH, Limits, StorageError
 
 LIMITS = Limits()
 
@@ -343,3 +345,188 @@ def test_a_damaged_zip_is_a_bad_archive_wherever_the_damage_is(tmp_path: Path, m
         except StorageError as error:
             reasons.add(error.reason)
     assert reasons == {"BadArchive", "HostileArchive"}  # the latter where it makes a file a device
+
+
+# --- cost ------------------------------------------------------------------------------------------
+
+
+def refused(work: Callable[[], object]) -> str:
+    """The reason why it is refused, and the peak of memory is small all the while."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(StorageError) as caught:
+            work()
+        assert tracemalloc.get_traced_memory()[1] < 24 << 20
+    finally:
+        tracemalloc.stop()
+    return caught.value.reason
+
+
+@pytest.mark.parametrize("kind", [tarfile.DIRTYPE, tarfile.REGTYPE])
+def test_nested_directories_are_refused_before_they_are_made(tmp_path: Path, kind: bytes) -> None:
+    entries = [(entry("/".join(["d"] * depth), kind), b"") for depth in (MAX_DEPTH + 2, 1400)]
+    for deep in entries:
+        assert refused(lambda deep=deep: untar(tmp_path / "m", tarred(deep))) == "HostilePath"  # type: ignore[misc]
+    assert list((tmp_path / "m").iterdir()) == []
+
+
+def test_directories_that_nobody_lists_count_as_entries(tmp_path: Path) -> None:
+    """200,000 files, each below 100 directories of its own, would be 20 million directories."""
+    limits = replace(LIMITS, max_entries=60)
+    files = [(entry("/".join([str(index), *"abcdefghi", "file"])), b"") for index in range(20)]
+    assert refused(lambda: untar(tmp_path / "m", tarred(*files), limits=limits)) == "ArchiveBomb"
+    assert len([path for path in (tmp_path / "m").rglob("*") if path.is_dir()]) == 61
+
+
+def central_entries(count: int) -> bytes:
+    """That many entries of a central directory, 47 bytes each."""
+    one = struct.pack("<4s4B4HL2L5H2L", b"PK\1\2", 20, 0, 20, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0)
+    return (one + b"x") * count
+
+
+def zip_file(path: Path, count: int, said: int) -> Path:
+    """A zip archive of `count` entries that says it has `said`."""
+    entries = central_entries(count)
+    end = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, said, said, len(entries), 0, 0)
+    path.write_bytes(entries + end)
+    return path
+
+
+@pytest.mark.parametrize("said", [0xFFFF, 1], ids=["said", "not said"])
+def test_a_zip_of_a_million_entries_is_refused_in_little_memory(tmp_path: Path, said: int) -> None:
+    """zipfile takes 1.1 GiB for these before it hands out the first."""
+    path = zip_file(tmp_path / "a.zip", 1_500_000, said)
+    limits = replace(LIMITS, max_entries=0xFFFE if said > 1 else 1000)
+    assert refused(lambda: unpacker(tmp_path / "m", limits).zip(path)) in ("ArchiveBomb", "BadArchive")
+    assert list((tmp_path / "m").iterdir()) == []
+
+
+def test_a_count_of_64_bits_is_believed_at_once(tmp_path: Path) -> None:
+    end = struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, 1 << 40, 1 << 40, 0, 0)
+    locator = struct.pack("<4sLQL", b"PK\6\7", 0, 0, 1)
+    (tmp_path / "a.zip").write_bytes(end + locator + struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 0, 0, 0, 0, 0))
+    assert refused(lambda: unpacker(tmp_path / "m").zip(tmp_path / "a.zip")) == "ArchiveBomb"
+
+
+@pytest.mark.parametrize("before", [b"", b"#!/bin/sh\n" * 9], ids=["", "something before it"])
+def test_a_zip_of_many_entries_comes_out_slice_by_slice(tmp_path: Path, before: bytes) -> None:
+    path = zipped(
+        tmp_path / "a.zip", *((f"d{index % 7}/f{index}", b"%d" % index, 0) for index in range(2500))
+    )
+    path.write_bytes(before + path.read_bytes())
+    unpacker(tmp_path / "m").zip(path)
+    found = tree(tmp_path / "m")
+    assert len(found) == 2500
+    assert found["d1/f2493"] == b"2493"
+
+
+def test_an_entry_that_wants_a_large_dictionary_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_LZMA) as archive:
+        archive.writestr("x", b"weights" * 9)
+    data = bytearray(path.read_bytes())
+    at = 30 + len("x") + 4 + 1
+    data[at : at + 4] = struct.pack("<L", 1 << 31)
+    path.write_bytes(data)
+    assert refused(lambda: unpacker(tmp_path / "m").zip(path)) == "HostileArchive"
+
+
+@pytest.mark.parametrize("form", ["zip", "tar", "tar, passed over"])
+def test_unpacking_ends_when_it_is_told_to(tmp_path: Path, form: str) -> None:
+    """Entries without content take no write after which to look whether anybody waits for them."""
+    asked = 0
+
+    def stopped() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked > 50
+
+    (tmp_path / "m").mkdir()
+    files = ("nothing-of-it",) if "passed over" in form else ()
+    work = Unpacker(tmp_path / "m", files, LIMITS, lambda: 1 << 40, lambda size: None, stopped)
+    path = zipped(tmp_path / "a.zip", *((f"f{index}", b"", 0) for index in range(300)))
+    data = io.BytesIO(tarred(*((entry(f"f{index}"), b"") for index in range(300))))
+    with pytest.raises(StorageError) as caught:
+        work.zip(path) if form == "zip" else work.tar(data, "tar")
+    assert caught.value.reason == "Cancelled"
+    assert asked == 51
+
+
+def test_what_is_passed_over_counts_as_expansion(tmp_path: Path) -> None:
+    """Globs leave the entry out; its zeros would be decompressed all the same, terabytes if need be."""
+    big = entry("zeros")
+    big.size = 1 << 40
+    read = 0
+
+    class Zeros(_Endless):
+        def readinto(self, buffer: bytearray) -> int:  # type: ignore[override]
+            nonlocal read
+            read += len(buffer)
+            return super().readinto(buffer)
+
+    (tmp_path / "m").mkdir()
+    limits = replace(LIMITS, free_expansion=8 << 20)
+    work = Unpacker(tmp_path / "m", ("*.json",), limits, lambda: 1000, lambda size: None)
+    with pytest.raises(StorageError) as caught:
+        work.tar(cast(IO[bytes], Zeros(big.tobuf())), "tar")
+    assert caught.value.reason == "ArchiveBomb"
+    assert read < 10 << 20
+
+
+def test_hostile_extended_headers_are_not_searched_again_and_again(tmp_path: Path) -> None:
+    """tarfile's own expressions take a step for each pair of digits: hours for a megabyte."""
+    info = entry("x")
+    info.pax_headers = {"comment": "1" * 900_000}
+    assert untar(tmp_path / "m", tarred((info, b"x"))) == {"x": b"x"}
+
+
+def test_global_headers_are_not_kept(tmp_path: Path) -> None:
+    out = io.BytesIO()
+    for index in range(40):
+        headers = {f"k{index}": "v" * 900_000}
+        out.write(tarfile.TarInfo.create_pax_global_header(headers))
+        out.write(entry(f"f{index}").tobuf())
+    archive = io.BytesIO(out.getvalue() + bytes(1024))
+    tracemalloc.start()
+    try:
+        unpacker(tmp_path / "m").tar(archive, "tar")
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+    assert len(tree(tmp_path / "m")) == 40
+
+
+@pytest.mark.parametrize(
+    "records", [b"5 a\n", b"99 path=x\n", b"x path=y\n", b"0 path=y\n", b"999999999 a=b\n"]
+)
+def test_a_broken_extended_header_is_refused(tmp_path: Path, records: bytes) -> None:
+    head = entry("@", tarfile.XHDTYPE)
+    head.size = len(records)
+    data = head.tobuf() + records.ljust(512, b"\0") + tarred((entry("x"), b"x"))
+    assert refused(lambda: untar(tmp_path / "m", data)) == "BadArchive"
+
+
+def links(*pairs: tuple[str, str]) -> bytes:
+    return tarred(*((entry(name, tarfile.SYMTYPE, target), b"") for name, target in pairs))
+
+
+def test_a_chain_of_links_is_followed_as_far_as_the_kernel_would(tmp_path: Path) -> None:
+    def chain(length: int) -> bytes:
+        return links(*((f"l{index}", f"l{index + 1}") for index in range(length)))
+
+    untar(tmp_path / "a", chain(40))
+    assert refused(lambda: untar(tmp_path / "b", chain(41))) == "HostileArchive"
+
+
+def test_links_that_multiply_are_given_up(tmp_path: Path) -> None:
+    """Each leads twice through the one before: 2^n steps."""
+    doubling = [("l0", "d"), *((f"l{index}", f"l{index - 1}/../l{index - 1}") for index in range(1, 39))]
+    assert refused(lambda: untar(tmp_path / "m", links(*doubling))) == "HostileArchive"
+    many = [("a", "b/" + "./" * 2000), *((f"l{index}", "./" * 2000) for index in range(100))]
+    limits = replace(LIMITS, max_entries=102)
+    assert refused(lambda: untar(tmp_path / "n", links(*many), limits=limits)) == "ArchiveBomb"
+
+
+def test_a_link_that_leaves_and_comes_back_is_refused(tmp_path: Path) -> None:
+    """The tree gets another name later: `../m/x` would then lead into another model."""
+    assert refused(lambda: untar(tmp_path / "m", links(("evil", "../m/x")))) == "HostileArchive"
