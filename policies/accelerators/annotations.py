@@ -7,7 +7,6 @@ expressions only in the sight of the nodes and declared pools.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from decimal import Decimal
@@ -21,12 +20,12 @@ from policies.accelerators.vendors import MemoryLabel, MemoryUnit
 from policies.kube.json import Json
 from policies.kube.metadata import annotations_of
 from policies.kube.names import is_label_value
-from policies.kube.quantities import parse_bytes
+from policies.kube.quantities import parse_bytes, shown
 
 PRODUCT: Final = "mlchassis.dev/gpu-product"
 MEMORY: Final = "mlchassis.dev/gpu-memory"
 
-_BOUND: Final = re.compile(r"\s*(>=|<=|>|<|)\s*(\S+)\s*")
+_OPERATORS: Final = (">=", "<=", ">", "<")
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,10 +167,12 @@ def wanted_memory(pod: Json) -> MemoryBound | None:
     written = annotations_of(pod).get(MEMORY)
     if written is None:
         return None
-    match = _BOUND.fullmatch(written) if isinstance(written, str) else None
-    if match is None:
-        raise ValueError(f"{written!r} is not a bound: write for example >=40Gi")
-    return MemoryBound(match[1] or ">=", parse_bytes(match[2]))
+    bound = written.strip() if isinstance(written, str) else ""
+    operator = next((each for each in _OPERATORS if bound.startswith(each)), "")
+    amount = bound.removeprefix(operator).split()
+    if len(amount) != 1:
+        raise ValueError(f"{shown(written)} is not a bound: write for example >=40Gi")
+    return MemoryBound(operator or ">=", parse_bytes(amount[0]))
 
 
 def resolve_memory(fleet: Fleet, bound: MemoryBound) -> Resolution:

@@ -44,6 +44,7 @@ from policies.accelerators.node_affinity import (
     Alternative,
     Expression,
     admits,
+    is_surveyable,
     mentioned_keys,
     prefer,
     require,
@@ -87,6 +88,8 @@ def mutate(pod: Json, settings: GpuAffinity, facts: Facts) -> Json:
     owner = controller(pod)
     if text(pod, "spec", "nodeName") or (owner is not None and owner.get("kind") == "DaemonSet"):
         return pod
+    if not is_surveyable(pod):
+        return pod  # `advise` says so
     pod = _brought_together(pod, settings, facts)
     requests = settings.catalogue.requests(pod)
     if requests:
@@ -295,6 +298,15 @@ _LOOK_AGAIN: Final = (
 
 def advise(pod: Json, settings: GpuAffinity, facts: Facts) -> Iterator[Finding]:
     """What becomes of annotations that could not be followed."""
+    if not is_surveyable(pod):
+        yield Finding(
+            "spec.affinity",
+            "The pod demands so much of its nodes, in affinity, selector or tolerations, that nothing is "
+            "added.",
+            "Name nodes by a few labels instead of many terms.",
+            Certainty.UNDECIDED,
+        )
+        return
     yield from _advise_topology(pod, settings, facts)
     annotations = annotations_of(pod)
     present = [key for key in (PRODUCT, MEMORY) if key in annotations]

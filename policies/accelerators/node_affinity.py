@@ -23,6 +23,32 @@ PREFERRED: Final = (*NODE_AFFINITY, "preferredDuringSchedulingIgnoredDuringExecu
 NAME_FIELD: Final = "metadata.name"
 
 
+MOST_TERMS: Final = 64
+MOST_EXPRESSIONS: Final = 512
+MOST_VALUES: Final = 4096
+MOST_LABELS: Final = 128
+MOST_TOLERATIONS: Final = 256
+"""What of a pod's own demands is compared with every node, and multiplied by the labels that are demanded."""
+
+
+def is_surveyable(pod: Json) -> bool:
+    """Whether a pod demands so little of its nodes that it can be followed: some thousands of terms, compared
+    with thousands of nodes and multiplied by what is added, take seconds and megabytes."""
+    required, preferred = maps(pod, *TERMS), maps(pod, *PREFERRED)
+    if len(required) + len(preferred) > MOST_TERMS:
+        return False
+    terms = (*required, *(mapping(each, "preference") for each in preferred))
+    asked = [
+        each for term in terms for field in ("matchExpressions", "matchFields") for each in maps(term, field)
+    ]
+    return (
+        len(asked) <= MOST_EXPRESSIONS
+        and sum(len(strings(each, "values")) for each in asked) <= MOST_VALUES
+        and len(mapping(pod, "spec", "nodeSelector")) <= MOST_LABELS
+        and len(maps(pod, "spec", "tolerations")) <= MOST_TOLERATIONS
+    )
+
+
 # --- reading -----------------------------------------------------------------------------------
 
 

@@ -21,7 +21,15 @@ from policies.accelerators.annotations import (
     wanted_products,
 )
 from policies.accelerators.inventory import Fleet, Node
-from policies.accelerators.node_affinity import REQUIRED, TERMS, admits, matches, mentioned_keys, tolerates
+from policies.accelerators.node_affinity import (
+    REQUIRED,
+    TERMS,
+    admits,
+    is_surveyable,
+    matches,
+    mentioned_keys,
+    tolerates,
+)
 from policies.accelerators.requests import MIB, Catalogue, GpuAffinity, inventory_of
 from policies.core.facts import Facts
 from policies.kube.json import Json, dig, mapping, maps, strings, text
@@ -80,10 +88,10 @@ class Placement:
 
 def placement(pod: Json, settings: GpuAffinity, facts: Facts) -> Placement | None:
     """Where a pod could run. None where nothing can be said: it asks for no accelerator, is bound
-    to a node already, or the nodes are not known."""
+    to a node already, it demands more of its nodes than can be followed, or these are not known."""
     requests = settings.catalogue.requests(pod)
     nodes = facts.nodes()
-    if not requests or not nodes or text(pod, "spec", "nodeName"):
+    if not requests or not nodes or text(pod, "spec", "nodeName") or not is_surveyable(pod):
         return None
     inventory = inventory_of(settings, facts)
     question = _question(pod, requests)

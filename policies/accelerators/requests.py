@@ -21,10 +21,12 @@ from policies.core.facts import Facts, Listing
 from policies.core.settings import Settings
 from policies.kube.json import Json, mapping, maps, text
 from policies.kube.pods import Role, containers
-from policies.kube.quantities import parse_quantity
+from policies.kube.quantities import MOST_CHARACTERS, parse_quantity
 
 MIB: Final = 1 << 20
 GIB: Final = 1 << 30
+_LONGEST_RESOURCE: Final = 317
+"""Characters of an extended resource's name: a domain of 253, a slash, a name of 63."""
 
 
 class Strength(StrEnum):
@@ -121,7 +123,7 @@ class Catalogue:
 
     def vendor_of(self, resource: str) -> str | None:
         """The name of the vendor of an extended resource; None for whatever is no accelerator."""
-        if "/" not in resource:
+        if "/" not in resource or len(resource) > _LONGEST_RESOURCE:
             return None
         if resource not in self._vendor_of:
             if len(self._vendor_of) > 1000:  # names come from users; what is remembered of them is bounded
@@ -308,7 +310,7 @@ def _add(total: dict[str, int], asked: Mapping[str, int]) -> None:
 
 def _count(value: object) -> int:
     """A quantity of an extended resource, which is a whole number; 0 for what is none."""
-    if type(value) is str and value.isascii() and value.isdigit():
+    if type(value) is str and value.isascii() and value.isdigit() and len(value) <= MOST_CHARACTERS:
         return int(value)
     try:
         return int(parse_quantity(value))

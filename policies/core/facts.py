@@ -127,6 +127,9 @@ class Facts:
     settings: SettingsLookup = default_settings
     policy_problems: Callable[[Mapping[str, str]], Iterable[tuple[str, str]]] = _no_problems
     """What is wrong with the data of a policy ConfigMap, as (path, sentence) pairs."""
+    memo: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What was worked out from these facts about one pod, so that it is worked out once; other settings are
+    other facts, with a memo of their own."""
 
     def listing(self, resource: Resource) -> Listing | None:
         """The objects of a namespaced resource in the object's own namespace."""

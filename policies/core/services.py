@@ -35,16 +35,30 @@ def own_service(
     None where the host is something else, where the Service selects other pods or publishes pods
     that are not ready, and where Services are not known.
     """
+    # A command may name thousands of hosts, and each Service is compared with every workload there is.
+    asked = ("own service", container.list, container.index, host)
+    if asked not in template.memo:
+        template.memo[asked] = _own_service(host, target, template, container, facts)
+    service: OwnService | None = template.memo[asked]
+    return service
+
+
+def _own_service(
+    host: str, target: Target, template: PodTemplate, container: Container, facts: Facts
+) -> OwnService | None:
     listing = facts.listing(Resource.SERVICES)
     if not listing:
         return None
     service, certainty = _named(host, container, listing, facts)
     if service is None or not _hides(service) or not _selects(service, template.pod):
         return None
-    if _has_others(service, target, facts):
+    name = text(service, "metadata", "name")
+    shared = ("shared service", name)
+    if shared not in template.memo:
+        template.memo[shared] = _has_others(service, target, facts)
+    if template.memo[shared]:
         certainty = Certainty.UNDECIDED
-    headless = text(service, "spec", "clusterIP") == "None"
-    return OwnService(text(service, "metadata", "name"), headless, certainty)
+    return OwnService(name, text(service, "spec", "clusterIP") == "None", certainty)
 
 
 def hides_not_ready(name: str, facts: Facts) -> bool | None:
@@ -65,9 +79,9 @@ def in_namespace(labels: list[str], container: Container, facts: Facts) -> Certa
         return Certainty.SURE
     if not labels[0].startswith("$"):
         return None
-    variable = labels[0].strip("$(){}")
+    variable = labels[0].strip("$(){}").lower()
     own = labels[0] == _NAMESPACE_COMMAND or any(
-        text(entry, "name").lower() == variable.lower()
+        text(entry, "name").lower() == variable
         and text(entry, "valueFrom", "fieldRef", "fieldPath") == "metadata.namespace"
         for entry in maps(container.spec, "env")
     )

@@ -20,7 +20,7 @@ def completes(pod: Json) -> bool:
     if text(pod, "spec", "restartPolicy") in ("Never", "OnFailure"):
         return True
     owner = controller(pod)
-    return owner is not None and owner.get("kind") in _COMPLETING_OWNERS
+    return owner is not None and text(owner, "kind") in _COMPLETING_OWNERS
 
 
 _COMPLETING_OWNERS: Final = frozenset(w.owner or w.kind for w in WORKLOADS if w.completes)

@@ -7,6 +7,7 @@ refused pods. Source: `k8s.io/apimachinery/pkg/util/validation`.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Final
 
 _LABEL: Final = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
@@ -23,6 +24,21 @@ def is_label_key(text: str) -> bool:
     """Whether it may be the key of a label, a taint or a topology: `name` or `domain/name`."""
     prefix, slash, name = text.rpartition("/")
     return (not slash or is_subdomain(prefix)) and len(name) <= 63 and _QUALIFIED.fullmatch(name) is not None
+
+
+MOST_NAMES: Final = 8
+"""Names that a sentence lists before it counts the rest."""
+_MOST_CHARACTERS: Final = 80
+
+
+def listed(names: Iterable[str], most: int = MOST_NAMES) -> str:
+    """Names as a sentence lists them: the first of them, then how many others there are."""
+    every = list(names)
+    shown = ", ".join(
+        name if len(name) <= _MOST_CHARACTERS else f"{name[: _MOST_CHARACTERS - 1]}…" for name in every[:most]
+    )
+    others = len(every) - most
+    return f"{shown} and {others:,} other{'s' if others > 1 else ''}" if others > 0 else shown
 
 
 def is_label_value(text: str) -> bool:

@@ -6,7 +6,9 @@ import re
 from decimal import Decimal, InvalidOperation
 
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", re.ASCII)
-_QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(m|k|[KMGTPE]i?|[eE][+-]?\d{1,3})?", re.ASCII)
+_QUANTITY = re.compile(r"([+-]?(?:\d+(?:\.\d*)?|\.\d+))(m|k|[KMGTPE]i?|[eE][+-]?\d{1,3})?", re.ASCII)
+MOST_CHARACTERS = 64
+"""Characters of a duration or a quantity: none that can be counted needs more."""
 _MOST_SECONDS = 2**31 - 1
 _MOST_BYTES = 2**63 - 1
 _SUFFIX: dict[str | None, Decimal] = {
@@ -25,14 +27,14 @@ def parse_duration(value: object) -> int:
     """
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return _countable(value, _MOST_SECONDS)
-    if isinstance(value, str) and value:
+    if isinstance(value, str) and 0 < len(value) <= MOST_CHARACTERS:
         match = _DURATION.fullmatch(value)
         if match:
             days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
             return _countable(((days * 24 + hours) * 60 + minutes) * 60 + seconds, _MOST_SECONDS)
         if value.isascii() and value.isdigit():
             return _countable(int(value), _MOST_SECONDS)
-    raise ValueError(f"{value!r} is not a duration: write seconds, or for example 90s, 15m, 24h, 7d")
+    raise ValueError(f"{shown(value)} is not a duration: write seconds, or for example 90s, 15m, 24h, 7d")
 
 
 def parse_quantity(value: object) -> Decimal:
@@ -43,9 +45,9 @@ def parse_quantity(value: object) -> Decimal:
     """
     if isinstance(value, int | float) and not isinstance(value, bool):
         return Decimal(str(value))
-    match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
+    match = _QUANTITY.fullmatch(value) if isinstance(value, str) and len(value) <= MOST_CHARACTERS else None
     if match is None:
-        raise ValueError(f"{value!r} is not a quantity: write a number, or for example 500M, 40Gi")
+        raise ValueError(f"{shown(value)} is not a quantity: write a number, or for example 500M, 40Gi")
     number, suffix = match.groups()
     try:
         scale = _SUFFIX[suffix] if suffix in _SUFFIX else Decimal(f"1{suffix}")
@@ -58,8 +60,15 @@ def parse_bytes(value: object) -> int:
     """Bytes, rounded up, from a number or a Kubernetes quantity. Raises ValueError below zero."""
     quantity = parse_quantity(value)
     if not quantity.is_finite() or quantity < 0:
-        raise ValueError(f"{value!r} is not a size: it must be zero or more")
+        raise ValueError(f"{shown(value)} is not a size: it must be zero or more")
     return _countable(int(quantity.to_integral_value(rounding="ROUND_CEILING")), _MOST_BYTES)
+
+
+def shown(value: object) -> str:
+    """A value as a sentence quotes it: a long text by its beginning."""
+    if isinstance(value, str) and len(value) > MOST_CHARACTERS:
+        return f"{value[: MOST_CHARACTERS - 1]!r}…"
+    return repr(value)
 
 
 def _countable(number: int, most: int) -> int:

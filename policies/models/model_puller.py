@@ -59,7 +59,7 @@ from policies.kube.json import Json, appended, dig, mapping, replaced, text
 from policies.kube.metadata import annotations_of, has_room, labels_of
 from policies.kube.pods import Container, containers, is_ray_node
 from policies.kube.quantities import parse_quantity
-from policies.models.pulling import MODEL_DIR, MODEL_SERVER, Wish, WishError, claims_of, models_of, wish_of
+from policies.models.pulling import MODEL_DIR, MODEL_SERVER, Wish, WishError, claims_of, wish_of
 from policies.models.settings import ModelPuller, Program, Sidecar
 from policies.models.volumes import (
     CLAIMS_DIR,
@@ -72,7 +72,7 @@ from policies.models.volumes import (
     with_model_mounts,
     with_models_volume,
 )
-from policies.probes.health import MODEL_CONFIG
+from policies.probes.health import MODEL_CONFIG, models_of
 from policies.probes.servers import PULLER
 from policies.probes.serving import StandardProbes, istio_came_first, recognised
 

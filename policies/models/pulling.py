@@ -13,9 +13,9 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from policies.core.facts import Facts
-from policies.kube.json import Json, mapping, text
+from policies.kube.json import Json, text
 from policies.kube.metadata import annotations_of
-from policies.kube.names import is_subdomain
+from policies.kube.names import is_subdomain, listed
 from policies.kube.pods import Container, Role, containers
 from policies.probes.endpoints import declared_http_port, server_port
 from policies.probes.health import MODEL_CONFIG
@@ -124,10 +124,11 @@ def _targets(pod: Json, facts: Facts) -> tuple[Container, ...]:
             raise WishError(
                 _path(MODEL_CONTAINERS),
                 f"Annotation {MODEL_CONTAINERS} names containers that the pod doesn't have: "
-                f"{', '.join(sorted(missing))}.",
-                f"The containers are {', '.join(container.name for container in mains)}.",
+                f"{listed(sorted(missing))}.",
+                f"The containers are {listed(container.name for container in mains)}.",
             )
-        return tuple(container for container in mains if container.name in wanted)
+        chosen = frozenset(wanted)
+        return tuple(container for container in mains if container.name in chosen)
     recogniser = facts.settings(StandardProbes).recogniser
     serving = [container for container in serving_containers(pod, facts) if container.role is Role.MAIN]
     return tuple(serving or [container for container in mains if not recogniser.is_infrastructure(container)])
@@ -170,15 +171,6 @@ def _server_port(pod: Json, container: Container | None, server: Server | None) 
 
 
 # --- the model config -----------------------------------------------------------------------------
-
-
-def models_of(facts: Facts, config: str) -> Mapping[str, model_spec.ModelSpec] | None:
-    """The models that the ConfigMap lists; None when it isn't known."""
-    found = facts.model_config(config)
-    if found is None:
-        return None
-    data = {key: value for key, value in mapping(found, "data").items() if isinstance(value, str)}
-    return model_spec.parse(data).models
 
 
 def claims_of(models: Mapping[str, model_spec.ModelSpec] | None) -> list[str]:

@@ -95,22 +95,18 @@ def with_config_volume(pod: Json, wish: Wish) -> tuple[Json, str]:
 
 def with_claims(pod: Json, claims: list[str]) -> tuple[Json, list[Json]]:
     """The pod with the claims of `pvc://` URIs, and the sidecar's mounts of them."""
+    names: dict[str, str] = {}
+    for volume in maps(pod, "spec", "volumes"):
+        names.setdefault(text(volume, "persistentVolumeClaim", "claimName"), text(volume, "name"))
     mounts: list[Json] = []
+    added: list[Json] = []
     for claim in claims:
-        name = next(
-            (
-                text(volume, "name")
-                for volume in maps(pod, "spec", "volumes")
-                if text(volume, "persistentVolumeClaim", "claimName") == claim
-            ),
-            "",
-        )
+        name = names.get(claim)
         if not name:
             name = f"mlchassis-pvc-{sha256(claim.encode()).hexdigest()[:10]}"
-            volume = {"name": name, "persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
-            pod = appended(pod, ("spec", "volumes"), volume)
+            added.append({"name": name, "persistentVolumeClaim": {"claimName": claim, "readOnly": True}})
         mounts.append({"name": name, "mountPath": f"{CLAIMS_DIR}/{claim}", "readOnly": True})
-    return pod, mounts
+    return appended(pod, ("spec", "volumes"), *added) if added else pod, mounts
 
 
 def with_model_mounts(pod: Json, wish: Wish, mount: Json) -> Json:

@@ -6,7 +6,7 @@ Law: unsure is None.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from policies.core.facts import Facts
@@ -126,6 +126,15 @@ def is_meant(pod: Json, container: Container, facts: Facts) -> bool:
     It means the only serving container, or the one that `kubectl.kubernetes.io/default-container`
     names, or the only one that declares the port in `mlchassis.dev/health-port`.
     """
+    key = ("meant", id(pod))
+    known = facts.memo.get(key)
+    if known is None or known[0] is not pod:
+        known = facts.memo[key] = (pod, _meant(pod, facts))
+    return known[1] is not None and bool(known[1] == container.name)
+
+
+def _meant(pod: Json, facts: Facts) -> str | None:
+    """The name of the container that a health annotation without a suffix means."""
     serving = [item for item in serving_containers(pod, facts) if item.role is Role.MAIN]
     if len(serving) > 1:
         annotations = annotations_of(pod)
@@ -133,7 +142,7 @@ def is_meant(pod: Json, container: Container, facts: Facts) -> bool:
         named = [item for item in serving if item.name == default]
         declaring = [item for item in serving if port_number(item.spec, port) in tcp_ports(item.spec)]
         serving = named or declaring
-    return len(serving) == 1 and serving[0].name == container.name
+    return serving[0].name if len(serving) == 1 else None
 
 
 def _annotated_port(container: Container, given: dict[str, tuple[str, str]], server: Server | None) -> int:
@@ -210,11 +219,18 @@ def model_size(pod: Json, container: Container, facts: Facts) -> int | None:
         except ValueError:
             pass
     name = _annotation(pod, container, MODEL_CONFIG, facts)
-    config = facts.model_config(name) if name else None
-    if config is None:
-        return None
-    data = {key: value for key, value in mapping(config, "data").items() if isinstance(value, str)}
-    return sum(model.memory for model in model_spec.parse(data).models.values()) or None
+    models = models_of(facts, name) if name else None
+    return sum(model.memory for model in models.values()) or None if models is not None else None
+
+
+def models_of(facts: Facts, config: str) -> Mapping[str, model_spec.ModelSpec] | None:
+    """The models that a model-config ConfigMap lists; None when it isn't known."""
+    if ("models", config) not in facts.memo:
+        found = facts.model_config(config)
+        data = {key: value for key, value in mapping(found, "data").items() if isinstance(value, str)}
+        facts.memo["models", config] = None if found is None else model_spec.parse(data).models
+    models: Mapping[str, model_spec.ModelSpec] | None = facts.memo["models", config]
+    return models
 
 
 def _annotation(pod: Json, container: Container, key: str, facts: Facts) -> str | None:
@@ -231,5 +247,9 @@ def _loads_models(pod: Json, container: Container, facts: Facts) -> bool:
     does, any main one. Native sidecars and helpers start at their own pace."""
     if container.role is not Role.MAIN:
         return False
-    serving = [item.name for item in serving_containers(pod, facts) if item.role is Role.MAIN]
-    return not serving or container.name in serving
+    key = ("loading", id(pod))
+    known = facts.memo.get(key)
+    if known is None or known[0] is not pod:
+        mains = (item.name for item in serving_containers(pod, facts) if item.role is Role.MAIN)
+        known = facts.memo[key] = (pod, frozenset(mains))
+    return not known[1] or container.name in known[1]

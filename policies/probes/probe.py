@@ -10,7 +10,7 @@ from policies.commands import CommandSummary
 from policies.containers.commands import exec_command
 from policies.core.target import PodTemplate, Target
 from policies.core.workloads import Shape
-from policies.kube.json import Json, dig, integer, mapping, maps
+from policies.kube.json import Json, dig, integer, mapping, maps, text
 from policies.kube.pods import Container, Role
 from policies.probes.servers import port_number
 
@@ -92,12 +92,17 @@ def is_written(target: Target, probe: Probe) -> bool:
     template = probe.template
     if template.workload is None or template.container_path:
         return True
-    node = dig(target.obj, *template.steps)
-    spec = node if template.workload.shape is Shape.SPEC else mapping(node, "spec")
-    return any(
-        each.get("name") == probe.container.spec.get("name") and bool(each.get(probe.field))
-        for each in maps(spec, probe.container.list)
-    )
+    key = ("written", probe.container.list)
+    if key not in template.memo:
+        node = dig(target.obj, *template.steps)
+        spec = node if template.workload.shape is Shape.SPEC else mapping(node, "spec")
+        template.memo[key] = frozenset(
+            (text(each, "name"), field)
+            for each in maps(spec, probe.container.list)
+            for field in _CALLED
+            if each.get(field)
+        )
+    return (probe.container.name, probe.field) in template.memo[key]
 
 
 def _check(probe: Probe) -> object:

@@ -129,13 +129,21 @@ def recognised(container: Container, settings: StandardProbes) -> Server | None:
     return settings.recogniser.server(container)
 
 
-def serving_containers(pod: Json, facts: Facts) -> list[Container]:
+def serving_containers(pod: Json, facts: Facts) -> tuple[Container, ...]:
     """The serving containers of a pod (a map with `spec`); none in a pod that runs to completion.
 
     A container serves if it declares a TCP port, carries a readinessProbe, or is recognised by a
     preset or named by a health annotation; a native sidecar only if it declares a port; an init
     container, a known proxy or a container that isn't restarted whenever it ends never.
     """
+    known = facts.memo.get(("serving", id(pod)))
+    if known is None or known[0] is not pod:  # the pod is kept: its id must not be another's meanwhile
+        known = facts.memo["serving", id(pod)] = (pod, tuple(_serving(pod, facts)))
+    found: tuple[Container, ...] = known[1]
+    return found
+
+
+def _serving(pod: Json, facts: Facts) -> list[Container]:
     if completes(pod):
         return []
     settings = facts.settings(StandardProbes)

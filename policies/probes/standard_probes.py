@@ -61,6 +61,7 @@ from policies.kube import quantities as units
 from policies.kube.group_kinds import POD
 from policies.kube.json import Json, dig, integer
 from policies.kube.metadata import annotations_of
+from policies.kube.names import listed
 from policies.kube.pods import Container, Role, containers, edited, is_ray_node
 from policies.probes.endpoints import declared_http_port, http_get, preset_health, unsure
 from policies.probes.health import (
@@ -96,13 +97,15 @@ def mutate(pod: Json, settings: StandardProbes, facts: Facts) -> Json:
     if completes(pod):
         return pod
     serving = {container.name for container in serving_containers(pod, facts)}
+    changed = pod
     for container in containers(pod, Role.MAIN, Role.SIDECAR):
+        # Asked of the pod as it came: what is known of that is worked out once, and no probe of ours counts.
         if container.name in serving:
             spec = _with_probes(pod, container, settings, facts)
         else:
             spec = _with_guard(pod, container, settings, facts)
-        pod = edited(pod, container, spec)
-    return pod
+        changed = edited(changed, container, spec)
+    return changed
 
 
 def _with_probes(pod: Json, container: Container, settings: StandardProbes, facts: Facts) -> Json:
@@ -284,6 +287,7 @@ def _misread_annotations(pod: Json, facts: Facts) -> Iterator[Finding]:
     if completes(pod):
         return
     names = {container.name for container in containers(pod)}
+    known = listed(sorted(names))
     serving = serving_containers(pod, facts)
     for key, value in annotations_of(pod).items():
         base, suffix = _base_and_suffix(key)
@@ -295,7 +299,7 @@ def _misread_annotations(pod: Json, facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 path,
                 f"Annotation {key} names a container that the pod doesn't have.",
-                f"The containers are {', '.join(sorted(names))}.",
+                f"The containers are {known}.",
             )
         elif parse := _PARSED.get(base):
             try:
@@ -305,7 +309,7 @@ def _misread_annotations(pod: Json, facts: Facts) -> Iterator[Finding]:
         elif not suffix and serving and not any(is_meant(pod, container, facts) for container in serving):
             yield Finding(
                 path,
-                f"Annotation {key} could mean any of {', '.join(item.name for item in serving)}.",
+                f"Annotation {key} could mean any of {listed(item.name for item in serving)}.",
                 f"Write {key}.{serving[0].name}, with the name of the container that is meant.",
             )
 

@@ -20,7 +20,7 @@ _FAILS: Final = re.compile(r"\|\|\s*(?:exit\s+[1-9]\d*|return\s+[1-9]\d*|false)\
 _CONDITION: Final = re.compile(r"\|\||\b(?:if|case|true|except)\b|\bexit\s+0\b")
 _TIMEOUT: Final = re.compile(r"\btimeout\b")
 _LOOP: Final = re.compile(r"\b(?:until|while)\b")
-_ERREXIT: Final = re.compile(r"\bset\s+-\w*e|&&|^-\w*e\w*$", re.MULTILINE)
+_SET: Final = re.compile(r"\bset\s+-(\w*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,39 +53,73 @@ def probe_waits(template: PodTemplate, container: Container) -> Iterator[tuple[s
         summary = exec_command(template, container, field)
         script = "\n".join(strings(container.spec, field, "exec", "command"))
         certainty = Certainty.UNDECIDED if _is_conditional(script) else Certainty.SURE
-        for host in summary.hosts:
+        for host in dict.fromkeys(summary.hosts):
             yield called, Wait(host, template.at(container, field, "exec.command"), certainty, script)
 
 
 def init_waits(template: PodTemplate, container: Container) -> Iterator[Wait]:
     """Each host that an init container polls until it answers."""
+    asked = ("init waits", container.index)
+    if asked not in template.memo:
+        template.memo[asked] = tuple(_init_waits(template, container))
+    yield from template.memo[asked]
+
+
+def _init_waits(template: PodTemplate, container: Container) -> Iterator[Wait]:
     summary = container_command(template, container)
     if not summary.hosts:
         return
     field = "command" if strings(container.spec, "command") else "args"
     script = "\n".join((*strings(container.spec, "command"), *strings(container.spec, "args")))
-    for host in summary.hosts:
-        certainty = _polls(summary, host, script)
+    polling = _Polling(summary, script)
+    for host in dict.fromkeys(summary.hosts):
+        certainty = polling.certainty(host)
         if certainty:
             yield Wait(host, template.at(container, field), certainty, script)
 
 
-def _polls(summary: CommandSummary, host: Host, script: str) -> Certainty | None:
-    """How sure it is that a script goes no further before the host answers; None: it goes on."""
-    loops = [loop for loop in summary.loops if host in loop.hosts]
-    if any(not loop.bounded for loop in loops):
-        before = _LOOP.split(script, maxsplit=1)[0]
-        return Certainty.UNDECIDED if _is_conditional(before) else Certainty.SURE
-    if loops and _TIMEOUT.search(script) and not _is_conditional(script):
-        return Certainty.SURE  # it gives up with an error, and kubelet runs it again
-    if loops:
-        fails = any(command.name == "exit" and command.argv[1:] != ("0",) for command in summary.commands)
-        return Certainty.UNDECIDED if fails else None
-    steps = [command for command in summary.commands if command.name not in _SHELLS]
-    if len(steps) == 1 and not _is_conditional(script):
-        return Certainty.SURE  # it fails, and kubelet runs it again
-    is_last = bool(steps) and host in steps[-1].hosts
-    return Certainty.UNDECIDED if is_last or _ERREXIT.search(script) else None
+class _Polling:
+    """What a script does about the hosts that it asks: read once, however many they are."""
+
+    def __init__(self, summary: CommandSummary, script: str) -> None:
+        steps = [command for command in summary.commands if command.name not in _SHELLS]
+        self._looped = frozenset(host for loop in summary.loops for host in loop.hosts)
+        self._endlessly = frozenset(host for loop in summary.loops if not loop.bounded for host in loop.hosts)
+        self._last = frozenset(steps[-1].hosts) if steps else frozenset()
+        self._single = len(steps) == 1
+        self._fails = any(
+            command.name == "exit" and command.argv[1:] != ("0",) for command in summary.commands
+        )
+        self._conditional = _is_conditional(script)
+        self._conditional_before = _is_conditional(_LOOP.split(script, maxsplit=1)[0])
+        self._limited = _TIMEOUT.search(script) is not None
+        self._stops = _stops_at_errors(script)
+
+    def certainty(self, host: Host) -> Certainty | None:
+        """How sure it is that the script goes no further before the host answers; None: it goes on."""
+        if host in self._endlessly:
+            return Certainty.UNDECIDED if self._conditional_before else Certainty.SURE
+        if host in self._looped:
+            if self._limited and not self._conditional:
+                return Certainty.SURE  # it gives up with an error, and kubelet runs it again
+            return Certainty.UNDECIDED if self._fails else None
+        if self._single and not self._conditional:
+            return Certainty.SURE  # it fails, and kubelet runs it again
+        return Certainty.UNDECIDED if host in self._last or self._stops else None
+
+
+def _stops_at_errors(script: str) -> bool:
+    """Whether what fails may end a script: `&&`, `set -e`, or a word of options as in `sh -ec`."""
+    return (
+        "&&" in script
+        or any("e" in options[1] for options in _SET.finditer(script))
+        or any(_is_errexit(word) for word in script.split("\n"))
+    )
+
+
+def _is_errexit(word: str) -> bool:
+    letters = word[1:]
+    return word[:1] == "-" and "e" in letters and letters.replace("_", "e").isalnum()
 
 
 def _is_conditional(script: str) -> bool:

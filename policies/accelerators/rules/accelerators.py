@@ -17,6 +17,7 @@ from policies.core.workloads import KUBEFLOW_JOBS
 from policies.kube.group_kinds import CRON_JOB, DEPLOYMENT, JOB, JOB_SET, RAY_CLUSTER, RAY_JOB
 from policies.kube.json import Json, dig, integer, mapping, text
 from policies.kube.metadata import annotations_of, labels_of
+from policies.kube.names import listed
 from policies.rollouts.rollouts import rolling_update
 
 # --- gpu-unschedulable -----------------------------------------------------------------------
@@ -73,7 +74,7 @@ def check_rollout(target: Target, facts: Facts) -> Iterator[Finding]:
             continue  # with no node at all it is gpu-unschedulable's
         room = found.room(one_each=kept_apart(template.pod, HOSTNAME))
         if room <= rollout.replicas:
-            asked = ", ".join(f"{count} {resource}" for resource, count in found.requests.items())
+            asked = listed(f"{count} {resource}" for resource, count in found.requests.items())
             yield Finding(
                 "spec.strategy.rollingUpdate.maxUnavailable",
                 f"A rollout starts a pod with {asked} before it stops one, and beside the "

@@ -56,6 +56,8 @@ def _blocks(least: Any, replicas: int) -> bool:
 
 def _short_of_replicas(target: Target, least: Any, facts: Facts) -> Iterator[Finding]:
     """A minAvailable not below the replicas of all that the budget selects."""
+    if _is_long(target.spec.get("selector")):
+        return
     selected = [
         workload
         for workload in facts.listing(Resource.WORKLOADS) or ()
@@ -80,6 +82,17 @@ def _short_of_replicas(target: Target, least: Any, facts: Facts) -> Iterator[Fin
 
 
 _MOST_COMBINATIONS: Final = 64
+_MOST_TERMS: Final = 64
+_MOST_VALUES: Final = 1024
+"""Terms and values of a selector that is compared with every workload there is."""
+_MOST_BUDGETS: Final = 8
+"""Budgets of which a workload is warned."""
+
+
+def _is_long(selector: Any) -> bool:
+    terms = maps(selector, "matchExpressions")
+    asked = len(terms) + len(mapping(selector, "matchLabels"))
+    return asked > _MOST_TERMS or sum(len(strings(term, "values")) for term in terms) > _MOST_VALUES
 
 
 def _owns_all(workloads: list[Json], budget: Any) -> bool:
@@ -88,6 +101,8 @@ def _owns_all(workloads: list[Json], budget: Any) -> bool:
     The controller counts all pods that it selects, whoever made them, and the pods of a DaemonSet or of
     a custom resource are not known here. What a workload's own selector matches is nobody else's.
     """
+    if _is_long(budget):
+        return False
     labels = mapping(budget, "matchLabels")
     choices = [
         [(text(term, "key"), value) for value in strings(term, "values")]
@@ -122,14 +137,16 @@ def _workload(target: Target, facts: Facts) -> Iterator[Finding]:
     by_label = budgets.derive(_by_label)
     labels = (None, *((key, value) for key, value in labels_of(template).items() if isinstance(value, str)))
     replicas = least_replicas(target.obj, facts)
-    for budget in (budget for label in labels for budget in by_label.get(label, ())):
-        least = dig(budget, "spec", "minAvailable")
-        if (
-            not _is_all(least)
-            and _blocks(least, replicas)
-            and _selects(budget, template)
-            and _is_alone(target, budget, facts)
-        ):
+    blocking = (
+        (budget, least)
+        for label in labels
+        for budget in by_label.get(label, ())
+        if not _is_all(least := dig(budget, "spec", "minAvailable"))
+        and _blocks(least, replicas)
+        and _selects(budget, template)
+    )
+    for budget, least in islice(blocking, _MOST_BUDGETS):
+        if _is_alone(target, budget, facts):
             yield Finding(
                 "spec.replicas",
                 f"PodDisruptionBudget {_name(budget)} has minAvailable {least}: with {_pods(replicas)} none "

@@ -12,6 +12,7 @@ from policies.core.mode import Mode
 from policies.core.target import PodTemplate, Target
 from policies.kube.group_kinds import DAEMON_SET, DEPLOYMENT
 from policies.kube.json import Json, dig, indexed_maps, integer, mapping, maps, strings, text
+from policies.kube.names import listed
 from policies.kube.pods import Container, Role, containers
 from policies.rollouts.rollouts import replicas_of, rolling_update
 
@@ -33,9 +34,10 @@ def check_volumes(target: Target, facts: Facts) -> Iterator[Finding]:
         return
     modes = claims.derive(_access_modes)
     for template in target.templates:
+        pinned = _pinned_to_one_node(template.spec)
         for index, volume in indexed_maps(template.spec, "volumes"):
             name = text(volume, "persistentVolumeClaim", "claimName")
-            certainty = _exclusive(modes.get(name, []), template)
+            certainty = _exclusive(modes.get(name, []), pinned=pinned)
             if name and certainty:
                 yield _volume_finding(template, index, name, certainty)
 
@@ -44,11 +46,11 @@ def _access_modes(claims: Listing) -> dict[str, list[str]]:
     return {text(claim, "metadata", "name"): strings(claim, "spec", "accessModes") for claim in claims}
 
 
-def _exclusive(modes: list[str], template: PodTemplate) -> Certainty | None:
+def _exclusive(modes: list[str], *, pinned: bool) -> Certainty | None:
     """How sure it is that a second pod can't mount a claim beside the first."""
     if "ReadWriteOncePod" in modes:
         return Certainty.SURE
-    if modes and set(modes) == {"ReadWriteOnce"} and not _pinned_to_one_node(template.spec):
+    if modes and set(modes) == {"ReadWriteOnce"} and not pinned:
         return Certainty.LIKELY
     return None
 
@@ -102,7 +104,7 @@ def check_host_ports(target: Target, facts: Facts) -> Iterator[Finding]:
             if taken:
                 yield Finding(
                     template.at(container, f"ports[{next(iter(taken))}]"),
-                    f"The new pod needs host port {', '.join(map(str, taken.values()))} of "
+                    f"The new pod needs host port {listed(map(str, taken.values()))} of "
                     f"{'the same node' if sure else 'a node'}, and the old pod holds it until the new one is "
                     "ready.",
                     "Set maxSurge to 0 and maxUnavailable to 1, or drop the host port and use a Service.",

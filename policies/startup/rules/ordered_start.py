@@ -32,7 +32,7 @@ def check_ordered_start(target: Target, facts: Facts) -> Iterator[Finding]:
         for container in template.containers(Role.MAIN, Role.SIDECAR):
             told: set[str] = set()
             for called, wait in probe_waits(template, container):
-                finding = _judged(target, wait, container, f"The {called} probe of", facts)
+                finding = _judged(target, template, wait, container, f"The {called} probe of", facts)
                 if finding and called not in told:
                     told.add(called)
                     yield finding
@@ -44,11 +44,14 @@ def waits_for_peer(
     """What is to be said of an init container that waits for a pod of its own StatefulSet."""
     if target.kind != STATEFUL_SET:
         return None
-    judged = (_judged(target, wait, container, "Init", facts) for wait in init_waits(template, container))
+    waits = init_waits(template, container)
+    judged = (_judged(target, template, wait, container, "Init", facts) for wait in waits)
     return next(filter(None, judged), None)
 
 
-def _judged(target: Target, wait: Wait, container: Container, who: str, facts: Facts) -> Finding | None:
+def _judged(
+    target: Target, template: PodTemplate, wait: Wait, container: Container, who: str, facts: Facts
+) -> Finding | None:
     """A wait for a pod that can't be there before the first pod is ready.
 
     Pod N+1 is made when pod N is ready. The first pod's own name is no better: it does not resolve
@@ -59,7 +62,10 @@ def _judged(target: Target, wait: Wait, container: Container, who: str, facts: F
         return None
     pod, ordinal, namespace = peer
     certainty = in_namespace(namespace, container, facts)
-    if certainty is None or _names_itself(wait.script, container):
+    asked = ("names itself", wait.path)
+    if asked not in template.memo:
+        template.memo[asked] = _names_itself(wait.script, container)
+    if certainty is None or template.memo[asked]:
         return None
     until = "which OrderedReady makes only after this one is ready"
     if ordinal == integer(target.obj, "spec", "ordinals", "start", default=0):
@@ -98,7 +104,7 @@ def _names_itself(script: str, container: Container) -> bool:
         for entry in maps(container.spec, "env")
     )
     return _OWN_NAME.search(script) is not None or any(
-        name and name in script and path.startswith(("metadata.name", "metadata.labels"))
+        path.startswith(("metadata.name", "metadata.labels")) and bool(name) and name in script
         for name, path in fields
         if path != "metadata.namespace"
     )

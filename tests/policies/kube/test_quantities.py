@@ -1,5 +1,6 @@
 """Durations and quantities."""
 
+from collections.abc import Callable
 from decimal import Decimal
 
 import pytest
@@ -65,13 +66,21 @@ def test_bytes_are_whole_and_not_negative() -> None:
             parse_bytes(bad)
 
 
-@pytest.mark.parametrize("text", [2**31, "2147483648", "30000d", "9" * 5000])
+@pytest.mark.parametrize("text", [2**31, "2147483648", "30000d", "9" * 60])
 def test_a_duration_fits_the_fields_of_the_api(text: object) -> None:
-    with pytest.raises(ValueError, match=r"more than can be counted|Exceeds the limit"):
+    with pytest.raises(ValueError, match="more than can be counted"):
         parse_duration(text)
 
 
-@pytest.mark.parametrize("text", [2**63, "8Ei", "9e400", "9" * 5000])
+@pytest.mark.parametrize("text", [2**63, "8Ei", "9e400", "9" * 60])
 def test_bytes_fit_the_fields_of_the_api(text: object) -> None:
     with pytest.raises(ValueError, match="more than can be counted"):
         parse_bytes(text)
+
+
+@pytest.mark.parametrize("parse", [parse_duration, parse_quantity, parse_bytes])
+@pytest.mark.parametrize("text", ["9" * 20_000 + "x", "9" * 20_000, "1" * 10_000 + "." + "1" * 10_000 + "q"])
+def test_a_long_text_is_refused_unread_and_not_repeated(parse: Callable[[object], object], text: str) -> None:
+    with pytest.raises(ValueError, match="… is not a") as refused:
+        parse(text)
+    assert len(str(refused.value)) < 200
