@@ -33,7 +33,7 @@ from policies.core.target import pod_templates
 from policies.core.workloads import WORKLOADS
 from policies.kube.group_kinds import POD, kind_of
 from policies.kube.json import Json
-from webhook.cli.output.report import dump
+from webhook.cli.output.yaml import dump
 from webhook.kube.offline import Document, read
 from webhook.server.pki import issue
 

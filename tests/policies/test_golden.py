@@ -24,7 +24,7 @@ from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json, mapping, maps
 from policies.kube.pods import Role, containers
 from webhook.admission.patch import diff, same
-from webhook.cli.output.report import dump
+from webhook.cli.output.yaml import dump
 from webhook.config.documents import load_all
 from webhook.config.load import load
 from webhook.kube.offline import ManifestCluster

@@ -19,7 +19,7 @@ from policies.core.workloads import WORKLOADS
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json, replaced
 from webhook.admission.patch import same
-from webhook.cli.output.report import dump
+from webhook.cli.output.yaml import dump
 
 TABLE = {workload.gk: workload for workload in WORKLOADS}
 

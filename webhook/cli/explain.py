@@ -1,11 +1,12 @@
 """What a rule or a policy does, why, and how to mend: rendered from the rule or policy itself.
 
 One truth: the fields of a `Rule` and the docstring of a policy's module. Rendered twice, as text for a
-terminal (`chassis explain`) and as markdown (`webhook.cli.docs`). Pure.
+terminal (`chassis explain`) and as markdown (`webhook.cli.docs`).
 """
 
 from __future__ import annotations
 
+import argparse
 import difflib
 import re
 import textwrap
@@ -15,6 +16,8 @@ from typing import Any, Final
 from policies.core import registry
 from policies.core.contracts import Family, Mutator, Rule
 from policies.core.mode import Mode
+from webhook.cli.exit_status import OK
+from webhook.errors import UserError
 
 WIDTH: Final = 78
 
@@ -28,18 +31,27 @@ FAMILIES: Final = {
 """Each family's heading and what its rules have in common."""
 
 
-def explain(name: str) -> str:
-    """The documentation of one rule or policy as text.
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The argument of `chassis explain`."""
+    parser.add_argument("id", nargs="?", metavar="RULE|POLICY", help="its id; without it, all are listed")
+    parser.set_defaults(run=run)
 
-    Raises KeyError with one sentence where there is none of that id.
-    """
+
+def run(args: argparse.Namespace) -> int:
+    """Print the documentation of one rule or policy, or the list of all; the exit status."""
+    print(explain(args.id) if args.id else overview())
+    return OK
+
+
+def explain(name: str) -> str:
+    """The documentation of one rule or policy as text; UserError where there is none of that id."""
     if name in registry.rules():
         return "\n".join(_rule_text(registry.rules()[name]))
     if name in registry.mutators():
         return "\n".join(_policy_text(registry.mutators()[name]))
     close = difflib.get_close_matches(name, [*registry.rules(), *registry.mutators()], n=1)
     hint = f", did you mean {close[0]}?" if close else "; `chassis explain` lists them all"
-    raise KeyError(f"there is no rule or policy {name!r}{hint}")
+    raise UserError(f"there is no rule or policy {name!r}{hint}")
 
 
 def overview() -> str:

@@ -17,14 +17,11 @@ import jsonpatch
 import yaml
 
 from policies.kube.json import Json, dig, text
+from webhook.errors import UserError
 
 NAMESPACE: Final = "mlchassis-system"
 """The namespace that the manifests are written for."""
 UNDERSTOOD: Final = frozenset({"apiVersion", "kind", "resources", "components", "patches"})
-
-
-class ManifestError(Exception):
-    """The manifests can't be rendered; the message is one sentence."""
 
 
 def directory() -> Path:
@@ -41,6 +38,7 @@ def choices(kind: str) -> list[str]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `chassis manifests`."""
+    parser.set_defaults(run=run)
     parser.description = "Print the installation as YAML: chassis manifests | kubectl apply -f -"
     parser.add_argument(
         "--overlay", choices=choices("overlays"), help="start from this instead of the plain base"
@@ -94,7 +92,7 @@ def _apply(path: Path, objects: list[Json]) -> list[Json]:
     kustomization = yaml.safe_load((path / "kustomization.yaml").read_text())
     unknown = set(kustomization) - UNDERSTOOD
     if unknown:
-        raise ManifestError(f"{path.name}: only kustomize itself understands {', '.join(sorted(unknown))}")
+        raise UserError(f"{path.name}: only kustomize itself understands {', '.join(sorted(unknown))}")
     for entry in kustomization.get("resources", ()):
         objects = [*objects, *_resource(path / entry)]
     for entry in kustomization.get("components", ()):
@@ -119,7 +117,7 @@ def _patched(objects: list[Json], target: Json, operations: list[Json]) -> Itera
         else:
             yield item
     if not found:
-        raise ManifestError(f"there is no {target['kind']} {target['name']} to patch")
+        raise UserError(f"there is no {target['kind']} {target['name']} to patch")
 
 
 def _renamed(value: Any, namespace: str) -> Any:

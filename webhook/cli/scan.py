@@ -22,10 +22,13 @@ from policies.kube.json import Json, maps, text
 from policies.kube.metadata import controller
 from webhook.admission.configuration import POLICY_LABEL, Config
 from webhook.admission.engine import decide, in_scope
+from webhook.cli import decision_flags
 from webhook.cli.output import policyreport as policy_reports
-from webhook.cli.output.report import Review, Tally, show
+from webhook.cli.output.review import Review, Tally
+from webhook.cli.output.show import show
 from webhook.config.load import load
 from webhook.config.source import read_directory
+from webhook.errors import UserError
 from webhook.kube.api import ApiError, ApiServer, NoApiServer, namespaced, within
 from webhook.kube.caches import MODEL_CONFIG_SELECTOR, ClusterCache, Store
 from webhook.kube.discovery import Collection, may_list, served
@@ -46,47 +49,96 @@ SELECTORS: Final[Mapping[GroupKind, Sequence[str]]] = {
 Wait = Callable[[Coroutine[Any, Any, Any]], Any]
 
 
-class ScanError(Exception):
-    """The scan can't be done; the message is one sentence."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of `chassis scan`."""
+    parser.description = (
+        "Decide about what already runs in a cluster as the webhook would if it were created now. Nothing in "
+        "the cluster is changed. Exit status: 0 all would be admitted, 1 something would be denied, 2 bad "
+        "input or the cluster can't be read."
+    )
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("-A", "--all-namespaces", action="store_true", help="scan all namespaces")
+    where.add_argument("-n", "--namespace", metavar="NS", help="default: the namespace of the context")
+    parser.add_argument(
+        "--kubeconfig", metavar="FILE", help="default: $KUBECONFIG, ~/.kube/config, or the pod's own account"
+    )
+    parser.add_argument("--context", metavar="NAME", help="default: the kubeconfig's current context")
+    parser.add_argument(
+        "--policy",
+        metavar="DIR|configmap:NS/NAME",
+        help="default: the policy installed in the cluster, or else the built-in one",
+    )
+    parser.add_argument(
+        "--report", action="store_true", help="write what is found as PolicyReports into the namespaces"
+    )
+    decision_flags.add_arguments(parser)
+    parser.set_defaults(run=run)
 
 
-def run(args: argparse.Namespace) -> Tally:
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What is asked of a scan."""
+
+    namespace: str | None
+    """The namespace to scan; empty: all; None: the one of the kubeconfig's context."""
+    kubeconfig: str | None
+    context: str | None
+    policy: str | None
+    """A directory or `configmap:NS/NAME`; None: the one installed, or else the built-in one."""
+    profile: str | None
+    output: str
+    report: bool
+    """Whether to write PolicyReports into the cluster."""
+
+
+def run(args: argparse.Namespace) -> int:
+    """Scan a cluster and print what is decided; the exit status."""
+    options = Options(
+        namespace="" if args.all_namespaces else args.namespace,
+        kubeconfig=_kubeconfig(args.kubeconfig),
+        context=args.context,
+        policy=args.policy,
+        profile=args.profile,
+        output=args.output,
+        report=args.report,
+    )
+    return decision_flags.exit_status(scan(options), args)
+
+
+def scan(options: Options) -> Tally:
     """Scan a cluster, print what is decided and report it where asked to; what there was.
 
-    Raises ScanError, and PolicyError for a policy that does not load.
+    Raises UserError where the cluster or the policy can't be read.
     """
-    kubeconfig = _kubeconfig(args.kubeconfig)
     # Printing pulls the objects, and the event loop runs while it waits for a page of them.
     with asyncio.Runner() as runner:
-        connection = ApiServer.connect(kubeconfig, args.context, RETRIES)
+        connection = ApiServer.connect(options.kubeconfig, options.context, RETRIES)
         try:
             api = runner.run(connection.__aenter__())
         except NoApiServer as error:
-            what = kubeconfig or "the pod's account"
-            raise ScanError(f"{what} can't be used: {' '.join(str(error).split())}") from None
+            what = options.kubeconfig or "the pod's account"
+            raise UserError(f"{what} can't be used: {' '.join(str(error).split())}") from None
         try:
-            return _scan(api, args, runner.run)
+            return _scan(api, options, runner.run)
         except ApiError as error:
-            raise ScanError(f"the cluster can't be read: {error}") from None
-        except policy_reports.ReportError as error:
-            raise ScanError(str(error)) from None
+            raise UserError(f"the cluster can't be read: {error}") from None
         finally:
             runner.run(connection.__aexit__(None, None, None))
 
 
-def _scan(api: ApiServer, args: argparse.Namespace, wait: Wait) -> Tally:
-    namespace = "" if args.all_namespaces else args.namespace or api.namespace
-    if args.report:
+def _scan(api: ApiServer, options: Options, wait: Wait) -> Tally:
+    namespace = api.namespace if options.namespace is None else options.namespace
+    if options.report:
         wait(policy_reports.ensure_served(api))
-    config = wait(_policy(api, args.policy))
+    config = wait(_policy(api, options.policy))
     scan: Scan = wait(
-        Scan.prepare(api, namespace, config.with_profile(args.profile) if args.profile else config)
+        Scan.prepare(api, namespace, config.with_profile(options.profile) if options.profile else config)
     )
     reviews = scan.reviews(wait)
-    if not args.report:
-        return show(reviews, args.output)
+    if not options.report:
+        return show(reviews, options.output)
     results = policy_reports.Results(api.now())
-    tally = show(results.seeing(reviews), args.output)
+    tally = show(results.seeing(reviews), options.output)
     tell(str(wait(policy_reports.write(api, namespace, results))))
     return tally
 
@@ -100,12 +152,12 @@ def _kubeconfig(given: str | None) -> str | None:
     """The kubeconfig that kubectl would take; None for the account of the pod that we run in."""
     if given:
         if not Path(given).is_file():
-            raise ScanError(f"{given}: there is no such kubeconfig")
+            raise UserError(f"{given}: there is no such kubeconfig")
         return given
     usual = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
     found = os.pathsep.join(path for path in usual.split(os.pathsep) if Path(path).is_file())
     if not found and not serve.in_cluster():
-        raise ScanError("no cluster to scan: there is no kubeconfig, and this is no pod")
+        raise UserError("no cluster to scan: there is no kubeconfig, and this is no pod")
     return found or None
 
 
@@ -118,13 +170,10 @@ async def _policy(api: ApiServer, where: str | None) -> Config:
         try:
             files = read_directory(Path(where))
         except OSError as error:
-            raise ScanError(f"{where}: {error.strerror}") from None
+            raise UserError(f"{where}: {error.strerror}") from None
         tell(f"the policy is the one in {where}")
         return load(files)
-    try:
-        namespace, name = serve.config_map(where) if where else INSTALLED
-    except serve.UsageError as error:
-        raise ScanError(str(error)) from None
+    namespace, name = serve.config_map(where) if where else INSTALLED
     try:
         found = await api.get(namespaced("configmaps", namespace, name))
         missing = "there is no"
@@ -133,7 +182,7 @@ async def _policy(api: ApiServer, where: str | None) -> Config:
             raise
         found, missing = None, "you may not read the"
     if found is None and where:
-        raise ScanError(f"{missing} ConfigMap {namespace}/{name}")
+        raise UserError(f"{missing} ConfigMap {namespace}/{name}")
     if found is None:
         tell(f"the policy is the built-in one: {missing} ConfigMap {namespace}/{name}")
         return load({})
@@ -173,7 +222,7 @@ async def _items(api: ApiServer, path: str, query: Mapping[str, str], namespace:
         # Who may read one namespace alone may get it, but not list it.
         one = await api.get(f"{path}/{namespace}")
         if one is None:
-            raise ScanError(f"there is no namespace {namespace}")
+            raise UserError(f"there is no namespace {namespace}")
         yield one
         return
     if namespace and resource != Resource.NODES.value:
@@ -198,7 +247,7 @@ class Scan:
 
     @classmethod
     async def prepare(cls, api: ApiServer, namespace: str, config: Config) -> Scan:
-        """Find out what there is to read. ScanError if nothing may be read, or there is no such namespace."""
+        """Find out what there is to read. UserError if nothing may be read, or there is no such namespace."""
         cluster, unknown = await _facts(api, namespace)
         found = list(_selected(await served(api, _kinds(config)), namespace))
         readable = await asyncio.gather(*(may_list(api, collection) for collection in found))
@@ -206,7 +255,7 @@ class Scan:
         forbidden = {str(each.kind): None for each, may in zip(found, readable, strict=True) if not may}
         place = f"namespace {namespace}" if namespace else "all namespaces"
         if not collections:
-            raise ScanError(f"you may read nothing that is scanned in {place}")
+            raise UserError(f"you may read nothing that is scanned in {place}")
         if forbidden:
             tell(f"not scanned, since you may not list them in {place}: {', '.join(forbidden)}")
         if unknown:

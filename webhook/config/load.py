@@ -6,7 +6,7 @@ A snapshot is built whole or not at all; nothing here reads a disk or a cluster.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from hashlib import sha256
 
@@ -26,18 +26,17 @@ from webhook.admission.configuration import (
     validated,
 )
 from webhook.config.documents import BadDocument, load_policy
+from webhook.errors import UserError
 
 LARGEST = 256 * 1024
 """Characters of a whole policy. Real ones have a hundredth of it; a mebibyte, as much as a ConfigMap holds,
 would keep every review waiting for seconds while it is read."""
 
 
-class PolicyError(ValueError):
+class PolicyError(UserError):
     """The policy does not load; `problems` says everything that is wrong with it."""
 
-    def __init__(self, problems: Sequence[Problem]) -> None:
-        self.problems = tuple(problems)
-        super().__init__("; ".join(map(str, problems)))
+    problems: tuple[Problem, ...]
 
 
 def models() -> dict[str, type[Model]]:
@@ -53,7 +52,7 @@ def load(files: Mapping[str, str]) -> Config:
     """
     if sum(map(len, files.values())) > LARGEST:
         largest = max(files, key=lambda name: len(files[name]))
-        raise PolicyError([Problem(largest, "", f"the policy is larger than {LARGEST // 1024} KiB in all")])
+        raise PolicyError(Problem(largest, "", f"the policy is larger than {LARGEST // 1024} KiB in all"))
     known, values, problems = models(), {}, []
     for name, text in files.items():
         if name not in known:
@@ -73,7 +72,7 @@ def load(files: Mapping[str, str]) -> Config:
     by_model[Thresholds] = rules.thresholds
     overridden = tuple(_overridden(webhook, by_model, problems))
     if problems:
-        raise PolicyError(problems)
+        raise PolicyError(*problems)
     digest = sha256("\0".join(f"{name}\0{files[name]}" for name in sorted(files)).encode()).hexdigest()[:12]
     return Config(rules, webhook, by_model, overridden, digest, problems_of)
 

@@ -23,6 +23,7 @@ import aiohttp
 import orjson
 
 from policies.kube.json import Json
+from webhook.errors import UserError
 
 if TYPE_CHECKING:
     from kubernetes.aio.client import ApiClient
@@ -57,7 +58,7 @@ class ApiError(Exception):
         self.resume = resume
 
 
-class NoApiServer(Exception):
+class NoApiServer(UserError):
     """There is no API server to talk to: neither inside a pod nor given a kubeconfig."""
 
 

@@ -24,6 +24,7 @@ from policies.kube.json import Json, dig, text
 from policies.kube.metadata import controller, labels_of
 from webhook.admission.envelope import Request
 from webhook.config.documents import BadDocument, load_all
+from webhook.errors import UserError
 
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 
@@ -39,10 +40,6 @@ RESOURCES: Final[Mapping[GroupKind, Resource]] = {
     CONFIG_MAP: Resource.MODEL_CONFIGS,
     GroupKind("", "Namespace"): Resource.NAMESPACES,
 }
-
-
-class BadInput(ValueError):
-    """A file that can't be read or is no manifest; the message is one sentence with its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +93,7 @@ def read(
     """All objects in files, directories (recursively) and standard input (`-`), in order.
 
     A `List` counts as its items. In a directory, what is no Kubernetes object (Helm's values, say)
-    is passed over; a file that was named must hold one unless `lenient`. Raises BadInput.
+    is passed over; a file that was named must hold one unless `lenient`. Raises UserError.
     """
     documents: list[Document] = []
     for path in paths:
@@ -120,7 +117,7 @@ def _manifests(directory: Path) -> list[Path]:
         and not any(part.startswith(".") for part in file.relative_to(directory).parts)
     ]
     if not found:
-        raise BadInput(f"{directory}: it holds no {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]} file")
+        raise UserError(f"{directory}: it holds no {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]} file")
     return found
 
 
@@ -128,24 +125,24 @@ def _text(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8")
     except UnicodeDecodeError:
-        raise BadInput(f"{file}: it is not UTF-8 text") from None
+        raise UserError(f"{file}: it is not UTF-8 text") from None
     except OSError as error:
-        raise BadInput(f"{file}: {error.strerror}") from None
+        raise UserError(f"{file}: {error.strerror}") from None
 
 
 def _parse(source: str, content: str, *, strict: bool) -> Iterator[Document]:
     try:
         values = list(load_all(content))
     except BadDocument as error:
-        raise BadInput(f"{source}: {error}") from None
+        raise UserError(f"{source}: {error}") from None
     if strict and not any(values):
-        raise BadInput(f"{source}: it holds no object")
+        raise UserError(f"{source}: it holds no object")
     for index, value in enumerate(values):
         if value is None:
             continue
         if not isinstance(value, dict) or not (text(value, "apiVersion") and text(value, "kind")):
             if strict:
-                raise BadInput(
+                raise UserError(
                     f"{source}: document {index + 1} is no Kubernetes object: apiVersion or kind is missing"
                 )
             continue

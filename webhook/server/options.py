@@ -11,6 +11,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from webhook.errors import UserError
+
 ENVIRONMENT = "CHASSIS_"
 CONFIG_MAP = "configmap:"
 
@@ -20,6 +22,7 @@ CONFIG_MAP = "configmap:"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `chassis serve`; each has an environment variable, `CHASSIS_` and its name."""
+    parser.set_defaults(run=run)
     policy = parser.add_argument_group("policy")
     _flag(
         policy,
@@ -116,30 +119,26 @@ def _switch(group: argparse._ArgumentGroup, flag: str, help: str) -> None:
     group.add_argument(flag, action="store_true", default=default, help=f"{help} [{_variable(flag)}]")
 
 
-class UsageError(Exception):
-    """The flags don't go together; the message is for the person who wrote them."""
-
-
 def check(args: argparse.Namespace) -> None:
-    """Raise UsageError if the flags of `chassis serve` don't go together."""
+    """Raise UserError if the flags of `chassis serve` don't go together."""
     files = bool(args.tls_cert), bool(args.tls_key)
     if any(files) and not all(files):
-        raise UsageError("--tls-cert and --tls-key belong together")
+        raise UserError("--tls-cert and --tls-key belong together")
     if all(files) == args.self_signed:
-        raise UsageError("choose one: --tls-cert with --tls-key, or --self-signed")
+        raise UserError("choose one: --tls-cert with --tls-key, or --self-signed")
     if args.policy and args.policy.startswith(CONFIG_MAP):
         config_map(args.policy)
         if not (args.kubeconfig or in_cluster()):
-            raise UsageError("--policy configmap: needs a cluster: run in a pod or give --kubeconfig")
+            raise UserError("--policy configmap: needs a cluster: run in a pod or give --kubeconfig")
     if args.workers < 1:
-        raise UsageError("--workers must be 1 or more")
+        raise UserError("--workers must be 1 or more")
 
 
 def config_map(value: str) -> tuple[str, str]:
-    """Namespace and name in `configmap:NS/NAME`. UsageError if they are not there."""
+    """Namespace and name in `configmap:NS/NAME`. UserError if they are not there."""
     namespace, _, name = value.removeprefix(CONFIG_MAP).partition("/")
     if not namespace or not name or "/" in name:
-        raise UsageError(f"--policy {value!r} must be configmap:NAMESPACE/NAME")
+        raise UserError(f"--policy {value!r} must be configmap:NAMESPACE/NAME")
     return namespace, name
 
 
@@ -149,7 +148,7 @@ def in_cluster() -> bool:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until SIGTERM; the exit status. UsageError if the flags don't go together."""
+    """Serve until SIGTERM; the exit status. UserError if the flags don't go together."""
     check(args)
     if args.workers == 1:
         return _start(args)

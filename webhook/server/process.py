@@ -25,16 +25,17 @@ from webhook.admission import engine
 from webhook.admission import messages as answer
 from webhook.admission.envelope import Request, Response, allowed, denied
 from webhook.config.source import ConfigMap, Defaults, Directory, LivePolicy, PolicySource
+from webhook.errors import UserError
 from webhook.kube.api import ApiServer, NoApiServer, own_namespace
 from webhook.kube.caches import ClusterCache
-from webhook.kube.offline import BadInput, ManifestCluster, read
+from webhook.kube.offline import ManifestCluster, read
 from webhook.kube.reflector import Reflector
 from webhook.server import certificates as certs
 from webhook.server import pki
 from webhook.server.ca_bundle import Registration
 from webhook.server.http import Answer, Endpoint, OnError, Readiness, Server, listen
 from webhook.server.metrics import Metrics
-from webhook.server.options import CONFIG_MAP, UsageError, config_map, in_cluster
+from webhook.server.options import CONFIG_MAP, config_map, in_cluster
 from webhook.server.prefork import supervise
 from webhook.worker_names.cluster import LiveWorkers
 from webhook.worker_names.endpoint import NameMetrics, Namer
@@ -62,7 +63,7 @@ def serve(args: argparse.Namespace) -> int:
     try:
         listener = listen(args.host, args.port)
     except OSError as error:
-        raise UsageError(
+        raise UserError(
             f"can't listen on {args.host or '*'}:{args.port}: {error.strerror or error}"
         ) from None
 
@@ -190,7 +191,7 @@ async def _connect(args: argparse.Namespace, stack: AsyncExitStack) -> ApiServer
         return await stack.enter_async_context(ApiServer.connect(args.kubeconfig))
     except NoApiServer as error:
         if args.kubeconfig or args.self_signed or (args.policy or "").startswith(CONFIG_MAP):
-            raise UsageError(f"no API server to use: {error}") from None
+            raise UserError(f"no API server to use: {error}") from None
         log.warning("nothing is known of the cluster", why=str(error))
         return None
 
@@ -211,8 +212,8 @@ def _facts(
 def _manifests(path: Path) -> Cluster:
     try:
         return ManifestCluster([document.obj for document in read([str(path)])])
-    except BadInput as error:
-        raise UsageError(f"--facts: {error}") from None
+    except UserError as error:
+        raise UserError(f"--facts: {error}") from None
 
 
 def _namer(api: ApiServer | None, policy: LivePolicy, cluster: Cluster, metrics: Metrics) -> Namer | None:

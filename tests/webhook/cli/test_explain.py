@@ -5,6 +5,7 @@ import pytest
 from policies.core import registry
 from policies.core.contracts import Rule
 from webhook.cli import explain
+from webhook.errors import UserError
 
 
 @pytest.mark.parametrize("rule", registry.rules().values(), ids=lambda rule: rule.id)
@@ -33,9 +34,9 @@ def test_prose_fits_the_terminal() -> None:
 
 
 def test_a_slip_is_answered_with_a_guess() -> None:
-    with pytest.raises(KeyError, match="did you mean drain-blocked-by-pdb"):
+    with pytest.raises(UserError, match="did you mean drain-blocked-by-pdb"):
         explain.explain("drain-blocked-by-pbd")
-    with pytest.raises(KeyError, match="lists them all"):
+    with pytest.raises(UserError, match="lists them all"):
         explain.explain("zzz")
 
 

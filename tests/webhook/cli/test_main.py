@@ -238,3 +238,27 @@ def test_a_reader_that_goes_away_is_no_error(files: Path) -> None:
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
     assert done.stdout == "apiVersion: apps/v1\n"
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize("argv", [["--version"], ["--help"]])
+def test_what_only_prints_a_line_needs_neither_settings_nor_policies(argv: list[str]) -> None:
+    script = (
+        "import sys\n"
+        "from webhook.cli.main import main\n"
+        "try: main(sys.argv[1:])\n"
+        "except SystemExit: pass\n"
+        "print(sorted({name.partition('.')[0] for name in sys.modules} & {'policies', 'pydantic', 'yaml'}))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, *argv], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_every_command_describes_its_flags(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, (_, about) in cli.COMMANDS.items():
+        with pytest.raises(SystemExit) as ended:
+            cli.main([name, "--help"])
+        assert ended.value.code == 0
+        shown = capsys.readouterr().out
+        assert shown.startswith(f"usage: chassis {name}")
+        assert "-h, --help" in shown
+        assert about

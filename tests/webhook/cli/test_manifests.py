@@ -20,6 +20,7 @@ from webhook.admission.configuration import POLICY_LABEL, Namespaces
 from webhook.cli import main as cli
 from webhook.cli import manifests
 from webhook.config.load import load
+from webhook.errors import UserError
 from webhook.kube import caches as facts
 from webhook.kube.api import own_namespace
 from webhook.server import options as serve
@@ -261,7 +262,7 @@ def served(objects: list[Json]) -> Any:
         for variable in container["env"]:
             assert variable["name"].startswith("CHASSIS_")
             patch.setenv(variable["name"], variable["value"])
-        args = cli._parser("chassis").parse_args(container["args"])
+        args = cli._parser("chassis", container["args"]).parse_args(container["args"])
         serve.check(args)
         return args
 
@@ -387,12 +388,12 @@ def test_the_command_prints_what_can_be_applied(capsys: pytest.CaptureFixture[st
 
 def test_what_only_kustomize_understands_is_refused(tmp_path: Path) -> None:
     (tmp_path / "kustomization.yaml").write_text("namePrefix: x-\n")
-    with pytest.raises(manifests.ManifestError, match="namePrefix"):
+    with pytest.raises(UserError, match="namePrefix"):
         manifests._build(tmp_path)
 
 
 def test_a_patch_without_its_object_is_refused() -> None:
-    with pytest.raises(manifests.ManifestError, match="no Pod x to patch"):
+    with pytest.raises(UserError, match="no Pod x to patch"):
         list(manifests._patched([], {"kind": "Pod", "name": "x"}, []))
 
 

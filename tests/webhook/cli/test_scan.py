@@ -35,7 +35,8 @@ from webhook.admission import engine
 from webhook.admission.engine import Decision, Result
 from webhook.cli import main as cli
 from webhook.cli import scan
-from webhook.cli.output import report
+from webhook.cli.output import sarif
+from webhook.cli.output.review import Review
 from webhook.kube import api as api_server
 from webhook.kube.api import ApiError, ApiServer
 from webhook.kube.offline import Document
@@ -170,8 +171,8 @@ async def test_the_other_formats(fake: FakeApiServer, chassis: Scan) -> None:
 def test_a_context_s_name_is_an_address_in_sarif() -> None:
     obj = pod("a")
     result = Result(RULE, Finding("spec", "why", "how"), Mode.ENFORCE)
-    review = report.Review(Document("my cluster", None, obj), Decision(obj, results=(result,)))
-    (result,) = json.loads("".join(report.as_sarif([review])))["runs"][0]["results"]
+    review = Review(Document("my cluster", None, obj), Decision(obj, results=(result,)))
+    (result,) = json.loads("".join(sarif.pieces([review])))["runs"][0]["results"]
     assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "my%20cluster"
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from webhook.cli.output.report import dump
+from webhook.cli.output.yaml import dump
 from webhook.config.documents import BadDocument, load_all, load_policy
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from policies.core.facts import Resource
-from webhook.kube.offline import BadInput, ManifestCluster, read
+from webhook.errors import UserError
+from webhook.kube.offline import ManifestCluster, read
 
 POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n"
 SERVICE = "apiVersion: v1\nkind: Service\nmetadata: {name: s, namespace: ml}\n"
@@ -49,14 +50,14 @@ def test_a_list_counts_as_its_items() -> None:
 def test_a_named_file_must_hold_objects(tmp_path: Path, content: str | bytes, sentence: str) -> None:
     file = tmp_path / "x.yaml"
     file.write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(UserError) as caught:
         read([str(file)])
     assert sentence in str(caught.value)
     assert str(file) in str(caught.value)
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="No such file"):
+    with pytest.raises(UserError, match="No such file"):
         read([str(tmp_path / "none.yaml")])
 
 
@@ -80,5 +81,5 @@ def test_only_labelled_config_maps_are_model_configs() -> None:
 
 def test_a_directory_without_manifests_is_a_slip(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("nothing")
-    with pytest.raises(BadInput, match=r"holds no \.yaml, \.yml or \.json file"):
+    with pytest.raises(UserError, match=r"holds no \.yaml, \.yml or \.json file"):
         read([str(tmp_path)])

@@ -26,12 +26,12 @@ from webhook.admission import engine
 from webhook.admission.envelope import Request, parse
 from webhook.config.documents import load_all
 from webhook.config.source import LivePolicy
+from webhook.errors import UserError
 from webhook.server import http as server
 from webhook.server import options as serve
 from webhook.server import process
 from webhook.server.http import Answer, Readiness, Server, listen
 from webhook.server.metrics import Metrics
-from webhook.server.options import UsageError
 
 POLICY_PATH = "/api/v1/namespaces/mlchassis-system/configmaps"
 MUTATING = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
@@ -74,6 +74,7 @@ def test_every_flag_has_an_environment_variable(monkeypatch: pytest.MonkeyPatch)
     for name, value in values.items():
         monkeypatch.setenv(f"CHASSIS_{name}", value)
     args = vars(flags())
+    del args["run"]
     assert args.pop("self_signed") is False
     assert args.pop("tls_host") == ["a", "b"]
     assert {name.upper(): str(value) for name, value in args.items()} == {
@@ -108,7 +109,7 @@ def test_flags_that_don_t_go_together_are_explained(
     argv: list[str], sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    with pytest.raises(UsageError, match=sentence):
+    with pytest.raises(UserError, match=sentence):
         flags(*argv)
 
 

@@ -17,7 +17,8 @@ from policies.core import registry
 from policies.core.mode import Mode
 from policies.kube.json import Json, text
 from webhook.admission import messages as answer
-from webhook.cli.output.report import Review
+from webhook.cli.output.review import Review
+from webhook.errors import UserError
 from webhook.kube.api import ApiError, ApiServer, within
 
 API_VERSION: Final = "wgpolicyk8s.io/v1alpha2"
@@ -37,10 +38,6 @@ _RESULTS: Final[Mapping[Mode, tuple[str, str]]] = {
     Mode.AUDIT: ("warn", "low"),
 }
 """Result and severity of a finding by its mode. An older CRD knows no severity beside these three."""
-
-
-class ReportError(Exception):
-    """The reports can't be written; the message is one sentence."""
 
 
 # --- results ---------------------------------------------------------------------------------------
@@ -119,24 +116,24 @@ class Written:
 
 
 async def ensure_served(api: ApiServer) -> None:
-    """ReportError if the cluster knows no PolicyReports."""
+    """UserError if the cluster knows no PolicyReports."""
     answered = await api.get(f"/apis/{API_VERSION}") or {}
     kinds = {resource["kind"] for resource in answered.get("resources") or ()}
     if not kinds >= {"PolicyReport", "ClusterPolicyReport"}:
-        raise ReportError(
+        raise UserError(
             f"--report: the cluster has no PolicyReports ({API_VERSION}): install their two CRDs first"
         )
 
 
 async def write(api: ApiServer, namespace: str, results: Results) -> Written:
-    """Make our reports in a namespace, or in all (empty), say what was found. ReportError if that fails."""
+    """Make our reports in a namespace, or in all (empty), say what was found. UserError if that fails."""
     writer = _Writer(api)
     try:
         known = await writer.known(*([namespace] if namespace else _EVERYWHERE))
         for place in [namespace] if namespace else sorted({*results.by_namespace, *known}):
             await writer.replace(place, results.by_namespace.get(place, []), known.get(place, {}))
     except ApiError as error:
-        raise ReportError(f"--report: the PolicyReports can't be written: {error}") from error
+        raise UserError(f"--report: the PolicyReports can't be written: {error}") from error
     return writer.done
 
 
@@ -181,9 +178,7 @@ class _Writer:
             if all(written) and all(removed):
                 return
             known = (await self.known(place)).get(place, {})
-        raise ReportError(
-            f"--report: {_collection(place)}/{NAME} is another's, or written by others meanwhile"
-        )
+        raise UserError(f"--report: {_collection(place)}/{NAME} is another's, or written by others meanwhile")
 
     async def _write(self, place: str, name: str, report: Json, known: Json | None) -> bool:
         """Create or replace a report; False if another writer came first."""

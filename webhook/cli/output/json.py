@@ -1,0 +1,51 @@
+"""Decisions as one JSON array, an element for each object, findings in every mode included."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator
+
+import orjson
+
+from policies.kube.json import Json, text
+from webhook.admission.patch import diff
+from webhook.cli.output.review import Review
+
+
+def pieces(reviews: Iterable[Review]) -> Iterator[str]:
+    """One array, one element per object, findings in every mode included."""
+    before = "[\n"
+    for review in reviews:
+        rendered = orjson.dumps(record(review), option=orjson.OPT_INDENT_2).decode()
+        yield before + textwrap.indent(rendered, "  ")
+        before = ",\n"
+    yield "[]\n" if before == "[\n" else "\n]\n"
+
+
+def record(review: Review) -> Json:
+    """What `-o json` says of one object."""
+    document, decision = review.document, review.decision
+    return {
+        "source": document.source,
+        "document": document.index,
+        "apiVersion": text(document.obj, "apiVersion"),
+        "kind": text(document.obj, "kind"),
+        "namespace": document.namespace,
+        "name": document.name,
+        "allowed": decision.allowed,
+        "findings": [
+            {
+                "rule": result.rule,
+                "mode": result.mode.value,
+                "path": result.finding.path,
+                "message": result.finding.message,
+                "hint": result.finding.hint,
+                "exempted": result.exempted,
+            }
+            for result in decision.results
+        ],
+        "mutations": review.mutations,
+        "projected": decision.projected is not None,
+        "patch": diff(document.obj, review.final),
+        "object": review.final,
+    }

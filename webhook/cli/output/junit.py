@@ -1,0 +1,37 @@
+"""Decisions as JUnit XML: a refusal is a failure, warnings go to the output of the test case."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET  # writes XML, never parses any
+from collections.abc import Iterable, Iterator
+
+from webhook.admission import messages
+from webhook.cli.output.review import Review
+
+
+def pieces(reviews: Iterable[Review]) -> Iterator[str]:
+    """A test case per object: a refusal is a failure, warnings go to its output."""
+    suite = ET.Element("testsuite", name="chassis", tests="0", failures="0")
+    for review in reviews:
+        case = ET.SubElement(
+            suite, "testcase", classname=_printable(review.document.source), name=_printable(review.title)
+        )
+        if not review.decision.allowed:
+            failure = ET.SubElement(
+                case, "failure", message=", ".join(v.rule for v in review.refusals) or "failed"
+            )
+            failure.text = _printable(messages.denial(review.decision))
+        if review.warnings:
+            output = ET.SubElement(case, "system-out")
+            output.text = _printable("\n".join(messages.sentence(result) for result in review.warnings))
+    suite.set("tests", str(len(suite)))
+    suite.set("failures", str(len(suite.findall("testcase/failure"))))
+    yield ET.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _printable(value: str) -> str:
+    """Text without the control characters that XML 1.0 has no spelling for."""
+    return "".join(
+        c if c in "\t\n" or (c >= " " and not "\ud800" <= c <= "\udfff" and c not in "\ufffe\uffff") else "?"
+        for c in value
+    )

@@ -1,0 +1,71 @@
+"""What an output is made of: one document with what was decided about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from policies.core.mode import Mode
+from policies.kube.json import Json, text
+from webhook.admission.engine import Change, Decision, Result
+from webhook.kube.offline import Document
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """One document with what was decided about it."""
+
+    document: Document
+    decision: Decision
+
+    @property
+    def final(self) -> Json:
+        """The object as stored; a workload with its pods as they will be made."""
+        projected = self.decision.projected
+        return self.decision.object if projected is None else projected
+
+    @property
+    def title(self) -> str:
+        place = f"{self.document.namespace}/" if self.document.namespace else ""
+        return f"{text(self.document.obj, 'kind')} {place}{self.document.name}"
+
+    @property
+    def warnings(self) -> list[Result]:
+        return [v for v in self.decision.results if v.mode is Mode.WARN and v.exempted is None]
+
+    @property
+    def refusals(self) -> list[Result]:
+        return [v for v in self.decision.results if v.denies]
+
+    @property
+    def mutations(self) -> list[str]:
+        """Ids of the policies that changed the object or its pods, in order, each once."""
+        return list(dict.fromkeys(c.policy for c in self.decision.changes if c.mode is Mode.ENFORCE))
+
+    @property
+    def changes(self) -> list[Change]:
+        """What the policies change or would change; of a running object what it has to do without.
+
+        What is enforced in the pods of a running workload they get when they are made: that is no news.
+        """
+        if not self.document.runs:
+            return list(self.decision.changes)
+        return [
+            change if change.mode is not Mode.ENFORCE else replace(change, mode=Mode.WARN)
+            for change in self.decision.changes
+            if change.mode is not Mode.ENFORCE or not change.template
+        ]
+
+
+@dataclass
+class Tally:
+    """Whether anything was denied, or warned of."""
+
+    denied: bool = False
+    warned: bool = False
+
+    def seeing(self, reviews: Iterable[Review]) -> Iterator[Review]:
+        for review in reviews:
+            self.denied |= not review.decision.allowed
+            self.warned |= bool(review.warnings or review.decision.crashes)
+            yield review

@@ -1,0 +1,48 @@
+"""Printing reviews in one of the formats of `--output`, as they come."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from webhook.cli.output import diff, json, junit, sarif, text, yaml
+from webhook.cli.output.review import Review, Tally
+from webhook.cli.output.text import Line
+
+_FOR_PROGRAMS: Final[Mapping[str, Callable[[Iterable[Review]], Iterable[str]]]] = {
+    "json": json.pieces,
+    "yaml": yaml.pieces,
+    "junit": junit.pieces,
+    "sarif": sarif.pieces,
+}
+_FOR_PEOPLE: Final[Mapping[str, Callable[[Iterable[Review]], Iterable[Line]]]] = {
+    "text": text.lines,
+    "diff": diff.lines,
+}
+
+
+def show(reviews: Iterable[Review], output: str) -> Tally:
+    """Print reviews in a format; what there was among them."""
+    tally = Tally()
+    if output in _FOR_PROGRAMS:
+        for piece in _FOR_PROGRAMS[output](tally.seeing(reviews)):
+            sys.stdout.write(piece)
+    else:
+        _show_lines(_FOR_PEOPLE[output](tally.seeing(reviews)))
+    return tally
+
+
+def _show_lines(lines: Iterable[Line]) -> None:
+    """Print lines; in colour on a terminal only."""
+    if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
+        for line, _ in lines:
+            print(line)
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    for line, style in lines:
+        console.print(Text(line, style=style), soft_wrap=True)

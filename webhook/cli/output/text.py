@@ -1,0 +1,87 @@
+"""Decisions as text for a person: a block for each object that there is something to say of."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator
+from typing import TypeAlias
+
+from policies.core.mode import Mode
+from webhook.admission import messages
+from webhook.admission.engine import Result
+from webhook.cli.output.review import Review
+
+Line: TypeAlias = tuple[str, str]
+"""A line of text with its style: a colour's name, `bold`, or empty."""
+
+
+def lines(reviews: Iterable[Review]) -> Iterator[Line]:
+    """A block per object that there is something to say of, then a line that counts."""
+    objects = changed = warnings = denied = running = 0
+    for review in reviews:
+        objects += 1
+        running += review.document.runs
+        changed += bool(review.mutations)
+        warnings += len(review.warnings)
+        denied += not review.decision.allowed
+        block = [*_changes(review), *finding_lines(review)]
+        if block:
+            style = "green" if review.decision.allowed else "red"
+            result = "admitted" if review.decision.allowed else "DENIED"
+            yield f"{result} {review.title} ({review.document.source})", f"bold {style}"
+            yield from block
+            yield "", ""
+    counts = (
+        _plural(objects, "object"),
+        *([] if running else [f"{changed} changed"]),
+        _plural(warnings, "warning"),
+        f"{denied} denied",
+    )
+    yield ", ".join(counts), "bold red" if denied else "bold green"
+
+
+def _changes(review: Review) -> Iterator[Line]:
+    for change in review.changes:
+        if change.mode in (Mode.ENFORCE, Mode.WARN):
+            yield from _wrapped("+ ", messages.describe(change), "cyan")
+
+
+def finding_lines(review: Review) -> Iterator[Line]:
+    for crash in review.decision.crashes:
+        yield f"  ! {crash.id} failed on this object: {crash.error}", "red"
+    for note in review.decision.notes:
+        yield from _wrapped("! ", note, "yellow")
+    for result in review.warnings:
+        yield from _finding("warning", result, "yellow")
+    for result in review.refusals:
+        yield from _finding("refused", result, "red")
+
+
+def _finding(label: str, result: Result, style: str) -> Iterator[Line]:
+    yield f"  {label} {result.rule}", style
+    yield f"    at {result.finding.path}", ""
+    yield from _wrapped("", result.finding.message, "", indent=4)
+    if result.finding.hint:
+        yield from _wrapped("Mend: ", result.finding.hint, "", indent=4)
+    if result.spared:
+        yield from _wrapped("Not refused: ", f"{result.spared}.", "", indent=4)
+
+
+def _wrapped(mark: str, sentence: str, style: str, indent: int = 2) -> Iterator[Line]:
+    pad = " " * indent
+    after = pad + " " * (len(mark) if len(mark) == 2 else 2)
+    for line in textwrap.wrap(
+        f"{mark}{sentence}", _width(), initial_indent=pad, subsequent_indent=after, break_on_hyphens=False
+    ):
+        yield line, style
+
+
+def _width() -> int:
+    """Columns of text for people: the terminal's, within reason."""
+    return max(40, min(100, shutil.get_terminal_size().columns)) if sys.stdout.isatty() else 100
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"

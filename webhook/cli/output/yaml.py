@@ -1,0 +1,42 @@
+"""Objects as YAML: as they would be stored, those that are denied commented out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import yaml
+
+from policies.kube.json import Json
+from webhook.cli.output.review import Review
+from webhook.config.documents import NUMBERS
+
+
+def pieces(reviews: Iterable[Review]) -> Iterator[str]:
+    """The objects as they would be stored, those that are denied commented out."""
+    for number, review in enumerate(reviews):
+        yield f"---\n{_commented(review)}" if number else _commented(review)
+
+
+def _commented(review: Review) -> str:
+    rendered = dump(review.final)
+    if review.decision.allowed:
+        return rendered
+    refused = ", ".join(result.rule for result in review.refusals)
+    return f"# denied: {refused}\n" + "".join(f"# {line}\n" for line in rendered.splitlines())
+
+
+class _Dumper(yaml.SafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+for _tag, _pattern, _starts in NUMBERS:
+    _Dumper.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", _pattern, _starts)
+
+
+def dump(obj: Json) -> str:
+    """An object as YAML, keys in the order in which they were written; text that kubectl would read as a
+    number, such as the commit `12e4567`, is quoted."""
+    rendered: str = yaml.dump(obj, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+    return rendered

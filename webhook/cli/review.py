@@ -1,0 +1,82 @@
+"""`chassis review`: the decision of admission about manifests, without a cluster."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from webhook.cli import decision_flags
+from webhook.errors import UserError
+
+if TYPE_CHECKING:
+    from webhook.admission.configuration import Config
+    from webhook.cli.output.review import Review
+    from webhook.kube.offline import Document
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of `chassis review`."""
+    parser.description = (
+        "Decide about manifests as the webhook would. Services, claims, budgets, nodes and so on among "
+        "them serve as what is known of the cluster. Exit status: 0 all admitted, 1 something denied, 2 bad "
+        "input."
+    )
+    parser.add_argument(
+        "paths", nargs="*", metavar="PATH", help="files, directories, or - for standard input"
+    )
+    parser.add_argument(
+        "-f", "--filename", action="append", default=[], metavar="PATH", help="as PATH; may be repeated"
+    )
+    parser.add_argument(
+        "--policy", type=Path, metavar="DIR", help="directory of the policy (default: built-in)"
+    )
+    parser.add_argument("--operation", choices=("CREATE", "UPDATE"), default="CREATE")
+    parser.add_argument(
+        "--old", action="append", default=[], metavar="PATH", help="the objects before an UPDATE"
+    )
+    parser.add_argument(
+        "--skip-non-kubernetes",
+        action="store_true",
+        help="pass over named files that hold no Kubernetes object",
+    )
+    decision_flags.add_arguments(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print what is decided about the manifests; the exit status."""
+    from webhook.cli.output.show import show
+    from webhook.cli.policy import read_policy
+    from webhook.kube.offline import read
+
+    paths = [*args.paths, *args.filename]
+    if not paths:
+        raise UserError("review: give files, directories or - to review")
+    if args.old and args.operation != "UPDATE":
+        raise UserError("review: --old goes with --operation UPDATE")
+    config = read_policy(args.policy, args.profile)
+    documents = read(paths, lenient=args.skip_non_kubernetes)
+    old = read(args.old)
+    reviews = review_documents(documents, config, args.operation, old)
+    return decision_flags.exit_status(show(reviews, args.output), args)
+
+
+def review_documents(
+    documents: Sequence[Document], config: Config, operation: str = "CREATE", old: Sequence[Document] = ()
+) -> list[Review]:
+    """The decision about each document, the others being what is known of the cluster."""
+    from webhook.admission.engine import decide
+    from webhook.cli.output.review import Review
+    from webhook.kube.offline import ManifestCluster
+
+    cluster = ManifestCluster([document.obj for document in documents])
+    before = {document.identity: document.obj for document in old}
+    reviews = []
+    for document in documents:
+        earlier = before.get(document.identity) if operation == "UPDATE" else None
+        # Applying an object that was not there is a creation, whatever else is updated.
+        request = document.request("UPDATE" if earlier is not None else "CREATE", earlier)
+        reviews.append(Review(document, decide(request, config, cluster)))
+    return reviews

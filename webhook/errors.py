@@ -1,0 +1,11 @@
+"""The one error that ends in a sentence for the person who gave us something that can't be used."""
+
+from __future__ import annotations
+
+
+class UserError(Exception):
+    """What was given can't be used. Each problem is one sentence, said as it stands."""
+
+    def __init__(self, *problems: object) -> None:
+        super().__init__("; ".join(map(str, problems)))
+        self.problems: tuple[object, ...] = problems
