@@ -25,8 +25,8 @@ from policies.kube.json import Json, mapping, maps
 from policies.kube.pods import Role, containers
 from webhook.admission.patch import diff, same
 from webhook.cli.output.yaml import dump
-from webhook.config.documents import load_all
 from webhook.config.load import load
+from webhook.kube.documents import load_all
 from webhook.kube.offline import ManifestCluster
 
 HERE = Path(__file__).parent

@@ -25,8 +25,8 @@ from webhook.admission.configuration import (
     raw_settings,
     validated,
 )
-from webhook.config.documents import BadDocument, load_policy
 from webhook.errors import UserError
+from webhook.kube.documents import BadDocument, load_policy
 
 LARGEST = 256 * 1024
 """Characters of a whole policy. Real ones have a hundredth of it; a mebibyte, as much as a ConfigMap holds,

@@ -23,8 +23,8 @@ from policies.kube.group_kinds import (
 from policies.kube.json import Json, dig, text
 from policies.kube.metadata import controller, labels_of
 from webhook.admission.envelope import Request
-from webhook.config.documents import BadDocument, load_all
 from webhook.errors import UserError
+from webhook.kube.documents import BadDocument, load_all
 
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 

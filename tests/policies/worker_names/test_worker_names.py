@@ -18,8 +18,8 @@ from policies.kube.json import Json, mapping, maps, text
 from policies.worker_names import worker_names as policy
 from policies.worker_names.worker_names import Answer, Give, Group, Reason, Refuse, Strategy, WorkerNames
 from policies.worker_names.workers import Ledger, Owner, Untrusted, Worker, existing, wanted, worker_of
-from webhook.config.documents import load_all
 from webhook.config.load import load
+from webhook.kube.documents import load_all
 
 CASES = sorted(path.parent for path in (Path(__file__).parent / "worker-names").glob("*/given.yaml"))
 

@@ -24,9 +24,9 @@ from policies.kube.json import Json
 from tests.webhook.kube.apiserver import FakeApiServer, running, until
 from webhook.admission import engine
 from webhook.admission.envelope import Request, parse
-from webhook.config.documents import load_all
 from webhook.config.source import LivePolicy
 from webhook.errors import UserError
+from webhook.kube.documents import load_all
 from webhook.server import http as server
 from webhook.server import options as serve
 from webhook.server import process

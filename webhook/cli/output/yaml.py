@@ -9,7 +9,7 @@ import yaml
 
 from policies.kube.json import Json
 from webhook.cli.output.review import Review
-from webhook.config.documents import NUMBERS
+from webhook.kube.documents import NUMBERS
 
 
 def pieces(reviews: Iterable[Review]) -> Iterator[str]:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from webhook.cli.output.yaml import dump
-from webhook.config.documents import BadDocument, load_all, load_policy
+from webhook.kube.documents import BadDocument, load_all, load_policy
 
 
 @pytest.mark.parametrize(
