@@ -30,7 +30,7 @@ from rich.console import Console
 from rich.text import Text
 
 from policies.core.target import pod_templates
-from policies.core.workloads import WORKLOADS
+from policies.core.workloads import known_workloads
 from policies.kube.group_kinds import POD, kind_of
 from policies.kube.json import Json
 from webhook.cli.output.yaml import dump
@@ -39,7 +39,7 @@ from webhook.server.pki import issue
 
 EXAMPLES = Path(__file__).parent
 MUTATED = {"Pod", "Job", "CronJob", "JobSet"}
-TABLE = {workload.gk: workload for workload in WORKLOADS}
+TABLE = {workload.gk: workload for workload in known_workloads()}
 
 
 @dataclass

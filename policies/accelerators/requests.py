@@ -10,13 +10,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Final
 
 from pydantic import Field
 
 from policies.accelerators.inventory import Fleet, Inventory, Node, cover_of
-from policies.accelerators.vendors import VENDORS, MemoryUnit, Pool, Vendor
+from policies.accelerators.vendors import MemoryUnit, Pool, Vendor, known_vendors
 from policies.core.facts import Facts, Listing
 from policies.core.settings import Settings
 from policies.kube.json import Json, mapping, maps, text
@@ -95,8 +95,8 @@ class GpuAffinity(Settings):
     def catalogue(self) -> Catalogue:
         """What these settings say of accelerators, ready for use."""
         if not (self.vendors or self.pools or "autoscaler_labels" in self.model_fields_set):
-            return STANDARD  # one object, so that what is derived from the nodes is shared
-        return Catalogue({**VENDORS, **self.vendors}, self.pools, self.autoscaler_labels)
+            return standard()  # one object, so that what is derived from the nodes is shared
+        return Catalogue({**known_vendors(), **self.vendors}, self.pools, self.autoscaler_labels)
 
 
 # --- the catalogue -------------------------------------------------------------------------------
@@ -318,10 +318,11 @@ def _count(value: object) -> int:
         return 0
 
 
-STANDARD: Final = Catalogue(
-    VENDORS, (), GpuAffinity.model_fields["autoscaler_labels"].get_default(call_default_factory=True)
-)
-"""What is known without configuration."""
+@cache
+def standard() -> Catalogue:
+    """What is known without configuration."""
+    labels = GpuAffinity.model_fields["autoscaler_labels"].get_default(call_default_factory=True)
+    return Catalogue(known_vendors(), (), labels)
 
 
 # --- what policies and rules ask -----------------------------------------------------------------

@@ -1,18 +1,17 @@
-"""Accelerator vendors as data: the resources that pods ask for, the node labels, the taints.
+"""What is known of an accelerator vendor: the resources that pods ask for, the node labels, the taints.
 
-Every label is named with who writes it, since that decides whether it may be demanded: what an
-agent finds out on a running node, an autoscaler can't know of a node that it has yet to make.
+The vendors themselves stand in vendors.yaml.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from types import MappingProxyType
-from typing import Final
+from functools import cache
 
 from pydantic import Field
 
+from policies.core import data
 from policies.core.settings import LabelKey, LabelValue, Model, Quantity
 from policies.kube.json import Json
 
@@ -133,99 +132,7 @@ class Pool(Model):
     max_nodes: int | None = Field(None, ge=0, description="nodes it can grow to; absent: no limit is known")
 
 
-NVIDIA: Final = Vendor(
-    # The device plugin; `mig-*` under its mixed MIG strategy, `.shared` where time-slicing renames.
-    # https://github.com/NVIDIA/k8s-device-plugin
-    resources=("nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-*"),
-    labels=(
-        # https://cloud.google.com/kubernetes-engine/docs/how-to/gpus
-        NodeLabel(key="cloud.google.com/gke-accelerator"),
-        # https://karpenter.sh/docs/concepts/scheduling/#well-known-labels, and EKS Auto Mode's own prefix
-        NodeLabel(key="karpenter.k8s.aws/instance-gpu-manufacturer", values=("nvidia",)),
-        NodeLabel(key="eks.amazonaws.com/instance-gpu-manufacturer", values=("nvidia",)),
-        # https://learn.microsoft.com/azure/aks/use-labels and node auto-provisioning
-        NodeLabel(key="kubernetes.azure.com/accelerator", values=("nvidia",)),
-        NodeLabel(key="karpenter.azure.com/sku-gpu-manufacturer", values=("nvidia",)),
-        # Cluster Autoscaler on AWS and elsewhere, a convention that people set on node groups
-        NodeLabel(key="k8s.amazonaws.com/accelerator"),
-        # GPU Feature Discovery: https://github.com/NVIDIA/k8s-device-plugin/tree/main/docs/gpu-feature-discovery
-        NodeLabel(key="nvidia.com/gpu.present", values=("true",), agent=True),
-        NodeLabel(key="nvidia.com/gpu.product", agent=True),
-    ),
-    product_labels=(
-        "cloud.google.com/gke-accelerator",
-        "karpenter.k8s.aws/instance-gpu-name",
-        "eks.amazonaws.com/instance-gpu-name",
-        "karpenter.azure.com/sku-gpu-name",
-        "k8s.amazonaws.com/accelerator",
-        "nvidia.com/gpu.product",
-    ),
-    memory_labels=(
-        MemoryLabel(key="karpenter.k8s.aws/instance-gpu-memory"),
-        MemoryLabel(key="eks.amazonaws.com/instance-gpu-memory"),
-        MemoryLabel(key="nvidia.com/gpu.memory"),
-    ),
-    count_labels=("nvidia.com/gpu.count", "karpenter.k8s.aws/instance-gpu-count"),
-    slices=("-SHARED", "-MIG-"),
-    taints=(Taint(key="nvidia.com/gpu"),),
-)
-
-AMD: Final = Vendor(
-    resources=("amd.com/gpu",),
-    labels=(
-        NodeLabel(key="karpenter.k8s.aws/instance-gpu-manufacturer", values=("amd",)),
-        NodeLabel(key="karpenter.azure.com/sku-gpu-manufacturer", values=("amd",)),
-        # AMD's node labeller and GPU operator: https://instinct.docs.amd.com/projects/gpu-operator
-        NodeLabel(key="feature.node.kubernetes.io/amd-gpu", values=("true",), agent=True),
-        NodeLabel(key="amd.com/gpu.device-id", agent=True),
-        NodeLabel(key="amd.com/gpu.family", agent=True),
-    ),
-    product_labels=("karpenter.k8s.aws/instance-gpu-name", "amd.com/gpu.product-name"),
-    memory_labels=(
-        MemoryLabel(key="karpenter.k8s.aws/instance-gpu-memory"),
-        # Such as 192G, of a GPU or of its partition: https://github.com/ROCm/k8s-device-plugin
-        MemoryLabel(key="amd.com/gpu.vram", unit=MemoryUnit.QUANTITY),
-    ),
-    taints=(Taint(key="amd.com/gpu"),),
-)
-
-GAUDI: Final = Vendor(
-    # https://docs.habana.ai/en/latest/Installation_Guide/Additional_Installation/Kubernetes_Installation
-    resources=("habana.ai/gaudi",),
-    labels=(
-        NodeLabel(key="karpenter.k8s.aws/instance-accelerator-manufacturer", values=("habana",)),
-        NodeLabel(key="feature.node.kubernetes.io/pci-1da3.present", values=("true",), agent=True),
-    ),
-    product_labels=("karpenter.k8s.aws/instance-accelerator-name",),
-    count_labels=("karpenter.k8s.aws/instance-accelerator-count",),
-    taints=(Taint(key="habana.ai/gaudi"),),
-)
-
-TPU: Final = Vendor(
-    # https://cloud.google.com/kubernetes-engine/docs/concepts/tpus
-    resources=("google.com/tpu",),
-    labels=(NodeLabel(key="cloud.google.com/gke-tpu-accelerator"),),
-    product_labels=("cloud.google.com/gke-tpu-accelerator",),
-    count_labels=("cloud.google.com/gke-accelerator-count",),
-    taints=(Taint(key="google.com/tpu"),),
-)
-
-NEURON: Final = Vendor(
-    # https://awsdocs-neuron.readthedocs-hosted.com (Kubernetes device plugin)
-    resources=("aws.amazon.com/neuron", "aws.amazon.com/neuroncore", "aws.amazon.com/neurondevice"),
-    labels=(
-        NodeLabel(key="karpenter.k8s.aws/instance-accelerator-manufacturer", values=("aws",)),
-        NodeLabel(key="eks.amazonaws.com/instance-accelerator-manufacturer", values=("aws",)),
-    ),
-    product_labels=(
-        "karpenter.k8s.aws/instance-accelerator-name",
-        "eks.amazonaws.com/instance-accelerator-name",
-    ),
-    count_labels=("karpenter.k8s.aws/instance-accelerator-count",),
-    taints=(Taint(key="aws.amazon.com/neuron"),),
-)
-
-VENDORS: Final[Mapping[str, Vendor]] = MappingProxyType(
-    {"nvidia": NVIDIA, "amd": AMD, "gaudi": GAUDI, "tpu": TPU, "neuron": NEURON}
-)
-"""The vendors that are known without configuration."""
+@cache
+def known_vendors() -> Mapping[str, Vendor]:
+    """The vendors of vendors.yaml, which are known without configuration."""
+    return data.load_map(Vendor, __package__, "vendors.yaml")

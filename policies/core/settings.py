@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Annotated, Protocol, TypeVar
+from typing import Annotated, Any, Protocol, TypeVar
 
+import orjson
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from pydantic.alias_generators import to_camel
 
@@ -30,6 +31,14 @@ class Settings(Model):
 
 
 S = TypeVar("S", bound=Model)
+
+
+def validated(model: type[S], data: Any) -> S:
+    """Settings from plain data; pydantic's ValidationError where they don't fit.
+
+    Through JSON, since pydantic's strict mode takes a YAML list for a tuple only from there.
+    """
+    return model.model_validate_json(orjson.dumps({} if data is None else data))
 
 
 Duration = Annotated[

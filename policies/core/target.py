@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Final
+from functools import cache, cached_property
+from typing import Any
 
-from policies.core.workloads import KSERVE_CONTAINER, WORKLOADS, Shape, Workload
+from policies.core.workloads import KSERVE_CONTAINER, Shape, Workload, known_workloads
 from policies.kube.field_paths import Steps, field_path, maps_at
 from policies.kube.group_kinds import POD, GroupKind, kind_of
 from policies.kube.json import Json, mapping, replaced, text
@@ -20,10 +20,12 @@ def completes(pod: Json) -> bool:
     if text(pod, "spec", "restartPolicy") in ("Never", "OnFailure"):
         return True
     owner = controller(pod)
-    return owner is not None and text(owner, "kind") in _COMPLETING_OWNERS
+    return owner is not None and text(owner, "kind") in _completing_owners()
 
 
-_COMPLETING_OWNERS: Final = frozenset(w.owner or w.kind for w in WORKLOADS if w.completes)
+@cache
+def _completing_owners() -> frozenset[str]:
+    return frozenset(each.owner or each.kind for each in known_workloads() if each.completes)
 
 
 @dataclass(frozen=True)

@@ -1,45 +1,19 @@
-"""The kinds that are known, and where each keeps its pod templates: data, and no reading of objects."""
+"""The kinds that are known, and where each keeps its pod templates. No reading of objects."""
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, Final
+from functools import cache
+from typing import Final
 
 from pydantic import Field
 
+from policies.core import data
 from policies.core.settings import Model
-from policies.kube.group_kinds import (
-    CRON_JOB,
-    DAEMON_SET,
-    DEPLOYMENT,
-    INFERENCE_SERVICE,
-    JOB,
-    JOB_SET,
-    LEADER_WORKER_SET,
-    RAY_CLUSTER,
-    RAY_JOB,
-    RAY_SERVICE,
-    REPLICA_SET,
-    STATEFUL_SET,
-    GroupKind,
-)
-
-_KUBEFLOW_REPLICAS: Final = {
-    GroupKind("kubeflow.org", "PyTorchJob"): "pytorchReplicaSpecs",
-    GroupKind("kubeflow.org", "TFJob"): "tfReplicaSpecs",
-    GroupKind("kubeflow.org", "MPIJob"): "mpiReplicaSpecs",
-    GroupKind("kubeflow.org", "XGBoostJob"): "xgbReplicaSpecs",
-    GroupKind("kubeflow.org", "PaddleJob"): "paddleReplicaSpecs",
-    GroupKind("kubeflow.org", "JAXJob"): "jaxReplicaSpecs",
-}
-KUBEFLOW_JOBS: Final = tuple(_KUBEFLOW_REPLICAS)
+from policies.kube.group_kinds import GroupKind
 
 KSERVE_CONTAINER: Final = "kserve-container"
 """What KServe calls the container that it makes from a predictor's model and a ServingRuntime."""
-_KSERVE_MODELS: Final = (
-    *("model", "huggingface", "lightgbm", "onnx", "paddle", "pmml", "pytorch", "sklearn", "tensorflow"),
-    *("triton", "xgboost"),
-)
 
 
 class Shape(StrEnum):
@@ -81,55 +55,7 @@ class Workload(Model):
         return GroupKind(self.api_group, self.kind)
 
 
-def _workload(kind: GroupKind, *templates: str, **options: Any) -> Workload:
-    return Workload(api_group=kind.group, kind=kind.kind, templates=templates, **options)
-
-
-def _ray(kind: GroupKind, prefix: str) -> Workload:
-    templates = (f"{prefix}headGroupSpec.template", f"{prefix}workerGroupSpecs[*].template")
-    return _workload(kind, *templates, projected=False, owner="RayCluster")
-
-
-WORKLOADS: Final[tuple[Workload, ...]] = (
-    _workload(DEPLOYMENT, "spec.template", owner="ReplicaSet"),
-    _workload(REPLICA_SET, "spec.template"),
-    _workload(STATEFUL_SET, "spec.template"),
-    _workload(DAEMON_SET, "spec.template"),
-    _workload(JOB, "spec.template", completes=True),
-    _workload(CRON_JOB, "spec.jobTemplate.spec.template", completes=True, owner="Job"),
-    _ray(RAY_CLUSTER, "spec."),
-    _ray(RAY_JOB, "spec.rayClusterSpec."),
-    _ray(RAY_SERVICE, "spec.rayClusterConfig."),
-    _workload(
-        INFERENCE_SERVICE,
-        "spec.predictor",
-        "spec.predictor.workerSpec",
-        "spec.transformer",
-        "spec.explainer",
-        containers=tuple(f"spec.predictor.{field}" for field in _KSERVE_MODELS),
-        shape=Shape.SPEC,
-        owner="ReplicaSet",
-    ),
-    *(
-        _workload(
-            GroupKind("serving.kserve.io", kind),
-            "spec",
-            "spec.workerSpec",
-            shape=Shape.SPEC,
-            owner="ReplicaSet",
-        )
-        for kind in ("ServingRuntime", "ClusterServingRuntime")
-    ),
-    _workload(JOB_SET, "spec.replicatedJobs[*].template.spec.template", completes=True, owner="Job"),
-    _workload(
-        LEADER_WORKER_SET,
-        "spec.leaderWorkerTemplate.leaderTemplate",
-        "spec.leaderWorkerTemplate.workerTemplate",
-        owner="StatefulSet",
-    ),
-    *(
-        _workload(kind, f"spec.{replicas}.*.template", completes=True)
-        for kind, replicas in _KUBEFLOW_REPLICAS.items()
-    ),
-)
-"""Every kind whose pod templates are read; `webhook.yaml` may add to it."""
+@cache
+def known_workloads() -> tuple[Workload, ...]:
+    """The kinds of workloads.yaml; `webhook.yaml` may add to them."""
+    return data.load_list(Workload, __package__, "workloads.yaml")

@@ -70,3 +70,9 @@ JOB_SET: Final = GroupKind("jobset.x-k8s.io", "JobSet")
 
 
 LEADER_WORKER_SET: Final = GroupKind("leaderworkerset.x-k8s.io", "LeaderWorkerSet")
+
+
+KUBEFLOW_JOBS: Final = tuple(
+    GroupKind("kubeflow.org", kind)
+    for kind in ("PyTorchJob", "TFJob", "MPIJob", "XGBoostJob", "PaddleJob", "JAXJob")
+)

@@ -12,7 +12,7 @@ from typing import Final
 from policies.containers.programs import has_option, launch_of, programs
 from policies.kube.json import Json
 from policies.kube.pods import Container
-from policies.probes.presets import Protocol
+from policies.probes.preset import Protocol
 from policies.probes.servers import Server, tcp_ports
 from policies.probes.serving import StandardProbes, recognised
 

@@ -24,7 +24,7 @@ from policies.probes.endpoints import (
     server_port,
     speaks_tls,
 )
-from policies.probes.presets import Protocol
+from policies.probes.preset import Protocol
 from policies.probes.servers import Server, port_number, tcp_ports
 from policies.probes.serving import (
     HEALTH_ANNOTATIONS,

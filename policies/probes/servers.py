@@ -15,7 +15,7 @@ from typing import Final
 from policies.containers.programs import REMEMBERED, Launch, Program, has_option, launch_of, option, started
 from policies.kube.json import Json, maps, strings, text
 from policies.kube.pods import Container
-from policies.probes.presets import Preset
+from policies.probes.preset import Preset
 
 INFRASTRUCTURE: Final = (
     "istio-proxy",
@@ -158,13 +158,21 @@ Found = tuple[str, Program] | None
 
 
 def _by_command(presets: Mapping[str, Preset], image: str, programs: tuple[Program, ...]) -> Found:
-    for name, preset in presets.items():
-        if preset.commands_need_image and not image_matches(image, preset.images):
-            continue
-        for program in programs:
-            if any(_runs(program, pattern) for pattern in preset.commands):
-                return name, program
-    return None
+    """The first program, in reading order, that a preset knows; of the presets that know it, the one whose
+    command tells most of it. One whose commands need its image comes after all others: `ray start` stands
+    behind what is served with it."""
+    claims = [
+        (preset.commands_need_image, n, *_generality(pattern), name)
+        for name, preset in presets.items()
+        if not preset.commands_need_image or image_matches(image, preset.images)
+        for n, program in enumerate(programs)
+        for pattern in preset.commands
+        if _runs(program, pattern)
+    ]
+    if not claims:
+        return None
+    _, n, *_, name = min(claims)
+    return name, programs[n]
 
 
 def _by_port_name(presets: Mapping[str, Preset], ports: Ports, programs: tuple[Program, ...]) -> Found:
@@ -178,18 +186,26 @@ def _by_port_name(presets: Mapping[str, Preset], ports: Ports, programs: tuple[P
 def _by_image(
     presets: Mapping[str, Preset], image: str, launch: Launch, ports: Ports, programs: tuple[Program, ...]
 ) -> Found:
-    for name, preset in presets.items():
-        if preset.commands_need_image or not image_matches(image, preset.images):
-            continue
-        own = {pattern.split()[0] for pattern in preset.commands}
-        if any(program[0] in own for program in programs):
-            return None  # the server itself, but in none of the ways in which its endpoint is known
-        if programs and programs[-1][0] in _IDLE:
-            return None
-        if _replaces_entrypoint(launch) and preset.port not in dict(ports):
-            return None
-        return name, _joined(programs)
-    return None
+    """The preset whose image tells most of this one."""
+    matching = [
+        (*_vagueness(glob), name)
+        for name, preset in presets.items()
+        if not preset.commands_need_image
+        for glob in preset.images
+        if image_matches(image, (glob,))
+    ]
+    if not matching:
+        return None
+    *_, name = min(matching)
+    preset = presets[name]
+    own = {pattern.split()[0] for pattern in preset.commands}
+    if any(program[0] in own for program in programs):
+        return None  # the server itself, but in none of the ways in which its endpoint is known
+    if programs and programs[-1][0] in _IDLE:
+        return None
+    if _replaces_entrypoint(launch) and preset.port not in dict(ports):
+        return None
+    return name, _joined(programs)
 
 
 def _hidden(launch: Launch, programs: tuple[Program, ...]) -> Program:
@@ -224,6 +240,12 @@ def _runs(program: Program, pattern: str) -> bool:
     """Whether a program's words begin with the pattern's; the pattern's flags may stand anywhere."""
     words, flags = _words_and_flags(pattern)
     return program[: len(words)] == words and all(has_option(program, flag) for flag in flags)
+
+
+def _generality(pattern: str) -> tuple[int, int]:
+    """Smaller for a command that tells more: `ray start --head` before `ray start`."""
+    words, flags = _words_and_flags(pattern)
+    return -len(words), -len(flags)
 
 
 @lru_cache(maxsize=1024)
@@ -277,6 +299,11 @@ def repository_and_tag(image: str) -> tuple[str, str]:
     head, slash, last = path.rpartition("/")
     name, _, tag = last.partition(":")
     return f"{head}{slash}{name}", tag
+
+
+def _vagueness(glob: str) -> tuple[int, int, int]:
+    """Smaller for a glob that tells more of an image: its segments, its tag, its letters."""
+    return -glob.count("/"), -glob.count(":"), glob.count("*") - len(glob)
 
 
 @lru_cache(maxsize=1024)

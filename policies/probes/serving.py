@@ -20,7 +20,7 @@ from policies.core.target import completes
 from policies.kube.json import Json
 from policies.kube.metadata import annotations_of
 from policies.kube.pods import Container, Role, containers
-from policies.probes.presets import PRESETS, Preset
+from policies.probes.preset import Preset, known_presets
 from policies.probes.servers import Recogniser, Server, repository, tcp_ports
 
 __all__ = [
@@ -99,7 +99,7 @@ class StandardProbes(Settings):
     @cached_property
     def table(self) -> Mapping[str, Preset]:
         """The presets in force by name: the built-in ones with the user's changes, then the user's own."""
-        merged = {name: _merged(preset, self.presets.get(name)) for name, preset in PRESETS.items()}
+        merged = {name: _merged(preset, self.presets.get(name)) for name, preset in known_presets().items()}
         merged |= {name: preset for name, preset in self.presets.items() if name not in merged}
         return {name: preset for name, preset in merged.items() if preset.enabled}
 

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from policies.core import registry
 from policies.core.facts import Facts
 from policies.core.target import pod_templates
-from policies.core.workloads import WORKLOADS
+from policies.core.workloads import known_workloads
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json, replaced
 from webhook.admission.patch import same
 from webhook.cli.output.yaml import dump
 
-TABLE = {workload.gk: workload for workload in WORKLOADS}
+TABLE = {workload.gk: workload for workload in known_workloads()}
 
 GPU = {"limits": {"nvidia.com/gpu": "1"}}
 SEEDS: tuple[Json, ...] = (

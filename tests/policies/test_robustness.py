@@ -14,13 +14,13 @@ from policies.core import registry
 from policies.core.facts import Facts
 from policies.core.finding import Finding
 from policies.core.target import Target, pod_templates
-from policies.core.workloads import WORKLOADS
+from policies.core.workloads import known_workloads
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json
 from webhook.kube import offline
 
 CASES = Path(__file__).parent
-KINDS = {workload.gk: workload for workload in WORKLOADS}
+KINDS = {workload.gk: workload for workload in known_workloads()}
 JUNK: list[Any] = [
     None,
     True,

@@ -11,16 +11,15 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any, Literal
 
-import orjson
 from pydantic import Field
 
 from policies.core import registry
 from policies.core.contracts import Mutator, Rule
 from policies.core.finding import Certainty
 from policies.core.mode import Mode, Profile
-from policies.core.settings import Model, S, Settings, default_settings
+from policies.core.settings import Model, S, Settings, default_settings, validated
 from policies.core.thresholds import Thresholds
-from policies.core.workloads import WORKLOADS, Workload
+from policies.core.workloads import Workload, known_workloads
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json
 from policies.kube.metadata import labels_of
@@ -202,7 +201,7 @@ class Config:
 
     @cached_property
     def workloads(self) -> Mapping[GroupKind, Workload]:
-        return {workload.gk: workload for workload in (*WORKLOADS, *self.webhook.workloads)}
+        return {workload.gk: workload for workload in (*known_workloads(), *self.webhook.workloads)}
 
     @cached_property
     def _by_match(self) -> dict[tuple[frozenset[int], frozenset[int]], Effective]:
@@ -275,11 +274,3 @@ def _selects(
     if override.namespace_selector is not None:
         return None if namespace_labels is None else override.namespace_selector.matches(namespace_labels)
     return True
-
-
-def validated(model: type[S], data: Any) -> S:
-    """Settings from plain data; pydantic's ValidationError where they don't fit.
-
-    Through JSON, since pydantic's strict mode takes a YAML list for a tuple only from there.
-    """
-    return model.model_validate_json(orjson.dumps({} if data is None else data))

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from pydantic.json_schema import models_json_schema
 
 from policies.core import registry
-from policies.core.settings import Model
+from policies.core.settings import Model, validated
 from policies.core.thresholds import Thresholds
 from policies.kube.json import Json
 from webhook.admission.configuration import (
@@ -23,7 +23,6 @@ from webhook.admission.configuration import (
     RulesConfig,
     WebhookConfig,
     raw_settings,
-    validated,
 )
 from webhook.errors import UserError
 from webhook.kube.documents import BadDocument, load_policy

@@ -20,7 +20,7 @@ import structlog
 import uvloop
 
 from policies.core.facts import Cluster, NoCluster, Resource
-from policies.core.workloads import WORKLOADS
+from policies.core.workloads import known_workloads
 from webhook.admission import engine
 from webhook.admission import messages as answer
 from webhook.admission.envelope import Request, Response, allowed, denied
@@ -49,14 +49,6 @@ POLICY_PATIENCE = 15.0
 """Seconds after which the server counts as ready although its policy could not be read: a webhook that
 observes does more good than one that an unreachable API server keeps out of service."""
 
-_KINDS = (
-    "Pod",
-    "ConfigMap",
-    "PodDisruptionBudget",
-    *(workload.kind for workload in WORKLOADS),
-)
-"""The kinds that metrics tell apart."""
-
 
 def serve(args: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT; the exit status."""
@@ -74,9 +66,14 @@ def serve(args: argparse.Namespace) -> int:
     return supervise(args.workers, listener, serve_one) if args.workers > 1 else serve_one(listener)
 
 
+def _kinds() -> tuple[str, ...]:
+    """The kinds that metrics tell apart."""
+    return ("Pod", "ConfigMap", "PodDisruptionBudget", *(each.kind for each in known_workloads()))
+
+
 async def _serve(args: argparse.Namespace, listener: socket.socket) -> int:
     stopped = _stop_signal()
-    metrics, readiness = Metrics(_KINDS), Readiness()
+    metrics, readiness = Metrics(_kinds()), Readiness()
     policy = LivePolicy(metrics)
     async with AsyncExitStack() as stack:
         api = await _connect(args, stack)

@@ -13,8 +13,7 @@ from policies.core.facts import Facts, Resource
 from policies.core.finding import Certainty, Finding
 from policies.core.mode import Mode
 from policies.core.target import PodTemplate, Target
-from policies.core.workloads import KUBEFLOW_JOBS
-from policies.kube.group_kinds import CRON_JOB, DEPLOYMENT, JOB, JOB_SET, RAY_CLUSTER, RAY_JOB
+from policies.kube.group_kinds import CRON_JOB, DEPLOYMENT, JOB, JOB_SET, KUBEFLOW_JOBS, RAY_CLUSTER, RAY_JOB
 from policies.kube.json import Json, dig, integer, mapping, text
 from policies.kube.metadata import annotations_of, labels_of
 from policies.kube.names import listed

@@ -11,10 +11,9 @@ from policies.core.facts import Facts
 from policies.core.finding import Finding
 from policies.core.mode import Mode
 from policies.core.target import PodTemplate, Target
-from policies.core.workloads import KUBEFLOW_JOBS
 from policies.jobs.jobs import JobRetries, JobSpec, handles_failures_itself, is_someone_elses, jobs_in
 from policies.kube.field_paths import field_path
-from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET, RAY_JOB
+from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET, KUBEFLOW_JOBS, RAY_JOB
 from policies.kube.json import Json, dig, integer, maps, text
 from policies.kube.metadata import annotations_of
 

@@ -12,7 +12,7 @@ from policies.accelerators.annotations import MEMORY, PRODUCT, MemoryBound, want
 from policies.accelerators.gpu_affinity import mutate
 from policies.accelerators.node_affinity import admits, matches, tolerates
 from policies.accelerators.placement import placement
-from policies.accelerators.requests import MIB, STANDARD, GpuAffinity
+from policies.accelerators.requests import MIB, GpuAffinity, standard
 from policies.accelerators.vendors import Pool, Taint, Vendor
 from policies.core import registry
 from policies.core.facts import Listing
@@ -46,7 +46,7 @@ def test_requests_are_the_peak_over_the_pods_life(main: list[int], init: list[tu
             ],
         }
     }
-    assert STANDARD.requests(obj).get(GPU, 0) == peak
+    assert standard().requests(obj).get(GPU, 0) == peak
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_requests_are_the_peak_over_the_pods_life(main: list[int], init: list[tu
     ],
 )
 def test_what_counts_as_an_accelerator(resources: Any, expected: dict[str, int]) -> None:
-    assert STANDARD.requests({"spec": {"containers": [{"resources": resources}]}}) == expected
+    assert standard().requests({"spec": {"containers": [{"resources": resources}]}}) == expected
 
 
 # --- node selectors and tolerations, as the scheduler reads them -------------------------------------

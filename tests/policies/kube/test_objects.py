@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.core.target import completes, pod_templates, with_template
-from policies.core.workloads import WORKLOADS
+from policies.core.workloads import known_workloads
 from policies.kube.field_paths import field_path
 from policies.kube.group_kinds import GroupKind, kind_of
 from policies.kube.json import (
@@ -28,7 +28,7 @@ from policies.kube.metadata import controller, has_room
 from policies.kube.pods import Role, containers, edited, is_ray_node
 from policies.kube.selectors import matches
 
-TABLE = {workload.gk: workload for workload in WORKLOADS}
+TABLE = {workload.gk: workload for workload in known_workloads()}
 SPEC = {"containers": [{"name": "main"}]}
 
 

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from policies.core import registry
-from policies.core.workloads import WORKLOADS
+from policies.core.workloads import known_workloads
 from policies.kube.json import Json
 from webhook.admission.configuration import POLICY_LABEL, Namespaces
 from webhook.cli import main as cli
@@ -179,7 +179,7 @@ def test_worker_names_are_asked_for_ray_pods_and_worker_groups_alone() -> None:
 
 def test_every_kind_that_is_read_is_sent_for_validation() -> None:
     sent = selected(entries(RENDERINGS["base"])["validate.mlchassis.dev"]["rules"])
-    wanted = {(workload.api_group, plural(workload.kind)) for workload in WORKLOADS}
+    wanted = {(workload.api_group, plural(workload.kind)) for workload in known_workloads()}
     assert sent == wanted | {("", "pods"), ("policy", "poddisruptionbudgets")}
 
 

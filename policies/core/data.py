@@ -1,0 +1,60 @@
+"""Tables of facts as data: YAML files beside the code that reads them, in the wheel like the code.
+
+A file holds what a user would write in the settings, and the same pydantic model checks it: what does not fit
+raises pydantic's ValidationError. `package` is the package in which the file lies. Law: a file is read when
+somebody asks for it, never at import. A test reads every file as strictly as a user's policy is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from types import MappingProxyType
+from typing import Any, Final
+
+import yaml
+
+from policies.core.settings import S, validated
+
+try:
+    from yaml import CSafeLoader as _SafeLoader
+except ImportError:  # PyYAML built without libyaml: slower, same answers
+    from yaml import SafeLoader as _SafeLoader  # type: ignore[assignment]
+
+_ENDING: Final = ".yaml"
+
+
+def load_one(model: type[S], package: str, name: str) -> S:
+    """The one entry that a file holds, such as `tcp-probe.yaml` in `policies.probes.rules`."""
+    return validated(model, _read(files(package).joinpath(name)))
+
+
+def load_list(model: type[S], package: str, name: str) -> tuple[S, ...]:
+    """The entries of a file that holds a list of them, in its order."""
+    return tuple(validated(model, each) for each in _read(files(package).joinpath(name)))
+
+
+def load_map(model: type[S], package: str, name: str) -> Mapping[str, S]:
+    """The entries of a file that holds a map of them, by name, in its order."""
+    found = _read(files(package).joinpath(name))
+    return MappingProxyType({key: validated(model, each) for key, each in found.items()})
+
+
+def load_folder(model: type[S], package: str, folder: str) -> Mapping[str, S]:
+    """The entries of a folder with a file for each, by the file's name without its ending, alphabetically."""
+    found = {
+        file.name.removesuffix(_ENDING): file
+        for file in files(package).joinpath(folder).iterdir()
+        if file.name.endswith(_ENDING)
+    }
+    return MappingProxyType({name: validated(model, _read(found[name])) for name in sorted(found)})
+
+
+def parsed(text: str) -> Any:
+    """The plain content of a data file: lists, maps and scalars."""
+    return yaml.load(text, Loader=_SafeLoader)
+
+
+def _read(file: Traversable) -> Any:
+    return parsed(file.read_text("utf-8"))

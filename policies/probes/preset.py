@@ -1,0 +1,111 @@
+"""What is known of a model server: how it is recognised, where it answers for its health, how long it starts.
+
+A preset holds what the server's own documentation or source says; `source` names the page. Each one that is
+known out of the box is a file in the folder `presets`; users add to them, or change single fields, under
+`presets` in `standard-probes.yaml`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from functools import cache
+
+from pydantic import Field
+
+from policies.core import data
+from policies.core.settings import Duration, Model
+
+
+class Protocol(StrEnum):
+    """How a server is asked for its health."""
+
+    HTTP = "http"
+    GRPC = "grpc"
+
+
+class Preset(Model):
+    """One kind of model server. In the settings every field is optional: what is not said stays."""
+
+    enabled: bool = Field(True, description="false takes this preset out of use")
+    images: tuple[str, ...] = Field(
+        (),
+        description="image repositories without registry, tag and digest, such as `vllm/vllm-openai`: "
+        "whole segments at the end of the path, `*` stands for any text inside one; with `:` the tag too",
+    )
+    excluded_images: tuple[str, ...] = Field(
+        (), description="images in which the server stands behind another one that answers differently"
+    )
+    commands: tuple[str, ...] = Field(
+        (),
+        description="what the container runs, such as `vllm serve` or the Python module `mlserver`; words "
+        "that begin with `-` may stand anywhere among the arguments. Behind interpreters and launchers too",
+    )
+    commands_need_image: bool = Field(
+        False, description="whether the commands count in the preset's own images alone"
+    )
+    port_names: tuple[str, ...] = Field(
+        (), description="container port names that only this server uses, such as `triton-http`"
+    )
+    unless_flags: tuple[str, ...] = Field(
+        (), description="flags with which it answers nowhere, elsewhere or not to everybody"
+    )
+    unless_env: tuple[str, ...] = Field(
+        (), description="environment variables with which it answers nowhere, elsewhere or not to everybody"
+    )
+    protocol: Protocol = Field(Protocol.HTTP, description="http or grpc")
+    live_path: str | None = Field(
+        None, description="HTTP path of the liveness check; `{model}` is the model's name"
+    )
+    ready_path: str | None = Field(
+        None, description="HTTP path of the readiness check; `{model}` is the model's name"
+    )
+    grpc_service: str | None = Field(None, description="service name asked over gRPC; absent: the server")
+    port: int = Field(0, ge=0, le=65535, description="the port on which it answers unless told otherwise")
+    port_flags: tuple[str, ...] = Field((), description="flags that set the port, such as `--port`")
+    port_env: tuple[str, ...] = Field(
+        (), description="environment variables that set the port; `host:port` and URLs are understood"
+    )
+    image_port: bool = Field(
+        False,
+        description="whether `port` holds in its own images alone: elsewhere it must be told or declared",
+    )
+    own_port: bool = Field(
+        False, description="whether health is answered beside the served ports, on `port` alone"
+    )
+    config_flags: tuple[str, ...] = Field(
+        (), description="flags that name a file which may set the port: then only declared ports count"
+    )
+    config_env: tuple[str, ...] = Field(
+        (), description="environment variables that name a file which may set the port, or hold its text"
+    )
+    host_flags: tuple[str, ...] = Field((), description="flags that set the address it listens on")
+    host_env: tuple[str, ...] = Field((), description="environment variables that set the address")
+    loopback: bool = Field(
+        False, description="whether it listens on loopback alone unless told otherwise: no probe reaches it"
+    )
+    image_listens: bool = Field(False, description="whether its own images make it listen on all addresses")
+    tls_flags: tuple[str, ...] = Field((), description="flags that make the port speak TLS")
+    tls_env: tuple[str, ...] = Field((), description="environment variables that make the port speak TLS")
+    model_flags: tuple[str, ...] = Field((), description="flags that name the model for `{model}`")
+    model_env: tuple[str, ...] = Field((), description="environment variables that name the model")
+    default_model: str | None = Field(None, description="the model's name where none is given")
+    repository_api: str | None = Field(
+        None, description="how the model puller loads models into it: v2, kserve, triton or tfserving"
+    )
+    expected_start: Duration | None = Field(
+        None, description="seconds from the container's start until a usual model is served"
+    )
+    timeout: Duration | None = Field(
+        None,
+        ge=1,
+        le=3600,
+        description="seconds one check may take, where it takes longer than the settings allow",
+    )
+    source: str | None = Field(None, description="the documentation that says so")
+
+
+@cache
+def known_presets() -> Mapping[str, Preset]:
+    """The servers known out of the box, by name: a file for each in the folder `presets`."""
+    return data.load_folder(Preset, __package__, "presets")

@@ -1,0 +1,87 @@
+"""The data files beside the code: whole, read as strictly as a user's policy, read late, in the wheel."""
+
+import subprocess
+import sys
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+from hatchling.builders.wheel import WheelBuilder
+from pydantic import ValidationError
+
+from policies.accelerators.vendors import Vendor, known_vendors
+from policies.core import data
+from policies.core.workloads import Workload, known_workloads
+from policies.kube.group_kinds import KUBEFLOW_JOBS
+from policies.probes.preset import Preset, known_presets
+from webhook.kube.documents import load_policy
+
+ROOT = Path(__file__).parents[3]
+DATA = sorted((ROOT / "policies").rglob("*.yaml"))
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("path", DATA, ids=name)
+def test_a_file_means_the_same_to_the_strict_reader(path: Path) -> None:
+    """No key twice, no date, no `yes` that is a boolean to one reader and text to the other."""
+    text = path.read_text()
+    assert load_policy(text) == data.parsed(text)
+
+
+def test_every_file_is_somebodys() -> None:
+    presets = {f"policies/probes/presets/{preset}.yaml" for preset in known_presets()}
+    known = {"policies/accelerators/vendors.yaml", "policies/core/workloads.yaml", *presets}
+    assert {name(path) for path in DATA if "rules" not in path.parts} == known
+
+
+def test_the_tables_are_of_their_models() -> None:
+    assert {type(each) for each in known_presets().values()} == {Preset}
+    assert {type(each) for each in known_vendors().values()} == {Vendor}
+    assert list(known_vendors()) == ["nvidia", "amd", "gaudi", "tpu", "neuron"]
+    assert {type(each) for each in known_workloads()} == {Workload}
+    assert set(KUBEFLOW_JOBS) == {each.gk for each in known_workloads() if each.api_group == "kubeflow.org"}
+
+
+def test_a_table_is_read_once() -> None:
+    assert known_presets() is known_presets()
+
+
+def test_a_file_that_does_not_fit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd" / "server.yaml").write_text("livePath: /health\nport: high\n")
+    (tmp_path / "odd" / "note.txt").write_text("no table")
+    monkeypatch.setattr(data, "files", lambda _: tmp_path)
+    with pytest.raises(ValidationError, match="port"):
+        data.load_folder(Preset, "policies.probes", "odd")
+
+
+def test_the_command_line_starts_without_reading_them() -> None:
+    program = (
+        "import sys\n"
+        "opened = []\n"
+        "sys.addaudithook(lambda event, args: event == 'open' and opened.append(str(args[0])))\n"
+        "from webhook.cli.main import main\n"
+        "try:\n"
+        "    main(sys.argv[1:])\n"
+        "except SystemExit:\n"
+        "    pass\n"
+        "print([path for path in opened if path.endswith('.yaml') and 'policies' in path])\n"
+    )
+
+    def read_by(*arguments: str) -> str:
+        command = [sys.executable, "-c", program, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+
+    assert read_by("--version").splitlines()[-1] == "[]"
+    reviewed = read_by("review", str(ROOT / "tests/policies/probes/standard-probes/vllm/input.yaml"))
+    assert "presets/vllm.yaml" in reviewed, "the hook sees what is opened"
+
+
+def test_the_wheel_holds_them() -> None:
+    builder = WheelBuilder(str(ROOT))
+    shipped = {file.distribution_path for file in builder.recurse_included_files()}
+    assert {name(path) for path in DATA} <= shipped
+    assert str(files("policies.probes").joinpath("presets")).endswith("policies/probes/presets")
