@@ -29,7 +29,7 @@ _AZURE_HOST = re.compile(r"([a-z0-9-]+)\.blob\.core\.windows\.net")
 _STATUS = re.compile(r"status code: ([0-9]{3})")
 _QUERY = re.compile(r"\?\S*")
 _ELAPSED = re.compile(r" in [0-9.]+(s|ms|µs|ns)\b")
-_CAUSE = re.compile(r'(?:message|error): "([^"]{1,200})"|InvalidCertificate\(\s*(?:\w+\(\s*)*(\w+)')
+_CAUSE = re.compile(r'(?:message|error): "([^"]{1,200})"|InvalidCertificate\(\s*(?:\w+\(\s*){0,8}(\w+)')
 _AZURE_NAMES = {
     "AZURE_STORAGE_ACCOUNT_NAME": "account_name",
     "AZURE_STORAGE_ENDPOINT": "endpoint",

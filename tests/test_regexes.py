@@ -1,0 +1,192 @@
+"""Every regular expression of the tree is read in linear time, whatever text it meets."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import policies
+import puller
+import webhook
+from policies.probes.servers import image_matches
+from tests.ambiguity import NotCheckableError, Verdict, ambiguity
+
+PACKAGES = (policies, puller, webhook)
+SEARCHING = {"search", "sub", "subn", "split", "findall", "finditer"}
+METHODS = {"match", "fullmatch", *SEARCHING}
+
+
+class Use(NamedTuple):
+    """A pattern as the source has it, and how it is applied."""
+
+    module: str
+    line: int
+    source: str
+    pattern: Any
+    flags: int
+    method: str
+
+    def __str__(self) -> str:
+        return f"{self.module}:{self.line}:{self.method}"
+
+
+MADE_AT_RUN_TIME: dict[tuple[str, str], list[str]] = {
+    ("policies.worker_names.worker_names", r"f'-{_tag(worker, strategy)}-(\\d{{1,9}})(?:-\\d+)?$'"): [
+        r"-abcde-(\d{1,9})(?:-\d+)?$"
+    ],
+}
+"""Patterns that a function puts together, by module and source: examples of what it makes."""
+
+UNCHECKED: dict[tuple[str, str], str] = {
+    (
+        "policies.probes.servers",
+        "'(?:.*/)?' + head + between + ''.join((f'[^/]*{part}' for part in rest[-1:]))",
+    ): "stars in atomic groups: each ends once and for all; grown in test_globs_of_images_are_linear",
+    ("puller.storage.source", "translate(glob)"): "fnmatch ends each star once and for all, too, by a "
+    "lookahead and a backreference",
+}
+"""Patterns that no automaton can say, by module and source, and why they are linear all the same."""
+
+
+def modules() -> Iterator[tuple[str, ast.Module]]:
+    for package in PACKAGES:
+        (root,) = package.__path__
+        for path in sorted(Path(root).rglob("*.py")):
+            parts = (package.__name__, *path.relative_to(root).with_suffix("").parts)
+            name = ".".join(parts).removesuffix(".__init__")
+            yield name, ast.parse(path.read_text("utf-8"))
+
+
+def uses() -> Iterator[Use]:
+    for name, tree in modules():
+        named: dict[ast.Call, str] = {}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Call):
+                target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+                named[node.value] = target.id if isinstance(target, ast.Name) else ""
+        for call in ast.walk(tree):
+            if not isinstance(call, ast.Call) or ast.unparse(call.func).partition(".")[0] != "re":
+                continue
+            method = ast.unparse(call.func).removeprefix("re.")
+            if method not in METHODS | {"compile"}:
+                continue
+            source, flags = call.args[0], flags_of(call, name)
+            methods = methods_of(named.get(call, ""), tree) if method == "compile" else {method}
+            for each in sorted(methods):
+                yield Use(name, call.lineno, ast.unparse(source), evaluated(source, name), flags, each)
+
+
+def flags_of(call: ast.Call, module: str) -> int:
+    position = {"compile": 1, "sub": 4, "subn": 4, "split": 3}.get(ast.unparse(call.func)[3:], 2)
+    given = [keyword.value for keyword in call.keywords if keyword.arg == "flags"] or call.args[position:]
+    return int(evaluated(given[0], module)) if given else 0
+
+
+def evaluated(expression: ast.expr, module: str) -> Any:
+    """What an expression of the module's own level is; None where it needs a function's variables."""
+    try:
+        return eval(
+            compile(ast.Expression(expression), module, "eval"), vars(importlib.import_module(module))
+        )
+    except NameError:
+        return None
+
+
+def methods_of(name: str, tree: ast.Module) -> set[str]:
+    """How a compiled pattern is applied in its module: `_X.search(…)`. Handed on to a function it is
+    matched, and one that other modules import may be anything."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == name:
+            found.add(node.attr)
+    return found & METHODS or ({"match"} if name.startswith("_") else {"match", "fullmatch", "search"})
+
+
+USES = list(uses())
+
+
+def test_the_tree_has_been_found() -> None:
+    assert len(USES) > 60
+    assert {use.module.partition(".")[0] for use in USES} == {"policies", "puller", "webhook"}
+    assert {use.method for use in USES} >= {"match", "fullmatch", "search", "sub", "findall"}
+
+
+@pytest.mark.parametrize("use", USES, ids=str)
+def test_a_pattern_reads_every_text_in_linear_time(use: Use) -> None:
+    if (use.module, use.source) in UNCHECKED:
+        return
+    patterns = [use.pattern]
+    if use.pattern is None:
+        patterns = MADE_AT_RUN_TIME[use.module, use.source]
+    for pattern in patterns:
+        verdict = ambiguity(
+            pattern, use.flags, whole=use.method == "fullmatch", search=use.method in SEARCHING
+        )
+        assert verdict is Verdict.LINEAR, pattern
+
+
+def test_nothing_is_listed_that_is_not_there() -> None:
+    made = {(use.module, use.source) for use in USES if use.pattern is None}
+    assert MADE_AT_RUN_TIME.keys() | UNCHECKED.keys() == made
+
+
+def test_globs_of_images_are_linear() -> None:
+    """A hundred thousand characters at once: in the square of them this takes minutes, and pytest with it."""
+    for glob in ("*vllm*", "a*a*a*b", "*a/*a", "*"):
+        for unit in ("vllm", "a", "a/", "/", "a\n"):
+            assert not image_matches(unit * 25_000 + "/x!/\n", (f"{glob}!",))
+    assert image_matches("reg.io/a/x-vllm-y:1", ("*vllm*", "b"))
+    assert image_matches("reg.io/a/aXaYb:1", ("a*a*b",))
+    assert not image_matches("reg.io/a/aXb/Yb:1", ("a*a*b",))
+
+
+# The checker itself
+
+MATCH, WHOLE, SEARCH = "match", "fullmatch", "search"
+KNOWN = [
+    (r"(a+)+$", MATCH, Verdict.EXPONENTIAL, "a", "!"),
+    (r"(a*)*$", MATCH, Verdict.EXPONENTIAL, "a", "!"),
+    (r"(?:a|ab|b)*$", MATCH, Verdict.EXPONENTIAL, "ab", "!"),
+    (r"(?:[^\\']+|\\.)*", WHOLE, Verdict.EXPONENTIAL, "a", "\\"),
+    (r"(?:(?:\d+(?:\.\d*)?|\.\d+)(?:ms|s|m)?)+", WHOLE, Verdict.EXPONENTIAL, "9", "x"),
+    (r"(x+x+)+y", MATCH, Verdict.EXPONENTIAL, "x", ""),
+    (r"(?:\d+)?(?:\d+h)*x", WHOLE, Verdict.POLYNOMIAL, "9", "!"),
+    (r"\s*\s*$", MATCH, Verdict.POLYNOMIAL, " ", "!"),
+    (r"(\d+)(\d*)m", MATCH, Verdict.POLYNOMIAL, "9", "!"),
+    (r"\d+\.?\d*", WHOLE, Verdict.POLYNOMIAL, "9", "!"),
+    (r"^-\w*e\w*$", MATCH, Verdict.POLYNOMIAL, "e", "!"),
+    (r"\s+$", SEARCH, Verdict.POLYNOMIAL, " ", "!"),
+    (r"a.*=", SEARCH, Verdict.POLYNOMIAL, "a", ""),
+    (r"^a.*=|a.*:", SEARCH, Verdict.POLYNOMIAL, "a", ""),
+    (r"^a.*=|b", SEARCH, Verdict.LINEAR, "a", ""),
+    (r"(?m)^-\w*e\w*$", SEARCH, Verdict.POLYNOMIAL, "e", "!"),
+    (r"\s+$", MATCH, Verdict.LINEAR, " ", "!"),
+    (r"\d+(?:\.\d*)?", WHOLE, Verdict.LINEAR, "9", "!"),
+    (r"[^\\']*(?:\\.[^\\']*)*", WHOLE, Verdict.LINEAR, "a", "\\"),
+    (r"(?:[^\\']+|\\.)*", MATCH, Verdict.LINEAR, "a", "\\"),
+    (r"(/[\w.-]+)+", WHOLE, Verdict.LINEAR, "/a", "!"),
+    (r"'[^']*'", SEARCH, Verdict.LINEAR, "a'", "!"),
+    (r"[a-z]([a-z0-9-]*[a-z0-9])?", WHOLE, Verdict.LINEAR, "a", "-"),
+    (r"(?i)(?:é|É)*x", WHOLE, Verdict.LINEAR, "é", "!"),
+]
+
+
+@pytest.mark.parametrize(("pattern", "method", "verdict", "unit", "end"), KNOWN)
+def test_known_patterns_are_told_apart(
+    pattern: str, method: str, verdict: Verdict, unit: str, end: str
+) -> None:
+    assert ambiguity(pattern, whole=method == WHOLE, search=method == SEARCH) is verdict
+    if verdict is Verdict.LINEAR:
+        getattr(re.compile(pattern), method)(unit * 100_000 + end)
+
+
+@pytest.mark.parametrize("pattern", [r"(a)\1", r"(a)?(?(1)b|c)", r"a*+b", r"(?>a*)b", r"(?=a{1,9}b)c"])
+def test_what_no_automaton_can_say_is_refused(pattern: str) -> None:
+    with pytest.raises(NotCheckableError):
+        ambiguity(pattern, whole=True, search=False)
