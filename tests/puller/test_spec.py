@@ -347,13 +347,14 @@ def steps(work: Callable[[], object]) -> int:
         nonlocal count
         count += 1
 
+    before = sys.gettrace(), sys.getprofile()
     sys.settrace(line)
     sys.setprofile(call)
     try:
         work()
     finally:
-        sys.settrace(None)
-        sys.setprofile(None)
+        sys.settrace(before[0])
+        sys.setprofile(before[1])
     return count
 
 
