@@ -111,6 +111,7 @@ def options_of(arguments: argparse.Namespace) -> Options:
             connections=arguments.connections,
             connect_timeout=arguments.connect_timeout,
             stall_timeout=arguments.stall_timeout,
+            allow_link_local=arguments.allow_link_local,
             max_entries=arguments.max_archive_entries,
             max_expansion=arguments.max_archive_expansion,
         ),
@@ -142,6 +143,7 @@ def parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
     flag("--resync", _seconds, Options.resync, "seconds between full comparisons")
     flag("--config-poll", _seconds, Options.config_poll, "seconds between reads of the config directory")
     flag("--server-poll", _seconds, Options.server_poll, "seconds between looks at the model server")
+    flag("--allow-link-local", _switch, "false", "whether link-local addresses may be downloaded from")
     flag("--connect-timeout", _seconds, Limits().connect_timeout, "seconds to reach the storage")
     flag("--stall-timeout", _seconds, Limits().stall_timeout, "seconds without a byte from the storage")
     flag("--probe-timeout", _seconds, Timeouts().probe, "seconds for a health or ready call")
@@ -201,6 +203,12 @@ def _port(text: str) -> int:
     if not 0 <= number <= 65535:
         raise argparse.ArgumentTypeError("must be a port, 0 to 65535")
     return number
+
+
+def _switch(text: str) -> bool:
+    if text not in ("true", "false"):
+        raise argparse.ArgumentTypeError("must be true or false")
+    return text == "true"
 
 
 def _schemes(text: str) -> tuple[str, ...]:

@@ -51,6 +51,8 @@ class Limits:
     """How long a request may give no byte at all."""
     trouble_timeout: float = 60.0
     """How long an attempt goes on without a byte of progress before it counts as failed."""
+    allow_link_local: bool = False
+    """Whether a model may come from a link-local address, or one at which a cloud keeps its metadata."""
     retry_initial: float = 0.2
     retry_max: float = 5.0
     max_entries: int = 200_000

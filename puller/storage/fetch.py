@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import errno
 import hashlib
+import os
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from pathlib import Path
 from typing import IO, cast
 from urllib.parse import urlsplit
@@ -21,7 +24,8 @@ from puller.storage import local
 from puller.storage.archive import Unpacker
 from puller.storage.base import DiskBudget, Limits, Progress, StorageError, in_thread
 from puller.storage.source import RemoteObject, Source, archive_kind, resolve
-from puller.storage.transfer import Transfer, check_digest, chunks, verify
+from puller.storage.transfer import Transfer, check_digest, chunks, verify, write_at
+from puller.storage.web import WebClient
 from puller.store import remove_tree
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -36,6 +40,11 @@ class Storage:
     budget: DiskBudget
     claims: Path
     connections: asyncio.Semaphore
+
+    @cached_property
+    def web(self) -> WebClient:
+        """The connections to plain web servers."""
+        return WebClient(self.limits)
 
 
 @dataclass
@@ -88,13 +97,14 @@ class Fetch:
 
     async def _take_remote(self) -> None:
         storage, spec = self.storage, self.spec
-        source = await resolve(spec.storage_uri, spec.files, storage.env, storage.limits)
-        self._refuse_again(source)
-        try:
-            await self._take(source)
-        except StorageError as error:
-            self._remember(source, error)
-            raise
+        async with storage.web as web:
+            source = await resolve(spec.storage_uri, spec.files, storage.env, storage.limits, web)
+            self._refuse_again(source)
+            try:
+                await self._take(source)
+            except StorageError as error:
+                self._remember(source, error)
+                raise
 
     def _refuse_again(self, source: Source) -> None:
         """Content that was found bad twice over stays bad until it is replaced: do not pay for it again."""
@@ -114,6 +124,9 @@ class Fetch:
         if source.archive.startswith("tar"):
             await self._stream_tar(source)
             return
+        if not source.sized:
+            await self._take_unsized(source)
+            return
         self._reserve(source.size, lambda: self.progress.done)
         self._transfer = self._transfer or Transfer(storage.limits, storage.connections, self.progress)
         if source.archive == "zip":
@@ -126,6 +139,31 @@ class Fetch:
         await self._transfer.run(source, self.tree)
         if spec.sha256 or any(item.sha256 for item in source.objects):
             await asyncio.to_thread(verify, source, self.tree, spec.sha256)
+
+    async def _take_unsized(self, source: Source) -> None:
+        """One object whose size shows when all of it has come: room is claimed as it grows."""
+        self._transfer = None
+        await self._clear()
+        (item,) = source.objects
+        self.progress.done = self.progress.total = 0
+        where = self.staging / "archive" if source.archive else self.tree
+        await asyncio.to_thread(where.mkdir, exist_ok=True)
+        path = where / item.path
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        try:
+            stream = chunks(item, 0, sys.maxsize, self.storage.limits, self.progress)
+            async with self.storage.connections, aclosing(stream):
+                async for chunk in stream:
+                    self._reserve(self.progress.done + len(chunk), lambda: self.progress.done)
+                    await in_thread(partial(write_at, descriptor, chunk, self.progress.done))
+                    self.progress.done += len(chunk)
+            await in_thread(partial(os.fsync, descriptor))
+        finally:
+            os.close(descriptor)
+        self.progress.total = self.progress.done
+        await asyncio.to_thread(verify, source, where, self.spec.sha256)
+        if source.archive:
+            await self._unzip(path, self.progress.done)
 
     async def _stream_tar(self, source: Source) -> None:
         """Unpack as the bytes come: the archive itself is never on disk."""
@@ -236,7 +274,7 @@ class _Reader:
         self._progress = progress
         self._sha256 = hashlib.sha256() if digest else None
         self._loop = asyncio.get_running_loop()
-        self._ahead: asyncio.Queue[Bytes | Exception | None] = asyncio.Queue(maxsize=2)
+        self._ahead: asyncio.Queue[Bytes | bytes | Exception | None] = asyncio.Queue(maxsize=2)
         self._pump = self._loop.create_task(self._fetch())
         self._chunk = memoryview(b"")
         self._failed: Exception | None = None
@@ -272,7 +310,7 @@ class _Reader:
         """Of everything read."""
         return self._sha256.hexdigest() if self._sha256 else ""
 
-    def _take(self, chunk: Bytes | Exception | None) -> None:
+    def _take(self, chunk: Bytes | bytes | Exception | None) -> None:
         if isinstance(chunk, Exception):
             self._failed = chunk
             raise chunk
@@ -285,7 +323,8 @@ class _Reader:
             self._sha256.update(self._chunk)
 
     async def _fetch(self) -> None:
-        stream = chunks(self._item, 0, self._item.size, self._storage.limits, self._progress)
+        end = self._item.size if self._item.sized else sys.maxsize
+        stream = chunks(self._item, 0, end, self._storage.limits, self._progress)
         try:
             async with self._storage.connections, aclosing(stream):
                 async for chunk in stream:

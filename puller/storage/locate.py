@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
-from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit
 
 from obstore.exceptions import (
     BaseError,
@@ -17,19 +17,27 @@ from obstore.exceptions import (
     PreconditionError,
     UnauthenticatedError,
 )
-from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
+from obstore.store import AzureStore, GCSStore, S3Store
 
+from puller.log import logger
 from puller.reasons import Reason
 from puller.storage import s3
 from puller.storage.base import Limits, StorageError
 
-Store = S3Store | GCSStore | AzureStore | HTTPStore
+Store = S3Store | GCSStore | AzureStore
 
 _AZURE_HOST = re.compile(r"([a-z0-9-]+)\.blob\.core\.windows\.net")
 _STATUS = re.compile(r"status code: ([0-9]{3})")
-_QUERY = re.compile(r"\?\S*")
-_ELAPSED = re.compile(r" in [0-9.]+(s|ms|µs|ns)\b")
-_CAUSE = re.compile(r'(?:message|error): "([^"]{1,200})"|InvalidCertificate\(\s*(?:\w+\(\s*){0,8}(\w+)')
+_CERTIFICATE = re.compile(r"InvalidCertificate\(\s*(?:\w+\(\s*){0,8}(\w+)")
+_CAUSES = (
+    "Connection refused",
+    "Connection reset",
+    "No route to host",
+    "Network is unreachable",
+    "failed to lookup address",
+    "operation timed out",
+)
+"""What the client itself says of a connection that did not come about."""
 _AZURE_NAMES = {
     "AZURE_STORAGE_ACCOUNT_NAME": "account_name",
     "AZURE_STORAGE_ENDPOINT": "endpoint",
@@ -43,82 +51,70 @@ _AZURE_NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where a model is: a store, and a key that names an object or a prefix. With `listable` False (plain
-    HTTP) the key is the one object, and `name` is its file name."""
+    """Where a model is: a store, and a key that names an object, whose file name is `name`, or a prefix.
+    `endpoint`: the address of the store where the environment gives one."""
 
     store: Store = field(repr=False)
     key: str
     name: str
-    listable: bool = True
+    endpoint: str = ""
 
 
-def locate(uri: str, env: Mapping[str, str], limits: Limits) -> Location:
-    """The Location of an s3, gs, az or http(s) URI. Raises StorageError."""
+def locate(uri: str, env: Mapping[str, str], limits: Limits) -> Location | None:
+    """The Location of an s3, gs, az or Azure blob URI; None for one of a plain web server. Raises
+    StorageError."""
     parts = urlsplit(uri)
     bucket, _, key = uri.partition("://")[2].partition("/")
-    if parts.scheme in ("http", "https"):  # in the others `?`, `#` and `%` are characters of a key
-        key = unquote(parts.path)
+    azure = _AZURE_HOST.fullmatch(parts.hostname or "") if parts.scheme == "https" else None
+    if azure is not None:  # in the others `?`, `#` and `%` are characters of a key
+        bucket, _, key = unquote(parts.path).strip("/").partition("/")
+    elif parts.scheme not in ("s3", "gs", "az"):
+        return None
     key = key.strip("/")
     name = key.rsplit("/", 1)[-1]
+    client = _client(limits)
     try:
-        azure = _AZURE_HOST.fullmatch(parts.hostname or "") if parts.scheme == "https" else None
         if parts.scheme == "s3":
-            return Location(_s3(bucket, s3.settings(env), _client(limits)), key, name)
+            found = s3.settings(env)
+            return Location(_s3(bucket, found, client), key, name, s3.address(found, bucket))
         if parts.scheme == "gs":
-            return Location(_gcs(bucket, env.get("STORAGE_EMULATOR_HOST", ""), _client(limits)), key, name)
-        if azure is not None:
-            container, _, key = key.partition("/")
-            return Location(
-                _azure(container, azure[1], parts.query, _azure_env(env), _client(limits)), key, name
-            )
-        if parts.scheme == "az":
-            return Location(_azure(bucket, "", "", _azure_env(env), _client(limits)), key, name)
-        if _plain_path(parts):  # one store, and so one connection pool, for all that a host serves
-            base = parts._replace(path="")
-            return Location(web(base, (), limits), key, name, listable=False)
-        return Location(web(parts, (), limits), "", name or "model", listable=False)
+            emulator = env.get("STORAGE_EMULATOR_HOST", "")
+            return Location(_gcs(bucket, emulator, client), key, name, emulator)
+        options = _azure_env(env)
+        endpoint = dict(options).get("endpoint", "")
+        account, sas = (azure[1], parts.query) if azure is not None else ("", "")
+        return Location(_azure(bucket, account, sas, options, client), key, name, endpoint)
     except (BaseError, ValueError) as error:
-        raise StorageError(
-            Reason.BAD_SETTINGS, f"{parts.scheme}:// cannot be set up: {plain(error)}"
-        ) from None
-
-
-def _plain_path(parts: SplitResult) -> bool:
-    """Whether the path survives being taken apart and put together again."""
-    segments = parts.path.split("/")[1:]
-    return not parts.query and "%" not in parts.path and not {"", "."} & {*segments} and len(segments) > 0
-
-
-def web(parts: SplitResult, headers: tuple[tuple[str, str], ...], limits: Limits) -> HTTPStore:
-    """A store for one http(s) address, its query kept (signed URLs live there)."""
-    return _http(urlunsplit(parts._replace(fragment="")), headers, _client(limits))
+        why = str(error).strip().partition("\n")[0][:200]  # nobody was asked yet: these are our own words
+        raise StorageError(Reason.BAD_SETTINGS, f"{parts.scheme}:// cannot be set up: {why}") from None
 
 
 def explain(error: Exception) -> StorageError:
-    """What obstore raised, as the sentence a person needs."""
-    text = plain(error)
+    """What obstore raised, as the sentence a person needs. Of the store's own answer only the status: its
+    body may be any server's, and the status of the puller is open to all."""
+    text = str(error)[:20_000]
+    logger.debug("storage error", error=text[:2000])
     said = _STATUS.search(text)
     status = int(said[1]) if said else 0  # a refused listing is a mere GenericError
+    shown = f" ({status})" if status else ""
     if isinstance(error, NotFoundError | FileNotFoundError) or status == 404:
-        return StorageError(Reason.NOT_FOUND, f"there is nothing there: {text}")
+        return StorageError(Reason.NOT_FOUND, f"there is nothing there{shown or ' (404)'}.")
     if isinstance(error, PermissionDeniedError | UnauthenticatedError) or status in (401, 403):
-        return StorageError(Reason.ACCESS_DENIED, f"the storage refuses our credentials: {text}")
+        return StorageError(Reason.ACCESS_DENIED, f"the storage refuses our credentials{shown}.")
     if isinstance(error, PreconditionError):
         return StorageError(Reason.SOURCE_CHANGED, "an object was replaced while it was being read.")
     if isinstance(error, TimeoutError):
-        return StorageError(Reason.STORAGE_TIMEOUT, "the storage gave no answer in time.", passing=True)
-    if isinstance(error, ValueError) or "invalid path" in text:
-        return StorageError(Reason.HOSTILE_PATH, text)
-    return StorageError(Reason.STORAGE_UNAVAILABLE, text, passing=True)
-
-
-def plain(error: Exception) -> str:
-    """The first line of a message, without the query strings that may hold signatures, and with the cause
-    that obstore keeps for the lines of debug below."""
-    first, _, debug = str(error).strip().partition("\n")
-    text = _QUERY.sub("?…", _ELAPSED.sub("", first))[:500] or type(error).__name__
-    cause = _CAUSE.search(debug)
-    return f"{text} ({cause[1] or f'certificate: {cause[2]}'})" if cause else text
+        return StorageError(Reason.STORAGE_TIMEOUT, "the storage gave not a byte in time.", passing=True)
+    if not status and (isinstance(error, ValueError) or "invalid path" in text):
+        return StorageError(Reason.HOSTILE_PATH, "a key cannot stand as a path.")
+    if status:
+        return StorageError(Reason.STORAGE_UNAVAILABLE, f"the storage answers {status}.", passing=True)
+    cause = _CERTIFICATE.search(text)
+    known = next((cause for cause in _CAUSES if cause in text), "")
+    why = f" (certificate: {cause[1]})" if cause else f" ({known})" if known else ""
+    return StorageError(
+        Reason.STORAGE_UNAVAILABLE, f"the storage gives no answer that makes sense{why}", passing=True
+    )
 
 
 def _client(limits: Limits) -> tuple[tuple[str, Any], ...]:
@@ -134,8 +130,7 @@ _RETRY: Any = {"max_retries": 0}
 def _s3(bucket: str, found: s3.S3Settings, client: tuple[tuple[str, Any], ...]) -> S3Store:
     config: dict[str, Any] = {"region": found.region, "virtual_hosted_style_request": found.virtual_host}
     if found.endpoint:
-        scheme, _, host = found.endpoint.partition("://")
-        config["endpoint"] = f"{scheme}://{bucket}.{host}" if found.virtual_host else found.endpoint
+        config["endpoint"] = s3.address(found, bucket)
     if found.access_key:
         config |= {"access_key_id": found.access_key, "secret_access_key": found.secret_key}
         if found.session_token:
@@ -185,9 +180,3 @@ def _azure(
         config["sas_key"] = sas
     options: Any = dict(client) | {"allow_http": str(config.get("endpoint", "")).startswith("http://")}
     return AzureStore(container, config=config, client_options=options, retry_config=_RETRY)  # type: ignore[arg-type]
-
-
-@lru_cache(maxsize=256)
-def _http(url: str, headers: tuple[tuple[str, str], ...], client: tuple[tuple[str, Any], ...]) -> HTTPStore:
-    options: Any = dict(client) | {"allow_http": url.startswith("http://"), "default_headers": dict(headers)}
-    return HTTPStore.from_url(url, client_options=options, retry_config=_RETRY)

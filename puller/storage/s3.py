@@ -54,6 +54,14 @@ def settings(env: Mapping[str, str]) -> S3Settings:
     )
 
 
+def address(found: S3Settings, bucket: str) -> str:
+    """Where requests for a bucket go; empty for AWS itself."""
+    if not found.endpoint or not found.virtual_host:
+        return found.endpoint
+    scheme, _, host = found.endpoint.partition("://")
+    return f"{scheme}://{bucket}.{host}"
+
+
 def _endpoint(env: Mapping[str, str]) -> str:
     """KServe names the host in S3_ENDPOINT and the scheme in S3_USE_HTTPS; AWS says both in one URL."""
     url = env.get("AWS_ENDPOINT_URL_S3") or env.get("AWS_ENDPOINT_URL") or env.get("AWS_ENDPOINT", "")

@@ -6,22 +6,25 @@ object, which may be an archive.
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Iterable, Mapping
+import threading
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import translate
-from functools import lru_cache
-from typing import Any
-from urllib.parse import quote, urlsplit
+from functools import lru_cache, partial
+from urllib.parse import quote, unquote, urlsplit
 
-import aiohttp
 import obstore
 import orjson
 from obstore.exceptions import BaseError, NotSupportedError
 
 from puller.reasons import Reason
-from puller.storage.base import Limits, StorageError, safe_path
-from puller.storage.locate import Location, Store, explain, locate, web
+from puller.spec import without_secrets
+from puller.storage.addresses import check_endpoint
+from puller.storage.base import Limits, StorageError, in_thread, safe_path
+from puller.storage.locate import Location, Store, explain, locate
+from puller.storage.web import RangeError, WebClient, WebStore, body_of, web_url
 from puller.store import reserved
 
 _SUFFIXES = (
@@ -59,16 +62,22 @@ _NOT_ARCHIVES = (
 )
 """Formats that are zip or gzip inside but are loaded whole, whatever content type a server guesses."""
 
-_HF_TIMEOUT = aiohttp.ClientTimeout(total=30)
+_MAX_HUB = 32 << 20
+"""Bytes of the hub's answer about one repository."""
+_MAX_NAMES = 32 << 20
+"""Characters of all keys below a prefix."""
+_PAGES = 4
+"""Stall timeouts that a thousand keys of a listing may take: a store may send them in several pages."""
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteObject:
     """One object: `key` in its store, `path` below the model's directory, `size` in bytes. `version` is what
-    every answer to a GET must say of a plain web server's object, since not all of these heed If-Match."""
+    every answer to a GET must say of a plain web server's object, since not all of these heed If-Match. With
+    `sized` False the object comes in chunks, and its size is not known before the last one came."""
 
-    store: Store = field(compare=False, repr=False)
+    store: Store | WebStore = field(compare=False, repr=False)
     key: str
     path: str
     size: int
@@ -76,6 +85,7 @@ class RemoteObject:
     sha256: str = ""
     ranges: bool = True
     version: str = ""
+    sized: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,25 +99,36 @@ class Source:
     def size(self) -> int:
         return sum(item.size for item in self.objects)
 
+    @property
+    def sized(self) -> bool:
+        return all(item.sized for item in self.objects)
 
-async def resolve(uri: str, files: tuple[str, ...], env: Mapping[str, str], limits: Limits) -> Source:
+
+async def resolve(
+    uri: str, files: tuple[str, ...], env: Mapping[str, str], limits: Limits, web: WebClient
+) -> Source:
     """List what `uri` holds, narrowed to the globs in `files`. Raises StorageError."""
     try:
         if uri.startswith("hf://"):
-            return _tree(await _hub(uri, env, limits), files)
+            return await _tree(await _hub(uri, env, limits, web), files, limits)
         location = locate(uri, env, limits)
-        if not location.listable:
-            return await _object(location)
+        if location is None:
+            return await _page(uri, web)
+        if location.endpoint and not limits.allow_link_local:
+            await check_endpoint(location.endpoint)
         if archive_kind(location.name):
-            return await _single(location) or _tree(await _listing(location, limits), files)
+            single = await _single(location, limits)
+            return single or await _tree(await _listing(location, limits), files, limits)
         objects = await _listing(location, limits)
         if objects:
-            return _tree(objects, files)
-        single = await _single(location)
-    except (BaseError, OSError, ValueError, aiohttp.ClientError) as error:
+            return await _tree(objects, files, limits)
+        single = await _single(location, limits)
+    except (BaseError, OSError, ValueError) as error:
         raise explain(error) from None
     if single is None:
-        raise StorageError(Reason.NOT_FOUND, f"neither an object nor a prefix is there: {uri}")
+        raise StorageError(
+            Reason.NOT_FOUND, f"neither an object nor a prefix is there: {without_secrets(uri)}"
+        )
     return single
 
 
@@ -135,12 +156,26 @@ def _globs(files: tuple[str, ...]) -> tuple[frozenset[str], tuple[re.Pattern[str
     return names, tuple(re.compile(translate(glob)) for glob in dict.fromkeys(files) if glob not in names)
 
 
-def _tree(objects: Iterable[RemoteObject], files: tuple[str, ...]) -> Source:
+async def _tree(objects: list[RemoteObject], files: tuple[str, ...], limits: Limits) -> Source:
     """The objects of a prefix, without directory placeholders and our own kind of notes."""
-    found = list(objects)
-    parents = {parent for item in found for parent in _parents(item.path)}
+    stopped = threading.Event()  # many globs on many paths take a while
+    return await in_thread(partial(_picked, objects, files, limits, stopped.is_set), stopped.set)
+
+
+def _picked(
+    objects: list[RemoteObject], files: tuple[str, ...], limits: Limits, stopped: Callable[[], bool]
+) -> Source:
+    parents: set[str] = set()
+    for item in objects:
+        parents.update(_parents(item.path))
+        if len(parents) > limits.max_entries:
+            raise StorageError(
+                Reason.TOO_MANY_OBJECTS, f"they make more than {limits.max_entries} directories."
+            )
     kept: list[RemoteObject] = []
-    for item in found:
+    for item in objects:
+        if stopped():
+            raise StorageError(Reason.CANCELLED, "the model is no longer wanted.")
         if item.path in parents:
             if item.size:
                 raise StorageError(
@@ -166,45 +201,58 @@ async def _listing(location: Location, limits: Limits) -> list[RemoteObject]:
     """All objects below the key. The closing slash keeps `m1` from pulling `m10/…`."""
     prefix = f"{location.key}/" if location.key else ""
     objects: list[RemoteObject] = []
-    async for batch in obstore.list(location.store, prefix or None, chunk_size=1000):
+    text = 0
+    batches = aiter(obstore.list(location.store, prefix or None, chunk_size=1000))
+    while True:
+        try:
+            async with asyncio.timeout(_PAGES * limits.stall_timeout):
+                batch = await anext(batches)
+        except StopAsyncIteration:
+            return objects
         for meta in batch:
             path = str(meta["path"]).removeprefix(prefix)
             if path == location.key and meta["size"] == 0:
                 continue  # the placeholder of the prefix itself
+            text += len(path) + len(prefix)
             objects.append(
                 RemoteObject(
                     location.store, meta["path"], safe_path(path), meta["size"], meta.get("e_tag") or ""
                 )
             )
-        if len(objects) > limits.max_entries:
-            raise StorageError(
-                Reason.TOO_MANY_OBJECTS, f"more than {limits.max_entries} objects are below {prefix!r}."
-            )
-    return objects
+        _check_listed(len(objects), text, limits)
 
 
-async def _single(location: Location) -> Source | None:
+def _check_listed(count: int, text: int, limits: Limits) -> None:
+    if count > limits.max_entries or text > _MAX_NAMES:
+        raise StorageError(
+            Reason.TOO_MANY_OBJECTS,
+            f"there are more than {limits.max_entries} objects, or {_MAX_NAMES >> 20} MiB of their names.",
+        )
+
+
+async def _single(location: Location, limits: Limits) -> Source | None:
     """The object of exactly that key, if there is one."""
     try:
-        return await _object(location) if location.key else None
+        return await _object(location, limits) if location.key else None
     except FileNotFoundError:
         return None
 
 
-async def _object(location: Location) -> Source:
-    """One object by its name. Asked for by GET: HEAD tells no content type, and is not in a URL signed for
-    GET."""
+async def _object(location: Location, limits: Limits) -> Source:
+    """One object by its name. Asked for by GET, for HEAD tells no content type."""
     ranges = True
-    try:
-        result = await obstore.get_async(location.store, location.key, options={"range": (0, 1)})
-        await result.bytes_async()  # its one byte, so that the connection may be used again
-    except NotSupportedError:
-        ranges = False
-        result = await obstore.get_async(location.store, location.key)
-    except BaseError as error:
-        if "416" not in str(error):
-            raise
-        result = await obstore.get_async(location.store, location.key)  # an empty object has no first byte
+    async with asyncio.timeout(limits.stall_timeout):
+        try:
+            result = await obstore.get_async(location.store, location.key, options={"range": (0, 1)})
+            await result.bytes_async()  # its one byte, so that the connection may be used again
+        except NotSupportedError:
+            ranges = False
+            result = await obstore.get_async(location.store, location.key)
+        except BaseError as error:
+            if "416" not in str(error):
+                raise
+            # An empty object has no first byte.
+            result = await obstore.get_async(location.store, location.key)
     kind = archive_kind(location.name, str(result.attributes.get("Content-Type", "")))
     item = RemoteObject(
         location.store,
@@ -213,34 +261,49 @@ async def _object(location: Location) -> Source:
         result.meta["size"],
         result.meta.get("e_tag") or "",
         ranges=ranges,
-        version="" if location.listable else version(result.meta),
     )
-    encoding = str(result.attributes.get("Content-Encoding", "identity"))
-    if not (location.listable or kind or item.path.endswith(".gz") or encoding == "identity"):
-        raise StorageError(
-            Reason.STORAGE_UNAVAILABLE, f"the server sends {item.path} as {encoding}, unasked."
-        )
     return Source((item,), kind)
 
 
-def version(meta: Mapping[str, Any]) -> str:
-    """What tells one version of an object from another: its ETag, else its date, if it has one."""
-    return str(meta["e_tag"] or meta["last_modified"])
+async def _page(uri: str, web: WebClient) -> Source:
+    """What a plain web server has at an address. Asked for by GET: HEAD is not in a URL signed for GET."""
+    name = unquote(urlsplit(uri).path).strip("/").rsplit("/", 1)[-1] or "model"
+    path = safe_path(name)
+    store = WebStore(web, web_url(uri))
+    try:
+        async with store.get("", (0, 1)) as answer:
+            pass
+    except RangeError:
+        async with store.get("") as answer:  # an empty object has no first byte
+            pass
+    kind = archive_kind(name, answer.kind)
+    if not (answer.sound or kind or path.endswith(".gz")):
+        raise StorageError(Reason.STORAGE_UNAVAILABLE, f"the server sends {path} compressed, unasked.")
+    item = RemoteObject(
+        store,
+        "",
+        path,
+        answer.size or 0,
+        answer.etag,
+        ranges=answer.ranges,
+        version=answer.version,
+        sized=answer.size is not None,
+    )
+    return Source((item,), kind)
 
 
-async def _hub(uri: str, env: Mapping[str, str], limits: Limits) -> list[RemoteObject]:
+async def _hub(uri: str, env: Mapping[str, str], limits: Limits, web: WebClient) -> list[RemoteObject]:
     """The files of a Hugging Face repository at one commit, with the digests the hub keeps of large ones."""
     endpoint = (env.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
     token = env.get("HF_TOKEN") or env.get("HUGGING_FACE_HUB_TOKEN") or ""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     parts = urlsplit(uri)
     model, _, revision = parts.path.strip("/").partition(":")
-    repository = f"{parts.netloc}/{model}"
+    repository = quote(f"{parts.netloc}/{model}")
     url = f"{endpoint}/api/models/{repository}/revision/{quote(revision or 'main', safe='')}?blobs=true"
-    async with (
-        aiohttp.ClientSession(timeout=_HF_TIMEOUT, headers=headers, trust_env=True) as session,
-        session.get(url) as response,
-    ):
+    body = bytearray()
+    # Answers to calls are short: one that trickles in must not hold a download's place for ever.
+    async with asyncio.timeout(_PAGES * limits.stall_timeout), web.get(web_url(url), headers) as response:
         if response.status in (401, 403):
             raise StorageError(Reason.ACCESS_DENIED, f"the hub refuses HF_TOKEN for {repository}.")
         if response.status == 404:
@@ -249,8 +312,15 @@ async def _hub(uri: str, env: Mapping[str, str], limits: Limits) -> list[RemoteO
             raise StorageError(
                 Reason.STORAGE_UNAVAILABLE, f"the hub answers {response.status}.", passing=True
             )
-        commit, files = _hub_files(await response.read())
-    store = web(urlsplit(f"{endpoint}/{repository}/resolve/{commit}"), tuple(headers.items()), limits)
+        async for chunk in body_of(response, 1):
+            body += chunk
+            if len(body) > _MAX_HUB:
+                raise StorageError(
+                    Reason.TOO_MANY_OBJECTS, f"the hub's answer is longer than {_MAX_HUB >> 20} MiB."
+                )
+    commit, files = _hub_files(bytes(body))
+    _check_listed(len(files), 0, limits)
+    store = WebStore(web, web_url(f"{endpoint}/{repository}/resolve/{commit}"), headers)
     return [RemoteObject(store, path, safe_path(path), size, sha256=digest) for path, size, digest in files]
 
 

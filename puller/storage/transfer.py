@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 import os
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,8 +23,9 @@ from obstore.exceptions import BaseError
 
 from puller.reasons import Reason
 from puller.storage.base import Limits, Progress, StorageError, in_thread
-from puller.storage.locate import explain
-from puller.storage.source import RemoteObject, Source, version
+from puller.storage.locate import Store, explain
+from puller.storage.source import RemoteObject, Source
+from puller.storage.web import RangeError, WebStore
 
 _CLOSED_EARLY = StorageError(Reason.STORAGE_UNAVAILABLE, "the connection closed early.", passing=True)
 
@@ -90,7 +91,7 @@ class Transfer:
             )
             async with aclosing(stream):
                 async for chunk in stream:
-                    await in_thread(partial(_write, descriptor, chunk, part.start + part.done))
+                    await in_thread(partial(write_at, descriptor, chunk, part.start + part.done))
                     part.done += len(chunk)
                     self.progress.done += len(chunk)
             # To stable storage as files come in, side by side, rather than all of them at the end.
@@ -102,7 +103,7 @@ class Transfer:
 
 async def chunks(
     item: RemoteObject, start: int, end: int, limits: Limits, progress: Progress
-) -> AsyncGenerator[Bytes]:
+) -> AsyncGenerator[Bytes | bytes]:
     """The bytes [start, end) of an object, in order. Goes on after a break from where it was, with capped
     exponential backoff, until `trouble_timeout` passes without a byte. Raises StorageError."""
     offset, delay, trouble_since = start, limits.retry_initial, 0.0
@@ -111,16 +112,19 @@ async def chunks(
         # A slow store may give bytes, and yet no whole chunk in the time it has: then take what comes.
         size = 1 if progress.slow else limits.chunk_size
         try:
-            async for chunk in _request(item, offset, end, limits, size):
-                yield chunk
-                offset += len(chunk)
-                delay, trouble_since, progress.trouble = limits.retry_initial, 0.0, ""
+            async with aclosing(_request(item, offset, end, limits, size)) as stream:
+                async for chunk in stream:
+                    yield chunk
+                    offset += len(chunk)
+                    delay, trouble_since, progress.trouble = limits.retry_initial, 0.0, ""
+            if not item.sized:
+                return
             if offset < end:
                 raise _CLOSED_EARLY
         except (BaseError, OSError, ValueError, StorageError) as error:
             problem = error if isinstance(error, StorageError) else explain(error)
             trouble_since = trouble_since or clock()
-            progress.slow = progress.slow or problem.reason == Reason.STORAGE_TIMEOUT
+            progress.slow = progress.slow or problem.reason is Reason.STORAGE_TIMEOUT
             resumable = item.ranges or offset == start
             if not problem.passing or not resumable or clock() - trouble_since > limits.trouble_timeout:
                 raise problem from None
@@ -131,19 +135,60 @@ async def chunks(
 
 async def _request(
     item: RemoteObject, start: int, end: int, limits: Limits, chunk_size: int
-) -> AsyncIterator[Bytes]:
+) -> AsyncGenerator[Bytes | bytes]:
     """One request's bytes, `chunk_size` or more at a time: `stall_timeout` bounds the wait for each."""
+    pieces: AsyncGenerator[Bytes | bytes] = (
+        _from_web(item, item.store, start, end, chunk_size)
+        if isinstance(item.store, WebStore)
+        else _from_store(item, item.store, start, end, limits, chunk_size)
+    )
+    async with aclosing(pieces) as stream:
+        async for chunk in stream:
+            start += len(chunk)
+            if start > end:
+                raise StorageError(
+                    Reason.SOURCE_CHANGED, f"{item.path} gives more bytes than were asked for."
+                )
+            yield chunk
+
+
+async def _from_web(
+    item: RemoteObject, store: WebStore, start: int, end: int, chunk_size: int
+) -> AsyncGenerator[Bytes | bytes]:
+    span = (start, end) if item.ranges else None
+    try:
+        async with store.get(item.key, span, item.etag) as answer:
+            if start and not answer.ranges:
+                raise StorageError(Reason.STORAGE_UNAVAILABLE, "the storage knows no ranges any more.")
+            if item.sized and answer.size not in (None, item.size):
+                raise StorageError(
+                    Reason.SOURCE_CHANGED, f"{item.path} has {answer.size} bytes, not {item.size}."
+                )
+            if item.version and answer.version != item.version:
+                raise StorageError(
+                    Reason.SOURCE_CHANGED, f"{item.path} was replaced while it was being read."
+                )
+            async for chunk in answer.chunks(min(chunk_size, end - start)):
+                yield chunk
+    except RangeError:
+        raise StorageError(Reason.SOURCE_CHANGED, f"{item.path} became shorter.") from None
+
+
+async def _from_store(
+    item: RemoteObject, store: Store, start: int, end: int, limits: Limits, chunk_size: int
+) -> AsyncGenerator[Bytes | bytes]:
     options: Any = {"if_match": item.etag} if item.etag and not item.etag.startswith("W/") else {}
     if item.ranges:
         options["range"] = (start, end)
-    async with asyncio.timeout(limits.stall_timeout):
-        result = await obstore.get_async(item.store, item.key, options=options)
+    try:
+        async with asyncio.timeout(limits.stall_timeout):
+            result = await obstore.get_async(store, item.key, options=options)
+    except TimeoutError:
+        raise _stalled(limits) from None
     if result.meta["size"] != item.size:
         raise StorageError(
             Reason.SOURCE_CHANGED, f"{item.path} has {result.meta['size']} bytes, not {item.size}."
         )
-    if item.version and version(result.meta) != item.version:
-        raise StorageError(Reason.SOURCE_CHANGED, f"{item.path} was replaced while it was being read.")
     stream = aiter(result.stream(min_chunk_size=chunk_size))
     while True:
         try:
@@ -151,10 +196,15 @@ async def _request(
                 chunk = await anext(stream)
         except StopAsyncIteration:
             return
-        start += len(chunk)
-        if start > end:
-            raise StorageError(Reason.SOURCE_CHANGED, f"{item.path} gives more bytes than were asked for.")
-        yield chunk  # type: ignore[misc]  # obstore's stub says bytes; it is obstore.Bytes, a buffer
+        except TimeoutError:
+            # No whole chunk came in time. Whether any byte did shows when they are taken as they come.
+            raise _stalled(limits, passing=chunk_size > 1) from None
+        yield chunk  # obstore's stub says bytes; it is obstore.Bytes, a buffer
+
+
+def _stalled(limits: Limits, *, passing: bool = False) -> StorageError:
+    why = f"not a byte came in {limits.stall_timeout:g} s."
+    return StorageError(Reason.STORAGE_TIMEOUT, why, passing=passing)
 
 
 async def together(work: Iterator[Coroutine[Any, Any, None]]) -> None:
@@ -209,7 +259,7 @@ def _create(into: Path, items: list[RemoteObject]) -> None:
             file.truncate(item.size)
 
 
-def _write_whole(path: Path, content: list[Bytes]) -> None:
+def _write_whole(path: Path, content: Sequence[Bytes | bytes]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:
         file.writelines(content)
@@ -217,7 +267,7 @@ def _write_whole(path: Path, content: list[Bytes]) -> None:
         os.fsync(file.fileno())
 
 
-def _write(descriptor: int, chunk: Bytes, offset: int) -> None:
+def write_at(descriptor: int, chunk: Bytes | bytes, offset: int) -> None:
     view = memoryview(chunk)
     while view:
         written = os.pwrite(descriptor, view, offset)

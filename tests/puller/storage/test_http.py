@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import hashlib
+import shutil
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
+from aiohttp.resolver import ThreadedResolver
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from puller.spec import ModelSpec
+from puller.storage import addresses, source
+from puller.storage.addresses import blocked
 from puller.storage.base import DiskBudget, Limits, StorageError
 from puller.storage.fetch import Fetch, Storage
-from tests.puller.fakes import FaultStore
+from tests.puller.fakes import FaultStore, tarred
+from tests.puller.storage.test_fetch import zipped
 
 MB = 1 << 20
 LIMITS = Limits(
@@ -122,7 +130,7 @@ async def test_compressed_bytes_are_not_taken_for_the_model(odd: Odd, tmp_path: 
         return web.Response(body=b"\x1f\x8b", headers={"Content-Encoding": "gzip"})
 
     odd.answer = compressed
-    with pytest.raises(StorageError, match=r"the server sends m\.json as gzip"):
+    with pytest.raises(StorageError, match=r"the server sends m\.json compressed"):
         await fetch_of(odd, tmp_path, f"{odd.url}/web/m.json").run()
 
 
@@ -197,7 +205,7 @@ async def test_a_store_that_is_not_there_is_told_from_one_that_is_not_trusted(
     await site.start()
     port = odd.runner.addresses[-1][1]
     (tmp_path / "staging").rmdir()
-    with pytest.raises(StorageError, match=r"\(certificate: \w+\)$"):
+    with pytest.raises(StorageError, match=r"\(certificate: self-signed certificate\)$"):
         await fetch_of(odd, tmp_path, f"https://127.0.0.1:{port}/m", limits).run()
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "tls.pem"))
     odd.objects["m"] = b"M"
@@ -250,3 +258,309 @@ async def test_the_hubs_token_stays_with_the_hub(odd: Odd, tmp_path: Path) -> No
         "127.0.0.1": "Bearer secret",
         "localhost": "",
     }
+
+
+# --- answers without a Content-Length ----------------------------------------------------------------
+
+
+def in_chunks(data: bytes, *, cut: bool = False) -> Answer:
+    """A server that sends chunks and does not say how many; with `cut`, the last one is missing."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"ETag": '"1"'})
+        response.enable_chunked_encoding()
+        await response.prepare(request)
+        for at in range(0, len(data), 10_000):
+            await response.write(data[at : at + 10_000])
+        if cut and request.transport is not None:
+            await asyncio.sleep(0)
+            request.transport.abort()
+        return response
+
+    return answer
+
+
+WEIGHTS = bytes(range(256)) * 300
+
+
+@pytest.mark.parametrize("name", ["m.bin", "m.tar", "m.tar.gz", "m.zip"])
+async def test_an_answer_without_a_length_is_complete_with_its_last_chunk(
+    odd: Odd, tmp_path: Path, name: str
+) -> None:
+    pack: dict[str, Callable[[], bytes]] = {
+        "m.bin": lambda: WEIGHTS,
+        "m.tar": lambda: tarred({"m.bin": WEIGHTS}),
+        "m.tar.gz": lambda: gzip.compress(tarred({"m.bin": WEIGHTS})),
+        "m.zip": lambda: zipped({"m.bin": WEIGHTS}),
+    }
+    data = pack[name]()
+    odd.answer = in_chunks(data)
+    fetch = fetch_of(odd, tmp_path, f"{odd.url}/web/{name}")
+    digest = hashlib.sha256(data).hexdigest()
+    fetch.spec = replace(fetch.spec, sha256=digest)
+    tree = await fetch.run()
+    assert [path.name for path in tree.iterdir()] == ["m.bin"]
+    assert (tree / "m.bin").read_bytes() == WEIGHTS
+    assert fetch.progress.done
+
+
+async def test_an_answer_without_its_last_chunk_is_not_complete(odd: Odd, tmp_path: Path) -> None:
+    odd.answer = in_chunks(WEIGHTS, cut=True)
+    fetch = fetch_of(odd, tmp_path, f"{odd.url}/web/m.bin")
+    with pytest.raises(StorageError) as caught:
+        await fetch.run()
+    assert caught.value.reason == "StorageUnavailable"
+    odd.answer = in_chunks(WEIGHTS)
+    assert (await fetch.run() / "m.bin").read_bytes() == WEIGHTS
+
+
+async def test_an_answer_without_a_length_is_held_to_the_room_there_is(odd: Odd, tmp_path: Path) -> None:
+    odd.answer = in_chunks(bytes(4 * MB))
+    fetch = fetch_of(odd, tmp_path, f"{odd.url}/web/m.bin")
+    fetch.storage.budget.limit = MB
+    with pytest.raises(StorageError) as caught:
+        await fetch.run()
+    assert caught.value.reason == "OverMaxDisk"
+    assert fetch.storage.budget.held == 0
+
+
+async def test_an_answer_that_merely_ends_is_refused(tmp_path: Path) -> None:
+    """HTTP/1.0 without a length: a broken connection looks the same as the end."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.0 200 OK\r\n\r\nhalf a model")
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    store = Odd()
+    store.port = server.sockets[0].getsockname()[1]
+    async with server:
+        with pytest.raises(StorageError, match="nobody can tell"):
+            await fetch_of(store, tmp_path, f"{store.url}/m.bin").run()
+
+
+# --- a transfer that stands still --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("scheme", "silence", "requests"),
+    [("http", "head", 1), ("http", "body", 2), ("s3", "head", 1), ("s3", "body", 3), ("hf", "head", 1)],
+)
+async def test_a_transfer_that_stands_still_is_given_up_with_the_attempt(
+    odd: Odd, tmp_path: Path, scheme: str, silence: str, requests: int
+) -> None:
+    """No further request follows in this attempt, but for one that takes bytes as they come (S3)."""
+    asked, over = 0, asyncio.Event()
+
+    async def still(request: web.Request) -> web.StreamResponse:
+        nonlocal asked
+        if "list-type" in request.query:
+            return odd._list(request)
+        asked += 1
+        if "Range" not in request.headers:
+            await over.wait()
+            return web.Response()
+        response = ranged(request, WEIGHTS, {"ETag": '"1"'})
+        if silence == "body":
+            await response.prepare(request)
+            await response.write(b"x")
+            if request.headers["Range"] == "bytes=0-0":
+                return response
+        await over.wait()
+        return response
+
+    odd.answer = still
+    odd.objects["m/m.bin"] = WEIGHTS
+    uri = {"http": f"{odd.url}/web/m.bin", "s3": "s3://bucket/m", "hf": "hf://o/m"}[scheme]
+    limits = replace(LIMITS, stall_timeout=0.3, trouble_timeout=3600)
+    try:
+        with pytest.raises(StorageError) as caught:
+            await fetch_of(odd, tmp_path, uri, limits).run()
+    finally:
+        over.set()
+    assert caught.value.reason == "StorageTimeout"
+    assert asked == requests - (scheme == "s3" and silence == "body")
+
+
+# --- where a model may come from, and what is shown of it ---------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("169.254.169.254", True),
+        ("169.254.0.1", True),
+        ("fe80::1%eth0", True),
+        ("fd00:ec2::254", True),
+        ("100.100.100.200", True),
+        ("168.63.129.16", True),
+        ("::ffff:169.254.169.254", True),
+        ("64:ff9b::a9fe:a9fe", True),
+        ("2002:a9fe:a9fe::1", True),
+        ("127.0.0.1", False),
+        ("10.0.0.1", False),
+        ("64:ff9b::a00:1", False),
+        ("fd00::1", False),
+        ("100.100.100.201", False),
+        ("example.com", False),
+        ("", False),
+    ],
+)
+def test_which_addresses_are_blocked(address: str, expected: bool) -> None:
+    assert blocked(address) is expected
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "http://169.254.169.254/latest/meta-data/iam/security-credentials/",
+        "http://[fd00:ec2::254]/latest",
+        "http://[::ffff:169.254.169.254]/",
+        "https://169.254.169.254/m.tar",
+        "hf://o/m",
+        "s3://bucket/m",
+        "gs://bucket/m",
+        "az://container/m",
+    ],
+)
+async def test_a_link_local_storage_is_refused_without_a_packet(
+    odd: Odd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uri: str
+) -> None:
+    def never(*_: object) -> None:
+        raise AssertionError("a socket was made")
+
+    monkeypatch.setattr(addresses, "guarded_socket", never)
+    fetch = fetch_of(odd, tmp_path, uri)
+    names = ("HF_ENDPOINT", "AWS_ENDPOINT_URL", "STORAGE_EMULATOR_HOST", "AZURE_STORAGE_ENDPOINT")
+    env = dict.fromkeys(names, "http://169.254.169.254")
+    env |= {"AZURE_STORAGE_ACCOUNT_NAME": "a", "AZURE_STORAGE_ACCESS_KEY": "aGk="}
+    fetch.storage = replace(fetch.storage, env=odd.env | env)
+    with pytest.raises(StorageError) as caught:
+        await fetch.run()
+    assert caught.value.reason == "AddressBlocked"
+
+
+async def test_a_redirect_to_a_link_local_address_is_not_followed(odd: Odd, tmp_path: Path) -> None:
+    async def away(_: web.Request) -> web.StreamResponse:
+        raise web.HTTPFound("http://169.254.169.254/latest/s3cret")
+
+    odd.answer = away
+    with pytest.raises(StorageError) as caught:
+        await fetch_of(odd, tmp_path, f"{odd.url}/m").run()
+    assert caught.value.reason == "AddressBlocked"
+    assert "s3cret" not in str(caught.value)
+
+
+class _Rebinding(ThreadedResolver):
+    """A name that leads to this machine when it is asked for the first time, and to the metadata then."""
+
+    answers = ("127.0.0.1", "169.254.169.254")
+    asked = 0
+
+    async def resolve(self, host: str, port: int = 0, family: Any = 0) -> Any:
+        address = self.answers[min(_Rebinding.asked, 1)]
+        _Rebinding.asked += 1
+        flags = {"hostname": host, "port": port, "family": socket.AF_INET, "proto": 0, "flags": 0}
+        return [{"host": address, **flags}]
+
+
+async def test_a_name_that_leads_elsewhere_the_second_time_is_refused_then(
+    odd: Odd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(addresses, "ThreadedResolver", _Rebinding)
+    monkeypatch.setattr(_Rebinding, "asked", 0)
+    odd.objects["m"] = b"M"
+    fetch = fetch_of(odd, tmp_path, f"http://store.example:{odd.port}/web/m")
+    assert (await fetch.run() / "m").read_bytes() == b"M"
+    with pytest.raises(StorageError) as caught:  # the connections were closed with the attempt
+        await fetch.run()
+    assert caught.value.reason == "AddressBlocked"
+
+
+async def test_the_address_is_checked_where_it_is_connected_to(
+    odd: Odd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever comes between the resolver and the connection: the socket itself is refused."""
+    monkeypatch.setattr(addresses, "ThreadedResolver", _Rebinding)
+    monkeypatch.setattr(_Rebinding, "asked", 1)
+    monkeypatch.setattr(addresses.GuardedResolver, "resolve", _Rebinding.resolve)
+    monkeypatch.setattr(addresses.GuardedResolver, "answers", _Rebinding.answers, raising=False)
+    with pytest.raises(StorageError) as caught:
+        await fetch_of(odd, tmp_path, f"http://store.example:{odd.port}/web/m").run()
+    assert caught.value.reason == "AddressBlocked"
+
+
+@pytest.mark.parametrize("uri", ["{}/web/m/a", "http://localhost:{port}/web/m/a", "s3://bucket/m"])
+async def test_link_local_addresses_may_be_allowed(
+    odd: Odd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uri: str
+) -> None:
+    """No packet is to leave for such an address: the loopback stands in for them."""
+    loopback = (ip_network("127.0.0.0/8"), ip_network("::1/128"))
+    monkeypatch.setattr(addresses, "_BLOCKED", loopback)
+    odd.objects["m/a"] = b"A"
+    place = uri.format(odd.url, port=odd.port)
+    with pytest.raises(StorageError) as caught:
+        await fetch_of(odd, tmp_path, place).run()
+    assert caught.value.reason == "AddressBlocked"
+    shutil.rmtree(tmp_path / "staging")
+    tree = await fetch_of(odd, tmp_path, place, replace(LIMITS, allow_link_local=True)).run()
+    assert (tree / "a").read_bytes() == b"A"
+
+
+@pytest.mark.parametrize("status", [200, 400, 403, 404, 418, 500, 503])
+@pytest.mark.parametrize("uri", ["{}/web/m?sig=t0ken", "s3://bucket/m", "gs://bucket/m", "hf://org/model"])
+async def test_nothing_that_a_server_says_is_shown(odd: Odd, tmp_path: Path, uri: str, status: int) -> None:
+    """A config may name servers that its writer cannot reach, and the status is open to all."""
+
+    async def telling(_: web.Request) -> web.StreamResponse:
+        headers = {"ETag": "s3cret", "Content-Encoding": "s3cret", "Content-Type": "s3cret/s3cret"}
+        return web.Response(status=status, text='<s3cret> error: "s3cret"', headers=headers)
+
+    odd.answer = telling
+    fetch = fetch_of(odd, tmp_path, uri.format(odd.url), replace(LIMITS, trouble_timeout=0.0))
+    fetch.storage = replace(fetch.storage, env=odd.env | {"STORAGE_EMULATOR_HOST": odd.url})
+    with pytest.raises(StorageError) as caught:
+        await fetch.run()
+    assert "s3cret" not in str(caught.value)
+    assert "t0ken" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("location", "said"),
+    [
+        ("/m", "without end"),
+        ("ftp://host/m", "must not"),
+        ("http://[", "must not"),
+        ("file:///etc", "must not"),
+    ],
+)
+async def test_redirects_that_lead_nowhere(odd: Odd, tmp_path: Path, location: str, said: str) -> None:
+    async def away(_: web.Request) -> web.StreamResponse:
+        return web.Response(status=302, headers={"Location": location})
+
+    odd.answer = away
+    with pytest.raises(StorageError, match=said):
+        await fetch_of(odd, tmp_path, f"{odd.url}/m", replace(LIMITS, trouble_timeout=0.0)).run()
+
+
+async def test_a_hub_that_answers_without_end_is_cut_short(
+    odd: Odd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source, "_MAX_HUB", 100_000)
+    odd.answer = in_chunks(bytes(4 * MB))
+    with pytest.raises(StorageError, match="longer than"):
+        await fetch_of(odd, tmp_path, "hf://org/model").run()
+
+
+async def test_names_and_directories_of_a_listing_are_bounded(
+    odd: Odd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd.objects = {f"m/{index}/a/b/c/d": b"" for index in range(30)}
+    limits = replace(LIMITS, max_entries=100)
+    with pytest.raises(StorageError, match="directories"):
+        await fetch_of(odd, tmp_path, "s3://bucket/m", limits).run()
+    monkeypatch.setattr(source, "_MAX_NAMES", 100)
+    (tmp_path / "staging").rmdir()
+    with pytest.raises(StorageError, match="names"):
+        await fetch_of(odd, tmp_path, "s3://bucket/m").run()
