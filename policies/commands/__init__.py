@@ -10,21 +10,22 @@ Used through the names below alone; the modules are the package's own.
 
 from policies.commands.budget import Budget
 from policies.commands.hosts import reach_of
-from policies.commands.model import Command, CommandSummary, Host, How, Loop, Reach, ScriptFile
-from policies.commands.options import Syntax, parse, seconds
-from policies.commands.reader import read
+from policies.commands.model import Command, CommandSummary, Host, Loop, Reach, ScriptFile
+from policies.commands.options import OptionSyntax, parse_options, seconds
+from policies.commands.reader import SHELLS, is_python, read
 
 __all__ = [
+    "SHELLS",
     "Budget",
     "Command",
     "CommandSummary",
     "Host",
-    "How",
     "Loop",
+    "OptionSyntax",
     "Reach",
     "ScriptFile",
-    "Syntax",
-    "parse",
+    "is_python",
+    "parse_options",
     "reach_of",
     "read",
     "seconds",

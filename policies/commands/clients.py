@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from policies.commands.model import Reach
-from policies.commands.options import Style, Syntax
+from policies.commands.options import OptionSyntax, Style
 
 
 class Operands(Enum):
@@ -24,8 +24,6 @@ class Operands(Enum):
     """Each is a host or host:port."""
     HOST = "host"
     """The first is a host or host:port, or a URL."""
-    HOST_PORT = "host port"
-    """The first is a host, the second its port."""
     LOCATION = "location"
     """A URL or connection string where it looks like one; otherwise a database, a key, a path."""
     REMOTE = "remote"
@@ -38,13 +36,12 @@ class Operands(Enum):
 class Client:
     """One row of a client table, made by `client`."""
 
-    syntax: Syntax
+    syntax: OptionSyntax
     operands: Operands = Operands.NONE
     hosts: frozenset[str] = frozenset()
     """Options whose value is a host, host:port, URL, or a comma-separated list of them."""
     locations: frozenset[str] = frozenset()
     """Options whose value is a database's name, or a URL or connection string for one."""
-    ports: frozenset[str] = frozenset()
     env: tuple[str, ...] = ()
     """Variables that name the host when no option does."""
     default: Reach | None = None
@@ -88,13 +85,12 @@ def client(
     bounds = {**(timeouts or {}), **(parts or {})}
     listed = " ".join((hosts, locations, ports, valued, sockets, unread, *bounds, *(repeats or {})))
     return Client(
-        syntax=Syntax(
+        syntax=OptionSyntax(
             frozenset(listed.split()), frozenset(flags.split()), frozenset(attached.split()), style
         ),
         operands=operands,
         hosts=frozenset(hosts.split()),
         locations=frozenset(locations.split()),
-        ports=frozenset(ports.split()),
         env=tuple(env.split()),
         default=default,
         default_name=default_name,
@@ -168,7 +164,7 @@ _WGET = client(
 )
 
 _NC = client(
-    Operands.HOST_PORT,
+    Operands.HOST,
     hosts="-x --proxy",
     valued=(
         "-e -c --exec --sh-exec -p --source-port -s --source -I -O -q -T -X -P -i -m -G -V -b -M"
@@ -225,7 +221,7 @@ NETWORK: dict[str, Client] = {
     "nc": _NC,
     "ncat": _NC,
     "netcat": _NC,
-    "telnet": client(Operands.HOST_PORT, valued="-l -b -e -n -S -X"),
+    "telnet": client(Operands.HOST, valued="-l -b -e -n -S -X"),
     "grpc_health_probe": _GRPC_HEALTH_PROBE,
     "grpc-health-probe": _GRPC_HEALTH_PROBE,
     "grpcurl": client(
@@ -252,8 +248,8 @@ NETWORK: dict[str, Client] = {
     "ab": _url_tool("-n -c -t -s -p -T -H -C -A"),
     "websocat": _url_tool(),
     "wscat": client(hosts="-c --connect"),
-    "ftp": client(Operands.HOST_PORT),
-    "tftp": client(Operands.HOST_PORT),
+    "ftp": client(Operands.HOST),
+    "tftp": client(Operands.HOST),
     "lftp": client(Operands.HOST, valued="-e -u -p -c -f"),
     "ping": _PING,
     "ping6": _PING,
@@ -362,7 +358,7 @@ _MONGO = client(
     offline="--version --help --nodb",
 )
 _CQLSH = client(
-    Operands.HOST_PORT,
+    Operands.HOST,
     valued=(
         "-u --username -p --password -e --execute -k --keyspace -f --file --cqlversion"
         " --protocol-version --encoding --browser"

@@ -7,10 +7,9 @@ import re
 from collections.abc import Collection, Iterator
 
 from policies.commands import values
-from policies.commands.model import Host, How, Reach
+from policies.commands.model import Host, Reach
 
 _SCHEME = re.compile("(?:jdbc:)?([A-Za-z][A-Za-z0-9+.-]*|\ue000[^\ue003]*\ue003)://", re.ASCII)
-_CREDENTIALS = re.compile(r"//[^/@\s]*@")
 _AUTHORITY_END = re.compile(r"[/?#]")
 _LOCAL_SCHEMES = frozenset({"file", "unix", "data", "about", "sqlite", "ipc", "npipe"})
 _LOCAL_NAMES = frozenset(
@@ -79,41 +78,19 @@ def _port(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 5 else None
 
 
-def shown(text: str) -> str:
-    """`text` for a message: cut to 200 characters, credentials of a URL left out."""
-    return _CREDENTIALS.sub("//", values.show(text[:400]))[:200]
-
-
 def _shown_name(name: str) -> str:
     name = name.rstrip(".")
     return name.lower() if values.is_known(name) else values.show(name)
 
 
-def host(
-    text: str,
-    client: str,
-    how: How,
-    *,
-    port: str = "",
-    name_lookup: bool = False,
-    local_names: Collection[str] = (),
-) -> Host:
-    """The host named by `text`, which is `host` or `host:port`; `port` where it stands apart.
+def host(text: str, client: str, *, name_lookup: bool = False, local_names: Collection[str] = ()) -> Host:
+    """The host named by `text`, which is `host` or `host:port`.
 
     `:8080` is this machine, as Go's clients read it.
     """
-    name, own_port = split_port(text.rpartition("@")[2])
-    reach = Reach.LOCAL if text.startswith(":") and own_port else reach_of(name, local_names)
-    number = _port(port) if port else own_port
-    return Host(
-        name=_shown_name(name.strip("[]")),
-        reach=reach,
-        how=how,
-        client=client,
-        text=shown(text),
-        port=number,
-        name_lookup=name_lookup,
-    )
+    name, port = split_port(text.rpartition("@")[2])
+    reach = Reach.LOCAL if text.startswith(":") and port else reach_of(name, local_names)
+    return Host(_shown_name(name.strip("[]")), reach, client, name_lookup)
 
 
 def url_hosts(text: str, client: str, local_names: Collection[str] = ()) -> Iterator[Host]:
@@ -130,25 +107,5 @@ def url_hosts(text: str, client: str, local_names: Collection[str] = ()) -> Iter
     for part in parts:
         if scheme and not part and scheme[1].lower() not in ("http", "https"):
             continue  # "redis:///0", "postgresql:///db": the client's own default
-        name, port = split_port(part)
-        yield Host(
-            name=_shown_name(name),
-            reach=reach_of(name, local_names),
-            how=How.URL,
-            client=client,
-            text=shown(text),
-            port=_DEFAULT_PORTS.get(scheme[1].lower()) if scheme and part in (name, f"[{name}]") else port,
-        )
-
-
-_DEFAULT_PORTS = {
-    "http": 80,
-    "https": 443,
-    "postgres": 5432,
-    "postgresql": 5432,
-    "mysql": 3306,
-    "redis": 6379,
-    "rediss": 6379,
-    "mongodb": 27017,
-    "amqp": 5672,
-}
+        name, _ = split_port(part)
+        yield Host(_shown_name(name), reach_of(name, local_names), client)

@@ -17,34 +17,18 @@ class Reach(StrEnum):
     """Only the running container knows. Rules warn about these and never deny."""
 
 
-class How(StrEnum):
-    """What names the host."""
-
-    URL = "url"
-    ARGUMENT = "argument"
-    FLAG = "flag"
-    ENV = "env"
-    DEFAULT = "default"
-    DEVTCP = "/dev/tcp"
-    CODE = "code"
-
-
 @dataclass(frozen=True, slots=True)
 class Host:
     """One host that a command reaches.
 
     `name` is the host alone, lower case, without brackets and without a trailing dot; a part that only
     the running container knows is shown as the script spells it (`$DB_HOST`), and `name` is empty where
-    nothing names the host. `text` is the URL or argument it was read from, for messages. `port` is None
-    where it isn't stated or isn't known.
+    nothing names the host. `client`: the program that reaches it.
     """
 
     name: str
     reach: Reach
-    how: How
     client: str
-    text: str = ""
-    port: int | None = None
     name_lookup: bool = False
     """Only the name is resolved (nslookup, getent): nothing is connected to."""
 
@@ -76,7 +60,6 @@ class Loop:
     """`for`, `while` or `until`."""
     bounded: bool
     """It ends by itself: a list, a counter, a deadline, or an enclosing `timeout N`."""
-    sleeps: bool
     hosts: tuple[Host, ...] = ()
     count: int | None = None
     """How often it goes round at most, where the text says so."""
@@ -119,8 +102,3 @@ class CommandSummary:
     def reaching(self, reach: Reach) -> tuple[Host, ...]:
         """The hosts that stand at `reach`."""
         return tuple(host for host in self.hosts if host.reach is reach)
-
-    @property
-    def external(self) -> tuple[Host, ...]:
-        """Hosts that are another machine's for certain."""
-        return self.reaching(Reach.EXTERNAL)

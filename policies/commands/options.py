@@ -21,7 +21,7 @@ class Style(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Syntax:
+class OptionSyntax:
     """Which options of a program take a value, and which are known to take none.
 
     An operand right after an option of neither kind may be that option's value: it is marked doubtful.
@@ -60,7 +60,7 @@ class Parsed:
         return any(option in names for option, _ in self.options)
 
 
-def parse(arguments: Sequence[str], syntax: Syntax) -> Parsed:
+def parse_options(arguments: Sequence[str], syntax: OptionSyntax) -> Parsed:
     """Read `arguments` (argv without the program) by `syntax`. Linear; never raises."""
     parsed = Parsed()
     doubt = False
@@ -92,7 +92,9 @@ def parse(arguments: Sequence[str], syntax: Syntax) -> Parsed:
     return parsed
 
 
-def _long(parsed: Parsed, syntax: Syntax, word: str, arguments: Sequence[str], at: int) -> tuple[int, bool]:
+def _long(
+    parsed: Parsed, syntax: OptionSyntax, word: str, arguments: Sequence[str], at: int
+) -> tuple[int, bool]:
     name, equals, value = word.partition("=")
     if syntax.style is Style.GO:
         name = "-" + name.lstrip("-")
@@ -106,7 +108,7 @@ def _long(parsed: Parsed, syntax: Syntax, word: str, arguments: Sequence[str], a
     return 0, name not in syntax.flags and name not in syntax.valued
 
 
-def _short(parsed: Parsed, syntax: Syntax, word: str, arguments: Sequence[str], at: int) -> int:
+def _short(parsed: Parsed, syntax: OptionSyntax, word: str, arguments: Sequence[str], at: int) -> int:
     for index in range(1, len(word)):
         option = "-" + word[index]
         if option in syntax.attached:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from policies.commands import values
 from policies.commands.budget import Budget
 from policies.commands.hosts import host, is_url, url_hosts
-from policies.commands.model import Host, How, Reach
+from policies.commands.model import Host, Reach
 from policies.commands.reach import Context
 
 MAX_CODE = 32_768
@@ -93,7 +93,6 @@ class Code:
     timeout: float | None = None
     calls: tuple[str, ...] = ()
     commands: tuple[str | list[str], ...] = ()
-    sleeps: bool = False
     endless: bool = False
     """It has a `while True` that no counter or deadline ends."""
     undecidable: str = ""
@@ -105,7 +104,7 @@ def read_python(code: str, context: Context, budget: Budget) -> Code:
     tree = _parsed(code) if len(code) <= MAX_CODE else None
     if tree is None:
         reaches = any(word in code for word in _NETWORK_WORDS)
-        unread = (Host("", Reach.UNDECIDABLE, How.CODE, "python"),) if reaches else ()
+        unread = (Host("", Reach.UNDECIDABLE, "python"),) if reaches else ()
         return Code(unread, undecidable="the Python code could not be parsed")
     reader = _CodeReader(tree, context, budget)
     return reader.code()
@@ -135,7 +134,6 @@ class _CodeReader:
         timeouts: list[float] = []
         calls: list[str] = list(self.imports.values())
         commands: list[str | list[str]] = []
-        sleeps = False
         for node in self.nodes:
             if not isinstance(node, ast.Call):
                 continue
@@ -144,13 +142,11 @@ class _CodeReader:
             hosts.extend(self._hosts_of_call(name, node))
             timeouts.extend(_timeouts_of_call(node))
             commands.extend(self._commands_of_call(name, node))
-            sleeps = sleeps or name in ("time.sleep", "sleep")
         return Code(
             hosts=tuple(hosts),
             timeout=sum(timeouts) if timeouts else None,
             calls=tuple(dict.fromkeys(call for call in calls if call)),
             commands=tuple(commands),
-            sleeps=sleeps,
             endless=_has_endless_loop(self.nodes),
         )
 
@@ -252,9 +248,9 @@ class _CodeReader:
             and isinstance(pair, ast.Tuple)
             and len(pair.elts) > 1
         ):
-            yield self._host(self._text(pair.elts[0]), port=self._text(pair.elts[1]))
+            yield self._host(self._text(pair.elts[0]))
         elif name in _PAIR_CALLS:
-            yield Host("", Reach.UNDECIDABLE, How.CODE, "python")
+            yield Host("", Reach.UNDECIDABLE, "python")
         elif name in _REQUEST_CALLS:
             yield from self._address(call.args[1] if len(call.args) > 1 else keywords.get("url"))
         elif name in _URL_CALLS or name in _ADDRESS_CALLS or base in _ADDRESS_CLASSES:
@@ -263,13 +259,13 @@ class _CodeReader:
             yield from self._by_keyword(name, first, keywords)
         elif name in _CLOUD_CALLS:
             endpoint = keywords.get("endpoint_url")
-            aws = Host("AWS", Reach.EXTERNAL, How.DEFAULT, "python")
+            aws = Host("AWS", Reach.EXTERNAL, "python")
             yield from self._address(endpoint) if endpoint is not None else [aws]
         elif base not in _SAYING and is_url(url := self._text(first) if first is not None else ""):
             # A session's `get`, a client of a library that no table knows: probably it asks, but who knows.
             for each in url_hosts(url, "python", self.context.local_names):
                 doubt = each.reach is Reach.EXTERNAL
-                yield replace(each, how=How.CODE, reach=Reach.UNDECIDABLE if doubt else each.reach)
+                yield replace(each, reach=Reach.UNDECIDABLE if doubt else each.reach)
 
     def _first_or_keyword(
         self, name: str, first: ast.expr | None, keywords: dict[str, ast.expr]
@@ -281,35 +277,33 @@ class _CodeReader:
             lookup = name in _NAME_LOOKUPS
             yield from (replace(each, name_lookup=lookup) for each in self._address(named))
         elif name in _KEYWORD_CALLS:
-            yield self._host(_KEYWORD_CALLS[name], how=How.DEFAULT)
+            yield self._host(_KEYWORD_CALLS[name])
 
     def _by_keyword(self, name: str, first: ast.expr | None, keywords: dict[str, ast.expr]) -> Iterator[Host]:
         named = next((keywords[keyword] for keyword in _HOST_KEYWORDS if keyword in keywords), first)
         if named is None:
-            yield self._host(_KEYWORD_CALLS[name], how=How.DEFAULT)
+            yield self._host(_KEYWORD_CALLS[name])
         else:
-            yield from self._address(named, port=self._text(keywords["port"]) if "port" in keywords else "")
+            yield from self._address(named)
 
-    def _address(self, node: ast.expr | None, port: str = "") -> Iterator[Host]:
+    def _address(self, node: ast.expr | None) -> Iterator[Host]:
         if isinstance(node, ast.List | ast.Tuple) and node.elts:
             for element in node.elts[:20]:
-                yield from self._address(element, port)
+                yield from self._address(element)
             return
         if isinstance(node, ast.Call) and node.args and self._name(node.func).endswith("Request"):
             node = node.args[0]
         text = self._text(node)
         if is_url(text):
-            yield from (
-                replace(each, how=How.CODE) for each in url_hosts(text, "python", self.context.local_names)
-            )
+            yield from url_hosts(text, "python", self.context.local_names)
         elif "=" in text:
             pairs = dict(pair.partition("=")[::2] for pair in text.split())
-            yield self._host(pairs.get("host") or "localhost", port=pairs.get("port", port))
+            yield self._host(pairs.get("host") or "localhost")
         else:
-            yield self._host(text, port=port)
+            yield self._host(text)
 
-    def _host(self, text: str, *, port: str = "", how: How = How.CODE) -> Host:
-        return host(text, "python", how, port=port, local_names=self.context.local_names)
+    def _host(self, text: str) -> Host:
+        return host(text, "python", local_names=self.context.local_names)
 
     def _commands_of_call(self, name: str, call: ast.Call) -> Iterator[str | list[str]]:
         if not call.args or not (

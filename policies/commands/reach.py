@@ -6,11 +6,10 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from policies.commands import hosts as hosts_module
-from policies.commands import values
 from policies.commands.clients import CLIENTS, Client, Operands
 from policies.commands.hosts import host, is_url, url_hosts
-from policies.commands.model import Host, How, Reach
-from policies.commands.options import Parsed, Style, Syntax, parse, seconds
+from policies.commands.model import Host, Reach
+from policies.commands.options import OptionSyntax, Parsed, Style, parse_options, seconds
 
 Lookup = Callable[[str], str | None]
 """A variable's value in the command's environment, or None if nothing is known to set it."""
@@ -41,7 +40,7 @@ def reached(name: str, arguments: Sequence[str], context: Context) -> Reached | 
     client = CLIENTS.get(name)
     if client is None:
         return None
-    parsed = parse(arguments, client.syntax)
+    parsed = parse_options(arguments, client.syntax)
     if parsed.has(*client.offline) or (parsed.operands and parsed.operands[0] in client.offline):
         return Reached()
     return Reached(tuple(_hosts(name, client, parsed, context)), _timeout(client, parsed))
@@ -51,48 +50,45 @@ def _hosts(name: str, client: Client, parsed: Parsed, context: Context) -> Itera
     if parsed.has(*client.sockets):
         return
     found = False
-    port = parsed.value(tuple(client.ports))
     for text in parsed.values(tuple(client.hosts))[: hosts_module.MAX_HOSTS]:
         for item in text.split(",", hosts_module.MAX_HOSTS)[: hosts_module.MAX_HOSTS]:
             found = True
             if not item.isdigit():  # sqlcmd writes `host,port`
-                yield from _named(item, name, How.FLAG, context, port)
+                yield from _named(item, name, context)
     for text in parsed.values(tuple(client.locations))[: hosts_module.MAX_HOSTS]:
         for each in _location(text, name, context):
             found = True
             yield each
-    for index, each in _operand_hosts(name, client.operands, parsed, context, port):
+    for index, each in _operand_hosts(name, client.operands, parsed, context):
         found = True
         doubtful = index in parsed.doubtful and each.reach is Reach.EXTERNAL
         yield replace(each, reach=Reach.UNDECIDABLE) if doubtful else each
     if found:
         return
     if parsed.has(*client.unread):
-        yield Host("", Reach.UNDECIDABLE, How.FLAG, name)
+        yield Host("", Reach.UNDECIDABLE, name)
         return
     for variable in client.env:
         value = context.stated(variable)
         if value:
-            yield from _named(value, name, How.ENV, context, port)
+            yield from _named(value, name, context)
             return
     if client.default is not None:
-        yield Host(client.default_name, client.default, How.DEFAULT, name)
+        yield Host(client.default_name, client.default, name)
 
 
-def _named(text: str, name: str, how: How, context: Context, port: str = "") -> Iterator[Host]:
+def _named(text: str, name: str, context: Context) -> Iterator[Host]:
     """The hosts in an option's value: a URL, a host, host:port, `tcp:host:port` or `set/host:port`."""
     if is_url(text):
-        yield from (replace(each, how=how) for each in url_hosts(text, name, context.local_names))
+        yield from url_hosts(text, name, context.local_names)
     elif text.startswith("/"):
         return  # the directory of a Unix socket
     else:
         text = text.removeprefix("tcp:").rpartition("/")[2]
-        yield host(text, name, how, port=port, local_names=context.local_names)
+        yield host(text, name, local_names=context.local_names)
 
 
-def _operand_hosts(
-    name: str, kind: Operands, parsed: Parsed, context: Context, port: str
-) -> Iterator[tuple[int, Host]]:
+def _operand_hosts(name: str, kind: Operands, parsed: Parsed, context: Context) -> Iterator[tuple[int, Host]]:
     operands = parsed.operands[: hosts_module.MAX_HOSTS]
     if not operands:
         return
@@ -104,12 +100,8 @@ def _operand_hosts(
                     yield index, each
         case Operands.HOSTS | Operands.HOST:
             for index, text in enumerate(operands if kind is Operands.HOSTS else operands[:1]):
-                for each in _named(text, name, How.ARGUMENT, context, port):
+                for each in _named(text, name, context):
                     yield index, each
-        case Operands.HOST_PORT:
-            second = operands[1] if len(operands) > 1 else ""
-            for each in _named(operands[0], name, How.ARGUMENT, context, second):
-                yield 0, each
         case Operands.LOCATION:
             for index, text in enumerate(operands):
                 for each in _location(text, name, context):
@@ -130,7 +122,7 @@ def _location(text: str, name: str, context: Context) -> Iterator[Host]:
     elif "=" in text:
         pairs = dict(pair.partition("=")[::2] for pair in text.split())
         if address := pairs.get("hostaddr") or pairs.get("host"):
-            yield from _named(address.strip("'"), name, How.ARGUMENT, context, pairs.get("port", ""))
+            yield from _named(address.strip("'"), name, context)
     elif name.startswith("mongo") and not text.endswith(".js") and ("/" in text or ":" in text):
         yield from url_hosts(text, name, context.local_names)
 
@@ -141,17 +133,15 @@ def _remote(text: str, name: str, context: Context) -> Iterator[Host]:
         return
     remote, colon, _ = text.partition(":")
     if colon and "/" not in remote:
-        yield host(remote, name, How.ARGUMENT, local_names=context.local_names)
+        yield host(remote, name, local_names=context.local_names)
 
 
 def _name_lookup(operands: Sequence[str], name: str, context: Context) -> Iterator[Host]:
     """A look-up touches the DNS server; without one named, it is the name that tells what is waited for."""
     if len(operands) > 1:
-        yield host(operands[1].removeprefix("@"), name, How.ARGUMENT, local_names=context.local_names)
+        yield host(operands[1].removeprefix("@"), name, local_names=context.local_names)
     else:
-        yield replace(
-            host(operands[0], name, How.ARGUMENT, local_names=context.local_names), name_lookup=True
-        )
+        yield replace(host(operands[0], name, local_names=context.local_names), name_lookup=True)
 
 
 def _timeout(client: Client, parsed: Parsed) -> float | None:
@@ -176,7 +166,9 @@ def _timeout(client: Client, parsed: Parsed) -> float | None:
 
 
 def _dig(name: str, arguments: Sequence[str], context: Context) -> tuple[tuple[Host, ...], float | None]:
-    parsed = parse(arguments, Syntax(frozenset({"-p", "-t", "-c", "-b", "-f", "-k", "-q", "-x", "-y"})))
+    parsed = parse_options(
+        arguments, OptionSyntax(frozenset({"-p", "-t", "-c", "-b", "-f", "-k", "-q", "-x", "-y"}))
+    )
     servers = [word[1:] for word in parsed.operands if word.startswith("@")]
     names = [word for word in parsed.operands if word[:1] not in "@+" and not word.isupper()]
     timeout = None
@@ -192,7 +184,7 @@ def _dig(name: str, arguments: Sequence[str], context: Context) -> tuple[tuple[H
 
 def _getent(name: str, arguments: Sequence[str], context: Context) -> tuple[tuple[Host, ...], float | None]:
     databases = ("hosts", "ahosts", "ahostsv4", "ahostsv6")
-    parsed = parse(arguments, Syntax(frozenset({"-s", "--service"})))
+    parsed = parse_options(arguments, OptionSyntax(frozenset({"-s", "--service"})))
     if not parsed.operands or parsed.operands[0] not in databases:
         return (), None
     names = parsed.operands[1 : hosts_module.MAX_HOSTS + 1]
@@ -202,9 +194,9 @@ def _getent(name: str, arguments: Sequence[str], context: Context) -> tuple[tupl
 def _openssl(name: str, arguments: Sequence[str], context: Context) -> tuple[tuple[Host, ...], float | None]:
     if not arguments or arguments[0] != "s_client":
         return (), None
-    parsed = parse(
+    parsed = parse_options(
         arguments[1:],
-        Syntax(
+        OptionSyntax(
             frozenset(
                 {
                     "-connect",
@@ -224,22 +216,20 @@ def _openssl(name: str, arguments: Sequence[str], context: Context) -> tuple[tup
     target = parsed.value(("-connect",)) or parsed.value(("-host",)) or next(iter(parsed.operands), "")
     if not target:
         return (), None
-    port = parsed.value(("-port",))
-    return (host(target, name, How.FLAG, port=port, local_names=context.local_names),), None
+    return (host(target, name, local_names=context.local_names),), None
 
 
 def _ray(name: str, arguments: Sequence[str], context: Context) -> tuple[tuple[Host, ...], float | None]:
     """`ray health-check` and its like. Without an address Ray looks for one in RAY_ADDRESS, then on disk."""
     if not arguments or arguments[0] not in ("health-check", "status", "list", "summary", "job", "memory"):
         return (), None
-    parsed = parse(
-        arguments[1:], Syntax(frozenset({"--address", "--redis_password", "--component", "--timeout"}))
+    parsed = parse_options(
+        arguments[1:], OptionSyntax(frozenset({"--address", "--redis_password", "--component", "--timeout"}))
     )
     address = parsed.value(("--address",)) or context.stated("RAY_ADDRESS") or ""
     if address in ("", "auto"):
-        return (Host("", Reach.UNDECIDABLE, How.DEFAULT, name),), None
-    how = How.FLAG if parsed.has("--address") else How.ENV
-    return tuple(_named(address, name, how, context)), None
+        return (Host("", Reach.UNDECIDABLE, name),), None
+    return tuple(_named(address, name, context)), None
 
 
 _SOCAT_REMOTE = ("tcp", "tcp4", "tcp6", "tcp-connect", "udp", "udp4", "udp6", "openssl", "ssl", "udp-connect")
@@ -247,22 +237,24 @@ _SOCAT_REMOTE = ("tcp", "tcp4", "tcp6", "tcp-connect", "udp", "udp4", "udp6", "o
 
 def _socat(name: str, arguments: Sequence[str], context: Context) -> tuple[tuple[Host, ...], float | None]:
     found = []
-    operands = parse(arguments, Syntax(frozenset({"-t", "-T", "-b", "-lf"}))).operands
+    operands = parse_options(arguments, OptionSyntax(frozenset({"-t", "-T", "-b", "-lf"}))).operands
     for word in operands[: hosts_module.MAX_HOSTS]:
         kind, colon, rest = word.partition(":")
         if colon and kind.lower() in _SOCAT_REMOTE:
-            found.append(host(rest.partition(",")[0], name, How.ARGUMENT, local_names=context.local_names))
+            found.append(host(rest.partition(",")[0], name, local_names=context.local_names))
     return tuple(found), None
 
 
 def _git(name: str, arguments: Sequence[str], context: Context) -> tuple[tuple[Host, ...], float | None]:
-    parsed = parse(arguments, Syntax(frozenset({"-C", "-c", "-b", "--branch", "--depth", "--git-dir"})))
+    parsed = parse_options(
+        arguments, OptionSyntax(frozenset({"-C", "-c", "-b", "--branch", "--depth", "--git-dir"}))
+    )
     if not parsed.operands or parsed.operands[0] not in ("clone", "fetch", "pull", "push", "ls-remote"):
         return (), None
     named = [
         each for word in parsed.operands[1 : hosts_module.MAX_HOSTS] for each in _remote(word, name, context)
     ]
-    return tuple(named) or (Host("the git remote", Reach.UNDECIDABLE, How.DEFAULT, name),), None
+    return tuple(named) or (Host("the git remote", Reach.UNDECIDABLE, name),), None
 
 
 _Special = Callable[[str, Sequence[str], Context], tuple[tuple[Host, ...], float | None]]
@@ -300,5 +292,4 @@ def devtcp(path: str, context: Context) -> Host | None:
     parts = path.split("/", 4)
     if len(parts) < 5 or parts[0] or parts[1] != "dev" or parts[2] not in ("tcp", "udp"):
         return None
-    found = host(parts[3], "/dev/tcp", How.DEVTCP, port=parts[4], local_names=context.local_names)
-    return replace(found, text=hosts_module.shown(values.show(path)))
+    return host(parts[3], "/dev/tcp", local_names=context.local_names)

@@ -19,8 +19,8 @@ from policies.commands import loops, reach, shell, values
 from policies.commands.budget import Budget, BudgetSpent
 from policies.commands.expansion import Scope
 from policies.commands.hosts import is_url, reach_of, split_port, url_hosts
-from policies.commands.model import Command, CommandSummary, Host, How, Loop, Reach, ScriptFile
-from policies.commands.options import Syntax, parse, seconds
+from policies.commands.model import Command, CommandSummary, Host, Loop, Reach, ScriptFile
+from policies.commands.options import OptionSyntax, parse_options, seconds
 from policies.commands.python_code import Code, read_python
 from policies.commands.syntax import (
     Arithmetic,
@@ -44,7 +44,7 @@ from policies.commands.wrappers import Unwrapped, unwrap
 MAX_TEXT = 131_072
 """Longest single argument that Linux executes (MAX_ARG_STRLEN, 32 pages); more is an error at exec."""
 
-_SHELLS = frozenset({"sh", "bash", "dash", "ash", "zsh", "ksh", "mksh"})
+SHELLS = frozenset({"sh", "bash", "dash", "ash", "zsh", "ksh", "mksh"})
 _PYTHON = re.compile(r"(?:python|pypy)[\d.]*t?", re.ASCII)
 _CODE_OPTIONS = {
     "node": ("-e", "--eval", "-p", "--print", "-pe"),
@@ -138,6 +138,11 @@ def _unread(why: str, steps: int) -> CommandSummary:
     return CommandSummary(undecidable=(why,), complete=False, steps=steps)
 
 
+def is_python(program: str) -> bool:
+    """Whether a program of this name is a Python interpreter: `python3.12`, `pypy`."""
+    return _PYTHON.fullmatch(program) is not None
+
+
 def _doubted(host: Host) -> Host:
     return replace(host, reach=Reach.UNDECIDABLE) if host.reach is Reach.EXTERNAL else host
 
@@ -225,7 +230,7 @@ class _Reader:
         self.budget.spend(20 + (len(text) - error.position) // 4)
         unread = {word.lower() for word in _MENTIONED.findall(text[error.position :])}
         for client in sorted(unread & reach.NAMES - _AMBIGUOUS):
-            self.record((client,), [Host("", Reach.UNDECIDABLE, How.ARGUMENT, client)])
+            self.record((client,), [Host("", Reach.UNDECIDABLE, client)])
         return length
 
     def script(self, script: Script) -> float:
@@ -335,7 +340,6 @@ class _Reader:
             Loop(
                 keyword=node.keyword,
                 bounded=ends or self.limits > 0,
-                sleeps=any(command.name in ("sleep", "usleep") for command in inside),
                 hosts=tuple(host for command in inside for host in command.hosts),
                 count=count,
             )
@@ -483,12 +487,12 @@ class _Reader:
         name = words[0].rpartition("/")[2].lower()
         arguments = words[1:]
         if unwrapped.arguments_from_input and name in reach.NAMES and not any(map(is_url, arguments)):
-            return self.record(words, [Host("", Reach.UNDECIDABLE, How.ARGUMENT, name)])
+            return self.record(words, [Host("", Reach.UNDECIDABLE, name)])
         if name in self.functions:
             return self._call(name, arguments)
-        if name in _SHELLS:
+        if name in SHELLS:
             return self._shell(words, name, given)
-        if _PYTHON.fullmatch(name):
+        if is_python(name):
             return self._python(words, given)
         if name in _CODE_OPTIONS:
             return self._interpreter(words, name)
@@ -545,7 +549,9 @@ class _Reader:
                     if word.isidentifier():
                         self.scope.assign(word, values.unknown(word))
             case "su":
-                parsed = parse(arguments, Syntax(frozenset({"-c", "--command", "-s", "--shell"})))
+                parsed = parse_options(
+                    arguments, OptionSyntax(frozenset({"-c", "--command", "-s", "--shell"}))
+                )
                 return self.read_text(parsed.value(("-c", "--command")))
             case _ if name in _DECLARING:
                 for word in arguments:
@@ -599,7 +605,7 @@ class _Reader:
         length += self._started(code)
         if code.endless:
             bounded = self.limits > 0
-            self.loops.append(Loop("while", bounded, code.sleeps, code.hosts))
+            self.loops.append(Loop("while", bounded, code.hosts))
         return length
 
     def _started(self, code: Code) -> float:
@@ -631,13 +637,11 @@ class _Reader:
                 self.budget.spend(8)
                 found.extend(url_hosts(inside, name, self.context.local_names))
             elif inside in ("localhost", "127.0.0.1", "::1"):
-                found.append(Host(inside, Reach.LOCAL, How.CODE, name, inside))
+                found.append(Host(inside, Reach.LOCAL, name))
         if not found and _NETWORK_CODE.search(text):
-            found.append(Host("", Reach.UNDECIDABLE, How.CODE, name))
+            found.append(Host("", Reach.UNDECIDABLE, name))
         return [
-            replace(
-                each, how=How.CODE, reach=Reach.UNDECIDABLE if each.reach is Reach.EXTERNAL else each.reach
-            )
+            replace(each, reach=Reach.UNDECIDABLE if each.reach is Reach.EXTERNAL else each.reach)
             for each in found
         ]
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from policies.commands.options import Parsed, Syntax, parse, seconds
+from policies.commands.options import OptionSyntax, Parsed, parse_options, seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Wrapper:
     """`syntax` of the options before the wrapped program, and how many operands stand before it."""
 
-    syntax: Syntax
+    syntax: OptionSyntax
     operands: int = 0
 
 
 def _wrapper(valued: str = "", operands: int = 0) -> Wrapper:
-    return Wrapper(Syntax(frozenset(valued.split()), stop_at_operand=True), operands)
+    return Wrapper(OptionSyntax(frozenset(valued.split()), stop_at_operand=True), operands)
 
 
 WRAPPERS: dict[str, Wrapper] = {
@@ -80,7 +80,7 @@ def unwrap(words: Sequence[str]) -> Unwrapped:
         wrapper = WRAPPERS.get(name)
         if wrapper is None:
             break
-        parsed = parse(unwrapped.words[1:], wrapper.syntax)
+        parsed = parse_options(unwrapped.words[1:], wrapper.syntax)
         if name == "command" and parsed.has("-v", "-V"):  # asks whether a program is there, and runs nothing
             break
         rest = unwrapped.words[1 + parsed.rest :]

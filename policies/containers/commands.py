@@ -8,8 +8,7 @@ from typing import Any, Final
 import orjson
 
 from policies import commands
-from policies.commands import CommandSummary, Reach
-from policies.commands.hosts import reach_of
+from policies.commands import CommandSummary, Reach, reach_of
 from policies.core.target import PodTemplate
 from policies.kube.json import Json, dig, maps, strings, text
 from policies.kube.pods import Container

@@ -6,15 +6,13 @@ launchers are taken off too, so that `tini -- python3 -m mlserver start .` is `m
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
 from pathlib import PurePosixPath
 from typing import Any, Final, NamedTuple
 
 import orjson
 
-from policies.commands.options import Syntax, parse
-from policies.commands.reader import read
+from policies.commands import OptionSyntax, is_python, parse_options, read
 from policies.kube.json import Json, maps, strings, text
 
 _LAUNCHERS: Final = frozenset(
@@ -24,11 +22,10 @@ _LAUNCHERS: Final = frozenset(
 """Programs whose operands are the program to run; their own flags are passed over."""
 _RUNNERS: Final = frozenset({"uv", "poetry", "pipenv", "pdm", "hatch", "conda", "mamba", "micromamba"})
 """Programs that run another one after the word `run`."""
-_RUNNER_OPTIONS: Final = Syntax(
+_RUNNER_OPTIONS: Final = OptionSyntax(
     frozenset({"-n", "-p", "--name", "--prefix", "--cwd", "--with", "--extra", "--group", "--python"}),
     stop_at_operand=True,
 )
-_INTERPRETER: Final = re.compile(r"python[\d.]*|pypy[\d.]*")
 
 Program = tuple[str, ...]
 """The words of a program from its own name (without directories) on."""
@@ -163,8 +160,8 @@ def _program(words: Program) -> Program:
             rest, launched = rest[1:], True
         elif head in _RUNNERS and "run" in rest[1:4]:
             rest = rest[rest.index("run") + 1 :]
-            rest, launched = rest[parse(rest, _RUNNER_OPTIONS).rest :], True
-        elif _INTERPRETER.fullmatch(head):
+            rest, launched = rest[parse_options(rest, _RUNNER_OPTIONS).rest :], True
+        elif is_python(head):
             rest, launched = _interpreted(rest[1:]), False
         else:
             return (head, *rest[1:])

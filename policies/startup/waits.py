@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from policies.commands import CommandSummary, Host, How, Reach
+from policies.commands import SHELLS, CommandSummary, Host, Reach
 from policies.containers.commands import container_command, exec_command
 from policies.core.finding import Certainty
 from policies.core.services import OwnService
@@ -15,7 +15,6 @@ from policies.core.target import PodTemplate
 from policies.kube.json import strings, text
 from policies.kube.pods import Container
 
-_SHELLS: Final = frozenset({"sh", "bash", "ash", "dash", "busybox"})
 _FAILS: Final = re.compile(r"\|\|\s*(?:exit\s+[1-9]\d*|return\s+[1-9]\d*|false)\b")
 _CONDITION: Final = re.compile(r"\|\||\b(?:if|case|true|except)\b|\bexit\s+0\b")
 _TIMEOUT: Final = re.compile(r"\btimeout\b")
@@ -48,7 +47,7 @@ def probe_waits(template: PodTemplate, container: Container) -> Iterator[tuple[s
         for handler in ("httpGet", "tcpSocket"):
             name = text(container.spec, field, handler, "host")
             if name:
-                host = Host(name.lower(), Reach.EXTERNAL, How.ARGUMENT, handler)
+                host = Host(name.lower(), Reach.EXTERNAL, handler)
                 yield called, Wait(host, template.at(container, field, handler, "host"), Certainty.SURE, "")
         summary = exec_command(template, container, field)
         script = "\n".join(strings(container.spec, field, "exec", "command"))
@@ -82,7 +81,7 @@ class _Polling:
     """What a script does about the hosts that it asks: read once, however many they are."""
 
     def __init__(self, summary: CommandSummary, script: str) -> None:
-        steps = [command for command in summary.commands if command.name not in _SHELLS]
+        steps = [command for command in summary.commands if command.name not in SHELLS]
         self._looped = frozenset(host for loop in summary.loops for host in loop.hosts)
         self._endlessly = frozenset(host for loop in summary.loops if not loop.bounded for host in loop.hosts)
         self._last = frozenset(steps[-1].hosts) if steps else frozenset()

@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Final
 
-from policies.commands import CommandSummary, Loop
-from policies.commands.options import seconds
+from policies.commands import CommandSummary, Loop, seconds
 from policies.containers.commands import exec_command
 from policies.core.contracts import Family, Rule
 from policies.core.facts import Facts

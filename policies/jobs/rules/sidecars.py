@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from policies.commands import SHELLS, is_python
 from policies.core.contracts import Family, Rule
 from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding
@@ -68,7 +69,6 @@ NAMES: Final = {
 _STOPS: Final = re.compile(
     r"quitquitquit|/(?:quit|shutdown|stop)\b|\bp?kill(?:all)?\b|linkerd-await|\bscuttle\b|\btimeout\b"
 )
-_SHELLS: Final = frozenset({"sh", "bash", "ash", "dash", "python", "python3"})
 _ENDS: Final = re.compile(
     # --quitquitquit switches the proxy's own way to be stopped on: somebody is to use it.
     r"exit[-_]after[-_]auth|quitquitquit|--exit-zero-on-sigterm|\bexit\b|\bp?kill\b|\btimeout\b"
@@ -110,7 +110,7 @@ def _program(container: Container, facts: Facts) -> str | None:
 def _may_end(container: Container) -> bool:
     """Whether it runs something else than its image, or says itself when it ends."""
     first = next(iter(strings(container.spec, "command")), "").rpartition("/")[2]
-    return first in _SHELLS or _ENDS.search(_words(container)) is not None
+    return first in SHELLS or is_python(first) or _ENDS.search(_words(container)) is not None
 
 
 def _words(container: Container) -> str:

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
-from policies.commands import Host, Reach
-from policies.commands.hosts import reach_of
+from policies.commands import Host, Reach, reach_of
 from policies.core.contracts import Family, Rule
 from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from policies.commands import Host, How, Reach, read
+from policies.commands import Host, Reach, read
 
 ENV: list[dict[str, Any]] = [
     {"name": "MODEL_REGISTRY", "value": "http://registry:5000"},
@@ -244,16 +244,9 @@ def test_undecidable(argv: list[str]) -> None:
     assert Reach.EXTERNAL not in found
 
 
-def test_a_host_says_where_it_was_read() -> None:
+def test_a_host_says_who_reaches_it_and_no_secret() -> None:
     (found,) = read(sh("curl -s https://user:secret@Registry.example.:8443/v2/?a=b")).hosts
-    assert found == Host(
-        name="registry.example",
-        reach=Reach.EXTERNAL,
-        how=How.URL,
-        client="curl",
-        text="https://Registry.example.:8443/v2/?a=b",
-        port=8443,
-    )
+    assert found == Host(name="registry.example", reach=Reach.EXTERNAL, client="curl")
 
 
 def test_a_lookup_connects_to_nothing() -> None:

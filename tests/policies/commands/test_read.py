@@ -84,7 +84,7 @@ def test_seconds(script: str, seconds: float) -> None:
 )
 def test_loops(script: str, bounded: bool, count: int | None) -> None:
     (loop,) = sh(script).loops
-    assert (loop.bounded, loop.count, loop.sleeps) == (bounded, count, True)
+    assert (loop.bounded, loop.count) == (bounded, count)
     assert loop.hosts
 
 
@@ -95,7 +95,7 @@ def test_a_python_loop_that_never_ends() -> None:
         "  except OSError: time.sleep(1)"
     )
     (loop,) = read(["python", "-c", code]).loops
-    assert loop == Loop("while", bounded=False, sleeps=True, hosts=loop.hosts)
+    assert loop == Loop("while", bounded=False, hosts=loop.hosts)
     assert [host.name for host in loop.hosts] == ["db"]
     (bounded,) = read(["timeout", "60", "python", "-c", code]).loops
     assert bounded.bounded
@@ -133,7 +133,7 @@ def test_calls_of_python_code() -> None:
 @pytest.mark.parametrize("name", ["DB_HOST", "lower_case", "X1"])
 def test_an_unknown_part_is_shown_as_it_is_spelled(name: str) -> None:
     (host,) = sh(f"curl http://${name}:80/x").hosts
-    assert (host.name, host.text, host.port) == (f"${name}", f"http://${name}:80/x", 80)
+    assert host.name == f"${name}"
 
 
 # What hostile text can't do
@@ -214,14 +214,14 @@ def test_a_number_too_long_to_print_is_no_address() -> None:
 @given(name=st.from_regex(r"[a-z]([a-z0-9-]{0,20}[a-z0-9])?", fullmatch=True), port=st.integers(1, 65535))
 def test_any_other_host_is_external_however_it_is_quoted(name: str, port: int) -> None:
     url = f"http://{name}:{port}/health"
-    expected = {(name, port, "local" if name == "localhost" else "external")}
+    expected = {(name, "local" if name == "localhost" else "external")}
     for script in (
         f"curl {url}",
         f"curl '{url}'",
         f'sh -c "curl -s \\"{url}\\""',
         f"U={url}; true && curl $U",
     ):
-        assert {(host.name, host.port, str(host.reach)) for host in sh(script).hosts} == expected
+        assert {(host.name, str(host.reach)) for host in sh(script).hosts} == expected
 
 
 def test_a_deep_stack_above_is_survived() -> None:
