@@ -62,7 +62,9 @@ class _Part:
 
 
 class _Automaton:
-    def __init__(self, pattern: str, flags: int) -> None:
+    def __init__(self, pattern: str | bytes, flags: int) -> None:
+        if isinstance(pattern, bytes):
+            pattern, flags = pattern.decode("latin-1"), flags | re.ASCII
         self.parsed = _parser.parse(pattern, flags)
         self.flags = self.parsed.state.flags
         self.alphabet = sorted({*SAMPLES, *pattern})
@@ -231,7 +233,7 @@ def _reachable(starts: list[Any], step: Any) -> set[Any]:
     return seen
 
 
-def ambiguity(pattern: str, flags: int = 0, *, whole: bool, search: bool) -> Verdict:
+def ambiguity(pattern: str | bytes, flags: int = 0, *, whole: bool, search: bool) -> Verdict:
     """How the ways to read a text may grow with it. `whole`: fullmatch; `search`: every position is tried.
 
     Raises NotCheckableError for backreferences, conditions, possessive repetitions and long lookarounds.

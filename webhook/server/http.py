@@ -24,8 +24,9 @@ from policies.core.mode import Mode
 from policies.kube.json import text
 from webhook.admission import envelope as review
 from webhook.admission.engine import Decision
-from webhook.admission.envelope import BadReview, Request, Response
+from webhook.admission.envelope import BadReview, Request, Response, allowed
 from webhook.server import metrics as m
+from webhook.server.record import Reading, Station, digest
 
 log = structlog.get_logger()
 
@@ -40,6 +41,13 @@ DEFAULT_TIMEOUT: Final = 10.0
 LONGEST_TIMEOUT: Final = 30.0
 DEADLINE_MARGIN: Final = 0.1
 """Share of the caller's timeout that is left for the answer's way back."""
+HOLD_SECONDS: Final = 3.0
+"""How long a review may hold the process past its deadline, before the supervisor ends the process: on a node
+that is short of CPU an honest review takes a second."""
+UNREAD: Final = (
+    "ML Chassis did not read this object: reading it ended the webhook's process before (its log says which "
+    "review). It was let in as it is."
+)
 
 
 @dataclass(frozen=True)
@@ -89,10 +97,12 @@ class Server:
         metrics: m.Metrics,
         readiness: Readiness,
         *,
+        station: Station | None = None,
         patience: float = 20.0,
     ) -> None:
         """`patience`: seconds that requests in flight get to finish in once the server stops."""
         self._endpoints, self._on_error = endpoints, on_error
+        self._station = station or Station.alone()
         self._metrics, self.readiness = metrics, readiness
         self._patience = patience
         self._runner: web.AppRunner | None = None
@@ -154,33 +164,52 @@ class Server:
                 try:
                     limit = seconds_of(http.query.get("timeout", ""))
                     deadline = clock() + limit * (1 - DEADLINE_MARGIN)
-                    request = _parse(await _body(http, deadline))
+                    body = await _body(http, deadline)
+                    if self._station.suspects.holds(body):
+                        answer = self._unread(name, body)
+                    else:
+                        reading = Reading(
+                            self._station.record, body, lambda: max(deadline - clock(), 0) + HOLD_SECONDS
+                        )
+                        answer = await reading.noted(self._answer(name, endpoint, body, deadline, reading))
                 except Refusal as refusal:
                     self._metrics.requests.labels(name, "rejected", "other").inc()
                     log.warning("request refused", endpoint=name, why=str(refusal), peer=http.remote)
                     return web.Response(status=refusal.status, text=f"{refusal}\n")
-                answer = await self._answer(name, endpoint, request, deadline)
                 seconds.observe(time.perf_counter() - started)
                 return web.Response(body=answer, content_type="application/json")
 
         return handle
 
-    async def _answer(self, name: str, endpoint: Endpoint, request: Request, deadline: float) -> bytes:
+    def _unread(self, name: str, body: bytes) -> bytes:
+        """The answer to a review that has ended a worker: nothing of it is read but its uid."""
+        uid = _UID.search(body)
+        if uid is None:
+            raise Refusal(HTTPStatus.BAD_REQUEST, "the body has ended a worker before and is not read again")
+        self._metrics.requests.labels(name, "undecidable", "other").inc()
+        log.warning("review not read, it has ended a worker before", endpoint=name, review=digest(body).hex())
+        return review.render(uid[1].decode(), allowed([UNREAD]))
+
+    async def _answer(
+        self, name: str, endpoint: Endpoint, body: bytes, deadline: float, reading: Reading
+    ) -> bytes:
+        request = _parse(body)
         try:
+            reading.about({"endpoint": name, **_about(request)})
             async with asyncio.timeout_at(deadline):
                 answer = await endpoint(request, deadline)
-            body = review.render(request.uid, answer.response)
+            rendered = review.render(request.uid, answer.response)
             outcome = _outcome(answer.response)
         except Exception:
             log.exception("admission failed", endpoint=name, **_about(request))
             answer = Answer(self._on_error(name, request))
-            body = review.render(request.uid, answer.response)
+            rendered = review.render(request.uid, answer.response)
             outcome = "failed"
         try:
             self._record(name, request, answer, outcome)
         except Exception:  # an answer that stands is given, whatever becomes of its record
             log.exception("answer not recorded", endpoint=name, uid=request.uid)
-        return body
+        return rendered
 
     def _record(self, name: str, request: Request, answer: Answer, outcome: str) -> None:
         self._metrics.requests.labels(name, outcome, self._metrics.kind(request.kind.kind)).inc()
@@ -251,6 +280,10 @@ async def _body(http: web.Request, deadline: float) -> bytes:
     except Exception as error:  # whatever the parser of a broken body or a lost connection raises
         sentence = f"the body could not be read: {error or type(error).__name__}"
         raise Refusal(HTTPStatus.BAD_REQUEST, sentence) from None
+
+
+_UID: Final = re.compile(rb'"request": ?\{ ?"uid": ?"([A-Za-z0-9-]{1,64})"')
+"""Where the API server writes it: first of all in the request."""
 
 
 def _parse(body: bytes) -> Request:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prometheus_client import (
     CollectorRegistry,
@@ -19,7 +19,9 @@ from prometheus_client import (
     generate_latest,
 )
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
-from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.metrics_core import CounterMetricFamily
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+from prometheus_client.registry import Collector
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # they double the series and say nothing
 
@@ -31,13 +33,17 @@ LATENCY_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0
 class Metrics:
     """The instruments of one server process, in a registry of their own."""
 
-    def __init__(self, kinds: Iterable[str] = ()) -> None:
+    def __init__(self, kinds: Iterable[str] = (), restarts: Callable[[], Mapping[str, int]] = dict) -> None:
+        """`restarts`: how often a worker was started anew, by reason."""
         self.registry = CollectorRegistry()
         self._kinds = frozenset(kinds)
+        self._restarts = _Restarts(restarts)
+        self.registry.register(self._restarts)
         self.requests = Counter(
             "chassis_admission_requests",
-            "Admission reviews answered; outcome is allowed, changed, warned, denied, failed or rejected "
-            "(rejected: not a review that can be answered, see the HTTP status)",
+            "Admission reviews answered; outcome is allowed, changed, warned, denied, failed, rejected or "
+            "undecidable (rejected: not a review that can be answered, see the HTTP status; undecidable: let "
+            "in unread, since it has ended a worker before)",
             ("endpoint", "outcome", "kind"),
             registry=self.registry,
         )
@@ -132,7 +138,32 @@ class Metrics:
             return generate_latest(self.registry)
         together = CollectorRegistry()
         MultiProcessCollector(together)  # type: ignore[no-untyped-call]
+        together.register(self._restarts)
         return generate_latest(together)
+
+
+class _Restarts(Collector):
+    """Counted by the supervisor, which has no metrics of its own."""
+
+    def __init__(self, counts: Callable[[], Mapping[str, int]]) -> None:
+        self._counts = counts
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        family = CounterMetricFamily(
+            "chassis_worker_restarts",
+            "Worker processes started anew; reason is hung (a review held it too long), stalled (its event "
+            "loop stood still) or died",
+            labels=("reason",),
+        )
+        for reason, count in self._counts().items():
+            family.add_metric((reason,), count)
+        yield family
+
+
+def metrics_of_ended(pid: int) -> None:
+    """Take the gauges of a worker process that has ended out of the sum; its counters stay."""
+    if _several():
+        mark_process_dead(pid)  # type: ignore[no-untyped-call]
 
 
 def _several() -> bool:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import signal
 import socket
+import sys
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -34,9 +34,10 @@ from webhook.server import certificates as certs
 from webhook.server import pki
 from webhook.server.ca_bundle import Registration
 from webhook.server.http import Answer, Endpoint, OnError, Readiness, Server, listen
-from webhook.server.metrics import Metrics
+from webhook.server.metrics import Metrics, metrics_of_ended
 from webhook.server.options import CONFIG_MAP, config_map, in_cluster
-from webhook.server.prefork import supervise
+from webhook.server.prefork import stopping_signals, supervise
+from webhook.server.record import Station
 from webhook.worker_names.cluster import LiveWorkers
 from webhook.worker_names.endpoint import NameMetrics, Namer
 
@@ -45,6 +46,9 @@ log = structlog.get_logger()
 Work = Callable[[], Awaitable[None]]
 
 RESTART_SECONDS = 5.0
+BEAT_SECONDS = 1.0
+USAGE = 2
+"""Exit status where the flags can't be followed."""
 POLICY_PATIENCE = 15.0
 """Seconds after which the server counts as ready although its policy could not be read: a webhook that
 observes does more good than one that an unreachable API server keeps out of service."""
@@ -59,11 +63,16 @@ def serve(args: argparse.Namespace) -> int:
             f"can't listen on {args.host or '*'}:{args.port}: {error.strerror or error}"
         ) from None
 
-    def serve_one(listener: socket.socket) -> int:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_serve(args, listener))
+    def serve_one(listener: socket.socket, station: Station) -> int:
+        try:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                return runner.run(_serve(args, listener, station))
+        except UserError as error:
+            for problem in error.problems:  # the worker never returns to the command line
+                print(f"chassis: {problem}", file=sys.stderr, flush=True)
+            return USAGE
 
-    return supervise(args.workers, listener, serve_one) if args.workers > 1 else serve_one(listener)
+    return supervise(args.workers, listener, serve_one, metrics_of_ended)
 
 
 def _kinds() -> tuple[str, ...]:
@@ -71,9 +80,10 @@ def _kinds() -> tuple[str, ...]:
     return ("Pod", "ConfigMap", "PodDisruptionBudget", *(each.kind for each in known_workloads()))
 
 
-async def _serve(args: argparse.Namespace, listener: socket.socket) -> int:
+async def _serve(args: argparse.Namespace, listener: socket.socket, station: Station) -> int:
     stopped = _stop_signal()
-    metrics, readiness = Metrics(_kinds()), Readiness()
+    beating = asyncio.create_task(_beat(station, stopped))
+    metrics, readiness = Metrics(_kinds(), station.restarts.counts), Readiness()
     policy = LivePolicy(metrics)
     async with AsyncExitStack() as stack:
         api = await _connect(args, stack)
@@ -95,10 +105,12 @@ async def _serve(args: argparse.Namespace, listener: socket.socket) -> int:
             on_error(policy),
             metrics,
             readiness,
+            station=station,
             patience=args.drain_patience,
         )
         host, port = listener.getsockname()[:2]
         await server.start(listener, serving.context)
+        station.record.served()
         log.info("listening", host=host, port=port, pid=os.getpid())
         background: list[tuple[str, Work]] = [
             ("policy", lambda: _policy_source(args, api).follow(policy)),
@@ -116,15 +128,26 @@ async def _serve(args: argparse.Namespace, listener: socket.socket) -> int:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+    beating.cancel()
     log.info("stopped")
     return 0
 
 
 def _stop_signal() -> asyncio.Event:
     stopped, loop = asyncio.Event(), asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in stopping_signals():
         loop.add_signal_handler(number, stopped.set)
     return stopped
+
+
+async def _beat(station: Station, stopped: asyncio.Event) -> None:
+    """Show the supervisor that the event loop comes round; stop once it is gone: nobody else would end us."""
+    supervisor = os.getppid()
+    while True:
+        station.record.beat()
+        if os.getppid() != supervisor:
+            stopped.set()
+        await asyncio.sleep(BEAT_SECONDS)
 
 
 async def _kept_running(name: str, work: Work) -> None:

@@ -1,58 +1,260 @@
-"""Several processes as one: they end together, and what ends by itself is an error."""
+"""The supervisor over real processes: it starts what ends, ends what hangs, and goes when it is sent away."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import signal
 import sys
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Protocol
 
 import pytest
 
+from policies.kube.json import Json
+
 SCRIPT = """
-import os, signal, socket, sys
-from webhook.server.prefork import supervise
+{before}
+import os, signal, socket, sys, time
+from webhook.server import log, prefork
+log.configure("info", "json")
+prefork.LOOK_SECONDS, prefork.STALL_SECONDS = 0.02, {stall}
 
-turn, token = os.pipe()
-os.set_blocking(turn, False)
-os.write(token, b"1")
+def served(station):
+    station.record.served()
+    os.write(1, b"%d\\n" % os.getpid())
 
-def first():
+def first(name):
+    # Whether no process before has asked.
     try:
-        return os.read(turn, 1) == b"1"
-    except BlockingIOError:
+        os.close(os.open(os.path.join(sys.argv[1], name), os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
         return False
+    return True
 
-def serve(listener):
-    os.write(1, b"serving\\n")
+def forever(station):
+    while True:
+        station.record.beat()
+        time.sleep(0.02)
+
+def serve(listener, station):
     {body}
+    forever(station)
 
-sys.exit(supervise(2, socket.create_server(("127.0.0.1", 0)), serve))
+sys.exit(prefork.supervise({workers}, socket.create_server(("127.0.0.1", 0)), serve))
 """
-FOREVER = "signal.pause()"
 
 
-@pytest.mark.parametrize(
-    "body",
-    ["os._exit(0)", "os._exit(3)", "int('no number')", "os.kill(os.getpid(), signal.SIGKILL)"],
-)
-async def test_a_worker_that_ends_unasked_ends_the_others_with_an_error(body: str) -> None:
-    child = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", SCRIPT.format(body=f"first() and {body}; {FOREVER}")),
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    assert await asyncio.wait_for(child.wait(), 20) == 1
+class Supervised:
+    """A supervisor, the workers that say they serve, and its log."""
+
+    def __init__(self, child: asyncio.subprocess.Process) -> None:
+        self.child = child
+        self.log: list[Json] = []
+
+    async def worker(self) -> int:
+        """The process id of the next worker that serves."""
+        assert self.child.stdout is not None
+        line = await asyncio.wait_for(self.child.stdout.readline(), 60)
+        assert line, "no worker is left"
+        return int(line)
+
+    async def ended(self) -> int:
+        """The exit status, and the log read to its end."""
+        assert self.child.stderr is not None
+        async with asyncio.timeout(60):
+            self.log = [json.loads(line) for line in (await self.child.stderr.read()).splitlines()]
+            return await self.child.wait()
+
+    async def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        self.child.send_signal(number)
+        return await self.ended()
+
+    def events(self) -> list[str]:
+        return [line["event"] for line in self.log]
 
 
-@pytest.mark.parametrize(
-    "body", [FOREVER, "signal.signal(signal.SIGTERM, lambda *_: os._exit(0)); signal.pause()"]
-)
-async def test_asked_to_end_all_end_with_0(body: str) -> None:
-    child = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", SCRIPT.format(body=body), stdout=asyncio.subprocess.PIPE
-    )
-    assert child.stdout is not None
-    for _ in range(2):
-        assert await asyncio.wait_for(child.stdout.readline(), 20) == b"serving\n"
-    child.terminate()
-    assert await asyncio.wait_for(child.wait(), 20) == 0
-    assert await child.stdout.read() == b"", "no worker is left that could hold the pipe"
+class Start(Protocol):
+    """Runs `body` in each worker; `before` in the supervisor, first of all."""
+
+    def __call__(
+        self, body: str, workers: int = 2, stall: float = 20, before: str = ""
+    ) -> AbstractAsyncContextManager[Supervised]: ...
+
+
+@pytest.fixture
+def supervised(tmp_path: Path) -> Start:
+    @asynccontextmanager
+    async def start(
+        body: str, workers: int = 2, stall: float = 20, before: str = ""
+    ) -> AsyncIterator[Supervised]:
+        text = SCRIPT.format(body=body.replace("\n", "\n    "), workers=workers, stall=stall, before=before)
+        child = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", text, str(tmp_path)),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        try:
+            yield Supervised(child)
+        finally:
+            if child.returncode is None:
+                child.kill()
+                await child.wait()
+
+    return start
+
+
+HANG = "while True: pass"
+REVIEW = b'{"request": {"uid": "1"}}'
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("end", ["os._exit(0)", "os._exit(3)", "int('x')", "os.kill(os.getpid(), 9)"])
+async def test_a_worker_that_ends_unasked_is_replaced(supervised: Start, end: str, workers: int) -> None:
+    async with supervised(f"served(station)\nif first('a'): {end}", workers) as it:
+        pids = {await it.worker() for _ in range(workers + 1)}
+        assert len(pids) == workers + 1
+        assert await it.stop() == 0
+    assert it.events().count("worker ended, starting another") == 1
+    assert "a review ended its worker, it is not read again" not in it.events()
+
+
+async def test_a_worker_that_never_served_ends_the_whole_with_its_status(supervised: Start) -> None:
+    async with supervised("os._exit(2)") as it:
+        assert await it.ended() == 2
+
+
+async def test_a_worker_that_can_t_start_again_beside_one_that_serves_is_tried_again(
+    supervised: Start,
+) -> None:
+    body = "if not first('a') and first('b'): os._exit(2)\nserved(station)"
+    async with supervised(body) as it:
+        assert await it.worker() != await it.worker()
+        assert await it.stop() == 0
+    assert it.events().count("worker ended, starting another") <= 1
+
+
+HUNG = f"""
+served(station)
+if not station.suspects.holds({REVIEW!r}):
+    station.record.begin({REVIEW!r}, b'{{"kind": "v1/Pod", "namespace": "ml"}}', 0.05)
+    {HANG}
+"""
+
+
+async def test_a_worker_that_a_review_holds_is_replaced_and_the_next_one_knows(supervised: Start) -> None:
+    async with supervised(HUNG, 1) as it:
+        hung, after = await it.worker(), await it.worker()
+        assert hung != after
+        assert await it.stop() == 0
+    assert it.events() == [
+        "a review hangs, ending its worker",
+        "a review ended its worker, it is not read again",
+        "worker ended, starting another",
+    ]
+    for line in it.log[:2]:
+        assert (line["kind"], line["namespace"], line["pid"], len(line["review"])) == (
+            "v1/Pod",
+            "ml",
+            hung,
+            32,
+        )
+    assert (it.log[2]["reason"], it.log[2]["status"]) == ("hung", -9)
+
+
+async def test_a_worker_that_dies_in_a_review_teaches_the_next_one(supervised: Start) -> None:
+    body = HUNG.replace(HANG, "os.kill(os.getpid(), signal.SIGSEGV)")
+    async with supervised(body, 1) as it:
+        assert await it.worker() != await it.worker()
+        assert await it.stop() == 0
+    assert it.events() == [
+        "a review ended its worker, it is not read again",
+        "worker ended, starting another",
+    ]
+    assert (it.log[1]["reason"], it.log[1]["status"]) == ("died", -signal.SIGSEGV)
+
+
+async def test_a_loop_that_stands_still_is_ended_and_no_review_is_blamed(supervised: Start) -> None:
+    async with supervised(f"served(station)\nif first('a'):\n    {HANG}", 1, stall=0.2) as it:
+        assert await it.worker() != await it.worker()
+        assert await it.stop() == 0
+    assert it.events() == [
+        "a worker's event loop stands still, ending it",
+        "worker ended, starting another",
+    ]
+    assert it.log[1]["reason"] == "stalled"
+
+
+async def test_steps_that_each_end_in_time_are_left_alone(supervised: Start) -> None:
+    """Twice the limit in all, in many steps: the supervisor looks at one step at a time."""
+    body = """
+served(station)
+for _ in range(40):
+    station.record.begin(b"x", b"", 0.5)
+    time.sleep(0.025)
+    station.record.end()
+os.write(1, b"0\\n")
+"""
+    async with supervised(body, 1, stall=20) as it:
+        assert await it.worker() > 0
+        assert await it.worker() == 0, "it has come to the end, and was not replaced"
+        assert await it.stop() == 0
+    assert it.events() == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("handled", [True, False])
+async def test_sent_away_all_end_with_0_and_nobody_is_left(
+    supervised: Start, number: signal.Signals, handled: bool
+) -> None:
+    handler = "signal.signal(signal.SIGTERM, lambda *_: os._exit(0))\n" if handled else ""
+    async with supervised(handler + "served(station)") as it:
+        for _ in range(2):
+            await it.worker()
+        assert await it.stop(number) == 0
+        assert it.child.stdout is not None
+        assert await it.child.stdout.read() == b"", "no worker is left that could hold the pipe"
+    assert it.events() == []
+
+
+async def test_a_worker_that_hangs_while_it_drains_is_ended_and_makes_an_error(supervised: Start) -> None:
+    body = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + HUNG.replace("0.05", "0.5")
+    async with supervised(body, 1) as it:
+        await it.worker()
+        assert await it.stop() == 1
+    assert it.events() == ["a review hangs, ending its worker"]
+
+
+async def test_nohup_keeps_it_alive(supervised: Start) -> None:
+    previous = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        async with supervised("served(station)", 1) as it:
+            pid = await it.worker()
+            it.child.send_signal(signal.SIGHUP)
+            os.kill(pid, signal.SIGHUP)
+            assert await it.stop() == 0
+        assert it.events() == []
+    finally:
+        signal.signal(signal.SIGHUP, previous)
+
+
+ORPHAN = """
+if first('a') and os.fork() == 0:
+    os.fork() and os._exit(0)
+    os.write(1, b"%d\\n" % os.getpid())
+    os._exit(5)
+"""
+
+
+async def test_it_buries_orphans_as_process_1_must(supervised: Start) -> None:
+    """A subreaper takes in the orphans below it, as process 1 does for its container."""
+    async with supervised(ORPHAN, 1, before="import ctypes; ctypes.CDLL(None).prctl(36, 1)") as it:
+        orphan = await it.worker()
+        async with asyncio.timeout(60):
+            while os.path.exists(f"/proc/{orphan}"):  # noqa: ASYNC110, ASYNC240, PTH110
+                await asyncio.sleep(0.01)
+        assert await it.stop() == 0
+    assert it.events() == []
