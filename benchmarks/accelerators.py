@@ -13,10 +13,10 @@ import orjson
 
 from benchmarks._timing import best, table
 from benchmarks.engine import POD
-from policies.accelerators.annotations import MEMORY, PRODUCT
 from policies.accelerators.gpu_affinity import mutate
 from policies.accelerators.placement import Placement, placement
 from policies.accelerators.requests import GpuAffinity, inventory_of
+from policies.core.annotations import GPU_MEMORY, GPU_PRODUCT
 from policies.core.facts import Facts, Listing, Resource
 from policies.kube.json import Json, replaced
 
@@ -91,7 +91,7 @@ def main() -> None:
     listing = nodes(NODES)
     facts, few = Facts("ml", Nodes(listing)), Facts("ml", Nodes(nodes(50)))
     gpu, cpu, sixteen = asking(1), asking(0), asking(16)
-    wishes = asking(1, {PRODUCT: "*A100*", MEMORY: ">=40G"})
+    wishes = asking(1, {GPU_PRODUCT: "*A100*", GPU_MEMORY: ">=40G"})
     two_terms = copy.deepcopy(gpu)
     two_terms["spec"]["affinity"] = {
         "nodeAffinity": {

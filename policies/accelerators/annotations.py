@@ -17,13 +17,11 @@ from policies.accelerators.inventory import Fleet
 from policies.accelerators.node_affinity import Alternative, Expression
 from policies.accelerators.requests import MIB
 from policies.accelerators.vendors import MemoryLabel, MemoryUnit
+from policies.core.annotations import GPU_MEMORY, GPU_PRODUCT
 from policies.kube.json import Json
 from policies.kube.metadata import annotations_of
 from policies.kube.names import is_label_value
 from policies.kube.quantities import parse_bytes, shown
-
-PRODUCT: Final = "mlchassis.dev/gpu-product"
-MEMORY: Final = "mlchassis.dev/gpu-memory"
 
 _OPERATORS: Final = (">=", "<=", ">", "<")
 
@@ -51,7 +49,7 @@ class Resolution:
 
 def wanted_products(pod: Json) -> list[str]:
     """The globs of the annotation, separated by commas; empty where there is none."""
-    written = annotations_of(pod).get(PRODUCT)
+    written = annotations_of(pod).get(GPU_PRODUCT)
     return [glob.strip() for glob in written.split(",") if glob.strip()] if isinstance(written, str) else []
 
 
@@ -164,7 +162,7 @@ def wanted_memory(pod: Json) -> MemoryBound | None:
 
     Raises ValueError, with a sentence for the user, where it can't be read.
     """
-    written = annotations_of(pod).get(MEMORY)
+    written = annotations_of(pod).get(GPU_MEMORY)
     if written is None:
         return None
     bound = written.strip() if isinstance(written, str) else ""

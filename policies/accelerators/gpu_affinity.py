@@ -30,14 +30,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final
 
-from policies.accelerators.annotations import (
-    MEMORY,
-    PRODUCT,
-    resolve_memory,
-    resolve_product,
-    wanted_memory,
-    wanted_products,
-)
+from policies.accelerators.annotations import resolve_memory, resolve_product, wanted_memory, wanted_products
 from policies.accelerators.inventory import HOSTNAME, MOST_HOSTNAMES, Fleet, Inventory
 from policies.accelerators.node_affinity import (
     PREFERRED,
@@ -54,6 +47,7 @@ from policies.accelerators.node_affinity import (
 from policies.accelerators.placement import kept_apart
 from policies.accelerators.requests import GpuAffinity, Strength, claims_devices, inventory_of
 from policies.accelerators.vendors import Vendor
+from policies.core.annotations import GPU_MEMORY, GPU_PRODUCT, TOPOLOGY
 from policies.core.contracts import Mutator
 from policies.core.facts import Facts, Resource
 from policies.core.finding import Certainty, Finding
@@ -62,7 +56,6 @@ from policies.kube.json import Json, appended, mapping, maps, text
 from policies.kube.metadata import annotations_of, controller, labels_of
 from policies.kube.names import is_label_key
 
-TOPOLOGY: Final = "mlchassis.dev/topology"
 _TOPOLOGY_KEYS: Final = {"same-node": HOSTNAME, "same-zone": "topology.kubernetes.io/zone"}
 TOLERATIONS: Final = ("spec", "tolerations")
 _POD_AFFINITY: Final = ("spec", "affinity", "podAffinity")
@@ -309,13 +302,13 @@ def advise(pod: Json, settings: GpuAffinity, facts: Facts) -> Iterator[Finding]:
         return
     yield from _advise_topology(pod, settings, facts)
     annotations = annotations_of(pod)
-    present = [key for key in (PRODUCT, MEMORY) if key in annotations]
+    present = [key for key in (GPU_PRODUCT, GPU_MEMORY) if key in annotations]
     if not present:
         return
     try:
         wanted_memory(pod)
     except ValueError as error:
-        yield _note(MEMORY, f"was not applied: {error}", "Write a bound such as >=40Gi or <24G.")
+        yield _note(GPU_MEMORY, f"was not applied: {error}", "Write a bound such as >=40Gi or <24G.")
     requests = settings.catalogue.requests(pod)
     inventory = inventory_of(settings, facts)
     if not requests:
@@ -332,8 +325,8 @@ def advise(pod: Json, settings: GpuAffinity, facts: Facts) -> Iterator[Finding]:
 
 def _advise_labels(vendor: str, fleet: Fleet, present: list[str]) -> Iterator[Finding]:
     keys = {
-        PRODUCT: fleet.vendor.product_labels,
-        MEMORY: tuple(label.key for label in fleet.vendor.memory_labels),
+        GPU_PRODUCT: fleet.vendor.product_labels,
+        GPU_MEMORY: tuple(label.key for label in fleet.vendor.memory_labels),
     }
     carried = {key for variant in fleet.variants for key in variant}
     for annotation in present:

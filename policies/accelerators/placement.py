@@ -12,14 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from policies.accelerators.annotations import (
-    MEMORY,
-    PRODUCT,
-    resolve_memory,
-    resolve_product,
-    wanted_memory,
-    wanted_products,
-)
+from policies.accelerators.annotations import resolve_memory, resolve_product, wanted_memory, wanted_products
 from policies.accelerators.inventory import Fleet, Node
 from policies.accelerators.node_affinity import (
     REQUIRED,
@@ -31,6 +24,7 @@ from policies.accelerators.node_affinity import (
     tolerates,
 )
 from policies.accelerators.requests import MIB, Catalogue, GpuAffinity, inventory_of
+from policies.core.annotations import GPU_MEMORY, GPU_PRODUCT
 from policies.core.facts import Facts
 from policies.kube.json import Json, dig, mapping, maps, strings, text
 from policies.kube.metadata import annotations_of, labels_of
@@ -49,8 +43,8 @@ class Place(Enum):
     """The part of a pod that keeps it from every node."""
 
     RESOURCES = "resources"
-    PRODUCT = PRODUCT
-    MEMORY = MEMORY
+    PRODUCT = GPU_PRODUCT
+    MEMORY = GPU_MEMORY
     SELECTOR = "selector"
     TAINTS = "taints"
 
@@ -118,7 +112,7 @@ def _question(pod: Json, requests: Mapping[str, int]) -> bytes:
     annotations, spec = annotations_of(pod), mapping(pod, "spec")
     parts = (
         requests,
-        [annotations.get(key) for key in (PRODUCT, MEMORY)],
+        [annotations.get(key) for key in (GPU_PRODUCT, GPU_MEMORY)],
         spec.get("nodeSelector"),
         dig(pod, *REQUIRED),
         spec.get("tolerations"),

@@ -29,6 +29,7 @@ from typing import Final
 from pydantic import Field
 
 from policies.accelerators.requests import wants_accelerator
+from policies.core.annotations import TRAINING
 from policies.core.contracts import Mutator
 from policies.core.facts import Facts, Resource
 from policies.core.finding import Certainty, Finding
@@ -58,7 +59,7 @@ class DisruptionGuard(Settings):
     """Key `disruption-guard.yaml`."""
 
     training_labels: tuple[str, ...] = Field(
-        ("mlchassis.dev/training=true",),
+        (f"{TRAINING}=true",),
         description="labels, `key=value` or `key`, that make a pod that completes, or of Ray, a training pod "
         "without an accelerator of its own, such as the launcher of an MPIJob; `*` is any text",
     )

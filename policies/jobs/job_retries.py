@@ -30,6 +30,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from policies.core.annotations import RETRYABLE_EXIT_CODES
 from policies.core.contracts import Mutator
 from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding
@@ -47,7 +48,6 @@ from policies.kube.json import Json, dig, integer, replaced, text
 from policies.kube.metadata import annotations_of
 from policies.kube.pods import Role, containers
 
-RETRYABLE: Final = "mlchassis.dev/retryable-exit-codes"
 _MOST_RULES: Final = 20
 """Rules that the API server accepts in one podFailurePolicy."""
 
@@ -106,7 +106,8 @@ def _exit_codes(obj: Json, job: JobSpec, settings: JobRetries) -> list[int]:
 def _annotated(obj: Json, job: JobSpec) -> set[int]:
     """The exit codes of the annotation on the object or on the pod template. Raises ValueError."""
     codes: set[int] = set()
-    for written in (annotations_of(obj).get(RETRYABLE), annotations_of(job.template).get(RETRYABLE)):
+    for carrier in (obj, job.template):
+        written = annotations_of(carrier).get(RETRYABLE_EXIT_CODES)
         if written is not None:
             codes.update(int(code) for code in str(written).split(","))
     if any(not 0 < code < 256 for code in codes) or len(codes) > 50:
@@ -148,8 +149,8 @@ def advise(obj: Json, settings: JobRetries, facts: Facts) -> Iterator[Finding]:
             _annotated(obj, job)
         except ValueError:
             yield Finding(
-                f"metadata.annotations[{RETRYABLE}]",
-                f"The annotation {RETRYABLE} is not a list of exit codes and was not applied.",
+                f"metadata.annotations[{RETRYABLE_EXIT_CODES}]",
+                f"The annotation {RETRYABLE_EXIT_CODES} is not a list of exit codes and was not applied.",
                 'Write numbers from 1 to 255, such as "75" or "75, 130".',
                 Certainty.UNDECIDED,
             )

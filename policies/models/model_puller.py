@@ -50,6 +50,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import Final
 
+from policies.core.annotations import MODEL_CONFIG, MODEL_DIR, MODEL_SERVER
 from policies.core.contracts import Mutator
 from policies.core.facts import Facts, Resource
 from policies.core.finding import Finding
@@ -59,7 +60,7 @@ from policies.kube.json import Json, appended, dig, mapping, replaced, text
 from policies.kube.metadata import annotations_of, has_room, labels_of
 from policies.kube.pods import Container, containers, is_ray_node
 from policies.kube.quantities import parse_quantity
-from policies.models.pulling import MODEL_DIR, MODEL_SERVER, Wish, WishError, claims_of, wish_of
+from policies.models.pulling import Wish, WishError, claims_of, wish_of
 from policies.models.settings import ModelPuller, Program, Sidecar
 from policies.models.volumes import (
     CLAIMS_DIR,
@@ -72,7 +73,7 @@ from policies.models.volumes import (
     with_model_mounts,
     with_models_volume,
 )
-from policies.probes.health import MODEL_CONFIG, models_of
+from policies.probes.health import models_of
 from policies.probes.servers import PULLER
 from policies.probes.serving import StandardProbes, istio_came_first, recognised
 

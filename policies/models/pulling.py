@@ -12,23 +12,24 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
+from policies.core.annotations import (
+    MODEL_CLAIM,
+    MODEL_CONFIG,
+    MODEL_CONTAINERS,
+    MODEL_CREDENTIALS,
+    MODEL_DIR,
+    MODEL_SERVER,
+    MODEL_SERVER_PORT,
+)
 from policies.core.facts import Facts
 from policies.kube.json import Json, text
 from policies.kube.metadata import annotations_of
 from policies.kube.names import is_subdomain, listed
 from policies.kube.pods import Container, Role, containers
 from policies.probes.endpoints import declared_http_port, server_port
-from policies.probes.health import MODEL_CONFIG
 from policies.probes.servers import Server, port_number
 from policies.probes.serving import StandardProbes, recognised, serving_containers
 from puller import spec as model_spec
-
-MODEL_DIR: Final = "mlchassis.dev/model-dir"
-MODEL_CLAIM: Final = "mlchassis.dev/model-claim"
-MODEL_CONTAINERS: Final = "mlchassis.dev/model-containers"
-MODEL_SERVER: Final = "mlchassis.dev/model-server"
-MODEL_SERVER_PORT: Final = "mlchassis.dev/model-server-port"
-MODEL_CREDENTIALS: Final = "mlchassis.dev/model-credentials"
 
 SERVERS: Final = ("v2", "kserve", "triton", "tfserving", "none")
 DEFAULT_PORT: Final = 8080

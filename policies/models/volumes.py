@@ -10,9 +10,10 @@ from hashlib import sha256
 from itertools import chain, count
 from typing import Final
 
+from policies.core.annotations import MODEL_DIR
 from policies.kube.json import Json, appended, mapping, maps, strings, text
 from policies.kube.pods import Container, containers, edited
-from policies.models.pulling import MODEL_DIR, Wish, WishError
+from policies.models.pulling import Wish, WishError
 
 MODELS: Final = "mlchassis-models"
 CONFIG: Final = "mlchassis-model-config"

@@ -9,6 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from policies.core.annotations import (
+    EXPECTED_START,
+    HEALTH_PATH,
+    HEALTH_PORT,
+    LIVE_PATH,
+    MODEL_CONFIG,
+    MODEL_SIZE,
+    READY_PATH,
+)
 from policies.core.facts import Facts
 from policies.core.finding import Finding
 from policies.kube import quantities as units
@@ -26,21 +35,9 @@ from policies.probes.endpoints import (
 )
 from policies.probes.preset import Protocol
 from policies.probes.servers import Server, port_number, tcp_ports
-from policies.probes.serving import (
-    HEALTH_ANNOTATIONS,
-    HEALTH_PATH,
-    HEALTH_PORT,
-    LIVE_PATH,
-    READY_PATH,
-    StandardProbes,
-    recognised,
-    serving_containers,
-)
+from policies.probes.serving import HEALTH_ANNOTATIONS, StandardProbes, recognised, serving_containers
 from puller import spec as model_spec
 
-MODEL_SIZE: Final = "mlchassis.dev/model-size"
-EXPECTED_START: Final = "mlchassis.dev/expected-start"
-MODEL_CONFIG: Final = "mlchassis.dev/model-config"
 DEFAULT_CONTAINER: Final = "kubectl.kubernetes.io/default-container"
 
 

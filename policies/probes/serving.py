@@ -14,6 +14,12 @@ from typing import Final
 
 from pydantic import Field
 
+from policies.core.annotations import (
+    HEALTH_PATH,
+    HEALTH_PORT,
+    LIVE_PATH,
+    READY_PATH,
+)
 from policies.core.facts import Facts
 from policies.core.settings import Duration, Quantity, Settings
 from policies.core.target import completes
@@ -38,10 +44,6 @@ __all__ = [
     "tcp_ports",
 ]
 
-HEALTH_PATH: Final = "mlchassis.dev/health-path"
-HEALTH_PORT: Final = "mlchassis.dev/health-port"
-LIVE_PATH: Final = "mlchassis.dev/live-path"
-READY_PATH: Final = "mlchassis.dev/ready-path"
 HEALTH_ANNOTATIONS: Final = (HEALTH_PATH, HEALTH_PORT, LIVE_PATH, READY_PATH)
 
 

@@ -53,6 +53,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any, Final
 
+from policies.core.annotations import DOMAIN, EXPECTED_START, MODEL_SIZE
 from policies.core.contracts import Mutator
 from policies.core.facts import Facts
 from policies.core.finding import Finding
@@ -64,14 +65,7 @@ from policies.kube.metadata import annotations_of
 from policies.kube.names import listed
 from policies.kube.pods import Container, Role, containers, edited, is_ray_node
 from policies.probes.endpoints import declared_http_port, http_get, preset_health, unsure
-from policies.probes.health import (
-    EXPECTED_START,
-    MODEL_SIZE,
-    AnnotationError,
-    annotated_health,
-    expected_start,
-    is_meant,
-)
+from policies.probes.health import AnnotationError, annotated_health, expected_start, is_meant
 from policies.probes.servers import tcp_ports
 from policies.probes.serving import (
     HEALTH_ANNOTATIONS,
@@ -319,7 +313,6 @@ _PARSED: Final[dict[str, Callable[[object], object]]] = {
     MODEL_SIZE: units.parse_bytes,
 }
 _ANNOTATIONS: Final = (*HEALTH_ANNOTATIONS, *_PARSED)
-_DOMAIN: Final = MODEL_SIZE.partition("/")[0]
 
 
 def _base_and_suffix(key: str) -> tuple[str | None, str]:
@@ -334,10 +327,10 @@ def _misspelt(key: str) -> str | None:
     """The annotation of this policy that a key comes close to; the other policies' are farther away."""
     domain, _, rest = key.partition("/")
     name, dot, container = rest.partition(".")
-    if domain != _DOMAIN:
+    if domain != DOMAIN:
         return None
     close = get_close_matches(name.lower(), [known.partition("/")[2] for known in _ANNOTATIONS], 1, 0.78)
-    return f"{_DOMAIN}/{close[0]}{dot}{container}" if close else None
+    return f"{DOMAIN}/{close[0]}{dot}{container}" if close else None
 
 
 def _left_alone(pod: Json, container: Container, settings: StandardProbes) -> Finding:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
+from policies.core.annotations import WORKER_GROUP
 from policies.kube.json import Json, dig, integer, maps, strings, text
 from policies.kube.metadata import controller, labels_of
 from policies.kube.names import is_label_value
@@ -23,7 +24,6 @@ RAY_NODE_TYPE: Final = "ray.io/node-type"
 REPLICA_INDEX: Final = "ray.io/worker-group-replica-index"
 HOST_INDEX: Final = "ray.io/replica-host-index"
 REPLICA_NAME: Final = "ray.io/worker-group-replica-name"
-WORKER_GROUP: Final = "mlchassis.dev/worker-group"
 
 _MAX_INT32 = 2**31 - 1
 

@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 
 from policies.core import registry
+from policies.core.annotations import POLICY_LABEL
 from policies.core.contracts import Rule
 from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding
@@ -29,7 +30,6 @@ from policies.core.target import Target
 from policies.kube.json import Json, mapping
 from policies.kube.metadata import labels_of
 from webhook.admission import engine
-from webhook.admission.configuration import POLICY_LABEL
 from webhook.config.load import load
 from webhook.kube import offline
 

@@ -25,7 +25,6 @@ from policies.kube.json import Json
 from policies.kube.metadata import labels_of
 from policies.kube.selectors import matches
 
-POLICY_LABEL = "mlchassis.dev/policy"
 """Label (value "true") of the ConfigMap that holds the policy."""
 
 REMEMBERED = 1024

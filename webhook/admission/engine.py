@@ -14,6 +14,7 @@ from itertools import chain
 from typing import Any
 
 from policies.core import registry
+from policies.core.annotations import EXEMPT, POLICY_LABEL
 from policies.core.contracts import Mutator, Rule
 from policies.core.facts import Cluster, Facts
 from policies.core.finding import Finding
@@ -23,9 +24,9 @@ from policies.kube.field_paths import named, scopes, value_at
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json, dig, mapping
 from policies.kube.metadata import annotations_of, controller, labels_of
-from webhook.admission.configuration import POLICY_LABEL, Config, Effective
+from webhook.admission.configuration import Config, Effective
 from webhook.admission.envelope import Request
-from webhook.admission.exemptions import EXEMPT, Exemptions, may_exempt
+from webhook.admission.exemptions import Exemptions, may_exempt
 from webhook.admission.patch import Operation, diff, same
 
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from policies.core import registry
+from policies.core.annotations import EXEMPT
 from policies.kube.json import Json
 from policies.kube.metadata import annotations_of
 from webhook.admission.configuration import Config
 
-EXEMPT: Final = "mlchassis.dev/exempt"
 """Annotation `rule-id=reason; rule-id=reason` on an object or its pod template."""
 
 

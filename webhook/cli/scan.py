@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from policies.core import registry
+from policies.core.annotations import ADMISSION, POLICY_LABEL
 from policies.core.facts import Facts, Resource
 from policies.kube.group_kinds import CONFIG_MAP, JOB, POD, GroupKind, kind_of
 from policies.kube.json import Json, maps, text
 from policies.kube.metadata import controller
-from webhook.admission.configuration import POLICY_LABEL, Config
+from webhook.admission.configuration import Config
 from webhook.admission.engine import decide, in_scope
 from webhook.cli import decision_flags
 from webhook.cli.output import policyreport as policy_reports
@@ -37,7 +38,6 @@ from webhook.server import options as serve
 
 INSTALLED: Final = ("mlchassis-system", "mlchassis-policy")
 """Namespace and name of the policy that the shipped manifests install."""
-ADMISSION: Final = "mlchassis.dev/admission"
 """Label (value "disabled") of a namespace that the shipped webhook configurations leave alone."""
 RETRIES: Final = 10
 """How often a call is made again that the API server puts off, as it does where it has too much to do."""

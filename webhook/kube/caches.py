@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from policies.core.annotations import MODEL_CONFIG
 from policies.core.facts import FIELDS, Listing, Resource
 from policies.kube.json import Json
 from webhook.kube.api import ApiError
@@ -22,7 +23,7 @@ EMPTY = Listing()
 MERGED_KEPT = 5_000
 """Listings put together from several kinds that are remembered; beyond that they are made anew."""
 
-MODEL_CONFIG_SELECTOR = "mlchassis.dev/model-config=true"
+MODEL_CONFIG_SELECTOR = f"{MODEL_CONFIG}=true"
 
 Keep = Callable[[Json], bool]
 

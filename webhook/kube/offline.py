@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
+from policies.core.annotations import MODEL_CONFIG
 from policies.core.facts import Listing, Resource
 from policies.kube.group_kinds import (
     CONFIG_MAP,
@@ -192,7 +193,5 @@ _EMPTY: Final = Listing()
 
 def _is_fact(resource: Resource, obj: Json) -> bool:
     if resource is Resource.MODEL_CONFIGS:
-        return labels_of(obj).get("mlchassis.dev/model-config") == "true" and isinstance(
-            dig(obj, "data"), dict
-        )
+        return labels_of(obj).get(MODEL_CONFIG) == "true" and isinstance(dig(obj, "data"), dict)
     return resource is not Resource.WORKLOADS or controller(obj) is None

@@ -21,6 +21,7 @@ from weakref import WeakValueDictionary
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
+from policies.core.annotations import WORKER_GROUP, WORKER_NAMES
 from policies.core.facts import Cluster, Facts
 from policies.core.mode import Mode
 from policies.kube.group_kinds import POD
@@ -37,17 +38,7 @@ from policies.worker_names.worker_names import (
     Strategy,
     WorkerNames,
 )
-from policies.worker_names.workers import (
-    WORKER_GROUP,
-    Ledger,
-    Owner,
-    Untrusted,
-    Want,
-    Worker,
-    existing,
-    wanted,
-    worker_of,
-)
+from policies.worker_names.workers import Ledger, Owner, Untrusted, Want, Worker, existing, wanted, worker_of
 from webhook.admission import engine, exemptions
 from webhook.admission.configuration import Config
 from webhook.admission.envelope import Request, Response, allowed, denied, patched
@@ -57,7 +48,6 @@ from webhook.kube.api import ApiError
 
 log = structlog.get_logger()
 
-LEDGER: Final = "mlchassis.dev/worker-names"
 """The annotation of a Lease that holds the ledger; also the label that all these Leases carry."""
 ANSWER_SECONDS: Final = 0.1
 """What is left of the deadline for answering once it is clear that the API server won't answer in time."""
@@ -338,7 +328,7 @@ async def allocate(
         want = wanted(owner, worker)
         # Only now: whoever dropped a promise before that Lease was written had seen its pod.
         listed = await workers.pods(worker.namespace, worker.selector, phases=not worker.owner.is_ray)
-        ledger = Ledger.load(annotations_of(lease or {}).get(LEDGER))
+        ledger = Ledger.load(annotations_of(lease or {}).get(WORKER_NAMES))
         answer = policy.by_ledger(worker, _group(want, listed, ledger, now, created), settings)
         if isinstance(answer, Refuse):
             kept = await _created(workers, worker, answer)
@@ -394,7 +384,7 @@ def new_lease(worker: Worker, name: str) -> Json:
         "metadata": {
             "namespace": worker.namespace,
             "name": name,
-            "labels": {LEDGER: "ledger"},
+            "labels": {WORKER_NAMES: "ledger"},
             "ownerReferences": [
                 {"apiVersion": owner.api_version, "kind": owner.kind, "name": owner.name, "uid": owner.uid}
             ],
@@ -404,7 +394,7 @@ def new_lease(worker: Worker, name: str) -> Json:
 
 def written(lease: Json, ledger: Ledger, identity: str) -> Json:
     """A copy of the Lease with another ledger, its resourceVersion and all that is not ours kept."""
-    metadata = {**lease["metadata"], "annotations": {**annotations_of(lease), LEDGER: ledger.dump()}}
+    metadata = {**lease["metadata"], "annotations": {**annotations_of(lease), WORKER_NAMES: ledger.dump()}}
     now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
     spec = {**mapping(lease, "spec"), "holderIdentity": identity, "renewTime": now}
     return {**lease, "metadata": metadata, "spec": spec}

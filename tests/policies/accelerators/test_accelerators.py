@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.accelerators.annotations import MEMORY, PRODUCT, MemoryBound, wanted_memory
+from policies.accelerators.annotations import MemoryBound, wanted_memory
 from policies.accelerators.gpu_affinity import mutate
 from policies.accelerators.node_affinity import admits, matches, tolerates
 from policies.accelerators.placement import placement
 from policies.accelerators.requests import MIB, GpuAffinity, standard
 from policies.accelerators.vendors import Pool, Taint, Vendor
 from policies.core import registry
+from policies.core.annotations import GPU_MEMORY, GPU_PRODUCT
 from policies.core.facts import Listing
 from policies.kube.json import Json, replaced
 from tests.policies.accelerators.nodes import GPU, affinity, facts, node, pod
@@ -276,7 +277,7 @@ def test_a_product_annotation_admits_exactly_the_products_that_match(
         node(f"n{n}", {} if product is None else {"nvidia.com/gpu.product": product}, 8)
         for n, product in enumerate(products)
     ]
-    after = mutate(pod(annotations={PRODUCT: ",".join(globs)}), GpuAffinity(), facts(*nodes))
+    after = mutate(pod(annotations={GPU_PRODUCT: ",".join(globs)}), GpuAffinity(), facts(*nodes))
     admitted = {n for n, item in enumerate(nodes) if admits(after, f"n{n}", item["metadata"]["labels"])}
     wanted = {p for p in PRODUCTS for glob in globs if _names(glob, p)}
     if any(products):
@@ -311,13 +312,13 @@ def test_a_memory_bound_in_whole_mebibytes_says_the_same(operator: str, amount: 
     ],
 )
 def test_memory_bounds_are_read(written: str, expected: MemoryBound) -> None:
-    assert wanted_memory(pod(annotations={MEMORY: written})) == expected
+    assert wanted_memory(pod(annotations={GPU_MEMORY: written})) == expected
 
 
 @pytest.mark.parametrize("written", ["", "lots", "=>40Gi", ">=", ">=-1", 40])
 def test_memory_bounds_that_are_none(written: object) -> None:
     with pytest.raises(ValueError, match="is not a"):
-        wanted_memory(pod(annotations={MEMORY: written}))
+        wanted_memory(pod(annotations={GPU_MEMORY: written}))
 
 
 @given(data=st.data())
@@ -383,10 +384,10 @@ def test_a_node_may_look_like_anything(junk: Any) -> None:
         "nvidia.com/gpu.memory": "81920",
     }
     sound = node("a", labels, 8, (TAINT,))
-    asking = pod(16, {PRODUCT: "*", MEMORY: ">=1G"}, nodeSelector={"zone": "a"})
+    asking = pod(16, {GPU_PRODUCT: "*", GPU_MEMORY: ">=1G"}, nodeSelector={"zone": "a"})
     for path in places(sound):
         if path not in ((), ("metadata",), ("metadata", "name")):
             known = facts(replaced(sound, path, junk), sound)
-            for each in (asking, pod(1, {PRODUCT: "*A*", MEMORY: "1G"}), pod(0)):
+            for each in (asking, pod(1, {GPU_PRODUCT: "*A*", GPU_MEMORY: "1G"}), pod(0)):
                 mutate(each, GpuAffinity(), known)
                 placement(each, GpuAffinity(), known)

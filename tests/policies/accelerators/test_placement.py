@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from policies.accelerators.annotations import MEMORY, PRODUCT
 from policies.accelerators.placement import Place, placement
 from policies.accelerators.requests import GpuAffinity
 from policies.accelerators.vendors import Pool
+from policies.core.annotations import GPU_MEMORY, GPU_PRODUCT
 from policies.core.facts import Facts
 from policies.kube.json import Json, replaced
 from tests.policies.accelerators.nodes import GPU, affinity, facts, node, pod
@@ -63,12 +63,12 @@ DEDICATED = node("dedicated", {"zone": "b"}, 4, ({"key": "team", "value": "visio
             f"The pod asks for 9 {GPU}, and the most that one node has is 8 (big).",
         ),
         (
-            pod(annotations={PRODUCT: "H100,B200"}),
+            pod(annotations={GPU_PRODUCT: "H100,B200"}),
             Place.PRODUCT,
             f"No node and no declared pool with 1 {GPU} has a product that matches H100, B200.",
         ),
         (
-            pod(annotations={MEMORY: ">=80G"}),
+            pod(annotations={GPU_MEMORY: ">=80G"}),
             Place.MEMORY,
             "No node and no declared pool that is left has accelerators with >=76293Mi of memory.",
         ),
@@ -145,11 +145,11 @@ def test_an_answer_is_worked_out_once_for_pods_that_ask_the_same() -> None:
     ("asking", "names"),
     [
         (pod(), ["big", "small"]),
-        (pod(annotations={PRODUCT: "*100*"}), ["big"]),
-        (pod(annotations={PRODUCT: "T4", MEMORY: "<20G"}), ["small"]),
-        (pod(annotations={MEMORY: ">=40G"}), ["big"]),
-        (pod(annotations={MEMORY: "lots"}), ["big", "small"]),
-        (pod(2, annotations={PRODUCT: "*"}), ["big"]),
+        (pod(annotations={GPU_PRODUCT: "*100*"}), ["big"]),
+        (pod(annotations={GPU_PRODUCT: "T4", GPU_MEMORY: "<20G"}), ["small"]),
+        (pod(annotations={GPU_MEMORY: ">=40G"}), ["big"]),
+        (pod(annotations={GPU_MEMORY: "lots"}), ["big", "small"]),
+        (pod(2, annotations={GPU_PRODUCT: "*"}), ["big"]),
         (pod(nodeSelector={"zone": "a"}), ["big"]),
     ],
 )
@@ -161,7 +161,7 @@ def test_the_nodes_that_could_take_a_pod(asking: Json, names: list[str]) -> None
     assert [each.name for each in found.nodes] == names
 
 
-@pytest.mark.parametrize("annotations", [{PRODUCT: "*H100*"}, {MEMORY: ">=80G"}])
+@pytest.mark.parametrize("annotations", [{GPU_PRODUCT: "*H100*"}, {GPU_MEMORY: ">=80G"}])
 def test_what_no_label_says_is_held_against_no_node(annotations: Json) -> None:
     found = placement(pod(annotations=annotations), GpuAffinity(), facts(node("plain", gpus=8)))
     assert found is not None

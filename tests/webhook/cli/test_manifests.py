@@ -14,9 +14,10 @@ import pytest
 import yaml
 
 from policies.core import registry
+from policies.core.annotations import POLICY_LABEL
 from policies.core.workloads import known_workloads
 from policies.kube.json import Json
-from webhook.admission.configuration import POLICY_LABEL, Namespaces
+from webhook.admission.configuration import Namespaces
 from webhook.cli import main as cli
 from webhook.cli import manifests
 from webhook.config.load import load

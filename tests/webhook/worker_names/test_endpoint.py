@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from policies.core.annotations import WORKER_NAMES
 from policies.kube.group_kinds import GroupKind
 from policies.worker_names.workers import Owner, Worker
 from tests.webhook.kube.apiserver import running
@@ -29,7 +30,6 @@ from webhook.admission.envelope import Request, Response
 from webhook.kube.api import ApiServer
 from webhook.worker_names import endpoint as names
 from webhook.worker_names.cluster import LiveWorkers
-from webhook.worker_names.endpoint import LEDGER
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ async def test_the_name_comes_with_the_promise_and_without_generate_name(setting
     ]
     assert response.audit == {"name": name}
     [lease] = setting.leases()
-    assert name in lease["metadata"]["annotations"][LEDGER]
+    assert name in lease["metadata"]["annotations"][WORKER_NAMES]
     assert lease["spec"]["holderIdentity"] == "webhook-0"
     assert lease["metadata"]["ownerReferences"] == [
         {"apiVersion": "ray.io/v1", "kind": "RayCluster", "name": "demo", "uid": "uid-1"}

@@ -12,10 +12,11 @@ from collections.abc import Awaitable, Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from policies.core.annotations import WORKER_NAMES
 from policies.kube.json import Json
 from policies.worker_names.worker_names import Answer, Give, WorkerNames
 from policies.worker_names.workers import Owner, Worker
-from webhook.worker_names.endpoint import LEDGER, Listed, allocate
+from webhook.worker_names.endpoint import Listed, allocate
 
 LIFETIME = 2
 """A promise lives two ticks of the clock; a request of the API server less than that."""
@@ -93,7 +94,7 @@ class World:
 
 
 def _ledger(lease: Json) -> str:
-    return str(lease["metadata"]["annotations"][LEDGER])
+    return str(lease["metadata"]["annotations"][WORKER_NAMES])
 
 
 class FakeWorkers:

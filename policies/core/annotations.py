@@ -1,0 +1,49 @@
+"""Every annotation and label of `mlchassis.dev`, in one place. The puller needs none of them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+DOMAIN: Final = "mlchassis.dev"
+
+# On anything that is judged, or on its pod template.
+EXEMPT: Final = f"{DOMAIN}/exempt"
+
+# On pod templates: where a container answers for its health, and how long it starts. With `.<container>` at
+# the end they speak of that container.
+HEALTH_PATH: Final = f"{DOMAIN}/health-path"
+HEALTH_PORT: Final = f"{DOMAIN}/health-port"
+LIVE_PATH: Final = f"{DOMAIN}/live-path"
+READY_PATH: Final = f"{DOMAIN}/ready-path"
+MODEL_SIZE: Final = f"{DOMAIN}/model-size"
+EXPECTED_START: Final = f"{DOMAIN}/expected-start"
+
+# On pod templates: the models that the sidecar fetches.
+MODEL_CONFIG: Final = f"{DOMAIN}/model-config"
+"""An annotation of pods, with a ConfigMap's name; and the label of such ConfigMaps, with the value `true`."""
+MODEL_DIR: Final = f"{DOMAIN}/model-dir"
+MODEL_CLAIM: Final = f"{DOMAIN}/model-claim"
+MODEL_CONTAINERS: Final = f"{DOMAIN}/model-containers"
+MODEL_SERVER: Final = f"{DOMAIN}/model-server"
+MODEL_SERVER_PORT: Final = f"{DOMAIN}/model-server-port"
+MODEL_CREDENTIALS: Final = f"{DOMAIN}/model-credentials"
+
+# On pod templates: the accelerators that are wanted, and where.
+GPU_PRODUCT: Final = f"{DOMAIN}/gpu-product"
+GPU_MEMORY: Final = f"{DOMAIN}/gpu-memory"
+TOPOLOGY: Final = f"{DOMAIN}/topology"
+
+# On Jobs and their pod templates.
+RETRYABLE_EXIT_CODES: Final = f"{DOMAIN}/retryable-exit-codes"
+CHECKPOINT: Final = f"{DOMAIN}/checkpoint"
+TRAINING: Final = f"{DOMAIN}/training"
+"""A label of pods, with the value `true`."""
+
+# Labels of pods, and of what the webhook itself keeps.
+WORKER_GROUP: Final = f"{DOMAIN}/worker-group"
+WORKER_NAMES: Final = f"{DOMAIN}/worker-names"
+"""The annotation and label of the Leases in which worker names are kept."""
+POLICY_LABEL: Final = f"{DOMAIN}/policy"
+"""The label of the webhook's own ConfigMap, with the value `true`."""
+ADMISSION: Final = f"{DOMAIN}/admission"
+"""The label that keeps a namespace or an object out, with the value `disabled`."""

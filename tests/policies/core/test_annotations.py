@@ -1,0 +1,38 @@
+"""Every key of mlchassis.dev stands in one module: the code reads and the documents name no others."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from policies.core import annotations
+
+ROOT = Path(__file__).parents[3]
+KEYS = {value for name, value in vars(annotations).items() if name.isupper() and name != "DOMAIN"}
+KEY = re.compile(rf"{re.escape(annotations.DOMAIN)}/[a-z](?:[a-z-]*[a-z])?")
+DOCUMENTS = [
+    path
+    for place in ("README.md", "docs", "examples", "manifests", "policies", "webhook")
+    for path in ([ROOT / place] if (ROOT / place).is_file() else sorted((ROOT / place).rglob("*")))
+    if path.suffix in (".md", ".py", ".yaml")
+]
+
+
+def literals(path: Path) -> Iterator[str]:
+    """The texts of a module that are a key and nothing more, or a label selector."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found = KEY.match(node.value)
+            if found and node.value[found.end() :] in ("", "=true"):
+                yield f"{path.relative_to(ROOT)}: {node.value}"
+
+
+def test_no_other_module_spells_a_key_out() -> None:
+    sources = [*(ROOT / "policies").rglob("*.py"), *(ROOT / "webhook").rglob("*.py")]
+    assert [found for path in sources if "rules" not in path.parts for found in literals(path)] == []
+
+
+def test_the_documents_name_no_key_that_nothing_reads() -> None:
+    named = {key: path for path in DOCUMENTS for key in KEY.findall(path.read_text())}
+    assert {key: str(path) for key, path in named.items() if key not in KEYS} == {}
+    assert named.keys() >= KEYS - {annotations.WORKER_NAMES}, "a key that no document tells"
