@@ -1,4 +1,5 @@
-# Every target works from a fresh clone. All but `e2e` and `cluster` need Python 3.11+ and PyPI alone.
+# Every target works from a fresh clone. All but `e2e`, `realnode`, `cluster` and `node` need Python 3.11+ and
+# PyPI alone.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -37,14 +38,14 @@ demo: $(SYNCED) ## show what the webhook does to the examples; no cluster needed
 
 .PHONY: test
 test: $(SYNCED) ## all tests but the end-to-end ones
-	@$(BIN)/pytest -m "not e2e" -n auto -q $(ARGS)
+	@$(BIN)/pytest -m "not e2e and not realnode" -n auto -q $(ARGS)
 
 .PHONY: lint
 lint: $(SYNCED) ## ruff, mypy, import contracts, generated documents
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
-	@$(BIN)/mypy -p tests.e2e
+	@$(BIN)/mypy -p tests.e2e -p tests.realnode
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m webhook.cli.docs --check
 
@@ -64,14 +65,26 @@ docs: $(SYNCED) ## write the generated pages of docs/ anew
 binaries: $(SYNCED) ## build the programs that e2e tests start (minutes, once; needs Go 1.26+)
 	@$(BIN)/python -m tests.e2e.binaries >/dev/null
 	@$(BIN)/python -m tests.e2e.puller.venvs >/dev/null
+	@$(BIN)/python -m tests.e2e.node true
 
 .PHONY: e2e
-e2e: binaries ## end-to-end tests against a real kube-apiserver
+e2e: apiserver $(if $(ARGS),,realnode) ## end-to-end tests against a real kube-apiserver, then on a real node
+
+.PHONY: apiserver
+apiserver: binaries
 	@$(BIN)/pytest -m e2e -q $(ARGS)
+
+.PHONY: realnode
+realnode: binaries ## the end-to-end tests on a real node (needs root, cgroup v1 and Debian's packages)
+	@$(BIN)/python -m tests.e2e.node $(BIN)/pytest -m realnode -q tests/realnode $(ARGS)
 
 .PHONY: cluster
 cluster: $(SYNCED) ## the same control plane with the webhook installed, to play with until Ctrl-C
 	@$(BIN)/python -m tests.e2e.cluster
+
+.PHONY: node
+node: $(SYNCED) ## a real node: the image in containers, behind its Service, to play with until Ctrl-C
+	@$(BIN)/python -m tests.e2e.node
 
 .PHONY: clean
 clean: ## remove .venv and the caches in the tree

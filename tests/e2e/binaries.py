@@ -90,6 +90,7 @@ def _kuberay(release: str) -> Tool:
 
 
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kwok")
+NODE = ("kubelet", "kube-proxy")
 KUBERAY = ("kuberay-1.0", "kuberay-1.2", "kuberay-1.6")
 TABLE: dict[str, Tool] = {
     tool.name: tool
@@ -99,6 +100,8 @@ TABLE: dict[str, Tool] = {
         _kubernetes("kube-controller-manager"),
         _kubernetes("kube-scheduler"),
         _kubernetes("kubectl"),
+        _kubernetes("kubelet"),
+        _kubernetes("kube-proxy"),
         Tool("kwok", "sigs.k8s.io/kwok", "sigs.k8s.io/kwok/cmd/kwok", "kwok"),
         _kuberay("1.0"),
         _kuberay("1.2"),
@@ -122,7 +125,7 @@ def binary(name: str) -> Path:
         return given
     built = cache_directory() / "bin" / tool.key
     if not built.exists():
-        with _locked(built):
+        with locked(built):
             if not built.exists():  # another process may have built it while this one waited
                 _build(tool, built)
     return built
@@ -147,7 +150,7 @@ def cache_directory() -> Path:
 
 
 def _build(tool: Tool, built: Path) -> None:
-    _say(f"building {tool.name} {tool.version} from its Go module, once …")
+    say(f"building {tool.name} {tool.version} from its Go module, once …")
     began = time.monotonic()
     with tempfile.TemporaryDirectory(dir=built.parent, prefix=".building-") as scratch:
         output = Path(scratch, tool.name)
@@ -156,7 +159,7 @@ def _build(tool: Tool, built: Path) -> None:
             directory=tool.root,
         )  # fmt: skip
         output.replace(built)
-    _say(f"built {tool.name} in {time.monotonic() - began:.0f} s: {built}")
+    say(f"built {tool.name} in {time.monotonic() - began:.0f} s: {built}")
 
 
 def _go(*arguments: str, directory: Path) -> str:
@@ -175,28 +178,32 @@ def _go(*arguments: str, directory: Path) -> str:
 
 
 @contextmanager
-def _locked(built: Path) -> Iterator[None]:
+def locked(built: Path) -> Iterator[None]:
     """Hold the lock of one cached file against other processes, so that nothing is built twice."""
     built.parent.mkdir(parents=True, exist_ok=True)
     with built.with_name(f".{built.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"waiting for another process that makes {built.name} …")
+            fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
-def _say(sentence: str) -> None:
+def say(sentence: str) -> None:
     print(sentence, file=sys.stderr, flush=True)
 
 
 def main(names: list[str]) -> int:
     """Build the named programs (all by default) and print where they are."""
     if unknown := [name for name in names if name not in TABLE]:
-        _say(f"No such program: {', '.join(unknown)}. Known: {', '.join(TABLE)}.")
+        say(f"No such program: {', '.join(unknown)}. Known: {', '.join(TABLE)}.")
         return 2
     try:
         for name in names or TABLE:
             print(binary(name))
     except BinaryError as error:
-        _say(str(error))
+        say(str(error))
         return 1
     return 0
 

@@ -1,4 +1,4 @@
-"""`make cluster`: a control plane with the webhook installed, to play with until Ctrl-C."""
+"""`make cluster`: a control plane with KubeRay and the webhook installed, to play with until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -10,16 +10,19 @@ from pathlib import Path
 from tests.e2e.binaries import TABLE, BinaryError, binary
 from tests.e2e.controlplane import ControlPlane, KubectlError
 from tests.e2e.install import REPOSITORY, Chassis
+from tests.e2e.kuberay import NAMESPACE, SERVICE_ACCOUNT, Operator, prepare
 from tests.e2e.processes import ProcessFailedError
 from webhook.kube.offline import read
 
 EXAMPLES = REPOSITORY / "examples"
+KUBERAY = "kuberay-1.6"
 GPU_LABELS = {
     "nvidia.com/gpu.present": "true",
     "nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB",
     "nvidia.com/gpu.memory": "81920",
     "nvidia.com/gpu.count": "8",
 }
+SCALED = '[{"op": "replace", "path": "/spec/workerGroupSpecs/0/replicas", "value": 12}]'
 GPU_TAINT = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
 GREETING = """
 A Kubernetes {version} control plane with ML Chassis is running; its nodes are fake, no container runs.
@@ -36,6 +39,12 @@ Try this in another terminal:
   kubectl -n mlchassis-system edit configmap mlchassis-policy
   curl -k {url}/metrics
 
+KubeRay {kuberay} is running too; heads and workers get their names at admission:
+
+  kubectl apply -f {examples}/ray-cluster.yaml
+  kubectl -n features get pods
+  kubectl -n features patch raycluster feature-batch --type=json -p '{scaled}'
+
 Logs are in {logs}. Ctrl-C stops it and removes everything."""
 
 
@@ -50,8 +59,10 @@ def main() -> int:
             chassis = Chassis(control_plane)
             try:
                 _set_up(control_plane, chassis)
-                print(_greeting(control_plane, chassis), flush=True)
-                control_plane.watch_over(chassis.process)
+                kubeconfig = control_plane.service_account(NAMESPACE, SERVICE_ACCOUNT)
+                with Operator(control_plane, KUBERAY, kubeconfig, namespace="") as operator:
+                    print(_greeting(control_plane, chassis), flush=True)
+                    control_plane.watch_over(chassis.process, operator.process)
             finally:
                 chassis.stop()
     except KeyboardInterrupt:
@@ -63,12 +74,13 @@ def main() -> int:
 
 
 def _set_up(control_plane: ControlPlane, chassis: Chassis) -> None:
-    """Two nodes with accelerators, one without, the namespaces of the examples, and the webhook."""
+    """Nodes with and without accelerators, the namespaces of the examples, KubeRay's CRDs, the webhook."""
     control_plane.add_node("cpu-0")
     for name in ("gpu-0", "gpu-1"):
         control_plane.add_node(name, GPU_LABELS, [GPU_TAINT], {"nvidia.com/gpu": "8"})
     for namespace in sorted({document.namespace for document in read([str(EXAMPLES)])} - {""}):
         control_plane.create_namespace(namespace)
+    prepare(control_plane, KUBERAY)
     chassis.install()
     chassis.start()
 
@@ -79,9 +91,11 @@ def _greeting(control_plane: ControlPlane, chassis: Chassis) -> str:
     (programs / "kubectl").symlink_to(binary("kubectl"))
     return GREETING.format(
         version=TABLE["kube-apiserver"].version,
+        kuberay=TABLE[KUBERAY].version,
         kubeconfig=control_plane.kubeconfig,
         programs=programs,
         examples=EXAMPLES,
+        scaled=SCALED,
         url=chassis.url,
         logs=control_plane.logs,
     )

@@ -60,6 +60,9 @@ class ControlPlane:
         state: an empty directory for certificates, kubeconfigs, logs and etcd's data.
     """
 
+    hosts: tuple[str, ...] = (HOST,)
+    """The addresses under which its certificate serves the API."""
+
     def __init__(self, state: Path) -> None:
         self.state = state
         self.logs = state / "logs"
@@ -92,7 +95,7 @@ class ControlPlane:
             api_server.wait_until(self._ready, START_TIMEOUT)
             controllers = self._spawn("kube-controller-manager", *self._controller_flags())
             self._spawn("kube-scheduler", *self._scheduler_flags())
-            self._spawn("kwok", *self._kwok_flags())
+            self._start_nodes()
             controllers.wait_until(
                 lambda: self.api.exists("serviceaccounts", "default", "default"), START_TIMEOUT
             )
@@ -243,7 +246,7 @@ class ControlPlane:
                 "status": {"capacity": resources, "allocatable": resources, "conditions": [condition]},
             }
         )
-        return self.api.wait("nodes", name, _schedulable)
+        return self.api.wait("nodes", name, schedulable)
 
     def wait(
         self,
@@ -258,6 +261,10 @@ class ControlPlane:
         return self.api.wait(resource, name, until, namespace=namespace, timeout=timeout)
 
     # Components
+
+    def _start_nodes(self) -> None:
+        """Start what plays the kubelets; the API server is ready."""
+        self._spawn("kwok", *self._kwok_flags())
 
     def _spawn(self, name: str, *flags: str) -> Process:
         process = Process(name, [binary(name), *flags], self.logs / f"{name}.log")
@@ -347,7 +354,8 @@ class ControlPlane:
     # Files
 
     def _write_serving_files(self) -> None:
-        hosts = [HOST, "localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "10.0.0.1"]
+        names = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "10.0.0.1")
+        hosts = [*self.hosts, *names]
         serving: KeyPair = self._authority.server("kube-apiserver", hosts)
         tokens = new_key()
         self._write("ca.crt", self._authority.certificate)
@@ -378,7 +386,7 @@ class ControlPlane:
         return ssl.create_default_context(cadata=self._authority.certificate.decode())
 
 
-def _schedulable(node: JSON) -> bool:
+def schedulable(node: JSON) -> bool:
     """Ready, and without the taints that controllers put on a node that is not."""
     ready = any(
         condition["type"] == "Ready" and condition["status"] == "True"

@@ -28,7 +28,7 @@ REPOSITORY = Path(__file__).parents[2]
 BASE = REPOSITORY / "manifests" / "base"
 NAMESPACE = "mlchassis-system"
 SERVICE_ACCOUNT = "mlchassis"
-MUTATOR = "mlchassis-policy"
+POLICY = "mlchassis-policy"
 CONFIGURATIONS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
 START_TIMEOUT = 60
 
@@ -153,7 +153,7 @@ class Chassis:
 
     def policy(self) -> JSON:
         """The policy's ConfigMap as it stands in the cluster."""
-        return self.control_plane.api.get("configmaps", MUTATOR, NAMESPACE)
+        return self.control_plane.api.get("configmaps", POLICY, NAMESPACE)
 
     def policy_with(self, **files: str) -> JSON:
         """The ConfigMap to apply: as it stands, with keys set (`standard_probes` is standard-probes.yaml)."""

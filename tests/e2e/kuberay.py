@@ -67,10 +67,10 @@ def _is_established(definition: JSON) -> bool:
 
 
 class Operator:
-    """One process of a KubeRay release that watches one namespace."""
+    """One process of a KubeRay release that watches one namespace, or all of them (the empty name)."""
 
     def __init__(self, control_plane: ControlPlane, release: str, kubeconfig: Path, namespace: str) -> None:
-        self._log = control_plane.logs / f"{release}-{namespace}.log"
+        self._log = control_plane.logs / f"{release}-{namespace or 'all'}.log"
         self._metrics, self._health = free_port(), free_port()
         self._command: list[str | Path] = [
             binary(release),

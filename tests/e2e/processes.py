@@ -91,6 +91,17 @@ class Process:
                 )
             time.sleep(interval)
 
+    def wait_until_it_ends(self, timeout: float) -> int:
+        """Wait for its own end; return its exit status.
+
+        Raises:
+            ProcessFailedError: it still runs after `timeout` seconds.
+        """
+        try:
+            return self._child.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise ProcessFailedError(f"{self.name} did not end within {timeout:g} s") from None
+
     def terminate(self, timeout: float = 10) -> int:
         """Ask it to end with SIGTERM and return its exit status; SIGKILL after `timeout` seconds."""
         if self.running:

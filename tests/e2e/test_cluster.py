@@ -20,7 +20,7 @@ def test_the_interactive_cluster_serves_until_it_is_stopped(tmp_path: Path) -> N
     cluster = Process("make cluster", [sys.executable, "-m", "tests.e2e.cluster"], tmp_path / "log")
     try:
         cluster.wait_until(lambda: "Ctrl-C" in cluster.log_tail(), 120)
-        said = cluster.log_tail()
+        said = cluster.log_tail(60)
         kubeconfig = _value(r"export KUBECONFIG=(\S+)", said)
         assert Path(_value(r"export PATH=([^:]+):", said), "kubectl").is_file()
         refused = _as_told(said, "apply --dry-run=server -f")
@@ -29,6 +29,12 @@ def test_the_interactive_cluster_serves_until_it_is_stopped(tmp_path: Path) -> N
         assert probes(yaml.safe_load(shown.stdout)) == set(PROBES), shown.stderr
         stored = _as_told(said, "apply -f")
         assert stored.returncode == 0, stored.stderr
+        assert _as_told(said, r"apply -f \S+ray-cluster.yaml").returncode == 0
+        cluster.wait_until(lambda: len(_workers(said)) == 8, 60)
+        named = re.compile(r"pod/feature-batch-cpu-worker-[a-z0-9]{5}-\d+")
+        assert all(map(named.fullmatch, _workers(said)))
+        assert _as_told(said, "-n features patch").returncode == 0
+        cluster.wait_until(lambda: len(_workers(said)) == 12, 60)
     finally:
         status = cluster.terminate(timeout=30)
     assert status == 0, cluster.log_tail()
@@ -38,9 +44,18 @@ def test_the_interactive_cluster_serves_until_it_is_stopped(tmp_path: Path) -> N
 def _as_told(said: str, command: str) -> subprocess.CompletedProcess[str]:
     """The output of the first printed line that runs `kubectl <command>`, in the printed environment."""
     exports = re.findall(r"^ +(export .*)$", said, re.MULTILINE)
-    line = _value(rf"^ +(kubectl {command} .*)$", said)
+    return _run([*exports, _value(rf"^ +(kubectl {command}.*)$", said)])
+
+
+def _workers(said: str) -> list[str]:
+    exports = re.findall(r"^ +(export .*)$", said, re.MULTILINE)
+    selected = "kubectl -n features get pods -l ray.io/node-type=worker -o name"
+    return _run([*exports, selected]).stdout.split()
+
+
+def _run(lines: list[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["/bin/sh", "-c", "\n".join([*exports, line])],
+        ["/bin/sh", "-c", "\n".join(lines)],
         capture_output=True,
         text=True,
         check=False,

@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.api import JSON
 from tests.e2e.controlplane import ControlPlane, KubectlError
-from tests.e2e.install import MUTATOR, NAMESPACE, Chassis
+from tests.e2e.install import NAMESPACE, POLICY, Chassis
 from tests.e2e.workloads import PROBES, pod, probes
 
 pytestmark = pytest.mark.e2e
@@ -68,9 +68,9 @@ def test_a_bad_edit_that_slips_in_leaves_the_old_policy_in_force_and_says_so(
     control_plane: ControlPlane, chassis: Chassis, policy: JSON
 ) -> None:
     # Without its label the ConfigMap is not sent to us: the way round our own admission.
-    control_plane.kubectl("label", "-n", NAMESPACE, "configmap", MUTATOR, f"{LABEL}-")
+    control_plane.kubectl("label", "-n", NAMESPACE, "configmap", POLICY, f"{LABEL}-")
     bad = chassis.policy_with(standard_probes=BAD)
-    control_plane.api.patch("configmaps", MUTATOR, {"data": bad["data"]}, NAMESPACE)
+    control_plane.api.patch("configmaps", POLICY, {"data": bad["data"]}, NAMESPACE)
 
     events = control_plane.api.wait_for("events", _about_the_policy, namespace=NAMESPACE)
     event = next(filter(_is_about_the_policy, events))
@@ -85,7 +85,7 @@ def test_a_bad_edit_that_slips_in_leaves_the_old_policy_in_force_and_says_so(
 def test_the_policy_outlives_its_config_map(
     control_plane: ControlPlane, chassis: Chassis, policy: JSON
 ) -> None:
-    control_plane.kubectl("delete", "-n", NAMESPACE, "configmap", MUTATOR)
+    control_plane.kubectl("delete", "-n", NAMESPACE, "configmap", POLICY)
     try:
         chassis.wait_metric("chassis_policy_valid", 0)
         made = control_plane.api.create(pod("next"), "default", dry_run=True).body
@@ -102,4 +102,4 @@ def _about_the_policy(events: list[JSON]) -> bool:
 
 def _is_about_the_policy(event: JSON) -> bool:
     involved = event["involvedObject"]
-    return event["type"] == "Warning" and (involved["kind"], involved["name"]) == ("ConfigMap", MUTATOR)
+    return event["type"] == "Warning" and (involved["kind"], involved["name"]) == ("ConfigMap", POLICY)

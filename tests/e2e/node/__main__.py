@@ -1,0 +1,30 @@
+"""`python -m tests.e2e.node [COMMAND...]`: run a command inside the namespaces of a node.
+
+Without a command, the cluster of `make node`. What has to be built is built before, outside of them.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from tests.e2e.binaries import CONTROL_PLANE, NODE, BinaryError, binary
+from tests.e2e.node import images, sandbox
+
+
+def main(command: list[str]) -> int:
+    """Build what is missing, then run the command inside; its exit status."""
+    if reason := sandbox.why_not():
+        print(f"Nothing was run on a real node: for that, {reason}")
+        return 0
+    try:
+        for name in (*CONTROL_PLANE, *NODE):
+            binary(name)
+        store = images.store(images.everything())
+    except BinaryError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return sandbox.run(command or [sys.executable, "-m", "tests.e2e.node.play"], store)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

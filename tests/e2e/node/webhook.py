@@ -1,0 +1,95 @@
+"""ML Chassis on a real node: the shipped manifests unchanged, the Dockerfile's image, behind its Service."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.e2e.api import JSON, ApiError
+from tests.e2e.controlplane import ControlPlane
+from tests.e2e.install import BASE, CONFIGURATIONS, NAMESPACE, POLICY
+from tests.e2e.workloads import PROBES, pod, probes
+
+DEPLOYMENT = "mlchassis"
+START_TIMEOUT = 180
+LEFT_ALONE = {"mlchassis.dev/admission": "disabled"}
+"""The label of a namespace that the webhook does not see."""
+
+
+class Webhook:
+    """The webhook in the cluster itself.
+
+    Args:
+        control_plane: a running one, with a node that runs containers.
+        manifests: the kustomization to install, the base by default.
+    """
+
+    def __init__(self, control_plane: ControlPlane, manifests: Path = BASE) -> None:
+        self.control_plane = control_plane
+        self.manifests = manifests
+
+    def install(self) -> None:
+        """Apply the manifests and wait until a created pod is changed."""
+        self.control_plane.kubectl("apply", "-k", str(self.manifests))
+        self.wait_until_it_serves()
+
+    def wait_until_it_serves(self, timeout: float = START_TIMEOUT) -> None:
+        """Wait until every replica is ready, every entry trusts it, and the API server reaches it."""
+        self.control_plane.api.wait(
+            "deployments.apps", DEPLOYMENT, _rolled_out, namespace=NAMESPACE, timeout=timeout
+        )
+        for resource in CONFIGURATIONS:
+            self.control_plane.api.wait_for(resource, _trusted, timeout=timeout)
+        # kube-proxy learns of the endpoints on a way of its own.
+        for _ in range(1000):
+            if self.changes_pods():
+                return
+        raise AssertionError("the API server never reached the webhook through its Service")
+
+    def changes_pods(self) -> bool:
+        """Whether a pod created now, by dry run, gets its probes."""
+        try:
+            answer = self.control_plane.api.create(pod("probe"), "default", dry_run=True)
+        except ApiError as error:
+            raise AssertionError("a pod was refused") from error
+        return probes(answer.body) == set(PROBES)
+
+    def pods(self) -> list[JSON]:
+        """Its replicas that are not going away."""
+        found = self.control_plane.api.items("pods", NAMESPACE, f"app.kubernetes.io/name={DEPLOYMENT}")
+        return [item for item in found if "deletionTimestamp" not in item["metadata"]]
+
+    def restart(self) -> None:
+        """`kubectl rollout restart`, and wait until it is through."""
+        self.control_plane.kubectl("-n", NAMESPACE, "rollout", "restart", f"deployment/{DEPLOYMENT}")
+        self.wait_until_it_serves()
+
+    def metric(self, replica: JSON, name: str, **labels: str) -> float:
+        """The sum of a replica's samples of a metric that carry these labels."""
+        path = f"/api/v1/namespaces/{NAMESPACE}/pods/https:{replica['metadata']['name']}:8443/proxy/metrics"
+        text = self.control_plane.kubectl("get", "--raw", path).stdout
+        return sum(
+            sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+            if sample.name == name and labels.items() <= sample.labels.items()
+        )
+
+    def write_policy(self, **files: str) -> None:
+        """Set keys of the policy's ConfigMap (`standard_probes` is standard-probes.yaml)."""
+        data = {f"{key.replace('_', '-')}.yaml": text for key, text in files.items()}
+        self.control_plane.api.patch("configmaps", POLICY, {"data": data}, NAMESPACE)
+
+
+def _rolled_out(deployment: JSON) -> bool:
+    wanted, status = deployment["spec"]["replicas"], deployment.get("status", {})
+    current = status.get("observedGeneration") == deployment["metadata"]["generation"]
+    counts = [status.get(name) for name in ("replicas", "updatedReplicas", "availableReplicas")]
+    return bool(current and counts == [wanted] * 3)
+
+
+def _trusted(configurations: list[JSON]) -> bool:
+    clients = [entry["clientConfig"] for item in configurations for entry in item["webhooks"]]
+    ours = [client for client in clients if client.get("service", {}).get("namespace") == NAMESPACE]
+    return bool(ours) and all(client.get("caBundle") for client in ours)

@@ -1,0 +1,52 @@
+"""Fixtures of the tests on a real node: one cluster a session, one namespace a test."""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e.node import sandbox
+from tests.e2e.node.cluster import RealNode
+from tests.e2e.node.webhook import LEFT_ALONE, Webhook
+
+
+@pytest.fixture(scope="session")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealNode]:
+    """The cluster with its real node; the same one for the whole session."""
+    directory = sandbox.inside()
+    if directory is None:
+        pytest.fail("These tests run inside the namespaces of a node: make realnode ARGS=…", pytrace=False)
+    state = tmp_path_factory.mktemp("node")
+    with RealNode(state, directory) as running:
+        yield running
+    shutil.rmtree(state / "etcd", ignore_errors=True)  # pytest keeps the logs of the last three runs
+
+
+@pytest.fixture(scope="session")
+def webhook(node: RealNode) -> Webhook:
+    """The webhook, from the shipped manifests and the image of the Dockerfile."""
+    installed = Webhook(node)
+    installed.install()
+    return installed
+
+
+@pytest.fixture
+def namespace(node: RealNode) -> Iterator[str]:
+    """A fresh namespace; it is deleted afterwards, and nobody waits for that."""
+    yield from _namespace(node, {})
+
+
+@pytest.fixture
+def bare(node: RealNode) -> Iterator[str]:
+    """A fresh namespace that the webhook does not see: the control of what is shown with it."""
+    yield from _namespace(node, LEFT_ALONE)
+
+
+def _namespace(node: RealNode, labels: dict[str, str]) -> Iterator[str]:
+    name = f"test-{uuid.uuid4().hex[:8]}"
+    node.create_namespace(name, labels)
+    yield name
+    node.api.delete("namespaces", name)
