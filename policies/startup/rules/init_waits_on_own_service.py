@@ -15,7 +15,7 @@ from policies.core.services import own_service
 from policies.core.target import PodTemplate, Target
 from policies.kube.json import strings
 from policies.kube.pods import Container, Role
-from policies.startup.rules.ordered_start import waits_for_peer
+from policies.startup.rules.ordered_start_deadlock import waits_for_peer
 from policies.startup.waits import init_waits, probe_waits
 
 KUBERAY_WAIT: Final = "wait-gcs-ready"
