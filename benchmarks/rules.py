@@ -12,11 +12,11 @@ import orjson
 
 from benchmarks._timing import best, table
 from policies.containers import commands as _commands
-from policies.core import registry
 from policies.core.contracts import Rule
+from policies.core.facts import Facts
 from policies.kube.json import Json
 from webhook.admission import engine
-from webhook.config.load import load
+from webhook.config.load import load, rules
 from webhook.kube.offline import Document, ManifestCluster
 
 SIZE = 15_000
@@ -132,14 +132,14 @@ def main() -> None:
     sent = orjson.dumps(obj)
     config = load({})
     request = Document("benchmark", 0, obj).request()
-    facts = engine.surroundings(request, config, ManifestCluster(surroundings()))
+    facts = Facts(request.namespace, ManifestCluster(surroundings()))
     facts = replace(facts, settings=config.effective(obj, facts.namespace).settings)
     target = engine.project(obj, config, facts).target
-    rules = [rule for rule in registry.rules().values() if rule.kinds is None or target.kind in rule.kinds]
+    judging = [rule for rule in rules().values() if rule.kinds is None or target.kind in rule.kinds]
 
     def judged() -> int:
         fresh = replace(target, templates=tuple(map(replace, target.templates)))
-        return sum(len(list(rule.check(fresh, facts))) for rule in rules)
+        return sum(len(list(rule.check(fresh, facts))) for rule in judging)
 
     def judged_anew() -> int:
         _commands.forget()
@@ -148,9 +148,9 @@ def main() -> None:
     def one(rule: Rule) -> float:
         return best(lambda: list(rule.check(target, facts)), rounds=3, seconds=0.02)
 
-    slowest = sorted(((one(rule), rule.id) for rule in rules), reverse=True)[:5]
+    slowest = sorted(((one(rule), rule.id) for rule in judging), reverse=True)[:5]
     table(
-        f"a Deployment of {len(sent):,} bytes, {len(rules)} rules, {judged()} findings",
+        f"a Deployment of {len(sent):,} bytes, {len(judging)} rules, {judged()} findings",
         "orjson.loads",
         {
             "orjson.loads": best(lambda: orjson.loads(sent)),

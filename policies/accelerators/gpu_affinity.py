@@ -49,7 +49,7 @@ from policies.accelerators.requests import GpuAffinity, Strength, claims_devices
 from policies.accelerators.vendors import Vendor
 from policies.core.annotations import GPU_MEMORY, GPU_PRODUCT, TOPOLOGY
 from policies.core.contracts import Mutator
-from policies.core.facts import Facts, Resource
+from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding
 from policies.kube.group_kinds import POD
 from policies.kube.json import Json, appended, mapping, maps, text
@@ -367,6 +367,4 @@ def _note(annotation: str, message: str, hint: str) -> Finding:
     return Finding(path, f"The annotation {annotation} {message}.", hint, Certainty.UNDECIDED)
 
 
-MUTATOR = Mutator(
-    "gpu-affinity", GpuAffinity, mutate=mutate, advise=advise, kinds=(POD,), needs=(Resource.NODES,)
-)
+MUTATOR = Mutator("gpu-affinity", GpuAffinity, mutate=mutate, advise=advise, kinds=(POD,))

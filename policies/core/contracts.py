@@ -1,8 +1,8 @@
 """The two contracts: a mutating policy and a rule. Nothing here knows a particular one.
 
 A mutating policy is a settings model, a pure function and its metadata in one file of its subject's folder; a
-rule is a pure function with its documentation in a file under its subject's `rules`. `policies.core.registry`
-finds both.
+rule is a pure function in a module under its subject's `rules`, with its modes and texts in the YAML file
+beside it. `policies.core.registry` finds both.
 """
 
 from __future__ import annotations
@@ -10,12 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Generic, Protocol
+from functools import cached_property, partial
+from typing import Annotated, Generic, Protocol
 
-from policies.core.facts import Facts, Resource
+from pydantic import Field
+
+from policies.core.data import load_one
+from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding
 from policies.core.mode import Mode, Profile
-from policies.core.settings import S
+from policies.core.settings import Model, S
 from policies.core.target import Target
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json
@@ -39,7 +43,6 @@ class Mutator(Generic[S]):
     kinds: tuple[GroupKind, ...] = ()
     on_update: tuple[GroupKind, ...] = ()
     """The kinds that it changes on UPDATE too: pods and jobs are mostly immutable once they exist."""
-    needs: tuple[Resource, ...] = ()
     after: tuple[str, ...] = ()
     """Ids of the policies whose changes this one must see."""
 
@@ -58,43 +61,65 @@ class Check(Protocol):
     def __call__(self, target: Target, facts: Facts, /) -> Iterable[Finding]: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+class Modes(Model):
+    """A rule's mode under each profile; under `observe` every rule is at `audit`."""
+
+    standard: Mode
+    strict: Mode
+
+    def under(self, profile: Profile) -> Mode:
+        """The mode under one profile."""
+        if profile is Profile.OBSERVE:
+            return Mode.AUDIT
+        return self.standard if profile is Profile.STANDARD else self.strict
+
+
+Text = Annotated[str, Field(min_length=1)]
+
+
+class RuleDocument(Model):
+    """What the YAML file of a rule says: the one source of `chassis explain` and of the documentation."""
+
+    family: Family
+    modes: Modes
+    likely: Modes | None = Field(None, description="modes of LIKELY findings, where they differ")
+    exemptable: bool = Field(True, description="false where an exemption would only hide what stays broken")
+    what: Text = Field(description="one sentence: what is flagged")
+    why: Text = Field(description="why it hangs, cascades or loses work; names the mechanism")
+    remediation: Text = Field(description="what to do, in general; a finding's own hint is more specific")
+    source: Text = Field(description="the documentation, issue or incident behind it, for a reader to find")
+    bad: Text = Field(description="smallest YAML that the rule flags")
+    good: Text = Field(description="the same YAML after the remediation")
+
+
+@dataclass(frozen=True)
 class Rule:
-    """A validating rule with its documentation: the one truth behind hints, explain and docs."""
+    """A validating rule. Its modes and texts are read from its YAML file when somebody asks for them."""
 
     id: str
-    family: Family
     check: Check
-    standard: Mode
-    """Mode under the profile `standard`; under `observe` every rule is at `audit`."""
-    strict: Mode
-    likely: tuple[Mode, Mode] | None = None
-    """Modes (standard, strict) for LIKELY findings where they differ: the W of an E/W rule."""
-    kinds: tuple[GroupKind, ...] | None = None
+    kinds: tuple[GroupKind, ...] | None
     """The kinds it looks at; None: whatever holds a pod template."""
-    needs: tuple[Resource, ...] = ()
-    exemptable: bool = True
-    """False where an exemption would only hide what stays broken."""
-    what: str
-    """One sentence: what is flagged."""
-    why: str
-    """Why it hangs, cascades or loses work; with the mechanism named."""
-    mend: str
-    """How to mend it, in general; a finding's own hint is more specific."""
-    source: str
-    """Where this comes from: documentation, issue or incident, as a reference a reader can find."""
-    bad: str
-    """Smallest YAML that the rule flags."""
-    good: str
-    """The same YAML, mended."""
+    load: Callable[[], RuleDocument]
+
+    @cached_property
+    def document(self) -> RuleDocument:
+        return self.load()
 
     def mode(self, profile: Profile, certainty: Certainty = Certainty.SURE) -> Mode:
         """The mode of a finding under a profile, before explicit modes."""
-        if profile is Profile.OBSERVE:
-            return Mode.AUDIT
-        sure = self.standard if profile is Profile.STANDARD else self.strict
-        if certainty is Certainty.UNDECIDED:
-            return sure.at_most(Mode.WARN)
-        if certainty is Certainty.LIKELY and self.likely:
-            return self.likely[profile is Profile.STRICT]
-        return sure
+        document = self.document
+        if certainty is Certainty.LIKELY and document.likely:
+            return document.likely.under(profile)
+        mode = document.modes.under(profile)
+        return mode.at_most(Mode.WARN) if certainty is Certainty.UNDECIDED else mode
+
+
+def rule(module: str, check: Check, kinds: tuple[GroupKind, ...] | None = None) -> Rule:
+    """The rule of a module: `RULE = rule(__name__, check)` in `tcp_probe.py`, beside `tcp-probe.yaml`.
+
+    The module's name is the rule's id, with hyphens.
+    """
+    package, _, name = module.rpartition(".")
+    rule_id = name.replace("_", "-")
+    return Rule(rule_id, check, kinds, partial(load_one, RuleDocument, package, f"{rule_id}.yaml"))

@@ -110,10 +110,6 @@ class NoCluster:
         return None
 
 
-def _no_problems(files: Mapping[str, str]) -> Iterable[tuple[str, str]]:
-    return ()
-
-
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What a policy or rule may know beyond the object: the cluster and the settings in force.
@@ -125,8 +121,6 @@ class Facts:
     namespace: str = "default"
     cluster: Cluster = field(default_factory=NoCluster)
     settings: SettingsLookup = default_settings
-    policy_problems: Callable[[Mapping[str, str]], Iterable[tuple[str, str]]] = _no_problems
-    """What is wrong with the data of a policy ConfigMap, as (path, sentence) pairs."""
     memo: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     """What was worked out from these facts about one pod, so that it is worked out once; other settings are
     other facts, with a memo of their own."""

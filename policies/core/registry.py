@@ -27,9 +27,13 @@ def mutators() -> Mapping[str, Mutator[Any]]:
 @cache
 def rules() -> Mapping[str, Rule]:
     """The validating rules by id: family by family, in alphabetical order."""
-    found = _by_id(rule for module in _modules() for rule in getattr(module, "RULES", ()))
-    in_order = sorted(found.values(), key=lambda rule: (tuple(Family).index(rule.family), rule.id))
-    return MappingProxyType({rule.id: rule for rule in in_order})
+    found = _by_id(module.RULE for module in _modules() if hasattr(module, "RULE"))
+    return MappingProxyType({rule.id: rule for rule in in_order(found.values())})
+
+
+def in_order(found: Iterable[Rule]) -> list[Rule]:
+    """Rules family by family, in alphabetical order."""
+    return sorted(found, key=lambda rule: (tuple(Family).index(rule.document.family), rule.id))
 
 
 @cache

@@ -31,7 +31,7 @@ from pydantic import Field
 from policies.accelerators.requests import wants_accelerator
 from policies.core.annotations import TRAINING
 from policies.core.contracts import Mutator
-from policies.core.facts import Facts, Resource
+from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding
 from policies.core.settings import Duration, Settings
 from policies.core.target import completes
@@ -207,5 +207,4 @@ MUTATOR = Mutator(
     mutate=mutate,
     advise=advise,
     kinds=(POD, JOB, CRON_JOB, JOB_SET),
-    needs=(Resource.NODES,),
 )

@@ -12,6 +12,7 @@ from pydantic import Field
 from policies.accelerators.requests import wants_accelerator
 from policies.core.facts import Facts
 from policies.core.settings import Duration, Settings
+from policies.core.target import Target
 from policies.kube.field_paths import field_path
 from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET, kind_of
 from policies.kube.json import Json, dig, indexed_maps, integer, mapping, maps, text
@@ -145,3 +146,9 @@ def may_raise(job: JobSpec, settings: JobRetries, facts: Facts) -> bool:
     if settings.raises is Raises.ACCELERATORS:
         return wants_accelerator(job.template, facts)
     return settings.raises is Raises.ALL
+
+
+def own_jobs(target: Target) -> Iterator[JobSpec]:
+    """The Jobs whose retries are the author's to decide here."""
+    if not is_someone_elses(target.obj) and not handles_failures_itself(target.obj):
+        yield from jobs_in(target.obj)

@@ -384,5 +384,4 @@ MUTATOR: Final = Mutator(
     mutate=mutate,
     advise=advise,
     kinds=(POD,),
-    needs=(Resource.MODEL_CONFIGS, Resource.NODES),
 )

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Final
 
 from policies.commands import Host, Reach, reach_of
-from policies.core.contracts import Family, Rule
 from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding
-from policies.core.mode import Mode
 from policies.core.services import own_service
 from policies.core.target import Target
 from policies.kube.json import text
@@ -22,7 +19,7 @@ _CONSEQUENCE: Final = {
     READINESS: "every replica leaves its Service at once",
     STARTUP: "no replica can start or restart",
 }
-_MEND: Final = {
+_REMEDIATION: Final = {
     LIVENESS: "Let liveness ask the container alone (httpGet without host, or localhost in a command) and "
     "leave the dependency to retries and alerts.",
     READINESS: "Let readiness ask the container alone, and answer errors of the dependency in the "
@@ -31,7 +28,7 @@ _MEND: Final = {
 }
 
 
-def check(field: str, target: Target, facts: Facts) -> Iterator[Finding]:
+def external_dependencies(field: str, target: Target, facts: Facts) -> Iterator[Finding]:
     """What the probes at `field` reach outside their pod, one finding a probe."""
     for probe in probes(target, field):
         if field == STARTUP and _is_liveness_again(probe):
@@ -113,7 +110,7 @@ def _exec_finding(probe: Probe, target: Target, facts: Facts) -> Finding | None:
         return Finding(
             probe.at("exec.command"),
             f"The {probe.name} asks {asked}: when that fails, {_CONSEQUENCE[probe.field]}.",
-            _MEND[probe.field],
+            _REMEDIATION[probe.field],
         )
     perhaps = summary.reaching(Reach.UNDECIDABLE)
     if not perhaps:
@@ -130,7 +127,7 @@ def _exec_finding(probe: Probe, target: Target, facts: Facts) -> Finding | None:
         probe.at("exec.command"),
         f"The {probe.name} asks {_listed(perhaps)}, which only the running container knows: if it is another "
         f"host and fails, {_CONSEQUENCE[probe.field]}.",
-        _MEND[probe.field],
+        _REMEDIATION[probe.field],
         Certainty.UNDECIDED,
     )
 
@@ -143,129 +140,3 @@ def _listed(hosts: tuple[Host, ...]) -> str:
     ]
     more = f" and {len(shown) - 2} more" if len(shown) > 2 else ""
     return (", " if more else " and ").join(shown[:2]) + more
-
-
-# --- the rules ---------------------------------------------------------------------------------
-
-_PROBES: Final = "https://kubernetes.io/docs/concepts/workloads/pods/probes/"
-_BEST_PRACTICE: Final = "https://srcco.de/posts/kubernetes-liveness-probes-are-dangerous.html"
-
-
-def _workload(probes_yaml: str) -> str:
-    return (
-        """\
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: ranker}
-spec:
-  replicas: 3
-  selector: {matchLabels: {app: ranker}}
-  template:
-    metadata: {labels: {app: ranker}}
-    spec:
-      containers:
-        - name: server
-          image: registry.example/ranker:3
-          ports: [{containerPort: 8080}]
-"""
-        + probes_yaml
-    )
-
-
-_LIVENESS_YAML: Final = """\
-          livenessProbe:
-            httpGet: {path: /live, port: 8080}
-            periodSeconds: 20
-            failureThreshold: 6
-"""
-
-RULES = (
-    Rule(
-        id="liveness-external-dependency",
-        family=Family.CASCADE,
-        check=partial(check, LIVENESS),
-        standard=Mode.ENFORCE,
-        strict=Mode.ENFORCE,
-        what="A livenessProbe that touches another host: httpGet.host, tcpSocket.host, or a command that "
-        "runs a network or database client against anything but the pod itself.",
-        why="Liveness answers one question: would a restart help? When a database or another service is "
-        "slow, a restart helps nothing, yet kubelet restarts every replica within the same minute; all of "
-        "them load their models again and reconnect at once, and the slow dependency drowns. A short fault "
-        "of one service becomes a long outage of all that ask it. A host of 127.0.0.1 in httpGet is the "
-        "node's loopback, because kubelet probes from the node.",
-        mend="Ask the container alone: httpGet without host, or localhost in a command. Report the state of "
-        "dependencies in metrics and alerts.",
-        source=f"{_PROBES} and {_BEST_PRACTICE}",
-        bad=_workload("""\
-          livenessProbe:
-            exec: {command: [curl, -sf, -m, "3", "http://payments/health"]}
-            periodSeconds: 20
-            timeoutSeconds: 5
-            failureThreshold: 6
-"""),
-        good=_workload(_LIVENESS_YAML),
-    ),
-    Rule(
-        id="readiness-external-dependency",
-        family=Family.CASCADE,
-        check=partial(check, READINESS),
-        standard=Mode.ENFORCE,
-        strict=Mode.ENFORCE,
-        what="A readinessProbe that touches another host, by httpGet.host, tcpSocket.host or a client in a "
-        "command.",
-        why="Readiness takes one replica out of its Service when that replica can't serve. A shared "
-        "dependency fails for all replicas in the same second, so the Service loses its last endpoint and "
-        "callers get refused connections instead of errors they could handle; their own readiness then "
-        "fails in turn. Rollouts stop too, because no new pod becomes ready.",
-        mend="Ask the container alone, and let the application answer with an error or a degraded result "
-        "while its dependency is away.",
-        source=f"{_PROBES} and {_BEST_PRACTICE}",
-        bad=_workload(
-            _LIVENESS_YAML
-            + """\
-          readinessProbe:
-            exec: {command: [sh, -c, "exec 3<>/dev/tcp/features-db/5432"]}
-            timeoutSeconds: 5
-"""
-        ),
-        good=_workload(
-            _LIVENESS_YAML
-            + """\
-          readinessProbe:
-            exec: {command: [sh, -c, "exec 3<>/dev/tcp/localhost/8080"]}
-            timeoutSeconds: 5
-"""
-        ),
-    ),
-    Rule(
-        id="startup-external-dependency",
-        family=Family.CASCADE,
-        check=partial(check, STARTUP),
-        standard=Mode.WARN,
-        strict=Mode.ENFORCE,
-        what="A startupProbe that touches another host, by httpGet.host, tcpSocket.host or a client in a "
-        "command.",
-        why="While the dependency is away no pod passes its start: autoscaling adds pods that can't begin, a "
-        "node failure can't be made good, and kubelet kills each start when its budget ends, so the "
-        "dependency meets a crowd of restarting clients when it comes back.",
-        mend="Ask the container alone, and let the application wait for the dependency, with backoff.",
-        source=f"{_PROBES} and {_BEST_PRACTICE}",
-        bad=_workload(
-            _LIVENESS_YAML
-            + """\
-          startupProbe:
-            exec: {command: [nc, -z, -w, "2", features-db, "5432"]}
-            timeoutSeconds: 5
-            failureThreshold: 30
-"""
-        ),
-        good=_workload(
-            _LIVENESS_YAML
-            + """\
-          startupProbe:
-            httpGet: {path: /live, port: 8080}
-            failureThreshold: 30
-"""
-        ),
-    ),
-)

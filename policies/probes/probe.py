@@ -115,3 +115,14 @@ def _check(probe: Probe) -> object:
             scheme = action.get("scheme") or "HTTP"
             return handler, action.get("host") or "", port, path, scheme, action.get("service") or ""
     return dig(probe.spec, "exec", "command")
+
+
+def liveness_and_readiness(target: Target) -> Iterator[tuple[Probe, Probe]]:
+    """The liveness and readiness probes of the containers that have both; a pod that runs to completion
+    has no traffic to be taken off it."""
+    for liveness in probes(target, LIVENESS):
+        if liveness.template.completes:
+            continue
+        readiness = probe_of(liveness.template, liveness.container, READINESS)
+        if readiness is not None:
+            yield liveness, readiness

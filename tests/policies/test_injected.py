@@ -13,6 +13,7 @@ from policies.core.target import Target, pod_templates
 from policies.kube.group_kinds import POD
 from policies.kube.json import Json
 from tests.policies.test_golden import CASES, case_id, documents, facts_of
+from webhook.config.load import rules
 
 ADDING = ("standard-probes", "model-puller")
 
@@ -21,7 +22,7 @@ def findings(pod: Json, facts: Facts) -> dict[tuple[str, str], str]:
     target = Target(pod, POD, pod_templates(pod, {}))
     return {
         (rule.id, finding.path): finding.message
-        for rule in registry.rules().values()
+        for rule in rules().values()
         if rule.kinds is None or POD in rule.kinds
         for finding in rule.check(target, facts)
     }

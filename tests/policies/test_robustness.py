@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.core import registry
 from policies.core.facts import Facts
 from policies.core.finding import Finding
 from policies.core.target import Target, pod_templates
 from policies.core.workloads import known_workloads
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json
+from webhook.config.load import rules
 from webhook.kube import offline
 
 CASES = Path(__file__).parent
@@ -62,8 +62,8 @@ def spoiled(obj: Json, path: tuple[str | int, ...], value: Any) -> Json:
 
 def judged(obj: Json) -> list[Finding]:
     target = Target(obj, kind_of(obj), pod_templates(obj, KINDS))
-    rules = [rule for rule in registry.rules().values() if rule.kinds is None or target.kind in rule.kinds]
-    return [finding for rule in rules for finding in rule.check(target, Facts())]
+    judging = [rule for rule in rules().values() if rule.kinds is None or target.kind in rule.kinds]
+    return [finding for rule in judging for finding in rule.check(target, Facts())]
 
 
 BAD = {

@@ -1,4 +1,4 @@
-"""Runs every rule over its cases: `tests/policies/<subject>/rules/<rule id>/{bad,good}-<form>.yaml`.
+"""Runs every rule over its cases: `tests/**/rules/<rule id>/{bad,good}-<form>.yaml`.
 
 The first document of a case is the object under judgement, judged as the webhook would: its pods
 after the mutating policies. Further documents are what is known of the cluster; one with the label
@@ -20,7 +20,6 @@ from pathlib import Path
 
 import pytest
 
-from policies.core import registry
 from policies.core.annotations import POLICY_LABEL
 from policies.core.contracts import Rule
 from policies.core.facts import Facts
@@ -30,10 +29,10 @@ from policies.core.target import Target
 from policies.kube.json import Json, mapping
 from policies.kube.metadata import labels_of
 from webhook.admission import engine
-from webhook.config.load import load
+from webhook.config.load import load, rules
 from webhook.kube import offline
 
-CASES = Path(__file__).parent
+CASES = Path(__file__).parent.parent
 EXPECT = re.compile(r"^# expect: (\S+) (\w+)\n#   (.+)\n#   (.+)\n", re.MULTILINE)
 HEADER = re.compile(r"\A(?:# expect: .*\n|#   .*\n)+")
 
@@ -109,7 +108,7 @@ class Case:
         policy = [other for other in rest if labels_of(other).get(POLICY_LABEL) == "true"]
         config = load(mapping(policy[0], "data") if policy else {})
         request = offline.Document("case", 0, obj).request()
-        facts = engine.surroundings(request, config, offline.ManifestCluster(self.objects))
+        facts = Facts(request.namespace, offline.ManifestCluster(self.objects))
         effective = config.effective(obj, facts.namespace, facts.namespace_labels())
         facts = replace(facts, settings=effective.settings)
         projection = engine.project(obj, config, facts)
@@ -128,7 +127,7 @@ def found(rule: Rule, case: Case) -> list[Finding]:
 
 
 def cases(kind: str) -> list[Path]:
-    return sorted(CASES.glob(f"*/rules/*/{kind}-*.yaml"))
+    return sorted(CASES.glob(f"**/rules/*/{kind}-*.yaml"))
 
 
 def ids(paths: Iterable[Path]) -> list[str]:
@@ -136,13 +135,13 @@ def ids(paths: Iterable[Path]) -> list[str]:
 
 
 def all_rules() -> list[Rule]:
-    return list(registry.rules().values())
+    return list(rules().values())
 
 
 @pytest.mark.parametrize("path", cases("bad"), ids=ids(cases("bad")))
 def test_bad_case_is_flagged(path: Path, request: pytest.FixtureRequest) -> None:
     case = Case.read(path)
-    result = found(registry.rules()[path.parent.name], case)
+    result = found(rules()[path.parent.name], case)
     if request.config.getoption("--update-golden", default=False):
         write(path, result)
         case = Case.read(path)
@@ -164,13 +163,13 @@ def write(path: Path, result: Iterable[Finding]) -> None:
 def test_good_case_passes(path: Path) -> None:
     case = Case.read(path)
     assert not case.expected
-    assert found(registry.rules()[path.parent.name], case) == []
+    assert found(rules()[path.parent.name], case) == []
 
 
 @pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.id)
 def test_rule_has_cases(rule: Rule) -> None:
     for kind in ("bad", "good"):
-        assert len(list(CASES.glob(f"*/rules/{rule.id}/{kind}-*.yaml"))) >= 3, (
+        assert len(list(CASES.glob(f"**/rules/{rule.id}/{kind}-*.yaml"))) >= 3, (
             f"{rule.id} needs three {kind} cases"
         )
 
@@ -178,17 +177,17 @@ def test_rule_has_cases(rule: Rule) -> None:
 def test_no_case_is_overlooked() -> None:
     unknown = [
         path
-        for path in CASES.glob("*/rules/*/*")
+        for path in CASES.glob("**/rules/*/*")
         if path.suffix != ".yaml"
         or not path.name.startswith(("bad-", "good-"))
-        or path.parent.name not in registry.rules()
+        or path.parent.name not in rules()
     ]
     assert unknown == []
 
 
 @pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.id)
 def test_own_bad_example_is_flagged_by_this_rule_alone(rule: Rule) -> None:
-    target, facts = Case.of(rule.bad).situation()
+    target, facts = Case.of(rule.document.bad).situation()
     flagged = {other.id for other in all_rules() if findings(other, target, facts)}
     assert flagged == {rule.id}
     assert Certainty.SURE in {finding.certainty for finding in findings(rule, target, facts)}
@@ -196,14 +195,14 @@ def test_own_bad_example_is_flagged_by_this_rule_alone(rule: Rule) -> None:
 
 @pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.id)
 def test_own_good_example_is_flagged_by_none(rule: Rule) -> None:
-    target, facts = Case.of(rule.good).situation()
+    target, facts = Case.of(rule.document.good).situation()
     flagged = {other.id for other in all_rules() if findings(other, target, facts)}
     assert flagged == set()
 
 
 @pytest.mark.parametrize("path", cases("bad"), ids=ids(cases("bad")))
 def test_findings_are_sentences(path: Path) -> None:
-    for finding in found(registry.rules()[path.parent.name], Case.read(path)):
+    for finding in found(rules()[path.parent.name], Case.read(path)):
         for sentence in (finding.message, finding.hint):
             assert sentence.endswith("."), sentence
             assert sentence[0].isupper() or not sentence[0].isalpha(), sentence
@@ -216,16 +215,16 @@ def test_modes_are_the_public_table() -> None:
     actual = {}
     for rule in all_rules():
         modes = (rule.mode(Profile.STANDARD), rule.mode(Profile.STRICT))
-        assert modes == (rule.standard, rule.strict)
-        actual[rule.id] = modes if rule.likely is None else (*modes, rule.likely)
+        likely = rule.document.likely
+        actual[rule.id] = modes if likely is None else (*modes, (likely.standard, likely.strict))
         assert rule.mode(Profile.OBSERVE) is Mode.AUDIT
     assert actual == MODES
 
 
 @pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.id)
 def test_documentation_is_whole(rule: Rule) -> None:
-    for text in (rule.what, rule.why, rule.mend):
+    for text in (rule.document.what, rule.document.why, rule.document.remediation):
         assert text.endswith(".")
         assert "  " not in text
-    assert rule.source
-    assert rule.bad != rule.good
+    assert rule.document.source
+    assert rule.document.bad != rule.document.good

@@ -5,7 +5,7 @@ Immutable values; `webhook.config.load` builds them from text.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -143,10 +143,6 @@ class Problem:
         return f"{self.file}: {self.path}: {self.message}" if self.path else f"{self.file}: {self.message}"
 
 
-def _no_problems(files: Mapping[str, str]) -> Iterable[Problem]:
-    return ()
-
-
 @dataclass(frozen=True, slots=True)
 class Effective:
     """What is in force for one object: the profile, modes and settings after overrides."""
@@ -190,8 +186,12 @@ class Config:
     """For each override: the policies' settings it replaces, by policy id."""
     digest: str = ""
     """A short hash of the text it was built from, for logs and `chassis_policy_info`."""
-    check: Callable[[Mapping[str, str]], Iterable[Problem]] = _no_problems
-    """What would keep another policy's text from loading: the rule that guards the policy asks it."""
+    own_rules: Mapping[str, Rule] = field(default_factory=dict)
+    """The rules that are the webhook's and not the policies', by id."""
+
+    def rule(self, rule_id: str) -> Rule | None:
+        """The rule of that id; None where there is none."""
+        return registry.rules().get(rule_id) or self.own_rules.get(rule_id)
 
     def with_profile(self, profile: str) -> Config:
         """The same policy under another profile; explicit modes still win over it."""

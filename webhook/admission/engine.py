@@ -15,7 +15,7 @@ from typing import Any
 
 from policies.core import registry
 from policies.core.annotations import EXEMPT, POLICY_LABEL
-from policies.core.contracts import Mutator, Rule
+from policies.core.contracts import Family, Mutator, Rule
 from policies.core.facts import Cluster, Facts
 from policies.core.finding import Finding
 from policies.core.mode import Mode
@@ -55,6 +55,8 @@ class Result:
     """Why a finding that would be enforced is only warned about."""
     exemptable: bool = True
     """Whether an exemption would count here."""
+    family: Family | None = None
+    """The family of the rule; None where a mutator says it."""
 
     @property
     def denies(self) -> bool:
@@ -136,7 +138,7 @@ def mutate(request: Request, config: Config, cluster: Cluster) -> Decision:
     policies = [p for p in _policies(obj) if created or kind in p.on_update]
     if not policies:
         return Decision(obj)
-    folded = _fold(obj, policies, config, surroundings(request, config, cluster))
+    folded = _fold(obj, policies, config, Facts(request.namespace, cluster))
     return replace(folded, patch=diff(obj, folded.object), owned=controller(obj) is not None)
 
 
@@ -185,7 +187,7 @@ def validate(request: Request, config: Config, cluster: Cluster) -> Decision:
     obj = request.object or {}
     if not in_scope(request, config):
         return Decision(obj)
-    facts = surroundings(request, config, cluster)
+    facts = Facts(request.namespace, cluster)
     effective = config.effective(obj, facts.namespace, facts.namespace_labels())
     facts = replace(facts, settings=effective.settings)
     projection = project(obj, config, facts)
@@ -198,6 +200,7 @@ def validate(request: Request, config: Config, cluster: Cluster) -> Decision:
             mode,
             exempted=_exempting(rule, finding, exemptions),
             exemptable=may_exempt(rule.id, config, facts.namespace),
+            family=rule.document.family,
         )
         for rule, finding in found
         if (mode := effective.rule_mode(rule, finding.certainty)) is not Mode.OFF
@@ -277,7 +280,7 @@ def _findings(
 ) -> tuple[list[tuple[Rule, Finding]], list[Crash]]:
     found: list[tuple[Rule, Finding]] = []
     crashes: list[Crash] = []
-    for rule in registry.rules().values():
+    for rule in chain(registry.rules().values(), config.own_rules.values()):
         if not (target.templates if rule.kinds is None else target.kind in rule.kinds):
             continue
         if effective.modes.get(rule.id) is Mode.OFF:
@@ -372,20 +375,6 @@ def _substance(obj: Json | None) -> Json:
     if "replicas" in mapping(rest, "spec"):
         rest["spec"] = {key: value for key, value in rest["spec"].items() if key != "replicas"}
     return rest
-
-
-# --- facts, crashes ----------------------------------------------------------------------------
-
-
-def surroundings(request: Request, config: Config, cluster: Cluster) -> Facts:
-    """What may be known beyond the object of a request, with every setting at its default."""
-
-    def policy_problems(files: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-        for problem in config.check(files):
-            said = f"{problem.path}: {problem.message}" if problem.path else problem.message
-            yield f"data[{problem.file}]", said
-
-    return Facts(request.namespace, cluster, policy_problems=policy_problems)
 
 
 def _crash(name: str, error: Exception, *, denies: bool = False) -> Crash:

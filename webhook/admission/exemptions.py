@@ -30,7 +30,7 @@ class Exemptions:
         reasons, notes = {}, []
         for part in filter(None, map(str.strip, written.split(";"))):
             name, _, reason = (piece.strip() for piece in part.partition("="))
-            if name not in registry.rules() and name not in registry.mutators():
+            if config.rule(name) is None and name not in registry.mutators():
                 notes.append(f"{EXEMPT}: there is no rule or policy {name!r}")
             elif not reason:
                 notes.append(f"{EXEMPT}: {name} is not exempted, a reason is missing: write {name}=why")
@@ -51,5 +51,5 @@ def exemption(policy_id: str, obj: Json, config: Config, namespace: str) -> str 
 
 def may_exempt(name: str, config: Config, namespace: str) -> bool:
     """Whether an exemption from a rule or policy would count in a namespace."""
-    rule = registry.rules().get(name)
-    return (rule is None or rule.exemptable) and config.webhook.exemptions.allows(name, namespace)
+    rule = config.rule(name)
+    return (rule is None or rule.document.exemptable) and config.webhook.exemptions.allows(name, namespace)

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 
 import orjson
 
-from policies.core import registry
 from policies.core.mode import Mode
 from policies.kube.field_paths import field_path
 from policies.kube.json import Json, dig
@@ -148,7 +147,7 @@ def _block(number: int, result: Result, docs_url: str) -> str:
             f"   at {finding.path}",
             _fill(finding.message, "   "),
             _fill(f"Mend: {finding.hint}", "   "),
-            _fill(f"See: {reference(result.rule, docs_url)}", "   "),
+            _fill(f"See: {reference(result, docs_url)}", "   "),
         )
     )
 
@@ -164,11 +163,11 @@ def _fill(text: str, indent: str) -> str:
     )
 
 
-def reference(rule_id: str, docs_url: str = "") -> str:
+def reference(result: Result, docs_url: str = "") -> str:
     """Where a rule is explained: the page's anchor if docs are published, else the command."""
-    rule = registry.rules().get(rule_id)
-    page = f"rules/{rule.family}.md#{rule_id}" if rule else f"policies.md#{rule_id}"
-    return f"{docs_url.rstrip('/')}/{page}" if docs_url else f"chassis explain {rule_id} (docs/{page})"
+    name = result.rule
+    page = f"rules/{result.family}.md#{name}" if result.family else f"policies.md#{name}"
+    return f"{docs_url.rstrip('/')}/{page}" if docs_url else f"chassis explain {name} (docs/{page})"
 
 
 # --- audit -----------------------------------------------------------------------------------

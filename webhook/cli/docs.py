@@ -62,7 +62,7 @@ def _rules_table() -> str:
                 f"[`{rule.id}`]({family}.md#{rule.id})",
                 explain.mode_under(rule, strict=False),
                 explain.mode_under(rule, strict=True),
-                rule.what,
+                rule.document.what,
             )
             parts.append(_row(*cells))
         parts.append("")

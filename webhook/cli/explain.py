@@ -15,8 +15,10 @@ from typing import Any, Final
 
 from policies.core import registry
 from policies.core.contracts import Family, Mutator, Rule
-from policies.core.mode import Mode
+from policies.core.finding import Certainty
+from policies.core.mode import Mode, Profile
 from webhook.cli.exit_status import OK
+from webhook.config.load import rules
 from webhook.errors import UserError
 
 WIDTH: Final = 78
@@ -45,11 +47,11 @@ def run(args: argparse.Namespace) -> int:
 
 def explain(name: str) -> str:
     """The documentation of one rule or policy as text; UserError where there is none of that id."""
-    if name in registry.rules():
-        return "\n".join(_rule_text(registry.rules()[name]))
+    if name in rules():
+        return "\n".join(_rule_text(rules()[name]))
     if name in registry.mutators():
         return "\n".join(_policy_text(registry.mutators()[name]))
-    close = difflib.get_close_matches(name, [*registry.rules(), *registry.mutators()], n=1)
+    close = difflib.get_close_matches(name, [*rules(), *registry.mutators()], n=1)
     hint = f", did you mean {close[0]}?" if close else "; `chassis explain` lists them all"
     raise UserError(f"there is no rule or policy {name!r}{hint}")
 
@@ -62,13 +64,13 @@ def overview() -> str:
     for family, (title, common) in FAMILIES.items():
         lines += ["", f"Rules, {title.lower()}: {common[0].lower()}{common[1:]}", ""]
         for rule in of_family(family):
-            lines += _entry(rule.id, modes(rule), rule.what)
+            lines += _entry(rule.id, modes(rule), rule.document.what)
     return "\n".join(lines)
 
 
 def of_family(family: Family) -> Iterator[Rule]:
     """The rules of one family."""
-    return (rule for rule in registry.rules().values() if rule.family is family)
+    return (rule for rule in rules().values() if rule.document.family is family)
 
 
 def summary(policy: Mutator[Any]) -> str:
@@ -90,8 +92,8 @@ def modes(rule: Rule) -> str:
 
 def mode_under(rule: Rule, *, strict: bool) -> str:
     """A rule's mode under one profile; `enforce or warn` where a likely finding only warns."""
-    sure = rule.strict if strict else rule.standard
-    likely = sure if rule.likely is None else rule.likely[strict]
+    profile = Profile.STRICT if strict else Profile.STANDARD
+    sure, likely = rule.mode(profile), rule.mode(profile, Certainty.LIKELY)
     return str(sure) if likely is sure else f"{sure} or {likely}"
 
 
@@ -156,8 +158,12 @@ def _item(lines: list[str]) -> list[str]:
 
 
 def _rule_text(rule: Rule) -> Iterator[str]:
-    yield f"{rule.id}: a rule of the family {rule.family}"
-    for title, text in (("Flags", rule.what), ("Why", rule.why), ("Mend", rule.mend)):
+    yield f"{rule.id}: a rule of the family {rule.document.family}"
+    for title, text in (
+        ("Flags", rule.document.what),
+        ("Why", rule.document.why),
+        ("Mend", rule.document.remediation),
+    ):
         yield f"\n{title}"
         yield from _wrapped(text)
     yield "\nMode"
@@ -167,17 +173,17 @@ def _rule_text(rule: Rule) -> Iterator[str]:
     yield from _wrapped(_doubt(rule))
     yield "\nLooks at"
     yield from _wrapped(kinds(rule))
-    for title, example in (("Flagged", rule.bad), ("Mended", rule.good)):
+    for title, example in (("Flagged", rule.document.bad), ("Mended", rule.document.good)):
         yield f"\n{title}"
         yield textwrap.indent(example.strip("\n"), "  ")
-    if rule.exemptable:
+    if rule.document.exemptable:
         yield "\nExempt an object by the annotation"
         yield f'  mlchassis.dev/exempt: "{rule.id}=<reason>"'
-    yield f"\nSource\n  {rule.source}"
+    yield f"\nSource\n  {rule.document.source}"
 
 
 def _doubt(rule: Rule) -> str:
-    if rule.likely is not None:
+    if rule.document.likely is not None:
         return (
             "The second mode is for findings that are likely rather than sure; what can't be decided warns."
         )
@@ -185,7 +191,7 @@ def _doubt(rule: Rule) -> str:
 
 
 def _denies(rule: Rule) -> bool:
-    return Mode.ENFORCE in (rule.standard, rule.strict)
+    return Mode.ENFORCE in (rule.document.modes.standard, rule.document.modes.strict)
 
 
 def _policy_text(policy: Mutator[Any]) -> Iterator[str]:
@@ -204,15 +210,15 @@ def rule_markdown(rule: Rule) -> str:
     """A section of docs/rules/<family>.md, with the rule's id as its anchor."""
     parts = [
         f"## {rule.id}",
-        rule.what,
+        rule.document.what,
         f"**Mode:** {mode_under(rule, strict=False)} in the profile `standard`, "
         f"{mode_under(rule, strict=True)} in `strict`. {_doubt(rule)}".strip(),
         f"**Looks at:** {kinds(rule)}.",
-        f"**Why.** {rule.why}",
-        f"**How to mend it.** {rule.mend}",
-        f"Flagged:\n\n```yaml\n{rule.bad.strip()}\n```",
-        f"Mended:\n\n```yaml\n{rule.good.strip()}\n```",
-        f"Source: {_link(rule.source)}",
+        f"**Why.** {rule.document.why}",
+        f"**How to mend it.** {rule.document.remediation}",
+        f"Flagged:\n\n```yaml\n{rule.document.bad.strip()}\n```",
+        f"Mended:\n\n```yaml\n{rule.document.good.strip()}\n```",
+        f"Source: {_link(rule.document.source)}",
     ]
     return "\n\n".join(parts) + "\n"
 

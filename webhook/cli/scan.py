@@ -27,7 +27,7 @@ from webhook.cli import decision_flags
 from webhook.cli.output import policyreport as policy_reports
 from webhook.cli.output.review import Review, Tally
 from webhook.cli.output.show import show
-from webhook.config.load import load
+from webhook.config.load import load, rules
 from webhook.config.source import read_directory
 from webhook.errors import UserError
 from webhook.kube.api import ApiError, ApiServer, NoApiServer, namespaced, within
@@ -316,7 +316,7 @@ async def _next(pages: AsyncIterator[list[Json]]) -> list[Json] | None:
 def _kinds(config: Config) -> list[GroupKind]:
     """Every kind that a policy or a rule looks at."""
     by_policies = (kind for policy in registry.mutators().values() for kind in policy.kinds)
-    by_rules = (kind for rule in registry.rules().values() for kind in rule.kinds or ())
+    by_rules = (kind for rule in rules().values() for kind in rule.kinds or ())
     return list(dict.fromkeys((*config.workloads, *by_policies, *by_rules)))
 
 

@@ -8,12 +8,15 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
+from functools import cache
 from hashlib import sha256
+from types import MappingProxyType
 
 from pydantic import ValidationError
 from pydantic.json_schema import models_json_schema
 
 from policies.core import registry
+from policies.core.contracts import Rule
 from policies.core.settings import Model, validated
 from policies.core.thresholds import Thresholds
 from policies.kube.json import Json
@@ -24,6 +27,7 @@ from webhook.admission.configuration import (
     WebhookConfig,
     raw_settings,
 )
+from webhook.config.policy_config_invalid import policy_config_invalid
 from webhook.errors import UserError
 from webhook.kube.documents import BadDocument, load_policy
 
@@ -63,17 +67,30 @@ def load(files: Mapping[str, str]) -> Config:
             problems.append(Problem(name, "", str(error)))
         except ValidationError as error:
             problems.extend(_problems(name, error))
-    rules, webhook = values.get("rules.yaml"), values.get("webhook.yaml")
-    rules = rules if isinstance(rules, RulesConfig) else RulesConfig()
+    modes, webhook = values.get("rules.yaml"), values.get("webhook.yaml")
+    modes = modes if isinstance(modes, RulesConfig) else RulesConfig()
     webhook = webhook if isinstance(webhook, WebhookConfig) else WebhookConfig()
-    problems.extend(_unknown_ids(rules, webhook))
+    problems.extend(_unknown_ids(modes, webhook))
     by_model = {known[name]: value for name, value in values.items()}
-    by_model[Thresholds] = rules.thresholds
+    by_model[Thresholds] = modes.thresholds
     overridden = tuple(_overridden(webhook, by_model, problems))
     if problems:
         raise PolicyError(*problems)
     digest = sha256("\0".join(f"{name}\0{files[name]}" for name in sorted(files)).encode()).hexdigest()[:12]
-    return Config(rules, webhook, by_model, overridden, digest, problems_of)
+    return Config(modes, webhook, by_model, overridden, digest, own_rules())
+
+
+@cache
+def own_rules() -> Mapping[str, Rule]:
+    """The rules that are the webhook's own, by id."""
+    own = policy_config_invalid(problems_of)
+    return MappingProxyType({own.id: own})
+
+
+def rules() -> Mapping[str, Rule]:
+    """Every rule there is by id, the policies' and the webhook's own, family by family."""
+    every = registry.in_order([*registry.rules().values(), *own_rules().values()])
+    return MappingProxyType({rule.id: rule for rule in every})
 
 
 def problems_of(files: Mapping[str, str]) -> tuple[Problem, ...]:
@@ -110,9 +127,9 @@ def _problems(name: str, error: ValidationError) -> Iterator[Problem]:
         yield Problem(name, path, message[:1].lower() + message[1:])
 
 
-def _unknown_ids(rules: RulesConfig, webhook: WebhookConfig) -> Iterator[Problem]:
-    rule_ids, policy_ids = registry.rules(), registry.mutators()
-    for name in rules.modes:
+def _unknown_ids(rules_config: RulesConfig, webhook: WebhookConfig) -> Iterator[Problem]:
+    rule_ids, policy_ids = rules(), registry.mutators()
+    for name in rules_config.modes:
         if name not in rule_ids:
             yield Problem(
                 "rules.yaml", f"modes.{name}", f"there is no such rule{_did_you_mean(name, rule_ids)}"

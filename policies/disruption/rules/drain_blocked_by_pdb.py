@@ -1,4 +1,4 @@
-"""Disruption budgets that no drain can ever satisfy."""
+"""drain-blocked-by-pdb: disruption budgets that no drain can ever satisfy."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from itertools import islice, product
 from typing import Any, Final
 
-from policies.core.contracts import Family, Rule
+from policies.core.contracts import rule
 from policies.core.facts import Facts, Listing, Resource
 from policies.core.finding import Certainty, Finding
-from policies.core.mode import Mode
 from policies.core.target import Target
 from policies.kube.group_kinds import DEPLOYMENT, DISRUPTION_BUDGET, STATEFUL_SET
 from policies.kube.json import Json, dig, mapping, maps, strings, text
@@ -20,7 +19,7 @@ from policies.rollouts.rollouts import autoscaler_of, count_of, least_replicas
 _HINT: Final = "Let at least one pod go: maxUnavailable 1, or more replicas than minAvailable asks for."
 
 
-def check_drain(target: Target, facts: Facts) -> Iterator[Finding]:
+def check(target: Target, facts: Facts) -> Iterator[Finding]:
     if target.kind == DISRUPTION_BUDGET:
         yield from _budget(target, facts)
     else:
@@ -82,7 +81,9 @@ def _short_of_replicas(target: Target, least: Any, facts: Facts) -> Iterator[Fin
 
 
 _MOST_COMBINATIONS: Final = 64
+
 _MOST_TERMS: Final = 64
+
 _MOST_VALUES: Final = 1024
 """Terms and values of a selector that is compared with every workload there is."""
 _MOST_BUDGETS: Final = 8
@@ -183,65 +184,4 @@ def _name(obj: Json) -> str:
     return text(obj, "metadata", "name")
 
 
-RULES = (
-    Rule(
-        id="drain-blocked-by-pdb",
-        family=Family.DEADLOCK,
-        check=check_drain,
-        standard=Mode.ENFORCE,
-        strict=Mode.ENFORCE,
-        kinds=(DISRUPTION_BUDGET, DEPLOYMENT, STATEFUL_SET),
-        needs=(Resource.WORKLOADS, Resource.AUTOSCALERS, Resource.BUDGETS),
-        what="A PodDisruptionBudget that can never allow a disruption: maxUnavailable 0 or 0%, minAvailable "
-        "100%, or minAvailable at or above the replicas of what it selects (an autoscaler's minReplicas "
-        "where one scales it).",
-        why="An eviction is allowed only while more pods are healthy than the budget asks for. When that can "
-        "never be, `kubectl drain` retries forever: node upgrades, the cluster autoscaler and Karpenter "
-        "all wait at that node, until somebody deletes the pod by hand at a worse moment. Percentages of "
-        "minAvailable are rounded up, so 50% of one replica is one. A workload that falls under such a "
-        "budget later is warned about, and so is a budget whose selector asks for less than the workloads' "
-        "own: the pods of a DaemonSet or a custom resource would count too.",
-        mend="Use maxUnavailable 1, or run more replicas than minAvailable. Work that must not be moved is "
-        "protected by the annotations cluster-autoscaler.kubernetes.io/safe-to-evict and "
-        "karpenter.sh/do-not-disrupt, which a drain by an operator can still override.",
-        source="https://kubernetes.io/docs/tasks/run-application/configure-pdb/",
-        bad="""\
-apiVersion: policy/v1
-kind: PodDisruptionBudget
-metadata: {name: llm}
-spec:
-  minAvailable: 1
-  selector: {matchLabels: {app: llm}}
----
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: llm}
-spec:
-  replicas: 1
-  selector: {matchLabels: {app: llm}}
-  template:
-    metadata: {labels: {app: llm}}
-    spec:
-      containers: [{name: server, image: "registry.example/llm:7"}]
-""",
-        good="""\
-apiVersion: policy/v1
-kind: PodDisruptionBudget
-metadata: {name: llm}
-spec:
-  maxUnavailable: 1
-  selector: {matchLabels: {app: llm}}
----
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: llm}
-spec:
-  replicas: 1
-  selector: {matchLabels: {app: llm}}
-  template:
-    metadata: {labels: {app: llm}}
-    spec:
-      containers: [{name: server, image: "registry.example/llm:7"}]
-""",
-    ),
-)
+RULE = rule(__name__, check, (DISRUPTION_BUDGET, DEPLOYMENT, STATEFUL_SET))

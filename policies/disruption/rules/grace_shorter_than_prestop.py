@@ -1,4 +1,4 @@
-"""Hooks that outlast the grace period: the container is killed before it may say goodbye."""
+"""grace-shorter-than-prestop: hooks that outlast the grace period."""
 
 from __future__ import annotations
 
@@ -8,21 +8,19 @@ from typing import Final
 
 from policies.commands import CommandSummary, Loop, seconds
 from policies.containers.commands import exec_command
-from policies.core.contracts import Family, Rule
+from policies.core.contracts import rule
 from policies.core.facts import Facts
 from policies.core.finding import Finding
-from policies.core.mode import Mode
 from policies.core.target import PodTemplate, Target
 from policies.kube.json import integer
 from policies.kube.pods import Container, Role
 
 DEFAULT_GRACE: Final = 30
 """Seconds of `terminationGracePeriodSeconds` where it is not given."""
-
 _LEAVING: Final = frozenset({"break", "exit", "return", "kill"})
 
 
-def check_grace(target: Target, facts: Facts) -> Iterator[Finding]:
+def check(target: Target, facts: Facts) -> Iterator[Finding]:
     for template in target.templates:
         grace = integer(template.spec, "terminationGracePeriodSeconds", default=DEFAULT_GRACE)
         for container in template.containers(Role.MAIN, Role.SIDECAR):
@@ -74,43 +72,4 @@ def _duration(arguments: tuple[str, ...]) -> float:
     return sum(seconds(argument) or 0.0 for argument in arguments)
 
 
-_EXAMPLE: Final = """\
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: llm}
-spec:
-  replicas: 2
-  selector: {matchLabels: {app: llm}}
-  template:
-    metadata: {labels: {app: llm}}
-    spec:
-      containers:
-        - name: server
-          image: registry.example/llm:7
-          lifecycle:
-            preStop:
-              exec: {command: [sh, -c, "sleep 45"]}
-"""
-
-RULES = (
-    Rule(
-        id="grace-shorter-than-prestop",
-        family=Family.DEADLOCK,
-        check=check_grace,
-        standard=Mode.WARN,
-        strict=Mode.ENFORCE,
-        what="A preStop hook that sleeps at least as long as terminationGracePeriodSeconds (30 by default).",
-        why="The grace period runs from the moment the pod is told to go, and the preStop hook is part of "
-        "it. SIGTERM comes when the hook has ended. A hook that takes the whole period leaves the server "
-        "two seconds before it is killed: requests are cut off, state is not saved and leases are not "
-        "given back, at every rollout and every drain.",
-        mend="Raise terminationGracePeriodSeconds above the sleep plus the longest request, or shorten the "
-        "sleep to what endpoints need to be taken away (5 to 15 seconds).",
-        source="https://kubernetes.io/docs/concepts/containers/container-lifecycle-hooks/#hook-handler-execution",
-        bad=_EXAMPLE,
-        good=_EXAMPLE.replace(
-            "    spec:\n      containers",
-            "    spec:\n      terminationGracePeriodSeconds: 120\n      containers",
-        ),
-    ),
-)
+RULE = rule(__name__, check)

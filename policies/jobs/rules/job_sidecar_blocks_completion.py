@@ -1,4 +1,4 @@
-"""Jobs that never end because a sidecar doesn't."""
+"""job-sidecar-blocks-completion: Jobs that never end because a sidecar doesn't."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from policies.commands import SHELLS, is_python
-from policies.core.contracts import Family, Rule
+from policies.core.contracts import rule
 from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding
-from policies.core.mode import Mode
 from policies.core.target import PodTemplate, Target
 from policies.core.thresholds import Thresholds
 from policies.kube.json import strings
@@ -56,7 +55,6 @@ NEVER_ENDING: Final = {
     "dcgm-exporter": "the DCGM exporter",
 }
 """Images that run until they are told to stop, by the end of their repository."""
-
 NAMES: Final = {
     "istio-proxy": "Istio's proxy",
     "linkerd-proxy": "Linkerd's proxy",
@@ -65,7 +63,6 @@ NAMES: Final = {
     "daprd": "Dapr's sidecar",
 }
 """Container names that only these programs have, for images that were copied to a registry of one's own."""
-
 _STOPS: Final = re.compile(
     r"quitquitquit|/(?:quit|shutdown|stop)\b|\bp?kill(?:all)?\b|linkerd-await|\bscuttle\b|\btimeout\b"
 )
@@ -75,7 +72,7 @@ _ENDS: Final = re.compile(
 )
 
 
-def check_sidecars(target: Target, facts: Facts) -> Iterator[Finding]:
+def check(target: Target, facts: Facts) -> Iterator[Finding]:
     for template in target.templates:
         if not _is_of_a_job(template):
             continue
@@ -127,48 +124,4 @@ def _finding(template: PodTemplate, container: Container, program: str, stopped:
     )
 
 
-_MAIN: Final = """\
-apiVersion: batch/v1
-kind: Job
-metadata: {name: embed}
-spec:
-  template:
-    spec:
-      restartPolicy: Never
-      containers:
-        - name: embed
-          image: registry.example/embed:1
-"""
-_PROXY: Final = """\
-        - name: sql
-          image: gcr.io/cloud-sql-connectors/cloud-sql-proxy:2.11.0
-          args: [project:region:instance]
-"""
-
-RULES = (
-    Rule(
-        id="job-sidecar-blocks-completion",
-        family=Family.DEADLOCK,
-        check=check_sidecars,
-        standard=Mode.ENFORCE,
-        strict=Mode.ENFORCE,
-        likely=(Mode.WARN, Mode.WARN),
-        what="A Job or CronJob whose pod has a known never-ending sidecar (a mesh or database proxy, a log "
-        "shipper, a collector) as an ordinary container.",
-        why="A pod is complete when all its containers have ended. The work ends, the proxy doesn't: the "
-        "Job stays active forever, holds its accelerators and its place in the queue, and a CronJob with "
-        "concurrencyPolicy Forbid never runs again. Where the main container visibly stops the sidecar (a "
-        "call to /quitquitquit, a kill) it is a warning, because a crash before that line hangs all the "
-        "same.",
-        mend="Make it a native sidecar: an init container with restartPolicy: Always (Kubernetes 1.29 and "
-        "later) starts before the main containers and is stopped when they have ended.",
-        source="https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/#jobs-with-sidecar-containers",
-        bad=_MAIN + _PROXY,
-        good=_MAIN.replace(
-            "      containers:\n",
-            "      initContainers:\n"
-            + _PROXY.replace("          args", "          restartPolicy: Always\n          args")
-            + "      containers:\n",
-        ),
-    ),
-)
+RULE = rule(__name__, check)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from policies.core.contracts import Family, Rule
+from policies.core.contracts import Family, Modes, Rule, RuleDocument
 from policies.core.facts import Facts, Listing, NoCluster, Resource
 from policies.core.finding import Certainty
 from policies.core.mode import Mode, Profile
@@ -46,16 +46,14 @@ def test_modes_have_an_order() -> None:
 def test_a_finding_is_answered_by_profile_and_certainty(
     profile: Profile, certainty: Certainty, mode: Mode
 ) -> None:
-    words: dict[str, Any] = dict.fromkeys(("what", "why", "mend", "source", "bad", "good"), "")
-    rule = Rule(
-        id="x",
+    words: dict[str, Any] = dict.fromkeys(("what", "why", "remediation", "source", "bad", "good"), "-")
+    document = RuleDocument(
         family=Family.CASCADE,
-        check=lambda target, facts: (),
-        standard=Mode.ENFORCE,
-        strict=Mode.ENFORCE,
-        likely=(Mode.WARN, Mode.ENFORCE),
+        modes=Modes(standard=Mode.ENFORCE, strict=Mode.ENFORCE),
+        likely=Modes(standard=Mode.WARN, strict=Mode.ENFORCE),
         **words,
     )
+    rule = Rule("x", lambda target, facts: (), None, lambda: document)
     assert rule.mode(profile, certainty) is mode
 
 

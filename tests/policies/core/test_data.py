@@ -14,10 +14,11 @@ from policies.core import data
 from policies.core.workloads import Workload, known_workloads
 from policies.kube.group_kinds import KUBEFLOW_JOBS
 from policies.probes.preset import Preset, known_presets
+from webhook.config.load import rules
 from webhook.kube.documents import load_policy
 
 ROOT = Path(__file__).parents[3]
-DATA = sorted((ROOT / "policies").rglob("*.yaml"))
+DATA = sorted(path for room in ("policies", "webhook") for path in (ROOT / room).rglob("*.yaml"))
 
 
 def name(path: Path) -> str:
@@ -33,8 +34,16 @@ def test_a_file_means_the_same_to_the_strict_reader(path: Path) -> None:
 
 def test_every_file_is_somebodys() -> None:
     presets = {f"policies/probes/presets/{preset}.yaml" for preset in known_presets()}
-    known = {"policies/accelerators/vendors.yaml", "policies/core/workloads.yaml", *presets}
-    assert {name(path) for path in DATA if "rules" not in path.parts} == known
+    tables = {"policies/accelerators/vendors.yaml", "policies/core/workloads.yaml"}
+    assert {name(path) for path in DATA if path.stem not in rules()} == presets | tables
+
+
+def test_a_rule_is_a_module_and_its_document() -> None:
+    modules = {path for path in (ROOT / "policies").glob("*/rules/*.py") if path.stem != "__init__"}
+    modules.add(ROOT / "webhook" / "config" / "policy_config_invalid.py")
+    documents = {path for path in DATA if path.stem in rules()}
+    assert {path.with_name(f"{path.stem.replace('_', '-')}.yaml") for path in modules} == documents
+    assert {path.stem for path in documents} == set(rules())
 
 
 def test_the_tables_are_of_their_models() -> None:

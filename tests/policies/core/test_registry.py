@@ -16,7 +16,7 @@ RULE = next(iter(registry.rules().values()))
 def test_an_id_that_was_copied_with_its_file_is_an_error(
     find: Callable[[], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    modules = [SimpleNamespace(MUTATOR=replace(MUTATOR), RULES=[replace(RULE)]) for _ in range(2)]
+    modules = [SimpleNamespace(MUTATOR=replace(MUTATOR), RULE=replace(RULE)) for _ in range(2)]
     monkeypatch.setattr(registry, "_modules", lambda: modules)
     with pytest.raises(RuntimeError, match="share the id"):
         find.__wrapped__()  # type: ignore[attr-defined]  # what is cached stays

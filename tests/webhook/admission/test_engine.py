@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from policies.core import registry
-from policies.core.contracts import Family, Mutator, Rule
+from policies.core.contracts import Family, Modes, Mutator, Rule, RuleDocument
 from policies.core.facts import Facts, NoCluster
 from policies.core.finding import Certainty, Finding
 from policies.core.mode import Mode
@@ -76,9 +76,10 @@ def replicas_odd(target: Target, facts: Facts) -> Iterable[Finding]:
 
 
 def toy_rule(name: str, check: Any, **changes: Any) -> Rule:
-    options: dict[str, Any] = {"standard": Mode.ENFORCE, "strict": Mode.ENFORCE} | changes
-    words = dict.fromkeys(("what", "why", "mend", "source", "bad", "good"), "-")
-    return Rule(id=name, family=Family.CASCADE, check=check, **options, **words)
+    modes = Modes(standard=changes.pop("standard", Mode.ENFORCE), strict=Mode.ENFORCE)
+    words = dict.fromkeys(("what", "why", "remediation", "source", "bad", "good"), "-")
+    document = RuleDocument(family=Family.CASCADE, modes=modes, **words, **changes)
+    return Rule(name, check, None, lambda: document)
 
 
 @pytest.fixture(autouse=True)
@@ -90,7 +91,7 @@ def toys(monkeypatch: pytest.MonkeyPatch) -> None:
     rules = {
         rule.id: rule
         for rule in (
-            toy_rule("no-bad-images", no_bad_images, likely=(Mode.WARN, Mode.ENFORCE)),
+            toy_rule("no-bad-images", no_bad_images, likely=Modes(standard=Mode.WARN, strict=Mode.ENFORCE)),
             toy_rule("replicas-odd", replicas_odd, standard=Mode.WARN),
         )
     }

@@ -5,6 +5,7 @@ from typing import Any
 import orjson
 import pytest
 
+from policies.core.contracts import Family
 from policies.core.finding import Finding
 from policies.core.mode import Mode
 from policies.kube.json import Json
@@ -18,7 +19,7 @@ def result(rule: str = "policy-config-invalid", mode: Mode = Mode.ENFORCE, **cha
     finding = Finding(
         "data[rules.yaml]", "The policy does not load, and that for a long reason.", "Mend the key."
     )
-    return Result(rule, finding, mode, **changes)
+    return Result(rule, finding, mode, **{"family": Family.DEADLOCK, **changes})
 
 
 def add(path: str, value: object = 1) -> Json:

@@ -9,7 +9,7 @@ import pytest
 
 from policies.core import registry
 from webhook.cli import docs
-from webhook.config.load import models, schema
+from webhook.config.load import models, rules, schema
 
 
 def test_writes_once_and_then_is_fresh(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -25,9 +25,9 @@ def test_writes_once_and_then_is_fresh(tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_every_rule_has_its_anchor_on_its_familys_page() -> None:
     pages = docs.pages()
-    for rule in registry.rules().values():
-        assert f"\n## {rule.id}\n" in pages[f"rules/{rule.family}.md"]
-        assert f"{rule.family}.md#{rule.id}" in pages["rules/README.md"]
+    for rule in rules().values():
+        assert f"\n## {rule.id}\n" in pages[f"rules/{rule.document.family}.md"]
+        assert f"{rule.document.family}.md#{rule.id}" in pages["rules/README.md"]
 
 
 def test_every_policy_has_its_anchor_and_its_key() -> None:

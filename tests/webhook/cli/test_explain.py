@@ -5,18 +5,19 @@ import pytest
 from policies.core import registry
 from policies.core.contracts import Rule
 from webhook.cli import explain
+from webhook.config.load import rules
 from webhook.errors import UserError
 
 
-@pytest.mark.parametrize("rule", registry.rules().values(), ids=lambda rule: rule.id)
+@pytest.mark.parametrize("rule", rules().values(), ids=lambda rule: rule.id)
 def test_a_rule_is_explained_whole(rule: Rule) -> None:
     shown = explain.explain(rule.id)
     flat = " ".join(shown.split())
-    for text in (rule.what, rule.why, rule.mend, rule.source):
+    for text in (rule.document.what, rule.document.why, rule.document.remediation, rule.document.source):
         assert " ".join(text.split()) in flat
-    for example in (rule.bad, rule.good):
+    for example in (rule.document.bad, rule.document.good):
         assert all(f"  {line}".rstrip() in shown for line in example.splitlines())
-    assert (f'mlchassis.dev/exempt: "{rule.id}=<reason>"' in shown) is rule.exemptable
+    assert (f'mlchassis.dev/exempt: "{rule.id}=<reason>"' in shown) is rule.document.exemptable
 
 
 @pytest.mark.parametrize("policy_id", registry.mutators())
@@ -42,12 +43,12 @@ def test_a_slip_is_answered_with_a_guess() -> None:
 
 def test_the_overview_names_everything() -> None:
     shown = explain.overview()
-    for name in (*registry.rules(), *registry.mutators()):
+    for name in (*rules(), *registry.mutators()):
         assert f"  {name}" in shown.splitlines() or f"  {name}  (" in shown
 
 
 def test_modes_in_words() -> None:
-    rules = registry.rules()
-    assert explain.modes(rules["drain-blocked-by-pdb"]) == "enforce / enforce"
-    assert explain.modes(rules["rollout-volume-deadlock"]) == "enforce or warn / enforce"
-    assert explain.modes(rules["init-wait-unbounded"]) == "warn / warn"
+    known = rules()
+    assert explain.modes(known["drain-blocked-by-pdb"]) == "enforce / enforce"
+    assert explain.modes(known["rollout-volume-deadlock"]) == "enforce or warn / enforce"
+    assert explain.modes(known["init-wait-unbounded"]) == "warn / warn"

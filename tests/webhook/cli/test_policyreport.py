@@ -27,6 +27,7 @@ from tests.webhook.cli.scanned import (
 )
 from tests.webhook.kube.apiserver import FakeApiServer
 from webhook.cli.output import policyreport as policy_reports
+from webhook.config.load import rules
 from webhook.kube.api import ApiError, ApiServer
 
 
@@ -48,7 +49,7 @@ def reported(fake: FakeApiServer, name: str = policy_reports.NAME) -> Json:
 async def test_results_say_what_was_decided(
     fake: FakeApiServer, chassis: Scan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rule = registry.rules()[RULE]
+    rule = rules()[RULE]
     await fake.put(PODS, pod("refused"))
     await fake.put(PODS, pod("warned", ownerReferences=owned_by("example.com/v1", "Deployment")))
     await fake.put(PODS, pod("exempted", annotations={"mlchassis.dev/exempt": f"{RULE}=known"}))
@@ -64,7 +65,11 @@ async def test_results_say_what_was_decided(
     assert refused["resources"] == [
         {"apiVersion": "v1", "kind": "Pod", "namespace": "ml", "name": "refused", "uid": "uid-refused"}
     ]
-    assert (refused["source"], refused["policy"], refused["category"]) == ("mlchassis", RULE, rule.family)
+    assert (refused["source"], refused["policy"], refused["category"]) == (
+        "mlchassis",
+        RULE,
+        rule.document.family,
+    )
     assert "payments" in refused["message"]
     assert refused["properties"] == {
         "path": "spec.containers[0].livenessProbe.exec.command",
@@ -86,8 +91,8 @@ async def test_a_change_that_a_running_object_lacks_and_a_crash_are_results(
     def fails(*_: object) -> Any:
         raise RuntimeError("oh")
 
-    rules = registry.rules()
-    broken = {**rules, RULE: replace(rules[RULE], check=fails)}
+    known = registry.rules()
+    broken = {**known, RULE: replace(known[RULE], check=fails)}
     monkeypatch.setattr(registry, "rules", lambda: broken)
     await chassis("-n", "ml", "--report")
     found = {(r["resources"][0]["name"], r["policy"], r["result"]): r for r in reported(fake)["results"]}

@@ -9,7 +9,7 @@ from policies.core import registry
 from policies.core.finding import Certainty
 from policies.core.mode import Mode, Profile
 from webhook.admission.configuration import Config, Problem
-from webhook.config.load import PolicyError, load, models, schema
+from webhook.config.load import PolicyError, load, models, rules, schema
 
 RULE = "policy-config-invalid"
 POLICY = "worker-names"
@@ -90,7 +90,7 @@ def effective(files: dict[str, str], **arguments: Any) -> Any:
 
 
 def rule_mode(files: dict[str, str], certainty: Certainty = Certainty.SURE, **arguments: Any) -> Mode:
-    mode: Mode = effective(files, **arguments).rule_mode(registry.rules()[RULE], certainty)
+    mode: Mode = effective(files, **arguments).rule_mode(rules()[RULE], certainty)
     return mode
 
 

@@ -13,11 +13,11 @@ from typing import Any, Final
 
 import orjson
 
-from policies.core import registry
 from policies.core.mode import Mode
 from policies.kube.json import Json, text
 from webhook.admission import messages as answer
 from webhook.cli.output.review import Review
+from webhook.config.load import rules
 from webhook.errors import UserError
 from webhook.kube.api import ApiError, ApiServer, within
 
@@ -83,12 +83,12 @@ def results_of(review: Review) -> Iterator[Json]:
 
 
 def _result(name: str, result: str, message: str, resources: list[Json], **more: Any) -> Json:
-    rule = registry.rules().get(name)
+    rule = rules().get(name)
     return {
         "source": NAME,
         "policy": name,
         "rule": name,
-        "category": rule.family.value if rule else "policy",
+        "category": rule.document.family.value if rule else "policy",
         "result": result,
         "scored": result == "fail",
         "message": " ".join(message.split())[:LONGEST_MESSAGE],

@@ -8,11 +8,11 @@ from urllib.parse import quote
 
 import orjson
 
-from policies.core import registry
 from policies.core.mode import Mode
 from policies.kube.json import Json
 from webhook.admission.engine import Result
 from webhook.cli.output.review import Review
+from webhook.config.load import rules
 
 _LEVELS: Final[Mapping[Mode, str]] = {
     Mode.ENFORCE: "error",
@@ -31,11 +31,11 @@ def pieces(reviews: Iterable[Review]) -> Iterator[str]:
         "rules": [
             {
                 "id": rule.id,
-                "shortDescription": {"text": rule.what},
-                "fullDescription": {"text": rule.why},
-                "help": {"text": rule.mend},
+                "shortDescription": {"text": rule.document.what},
+                "fullDescription": {"text": rule.document.why},
+                "help": {"text": rule.document.remediation},
             }
-            for rule in registry.rules().values()
+            for rule in rules().values()
             if rule.id in used
         ],
     }

@@ -1,0 +1,52 @@
+"""gpu-unschedulable: accelerator pods that no node and no declared pool can ever take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from policies.accelerators.placement import Obstacle, Place, placement
+from policies.accelerators.requests import GpuAffinity
+from policies.core.contracts import rule
+from policies.core.facts import Facts
+from policies.core.finding import Certainty, Finding
+from policies.core.target import PodTemplate, Target
+from policies.kube.json import mapping
+
+
+def check(target: Target, facts: Facts) -> Iterator[Finding]:
+    settings = facts.settings(GpuAffinity)
+    for template in target.templates:
+        found = placement(template.pod, settings, facts)
+        if found is not None and found.obstacle is not None:
+            obstacle = found.obstacle
+            certainty = Certainty.SURE if settings.pools or settings.fixed_size else Certainty.LIKELY
+            yield Finding(
+                _path(template, obstacle, settings),
+                obstacle.message,
+                obstacle.hint,
+                certainty if obstacle.certain else Certainty.UNDECIDED,
+            )
+
+
+def _path(template: PodTemplate, obstacle: Obstacle, settings: GpuAffinity) -> str:
+    match obstacle.place:
+        case Place.RESOURCES:
+            return _asking(template, settings)
+        case Place.PRODUCT | Place.MEMORY as place:
+            return f"{template.metadata_path}.annotations[{place.value}]"
+        case Place.TAINTS:
+            return f"{template.spec_path}.tolerations"
+    selects = mapping(template.spec, "nodeSelector")
+    return f"{template.spec_path}.{'nodeSelector' if selects else 'affinity.nodeAffinity'}"
+
+
+def _asking(template: PodTemplate, settings: GpuAffinity) -> str:
+    """The resources of the first container that asks for an accelerator."""
+    for container in template.containers():
+        alone = {"spec": {"containers": [container.spec]}}
+        if settings.catalogue.requests(alone):
+            return template.at(container, "resources")
+    return template.spec_path
+
+
+RULE = rule(__name__, check)

@@ -1,0 +1,28 @@
+"""job-lost-on-eviction: Jobs that the first eviction fails for good."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from policies.core.contracts import rule
+from policies.core.facts import Facts
+from policies.core.finding import Finding
+from policies.core.target import Target
+from policies.jobs.jobs import (
+    own_jobs,
+)
+from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET
+
+
+def check(target: Target, facts: Facts) -> Iterator[Finding]:
+    for job in own_jobs(target):
+        if job.backoff_limit == 0 and job.on_disruption() != "Ignore":
+            yield Finding(
+                job.at("backoffLimit"),
+                "With backoffLimit 0 the first eviction or preemption of a pod fails the whole Job.",
+                "Add a podFailurePolicy rule that ignores the condition DisruptionTarget, or raise "
+                "backoffLimit.",
+            )
+
+
+RULE = rule(__name__, check, (JOB, CRON_JOB, JOB_SET))

@@ -1,0 +1,11 @@
+"""liveness-external-dependency: liveness that asks another host."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from policies.core.contracts import rule
+from policies.probes.external import external_dependencies
+from policies.probes.probe import LIVENESS
+
+RULE = rule(__name__, partial(external_dependencies, LIVENESS))

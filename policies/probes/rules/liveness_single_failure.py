@@ -1,0 +1,25 @@
+"""liveness-single-failure: liveness that concludes from one failed answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from policies.core.contracts import rule
+from policies.core.facts import Facts
+from policies.core.finding import Finding
+from policies.core.target import Target
+from policies.probes.probe import LIVENESS, probes
+
+
+def check(target: Target, facts: Facts) -> Iterator[Finding]:
+    for probe in probes(target, LIVENESS):
+        if probe.failures == 1:
+            yield Finding(
+                probe.at("failureThreshold"),
+                f"One failed answer of the {probe.name} kills it: a garbage collection or a lost packet is "
+                "enough, and overload makes all replicas miss one.",
+                "Set failureThreshold to 3 or more; 6 suits a model server.",
+            )
+
+
+RULE = rule(__name__, check)

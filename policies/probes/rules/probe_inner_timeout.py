@@ -1,0 +1,36 @@
+"""probe-inner-timeout: probe commands that wait longer than the kubelet waits for them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from policies.core.contracts import rule
+from policies.core.facts import Facts
+from policies.core.finding import Finding
+from policies.core.target import Target
+from policies.probes.probe import LIVENESS, READINESS, STARTUP, probes
+
+
+def check(target: Target, facts: Facts) -> Iterator[Finding]:
+    for probe in probes(target, LIVENESS, READINESS, STARTUP):
+        seconds = probe.command.seconds
+        if seconds <= probe.timeout:
+            continue
+        if seconds == math.inf:
+            found = "may wait without end"
+            hint = "Ask once: kubelet itself repeats the probe every period."
+        else:
+            found = f"may take {seconds:g} s by its own timeouts"
+            hint = (
+                f"Keep the sum of the inner timeouts below timeoutSeconds, or raise that above {seconds:g}."
+            )
+        yield Finding(
+            probe.at("exec.command"),
+            f"The command of the {probe.name} {found}, but kubelet ends it after {probe.timeout} s: the slow "
+            "case always counts as a failure.",
+            hint,
+        )
+
+
+RULE = rule(__name__, check)

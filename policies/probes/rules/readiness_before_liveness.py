@@ -1,0 +1,37 @@
+"""readiness-before-liveness: containers that take traffic before liveness looks at them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from policies.core.contracts import rule
+from policies.core.facts import Facts
+from policies.core.finding import Finding
+from policies.core.target import Target
+from policies.kube.json import mapping
+from policies.kube.pods import Role
+from policies.probes.probe import (
+    STARTUP,
+    is_written,
+    liveness_and_readiness,
+)
+
+
+def check(target: Target, facts: Facts) -> Iterator[Finding]:
+    for liveness, readiness in liveness_and_readiness(target):
+        if mapping(liveness.container.spec, STARTUP) or readiness.delay >= liveness.delay:
+            continue
+        if liveness.container.role is Role.SIDECAR:  # a startupProbe would hold back the containers after it
+            continue
+        if not is_written(target, readiness) or not is_written(target, liveness):
+            continue
+        yield Finding(
+            readiness.at("initialDelaySeconds"),
+            f"Container {readiness.container.name} takes traffic from {readiness.delay} s on, but liveness "
+            f"looks at it from {liveness.delay} s on: what hangs in between is not restarted, and "
+            "the delay is a guess at the start.",
+            "Add a startupProbe and drop both delays: neither probe is asked before it has passed.",
+        )
+
+
+RULE = rule(__name__, check)

@@ -1,0 +1,11 @@
+"""startup-external-dependency: a startup probe that asks another host."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from policies.core.contracts import rule
+from policies.probes.external import external_dependencies
+from policies.probes.probe import STARTUP
+
+RULE = rule(__name__, partial(external_dependencies, STARTUP))

@@ -1,0 +1,92 @@
+"""Waits for a pod of the same StatefulSet, which OrderedReady may never make."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from policies.core.facts import Facts
+from policies.core.finding import Certainty, Finding
+from policies.core.services import hides_not_ready, in_namespace
+from policies.core.target import PodTemplate, Target
+from policies.kube.group_kinds import STATEFUL_SET
+from policies.kube.json import integer, maps, text
+from policies.kube.pods import Container
+from policies.startup.waits import Wait, init_waits
+
+_OWN_NAME: Final = re.compile(r"hostname|pod_?name|ordinal|pod_?index|\buname\b", re.IGNORECASE)
+
+_READ_HOSTS_FILE: Final = frozenset({"getent", "ping"})
+"""What is content with the pod's own full name and address, which kubelet writes into /etc/hosts."""
+
+
+def waits_for_peer(
+    target: Target, template: PodTemplate, container: Container, facts: Facts
+) -> Finding | None:
+    """What is to be said of an init container that waits for a pod of its own StatefulSet."""
+    if target.kind != STATEFUL_SET:
+        return None
+    waits = init_waits(template, container)
+    judged = (peer_finding(target, template, wait, container, "Init", facts) for wait in waits)
+    return next(filter(None, judged), None)
+
+
+def peer_finding(
+    target: Target, template: PodTemplate, wait: Wait, container: Container, who: str, facts: Facts
+) -> Finding | None:
+    """A wait for a pod that can't be there before the first pod is ready.
+
+    Pod N+1 is made when pod N is ready. The first pod's own name is no better: it does not resolve
+    before that pod is ready, unless the Service publishes pods that are not.
+    """
+    peer = _peer(target, wait)
+    if peer is None or target.spec.get("podManagementPolicy") == "Parallel":
+        return None
+    pod, ordinal, namespace = peer
+    certainty = in_namespace(namespace, container, facts)
+    asked = ("names itself", wait.path)
+    if asked not in template.memo:
+        template.memo[asked] = _names_itself(wait.script, container)
+    if certainty is None or template.memo[asked]:
+        return None
+    until = "which OrderedReady makes only after this one is ready"
+    if ordinal == integer(target.obj, "spec", "ordinals", "start", default=0):
+        if len(namespace) > 2 and wait.host.client in _READ_HOSTS_FILE:
+            return None
+        hidden = hides_not_ready(text(target.obj, "spec", "serviceName"), facts)
+        if hidden is False:
+            return None
+        until = "whose name the Service shows only after it is ready"
+        certainty = certainty if hidden else Certainty.UNDECIDED
+    return Finding(
+        wait.path,
+        f"{who} container {container.name} waits for pod {pod}, {until}.",
+        "Wait for lower ordinals only, or look for peers once the main container runs, with "
+        "podManagementPolicy: Parallel and publishNotReadyAddresses.",
+        wait.certainty_of(certainty),
+    )
+
+
+def _peer(target: Target, wait: Wait) -> tuple[str, int, list[str]] | None:
+    """The pod of this StatefulSet that a per-pod name such as `pg-0.pg.ns.svc` means: its name, its
+    ordinal, and what follows the Service in the name."""
+    pod, *labels = wait.host.name.rstrip(".").split(".")
+    owner, _, ordinal = pod.rpartition("-")
+    if owner != target.name or not (ordinal.isascii() and ordinal.isdigit() and len(ordinal) < 10):
+        return None
+    if not labels or labels[0] != text(target.obj, "spec", "serviceName"):
+        return None
+    return pod, int(ordinal), labels[1:]
+
+
+def _names_itself(script: str, container: Container) -> bool:
+    """Whether a script asks which pod it runs in: then it may wait for lower ordinals only."""
+    fields = (
+        (text(entry, "name"), text(entry, "valueFrom", "fieldRef", "fieldPath"))
+        for entry in maps(container.spec, "env")
+    )
+    return _OWN_NAME.search(script) is not None or any(
+        path.startswith(("metadata.name", "metadata.labels")) and bool(name) and name in script
+        for name, path in fields
+        if path != "metadata.namespace"
+    )

@@ -1,0 +1,36 @@
+"""readiness-waits-on-own-service: pods that become ready only when their own Service answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from policies.core.contracts import rule
+from policies.core.facts import Facts, Resource
+from policies.core.finding import Finding
+from policies.core.services import own_service
+from policies.core.target import Target
+from policies.kube.pods import Role
+from policies.startup.waits import probe_waits
+
+
+def check(target: Target, facts: Facts) -> Iterator[Finding]:
+    if not facts.listing(Resource.SERVICES):
+        return
+    for template in target.templates:
+        for container in template.containers(Role.MAIN, Role.SIDECAR):
+            told: set[str] = set()
+            for called, wait in probe_waits(template, container):
+                service = own_service(wait.host.name, target, template, container, facts)
+                if service and wait.for_service(service) and called not in told:
+                    told.add(called)
+                    yield Finding(
+                        wait.path,
+                        f"The {called} probe of container {container.name} asks Service {service.name}, "
+                        "which leads to ready pods of this workload alone: none of them can be the first "
+                        "to get ready.",
+                        "Ask the container itself: httpGet without a host, or localhost in the command.",
+                        wait.certainty_of(service.certainty),
+                    )
+
+
+RULE = rule(__name__, check)

@@ -1,0 +1,41 @@
+"""policy-config-invalid: the webhook's own policy, where it does not load.
+
+The one rule that stands outside `policies`: it needs what reads the webhook's configuration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+
+from policies.core.annotations import POLICY_LABEL
+from policies.core.contracts import Rule, rule
+from policies.core.facts import Facts
+from policies.core.finding import Finding
+from policies.core.target import Target
+from policies.kube.group_kinds import CONFIG_MAP
+from policies.kube.json import mapping
+from policies.kube.metadata import labels_of
+from webhook.admission.configuration import Problem
+
+ProblemsOf = Callable[[Mapping[str, str]], Iterable[Problem]]
+"""Everything that keeps the files of a policy from loading."""
+
+
+def policy_config_invalid(problems_of: ProblemsOf) -> Rule:
+    """The rule, with what loads a policy."""
+    return rule(__name__, partial(check, problems_of), (CONFIG_MAP,))
+
+
+def check(problems_of: ProblemsOf, target: Target, facts: Facts) -> Iterable[Finding]:
+    """Whatever keeps a labelled policy ConfigMap from loading."""
+    if labels_of(target.obj).get(POLICY_LABEL) != "true":
+        return
+    files = {key: value for key, value in mapping(target.obj, "data").items() if isinstance(value, str)}
+    for problem in problems_of(files):
+        where = f"{problem.path}: " if problem.path else ""
+        yield Finding(
+            f"data[{problem.file}]",
+            f"The policy does not load: {where}{problem.message}.",
+            "Mend the key; the last good policy stays in force. `chassis policy check DIR` shows the same.",
+        )
