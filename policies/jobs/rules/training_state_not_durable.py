@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from policies.accelerators.requests import GpuAffinity
+from policies.core.annotations import CHECKPOINT
 from policies.core.contracts import rule
 from policies.core.facts import Facts
 from policies.core.finding import Finding
@@ -14,8 +15,6 @@ from policies.jobs.jobs import is_someone_elses
 from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET, KUBEFLOW_JOBS
 from policies.kube.json import Json, dig, maps, text
 from policies.kube.metadata import annotations_of
-
-CHECKPOINT: Final = "mlchassis.dev/checkpoint"
 
 _FLEETING: Final = frozenset(
     {"emptyDir", "ephemeral", "configMap", "secret", "downwardAPI", "projected", "image"}

@@ -6,6 +6,7 @@ import base64
 import binascii
 from collections.abc import Iterator
 
+from policies.core.annotations import MODEL_CONFIG
 from policies.core.contracts import rule
 from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding
@@ -15,8 +16,6 @@ from policies.kube.json import Json, mapping
 from policies.kube.metadata import labels_of
 from puller import spec
 
-LABEL = "mlchassis.dev/model-config"
-
 _HINT = "Mend the entry; while it stands, the puller refuses this model and serves the others."
 
 _HINT_UNKNOWN = "Remove the field, or correct its name."
@@ -24,7 +23,7 @@ _HINT_UNKNOWN = "Remove the field, or correct its name."
 
 def check(target: Target, facts: Facts) -> Iterator[Finding]:
     """What the puller would refuse in a labelled ConfigMap, said by the puller's own parser."""
-    if labels_of(target.obj).get(LABEL) != "true":
+    if labels_of(target.obj).get(MODEL_CONFIG) != "true":
         return
     desired = spec.parse(_files(target.obj))
     for error in desired.errors:
