@@ -13,6 +13,8 @@ BIN := .venv/bin
 SYNCED := .venv/.synced
 # Further arguments for pytest: make test ARGS="-k probes -x"
 ARGS ?=
+# Inputs that make fuzz tries for each target: make fuzz RUNS=1000000 ARGS=commands
+RUNS ?= 2000
 
 export UV_PYTHON_DOWNLOADS := never
 export PYTHONUNBUFFERED := 1
@@ -48,6 +50,11 @@ lint: $(SYNCED) ## ruff, mypy, import contracts, generated documents
 	@$(BIN)/mypy -p tests.e2e -p tests.realnode
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m webhook.cli.docs --check
+
+.PHONY: fuzz
+fuzz: $(SYNCED) ## feed the readers of users' texts with made-up ones; RUNS for each target
+	@$(BIN)/uv sync --frozen --quiet --inexact --group fuzz
+	@cd $$(mktemp -d) && PYTHONPATH=$(CURDIR) $(CURDIR)/$(BIN)/python -m tests.fuzz --runs $(RUNS) $(ARGS)
 
 .PHONY: bench
 bench: $(SYNCED) ## measure; ARGS names one benchmark
