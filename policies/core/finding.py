@@ -22,7 +22,7 @@ class Finding:
     """One thing that a rule or a policy has to say about one place of one object.
 
     `path` is a Kubernetes field path such as `spec.template.spec.containers[0].livenessProbe`;
-    `message` one sentence why, `hint` one sentence how to mend it.
+    `message` one sentence why, `hint` one sentence how to fix it.
     """
 
     path: str

@@ -23,7 +23,7 @@ _READ_HOSTS_FILE: Final = frozenset({"getent", "ping"})
 def waits_for_peer(
     target: Target, template: PodTemplate, container: Container, facts: Facts
 ) -> Finding | None:
-    """What is to be said of an init container that waits for a pod of its own StatefulSet."""
+    """The finding about an init container that waits for a pod of its own StatefulSet."""
     if target.kind != STATEFUL_SET:
         return None
     waits = init_waits(template, container)

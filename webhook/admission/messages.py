@@ -146,7 +146,7 @@ def _block(number: int, result: Result, docs_url: str) -> str:
             f"{number}. {result.rule}",
             f"   at {finding.path}",
             _fill(finding.message, "   "),
-            _fill(f"Mend: {finding.hint}", "   "),
+            _fill(f"Fix: {finding.hint}", "   "),
             _fill(f"See: {reference(result, docs_url)}", "   "),
         )
     )

@@ -1,4 +1,4 @@
-"""What a rule or a policy does, why, and how to mend: rendered from the rule or policy itself.
+"""What a rule or a policy does, why, and the remediation: rendered from the rule or policy itself.
 
 One truth: the fields of a `Rule` and the docstring of a policy's module. Rendered twice, as text for a
 terminal (`chassis explain`) and as markdown (`webhook.cli.docs`).
@@ -162,7 +162,7 @@ def _rule_text(rule: Rule) -> Iterator[str]:
     for title, text in (
         ("Flags", rule.document.what),
         ("Why", rule.document.why),
-        ("Mend", rule.document.remediation),
+        ("Fix", rule.document.remediation),
     ):
         yield f"\n{title}"
         yield from _wrapped(text)
@@ -173,7 +173,7 @@ def _rule_text(rule: Rule) -> Iterator[str]:
     yield from _wrapped(_doubt(rule))
     yield "\nLooks at"
     yield from _wrapped(kinds(rule))
-    for title, example in (("Flagged", rule.document.bad), ("Mended", rule.document.good)):
+    for title, example in (("Flagged", rule.document.bad), ("Fixed", rule.document.good)):
         yield f"\n{title}"
         yield textwrap.indent(example.strip("\n"), "  ")
     if rule.document.exemptable:
@@ -215,9 +215,9 @@ def rule_markdown(rule: Rule) -> str:
         f"{mode_under(rule, strict=True)} in `strict`. {_doubt(rule)}".strip(),
         f"**Looks at:** {kinds(rule)}.",
         f"**Why.** {rule.document.why}",
-        f"**How to mend it.** {rule.document.remediation}",
+        f"**Fix.** {rule.document.remediation}",
         f"Flagged:\n\n```yaml\n{rule.document.bad.strip()}\n```",
-        f"Mended:\n\n```yaml\n{rule.document.good.strip()}\n```",
+        f"Fixed:\n\n```yaml\n{rule.document.good.strip()}\n```",
         f"Source: {_link(rule.document.source)}",
     ]
     return "\n\n".join(parts) + "\n"

@@ -21,7 +21,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "serve": ("webhook.server.options", "run the webhook"),
     "review": ("webhook.cli.review", "decide about manifests without a cluster"),
     "scan": ("webhook.cli.scan", "decide about what already runs in a cluster"),
-    "explain": ("webhook.cli.explain", "what a rule or policy does, why, and how to mend"),
+    "explain": ("webhook.cli.explain", "what a rule or policy does, why, and how to fix what it finds"),
     "policy": ("webhook.cli.policy", "check a policy, or print its JSON Schema"),
     "manifests": ("webhook.cli.manifests", "print the installation as YAML"),
     "certs": ("webhook.cli.certs", "make a serving certificate by hand, or look at one"),

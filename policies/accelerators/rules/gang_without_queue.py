@@ -31,7 +31,7 @@ _QUEUE_LABELS: Final = (
     "runai/queue",
     "queue",
 )
-"""Labels and annotations by which gang schedulers and queues are told of a workload."""
+"""Labels and annotations that put a workload in the hands of a gang scheduler or a queue."""
 _QUEUE_ANNOTATIONS: Final = (
     "scheduling.k8s.io/group-name",
     "scheduling.volcano.sh/queue-name",

@@ -30,7 +30,7 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
                 yield Finding(
                     template.at(container, "lifecycle.preStop"),
                     f"The preStop hook of container {container.name} sleeps {length} and the pod has "
-                    f"{grace} s to end: it is killed before it is told to stop.",
+                    f"{grace} s to end: the kubelet kills it before SIGTERM gives it time to stop.",
                     "Raise terminationGracePeriodSeconds above the sleep plus the time to finish requests, "
                     "or sleep less.",
                 )
@@ -66,7 +66,7 @@ def _only_sleeps(summary: CommandSummary, loop: Loop) -> bool:
 
 
 def _duration(arguments: tuple[str, ...]) -> float:
-    """What `sleep 1m 30s` or `sleep infinity` comes to; 0 where it can't be told."""
+    """What `sleep 1m 30s` or `sleep infinity` comes to; 0 where it isn't known."""
     if arguments[:1] in (("infinity",), ("inf",)):
         return math.inf
     return sum(seconds(argument) or 0.0 for argument in arguments)

@@ -54,7 +54,7 @@ NEVER_ENDING: Final = {
     "node-exporter": "the node exporter",
     "dcgm-exporter": "the DCGM exporter",
 }
-"""Images that run until they are told to stop, by the end of their repository."""
+"""Images that run until something stops them, by the end of their repository."""
 NAMES: Final = {
     "istio-proxy": "Istio's proxy",
     "linkerd-proxy": "Linkerd's proxy",
@@ -117,7 +117,7 @@ def _words(container: Container) -> str:
 def _finding(template: PodTemplate, container: Container, program: str, stopped: bool) -> Finding:
     return Finding(
         template.at(container),
-        f"Container {container.name} ({program}) runs until it is told to stop, and the Job is not complete "
+        f"Container {container.name} ({program}) runs until something stops it, and the Job is not complete "
         "before all its containers are.",
         "Make it a native sidecar: move it to initContainers with restartPolicy: Always.",
         Certainty.LIKELY if stopped else Certainty.SURE,

@@ -16,13 +16,13 @@ from policies.kube.json import Json, mapping
 from policies.kube.metadata import labels_of
 from puller import spec
 
-_HINT = "Mend the entry; while it stands, the puller refuses this model and serves the others."
+_HINT = "Correct the entry; while it stands, the puller refuses this model and serves the others."
 
 _HINT_UNKNOWN = "Remove the field, or correct its name."
 
 
 def check(target: Target, facts: Facts) -> Iterator[Finding]:
-    """What the puller would refuse in a labelled ConfigMap, said by the puller's own parser."""
+    """What the puller would refuse in a labelled ConfigMap, as its own parser finds it."""
     if labels_of(target.obj).get(MODEL_CONFIG) != "true":
         return
     desired = spec.parse(_files(target.obj))

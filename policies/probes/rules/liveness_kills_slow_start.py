@@ -40,12 +40,12 @@ def _slow_start_hint(probe: Probe, expected: int) -> str:
 
 
 def _is_guarded(probe: Probe, facts: Facts) -> bool:
-    """Whether a startupProbe holds liveness back, or will: what isn't projected is mended in its pods."""
+    """Whether a startupProbe holds liveness back, or will: the pods of what isn't projected get one."""
     if mapping(probe.container.spec, STARTUP):
         return True
-    mends = facts.settings(StandardProbes).mode in (None, Mode.ENFORCE)
+    fills = facts.settings(StandardProbes).mode in (None, Mode.ENFORCE)
     later = probe.template.is_ray or bool(probe.template.container_path)
-    return later and probe.container.role is Role.MAIN and mends
+    return later and probe.container.role is Role.MAIN and fills
 
 
 RULE = rule(__name__, check)

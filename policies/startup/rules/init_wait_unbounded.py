@@ -27,7 +27,7 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
             if host is None or container.name == KUBERAY_WAIT:
                 continue
             if waits_for_own_service(target, template, container, facts):
-                continue  # said already, and better
+                continue  # the other rule names the cause
             if waits_for_peer(target, template, container, facts):
                 continue
             yield Finding(

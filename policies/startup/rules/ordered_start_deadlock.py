@@ -21,11 +21,11 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
             if finding:
                 yield finding
         for container in template.containers(Role.MAIN, Role.SIDECAR):
-            told: set[str] = set()
+            flagged: set[str] = set()
             for called, wait in probe_waits(template, container):
                 finding = peer_finding(target, template, wait, container, f"The {called} probe of", facts)
-                if finding and called not in told:
-                    told.add(called)
+                if finding and called not in flagged:
+                    flagged.add(called)
                     yield finding
 
 

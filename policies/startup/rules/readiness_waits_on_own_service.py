@@ -18,11 +18,11 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
         return
     for template in target.templates:
         for container in template.containers(Role.MAIN, Role.SIDECAR):
-            told: set[str] = set()
+            flagged: set[str] = set()
             for called, wait in probe_waits(template, container):
                 service = own_service(wait.host.name, target, template, container, facts)
-                if service and wait.for_service(service) and called not in told:
-                    told.add(called)
+                if service and wait.for_service(service) and called not in flagged:
+                    flagged.add(called)
                     yield Finding(
                         wait.path,
                         f"The {called} probe of container {container.name} asks Service {service.name}, "

@@ -72,7 +72,7 @@ def test_a_denial_lists_every_finding_and_fits_a_terminal() -> None:
     assert all(len(line) <= 80 for line in message.splitlines())
     for expected in (
         "1. policy-config-invalid\n   at data[rules.yaml]\n   The policy does not load",
-        "   Mend: Mend the key.",
+        "   Fix: Mend the key.",
         "   See: chassis explain policy-config-invalid\n   (docs/rules/deadlock.md#policy-config-invalid)",
         '  mlchassis.dev/exempt: "<rule>=<reason>; <rule>=<reason>"',
     ):

@@ -95,7 +95,7 @@ def test_the_text_names_rule_path_and_mend(capsys: pytest.CaptureFixture[str], f
     _, out, _ = run(capsys, "review", files / "bad.yaml", files / "triton.yaml")
     assert f"DENIED ConfigMap mlchassis-policy ({files}/bad.yaml)" in out
     assert "refused policy-config-invalid\n    at data[rules.yaml]\n" in out
-    assert "Mend: " in out
+    assert "Fix: " in out
     assert f"admitted Deployment ml/triton ({files}/triton.yaml)" in out
     assert "standard-probes will add to the pods" in out
     assert out.rstrip().splitlines()[-1].startswith("2 objects, 1 changed, ")
@@ -112,7 +112,7 @@ def test_the_text_fits_the_terminal(monkeypatch: pytest.MonkeyPatch, files: Path
     monkeypatch.chdir(files)
     cli.main(["review", "bad.yaml", "triton.yaml"])
     shown = re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue())
-    assert "Mend: " in shown
+    assert "Fix: " in shown
     assert max(map(len, shown.splitlines())) <= 70
 
 

@@ -64,7 +64,7 @@ def _finding(label: str, result: Result, style: str) -> Iterator[Line]:
     yield f"    at {result.finding.path}", ""
     yield from _wrapped("", result.finding.message, "", indent=4)
     if result.finding.hint:
-        yield from _wrapped("Mend: ", result.finding.hint, "", indent=4)
+        yield from _wrapped("Fix: ", result.finding.hint, "", indent=4)
     if result.spared:
         yield from _wrapped("Not refused: ", f"{result.spared}.", "", indent=4)
 
