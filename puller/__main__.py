@@ -3,10 +3,31 @@
 import os
 import signal
 import sys
+from collections.abc import Mapping
 
 
 def main() -> int:
-    """Run the command line. Returns the exit code.
+    """Run the command line. Returns the exit code."""
+    if _supervised(sys.argv[1:], os.environ):
+        from puller.supervise import supervise
+
+        return supervise(_run)
+    return _run()
+
+
+def _supervised(arguments: list[str], env: Mapping[str, str]) -> bool:
+    """What `--supervise` says, read without the parser: that would take the memory which is to be spared."""
+    said = env.get("CHASSIS_PULLER_SUPERVISE", "false")
+    for flag, value in zip(arguments, [*arguments[1:], ""], strict=False):
+        if flag == "--supervise":
+            said = value
+        elif flag.startswith("--supervise="):
+            said = flag.partition("=")[2]
+    return said == "true"
+
+
+def _run() -> int:
+    """The puller itself.
 
     Importing it takes a good part of a second. A SIGTERM that comes meanwhile ends the process; without a
     handler, the first process of a container would not even get it.

@@ -106,6 +106,7 @@ def options_of(arguments: argparse.Namespace) -> Options:
         backoff_max=arguments.backoff_max,
         grace=arguments.grace,
         schemes=arguments.schemes,
+        pod_uid=arguments.pod_uid,
         timeouts=Timeouts(arguments.probe_timeout, arguments.load_timeout, arguments.unload_timeout),
         limits=Limits(
             connections=arguments.connections,
@@ -152,6 +153,8 @@ def parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
     flag("--backoff-initial", _seconds, Options.backoff_initial, "seconds before the first retry")
     flag("--backoff-max", _seconds, Options.backoff_max, "seconds between retries at most")
     flag("--grace", _seconds, Options.grace, "seconds a load in flight may finish in after SIGTERM")
+    flag("--pod-uid", str, "", "this pod: where it was ready once, a puller that starts anew in it is, too")
+    flag("--supervise", _switch, "false", "whether a puller that dies is begun anew in this container")
     flag("--log-level", str, "info", "least level logged", choices=("debug", "info", "warning", "error"))
     made.add_argument(
         "--enable-puller", nargs="?", const="true", help="accepted, as KServe's agent takes it; always on"

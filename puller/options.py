@@ -35,5 +35,6 @@ class Options:
     backoff_max: float = 60.0
     grace: float = 25.0
     schemes: tuple[str, ...] = SCHEMES
+    pod_uid: str = ""
     timeouts: Timeouts = field(default_factory=Timeouts)
     limits: Limits = field(default_factory=Limits)

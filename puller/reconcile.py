@@ -126,6 +126,7 @@ class Reconciler:
                 await self._sleep(self._backoff(min(attempts, 4)))
                 continue
             self.status.model_dir_trouble = ""
+            self.status.was_ready = await in_thread(partial(self._store.was_ready, self.options.pod_uid))
             for name, stored in audit.items():
                 self.models[name] = Model(name, held=True)
                 self.actions.found(self.models[name], stored)
@@ -351,7 +352,11 @@ class Reconciler:
     async def _tick(self) -> None:
         """Publishes the status, at most once a second, as long as the loop turns."""
         while True:
+            was_ready = self.status.was_ready
             await self.status.publish(self.models, self.actions.fetches)
+            if self.status.was_ready and not was_ready and self.options.pod_uid:
+                with suppress(OSError):
+                    await in_thread(partial(self._store.note_ready, self.options.pod_uid))
             await asyncio.sleep(1)
 
     async def _wind_down(self) -> None:

@@ -43,7 +43,10 @@ class _Told:
 
 
 class Status:
-    """Collects, and answers from, what the reconciler notes. No decision is ever taken from it."""
+    """Collects, and answers from, what the reconciler notes. No decision is ever taken from it.
+
+    `was_ready`: all was there once, in the life of this pod.
+    """
 
     def __init__(self, options: Options) -> None:
         self.metrics = Metrics()
@@ -54,7 +57,7 @@ class Status:
         self._desired: Desired | None = None
         self._turned_at = time.monotonic()
         self._health = Health.HUNG
-        self._was_ready = False
+        self.was_ready = False
         self._published = b""
         self._line = ""
 
@@ -122,6 +125,9 @@ class Status:
         """
         if self.model_dir_trouble:
             return False, f"the model directory cannot be used: {self.model_dir_trouble}"
+        when = self._options.ready_when
+        if when == "first" and self.was_ready:
+            return True, "ok"
         if self._desired is None:
             return False, "no config has been read yet"
         listed = [model for model in models.values() if model.wanted is not None or model.held]
@@ -129,12 +135,7 @@ class Status:
         if self._desired.blind and not listed:
             errors = [self.config_trouble, *map(str, self._desired.errors)]
             return False, f"the config cannot be read: {next(filter(None, errors), 'nothing is known of it')}"
-        when = self._options.ready_when
-        if (
-            not missing
-            or (when == "any" and len(missing) < len(listed))
-            or (when == "first" and self._was_ready)
-        ):
+        if not missing or (when == "any" and len(missing) < len(listed)):
             return True, "ok"
         return False, f"{len(missing)} of {len(listed)} models are not loaded: {', '.join(missing[:5])}"
 
@@ -162,8 +163,8 @@ class Status:
     async def publish(self, models: Mapping[str, Model], fetches: Mapping[str, Fetch]) -> None:
         """Bring the status file, the metrics and the terminal up to date."""
         document = self.document(models, fetches)
-        if document["ready"] and not self._was_ready:
-            self._was_ready = True
+        if document["ready"] and not self.was_ready:
+            self.was_ready = True
             logger.info("ready", when=self._options.ready_when, models=len(models))
         self._measure(document)
         self._progress(document)

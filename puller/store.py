@@ -193,6 +193,18 @@ class ModelStore:
         else:
             note.unlink(missing_ok=True)
 
+    def note_ready(self, pod: str) -> None:
+        """Keep in mind, for a puller that starts anew in the same pod, that the models were there."""
+        write_atomically(self._work / "ready", pod.encode(), durable=False)
+
+    def was_ready(self, pod: str) -> bool:
+        """Whether that was noted for this pod."""
+        try:
+            with (self._work / "ready").open("rb") as file:
+                return pod != "" and file.read(1024) == pod.encode()
+        except OSError:
+            return False
+
     def _grave(self) -> Path:
         """A free name, inside a directory of its own, to move a doomed tree to."""
         graves = self._work / "old"

@@ -19,6 +19,8 @@ later edit of the ConfigMap without a new pod.
 - A readiness probe on the sidecar: the pod is ready once every listed model has been loaded for the
   first time, and an edit of the ConfigMap takes no pod out of service (`readyWhen`). The time that the
   first load may take goes into the startup budget that `standard-probes` gives the server.
+- What keeps a puller that dies from taking a serving pod out of its Service, as far as that can be had: it
+  is begun anew within its container, and stays ready where it was (docs/puller.md says what remains).
 - In pods that run to completion a startup probe instead: the containers start once the models are on
   disk (`jobsWait`). Give such a Job an `activeDeadlineSeconds`, so that it doesn't wait forever for a
   model that is not there.
@@ -61,7 +63,7 @@ from policies.kube.metadata import annotations_of, has_room, labels_of
 from policies.kube.pods import Container, containers, is_ray_node
 from policies.kube.quantities import parse_quantity
 from policies.models.pulling import Wish, WishError, claims_of, wish_of
-from policies.models.settings import ModelPuller, Program, Sidecar
+from policies.models.settings import ModelPuller, Program, ReadyWhen, Sidecar
 from policies.models.volumes import (
     CLAIMS_DIR,
     free_name,
@@ -83,7 +85,7 @@ _STORAGE: Final = "ephemeral-storage"
 _SHARES: Final = {"cpu": "1", "memory": "1Gi", _STORAGE: "1Gi"}
 """The limits of a sidecar that must have some."""
 _UID: Final = 65532
-"""The image's own user, for pods whose other containers run as root."""
+"""The image's own user, for pods whose other containers run as root, and its group."""
 
 
 def mutate(pod: Json, settings: ModelPuller, facts: Facts) -> Json:
@@ -210,6 +212,8 @@ def _puller(pod: Json, wish: Wish, settings: ModelPuller, *, native: bool, size:
     container["args"] = [*_arguments(wish, settings, size), *settings.args]
     if native:
         container["restartPolicy"] = "Always"
+    if own:
+        container["env"] = list(_variables(settings))
     if wish.credentials:
         container["envFrom"] = [{"secretRef": {"name": wish.credentials}}]
     if dig(pod, "spec", "hostNetwork") is not True:
@@ -217,9 +221,10 @@ def _puller(pod: Json, wish: Wish, settings: ModelPuller, *, native: bool, size:
     if own and not istio_came_first(pod):
         container |= _probes(pod, wish, settings, native=native)
     container["resources"] = _resources(pod, settings, size)
-    as_root = dig(pod, "spec", "securityContext", "runAsUser") == 0
+    user, group = (dig(pod, "spec", "securityContext", name) for name in ("runAsUser", "runAsGroup"))
     container["securityContext"] = {
-        **({"runAsUser": _UID} if as_root else {}),
+        **({"runAsUser": _UID} if user == 0 else {}),
+        **({"runAsGroup": _UID} if group is None or user == 0 == group else {}),
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},
         "readOnlyRootFilesystem": True,
@@ -280,6 +285,16 @@ def _arguments(wish: Wish, settings: ModelPuller, size: int | None) -> Iterator[
             yield f"--max-disk={size * 9 // 10 >> 20}Mi"
 
 
+def _variables(settings: ModelPuller) -> Iterator[Json]:
+    """What an older image does not know goes into variables: it refuses flags, and passes these over."""
+    yield {"name": "CHASSIS_PULLER_SCHEMES", "value": ",".join(settings.schemes)}
+    yield {"name": "CHASSIS_PULLER_SUPERVISE", "value": "true"}
+    yield {
+        "name": "CHASSIS_PULLER_POD_UID",
+        "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}},
+    }
+
+
 def _probes(pod: Json, wish: Wish, settings: ModelPuller, *, native: bool) -> Json:
     """Liveness asks whether the loop turns; readiness, or a Job's start, whether the models are there."""
     live = {"httpGet": {"path": "/healthz", "port": settings.port}}
@@ -293,7 +308,14 @@ def _probes(pod: Json, wish: Wish, settings: ModelPuller, *, native: bool) -> Js
         }
     }
     if not completes(pod):
-        probes["readinessProbe"] = {**ready, "periodSeconds": 5, "timeoutSeconds": 5, "failureThreshold": 3}
+        # What was ready once stays so: a puller that hangs is restarted before it takes the pod out.
+        lasting = settings.ready_when is ReadyWhen.FIRST
+        probes["readinessProbe"] = {
+            **ready,
+            "periodSeconds": 5,
+            "timeoutSeconds": 5,
+            "failureThreshold": 36 if lasting else 3,
+        }
     elif native and settings.jobs_wait and wish.server == "none":
         # The containers after a native sidecar wait for its startupProbe. A server among them could
         # never load the models that it is made to wait for: only where nothing is to be loaded.

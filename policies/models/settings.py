@@ -29,6 +29,19 @@ class Program(StrEnum):
     KSERVE_AGENT = "kserve-agent"
 
 
+class Scheme(StrEnum):
+    """Where a model may come from: the puller's own words."""
+
+    S3 = "s3"
+    GS = "gs"
+    AZ = "az"
+    HTTPS = "https"
+    HTTP = "http"
+    HF = "hf"
+    FILE = "file"
+    PVC = "pvc"
+
+
 class ReadyWhen(StrEnum):
     """What the pod's readiness waits for."""
 
@@ -97,6 +110,11 @@ class ModelPuller(Settings):
     ready_when: ReadyWhen = Field(
         ReadyWhen.FIRST,
         description="readiness waits for all models once (first), for all always (all), for any one (any)",
+    )
+    schemes: tuple[Scheme, ...] = Field(
+        tuple(scheme for scheme in Scheme if scheme is not Scheme.FILE),
+        min_length=1,
+        description="schemes that a storageUri may have; not `file`, which reads the sidecar's own files",
     )
     model_dir: AbsolutePath = Field("/mnt/models", description="where models are mounted")
     config_dir: AbsolutePath = Field("/mnt/configs", description="where the sidecar sees the ConfigMap")

@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from policies.kube.pods import Container, Role, containers
+from policies.models.settings import ModelPuller, Scheme
 from puller.cli import options_of, parser
+from puller.spec import SCHEMES
 from tests.policies.test_golden import CASES, case_id, documents
 
 KSERVE_AGENT = {"--enable-puller", "--config-dir", "--model-dir", "--workers", "--component-port", "--port"}
@@ -32,12 +34,21 @@ def test_the_programs_know_the_flags(case: Path) -> None:
     if container.spec.get("command") is None:
         assert {arg.partition("=")[0] for arg in args} <= KSERVE_AGENT
     options = options_of(parser({}).parse_args(args))
+    known = {action.dest for action in parser({})._actions}
+    env = {item["name"]: item.get("value", "uid") for item in container.spec.get("env", ())}
+    assert {name.removeprefix("CHASSIS_PULLER_").lower() for name in env} <= known
+    assert options_of(parser(env).parse_args(args)).pod_uid == env.get("CHASSIS_PULLER_POD_UID", "")
     mounts = {mount["mountPath"].rstrip("/"): mount for mount in container.spec["volumeMounts"]}
     assert mounts[str(options.config_dir)]["readOnly"] is True
     assert not mounts[str(options.model_dir)].get("readOnly"), "models are written there"
     for name in ("livenessProbe", "readinessProbe", "startupProbe"):
         if name in container.spec:
             assert container.spec[name]["httpGet"]["port"] == options.port
+
+
+def test_the_schemes_are_the_pullers() -> None:
+    assert tuple(Scheme) == SCHEMES
+    assert set(SCHEMES) - set(ModelPuller().schemes) == {"file"}
 
 
 def test_most_cases_inject() -> None:
