@@ -37,5 +37,5 @@ def check(problems_of: ProblemsOf, target: Target, facts: Facts) -> Iterable[Fin
         yield Finding(
             f"data[{problem.file}]",
             f"The policy does not load: {where}{problem.message}.",
-            "Correct the key; the last good policy stays in force. `chassis policy check DIR` finds the same.",
+            "Correct the key; the last good policy stays in force. `chassis policy check DIR` checks it.",
         )
