@@ -119,7 +119,7 @@ def read(
     before = budget.spent
     try:
         words = [word for word in argv if isinstance(word, str)]
-        budget.spend(_OVERHEAD + len(words))
+        budget.spend(_OVERHEAD + len(words) + len(local_names))
         if any(len(word) > MAX_TEXT for word in words):
             return _unread("an argument is longer than Linux can execute", budget.spent - before)
         environment = values.Environment(

@@ -31,19 +31,23 @@ def clean(text: str) -> str:
     return text if text.isascii() else re.sub("[\ue000-\ue003]", "?", text)
 
 
+def _spelled(name: str) -> str:
+    return _NAME_SAFE.sub("", name[:240])[:60]
+
+
 def unknown(name: str) -> str:
     """A part that only the running container knows; `name` is how the script spells it, without `$`."""
-    return f"{_UNKNOWN}{_NAME_SAFE.sub('', name)[:60]}{_END}"
+    return f"{_UNKNOWN}{_spelled(name)}{_END}"
 
 
 def own(name: str) -> str:
     """The pod's own address or name."""
-    return f"{_OWN}{_NAME_SAFE.sub('', name)[:60]}{_END}"
+    return f"{_OWN}{_spelled(name)}{_END}"
 
 
 def other(name: str) -> str:
     """An address that is another machine's for certain."""
-    return f"{_OTHER}{_NAME_SAFE.sub('', name)[:60]}{_END}"
+    return f"{_OTHER}{_spelled(name)}{_END}"
 
 
 def is_known(text: str) -> bool:
@@ -99,11 +103,12 @@ class Environment:
         """Whether further variables may be set that the spec doesn't list."""
         self.emptied: set[str] = set()
         """Variables that `$(VAR)` replaces by nothing."""
+        budget.spend(len(env) // 4)
         for entry in env:
-            budget.spend(2)
             if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
                 continue
             name, source = entry["name"], entry.get("valueFrom")
+            budget.scan(len(name))
             if isinstance(source, dict):
                 self.values[name] = _from_source(name, source, host_network=host_network)
                 self.references[name] = "" if static else self.values[name]

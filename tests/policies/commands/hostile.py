@@ -165,6 +165,12 @@ HOSTILE: dict[str, Callable[[int], Asked]] = {
     "default values": _times("${a:-${b:-c}}", "a "),
     "environment that grows": _variables_that_grow,
     "references to the environment": _many_references,
+    "an environment of many variables": lambda size: Asked(
+        ["sh", "-c", "curl $A1"], [{"name": f"A{n}", "value": f"$(A{n - 1})"} for n in range(size // 32)]
+    ),
+    "an environment of long names": lambda size: Asked(
+        ["true"], [{"name": "é" * 1000, "valueFrom": {}} for _ in range(max(1, size // 1000))]
+    ),
     "open parentheses": _times("("),
     "parentheses": _times("()"),
     "subshells": _times("(a);"),

@@ -83,6 +83,11 @@ def test_one_step_more_than_is_left_ends_the_reading(made: Made) -> None:
         assert left < budget.spent <= left + 6_000 + whole.steps // 2
 
 
+def test_the_names_of_the_pod_are_paid_for() -> None:
+    names = [f"name-{number}" for number in range(1_000)]
+    assert read(["true"], local_names=names).steps >= 1_000
+
+
 def test_one_budget_covers_many_commands() -> None:
     script = ["sh", "-c", "curl -m 1 http://db:80; " * 200]
     alone = read(script, budget=Budget())
