@@ -31,7 +31,7 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from policies.accelerators.annotations import resolve_memory, resolve_product, wanted_memory, wanted_products
-from policies.accelerators.inventory import HOSTNAME, MOST_HOSTNAMES, Fleet, Inventory
+from policies.accelerators.inventory import MOST_HOSTNAMES, Fleet, Inventory
 from policies.accelerators.node_affinity import (
     PREFERRED,
     Alternative,
@@ -55,6 +55,7 @@ from policies.kube.group_kinds import POD
 from policies.kube.json import Json, appended, mapping, maps, text
 from policies.kube.metadata import annotations_of, controller, labels_of
 from policies.kube.names import is_label_key
+from policies.kube.nodes import HOSTNAME
 
 _TOPOLOGY_KEYS: Final = {"same-node": HOSTNAME, "same-zone": "topology.kubernetes.io/zone"}
 TOLERATIONS: Final = ("spec", "tolerations")

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from policies.accelerators.vendors import NodeLabel, Pool, Vendor
 from policies.kube.json import Json, text
+from policies.kube.nodes import HOSTNAME
 
-HOSTNAME: Final = "kubernetes.io/hostname"
 MOST_HOSTNAMES: Final = 20
 """Accelerator nodes without a label of their vendor that are told by name; it must stay a short list."""
 

@@ -40,7 +40,7 @@ from policies.kube.field_paths import field_path
 from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET, POD, kind_of
 from policies.kube.json import Json, defaulted, dig, integer, replaced
 from policies.kube.metadata import annotations_of, controller, has_room, labels_of
-from policies.kube.pods import Role, edited, is_ray_node
+from policies.kube.pods import DEFAULT_GRACE, Role, edited, is_ray_node
 from policies.probes.serving import serving_containers
 
 GUARDS: Final = {
@@ -49,8 +49,6 @@ GUARDS: Final = {
 }
 DEADLINE: Final = ("spec", "activeDeadlineSeconds")
 GRACE: Final = ("spec", "terminationGracePeriodSeconds")
-DEFAULT_GRACE: Final = 30
-"""Seconds; the API server fills it in, so that it can't be told from the user's own 30."""
 _FIRST_SLEEP: Final = (1, 30)
 RAY_ORIGIN: Final = "ray.io/originated-from-crd"
 

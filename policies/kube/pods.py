@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 from policies.kube.json import Json, indexed_maps, replaced, text
 from policies.kube.metadata import controller, labels_of
+
+DEFAULT_GRACE: Final = 30
+"""Seconds of `terminationGracePeriodSeconds` where it is not given."""
 
 
 class Role(Enum):

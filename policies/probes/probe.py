@@ -10,7 +10,8 @@ from policies.commands import CommandSummary
 from policies.containers.commands import exec_command
 from policies.core.target import PodTemplate, Target
 from policies.core.workloads import Shape
-from policies.kube.json import Json, dig, integer, mapping, maps, text
+from policies.kube import probe_timing
+from policies.kube.json import Json, dig, mapping, maps, text
 from policies.kube.pods import Container, Role
 from policies.probes.servers import port_number
 
@@ -39,24 +40,24 @@ class Probe:
 
     @property
     def delay(self) -> int:
-        return integer(self.spec, "initialDelaySeconds", default=0)
+        return probe_timing.initial_delay(self.spec)
 
     @property
     def period(self) -> int:
-        return integer(self.spec, "periodSeconds", default=0) or 10
+        return probe_timing.period(self.spec)
 
     @property
     def timeout(self) -> int:
-        return integer(self.spec, "timeoutSeconds", default=0) or 1
+        return probe_timing.timeout(self.spec)
 
     @property
     def failures(self) -> int:
-        return integer(self.spec, "failureThreshold", default=0) or 3
+        return probe_timing.failures(self.spec)
 
     @property
     def give_up(self) -> int:
         """Seconds of failing after which kubelet draws its conclusion."""
-        return self.period * self.failures
+        return probe_timing.give_up(self.spec)
 
     @property
     def command(self) -> CommandSummary:

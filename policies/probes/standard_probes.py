@@ -58,6 +58,7 @@ from policies.core.contracts import Mutator
 from policies.core.facts import Facts
 from policies.core.finding import Finding
 from policies.core.target import completes
+from policies.kube import probe_timing
 from policies.kube import quantities as units
 from policies.kube.group_kinds import POD
 from policies.kube.json import Json, dig, integer
@@ -135,7 +136,7 @@ def _with_guard(pod: Json, container: Container, settings: StandardProbes, facts
     if container.spec.get("startupProbe") is not None or not _handler(live):
         return container.spec
     expected = expected_start(pod, container, facts)
-    if expected is None or kill_budget(live) >= expected:
+    if expected is None or probe_timing.kill_budget(live) >= expected:
         return container.spec
     if container.role is not Role.MAIN or _is_kuberays(pod, container):
         return container.spec
@@ -201,9 +202,9 @@ def _timeout(container: Container, settings: StandardProbes) -> int:
 def _readiness(handler: Json, settings: StandardProbes, timeout: int, live: Any) -> Json:
     """A readinessProbe that gives up before the liveness probe that is already there."""
     period, failures = max(settings.readiness_period, timeout), settings.readiness_failures
-    if live is not None and period * failures >= give_up(live):
-        period = max(1, min(period, give_up(live) // (failures + 1)))
-        failures = max(1, min(failures, (give_up(live) - 1) // period))
+    if live is not None and period * failures >= probe_timing.give_up(live):
+        period = max(1, min(period, probe_timing.give_up(live) // (failures + 1)))
+        failures = max(1, min(failures, (probe_timing.give_up(live) - 1) // period))
     return {
         **handler,
         "periodSeconds": period,
@@ -215,8 +216,8 @@ def _readiness(handler: Json, settings: StandardProbes, timeout: int, live: Any)
 def _liveness(handler: Json, settings: StandardProbes, timeout: int, ready: Any) -> Json:
     """A livenessProbe that gives up only when readiness has given up twice over."""
     timeout = max(timeout, integer(ready, "timeoutSeconds", default=1))
-    period = max(settings.liveness_period, timeout, integer(ready, "periodSeconds", default=10))
-    patience = 2 * give_up(ready) if ready is not None else 0
+    period = max(settings.liveness_period, timeout, probe_timing.period(ready))
+    patience = 2 * probe_timing.give_up(ready) if ready is not None else 0
     return {
         **handler,
         "periodSeconds": period,
@@ -229,7 +230,7 @@ def _startup(live: Any, settings: StandardProbes, start: int) -> Json:
     """A startupProbe that asks what liveness asks, for as long as the start may take."""
     timeout = max(settings.timeout, integer(live, "timeoutSeconds", default=1))
     period = max(settings.startup_period, timeout)
-    budget = max(_budget(start, settings), kill_budget(live))
+    budget = max(_budget(start, settings), probe_timing.kill_budget(live))
     return {
         **_handler(live),
         "periodSeconds": period,
@@ -241,18 +242,6 @@ def _startup(live: Any, settings: StandardProbes, start: int) -> Json:
 def _budget(start: int, settings: StandardProbes) -> int:
     """Seconds that a start may take before the container counts as hanging."""
     return math.ceil(min(start, _LONGEST_START) * settings.startup_factor)
-
-
-def give_up(probe: Any) -> int:
-    """Seconds from the first failure to the verdict, with the API's defaults for what is not set."""
-    return (integer(probe, "periodSeconds", default=0) or 10) * (
-        integer(probe, "failureThreshold", default=0) or 3
-    )
-
-
-def kill_budget(liveness: Any) -> int:
-    """Seconds from the container's start in which it must answer, if no startupProbe guards it."""
-    return integer(liveness, "initialDelaySeconds", default=0) + give_up(liveness)
 
 
 def _handler(probe: Any) -> Json:

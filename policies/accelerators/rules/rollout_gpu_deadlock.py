@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from policies.accelerators.inventory import HOSTNAME
 from policies.accelerators.placement import kept_apart, placement
 from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import rule
@@ -13,6 +12,7 @@ from policies.core.finding import Certainty, Finding
 from policies.core.target import Target
 from policies.kube.group_kinds import DEPLOYMENT
 from policies.kube.names import listed
+from policies.kube.nodes import HOSTNAME
 from policies.rollouts.rollouts import rolling_update
 
 

@@ -13,10 +13,8 @@ from policies.core.facts import Facts
 from policies.core.finding import Finding
 from policies.core.target import PodTemplate, Target
 from policies.kube.json import integer
-from policies.kube.pods import Container, Role
+from policies.kube.pods import DEFAULT_GRACE, Container, Role
 
-DEFAULT_GRACE: Final = 30
-"""Seconds of `terminationGracePeriodSeconds` where it is not given."""
 _LEAVING: Final = frozenset({"break", "exit", "return", "kill"})
 
 

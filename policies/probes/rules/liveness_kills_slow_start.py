@@ -11,10 +11,10 @@ from policies.core.mode import Mode
 from policies.core.target import Target
 from policies.kube.json import mapping
 from policies.kube.pods import Role
+from policies.kube.probe_timing import kill_budget
 from policies.probes.health import expected_start
 from policies.probes.probe import LIVENESS, STARTUP, Probe, probes
 from policies.probes.serving import StandardProbes
-from policies.probes.standard_probes import kill_budget
 
 
 def check(target: Target, facts: Facts) -> Iterator[Finding]:

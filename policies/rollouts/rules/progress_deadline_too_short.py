@@ -12,6 +12,7 @@ from policies.core.target import Target
 from policies.kube.group_kinds import DEPLOYMENT
 from policies.kube.json import Json, integer, mapping
 from policies.kube.pods import Role, containers
+from policies.kube.probe_timing import initial_delay, kill_budget
 from policies.rollouts.rollouts import replicas_of
 
 DEFAULT_PROGRESS_DEADLINE: Final = 600
@@ -55,12 +56,7 @@ def _slowest_start(pod: Json) -> tuple[str, int] | None:
 
 def _startup_budget(container: Json) -> int:
     probe = mapping(container, "startupProbe")
-    if not probe:
-        return 0
-    attempts = integer(probe, "failureThreshold", default=3)
-    return integer(probe, "initialDelaySeconds", default=0) + attempts * integer(
-        probe, "periodSeconds", default=10
-    )
+    return kill_budget(probe) if probe else 0
 
 
 def _time_until_ready(container: Json) -> int:
@@ -71,8 +67,8 @@ def _time_until_ready(container: Json) -> int:
     long the author lets the start take.
     """
     startup = _startup_budget(container)
-    readiness = integer(container, "readinessProbe", "initialDelaySeconds", default=0)
-    liveness = 0 if startup else integer(container, "livenessProbe", "initialDelaySeconds", default=0)
+    readiness = initial_delay(container.get("readinessProbe"))
+    liveness = 0 if startup else initial_delay(container.get("livenessProbe"))
     return max(startup, readiness, liveness)
 
 

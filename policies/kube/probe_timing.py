@@ -1,0 +1,36 @@
+"""A probe's numbers as the API server fills them in, and what follows from them. Seconds, or counts.
+
+A 0 counts as not given, as the API server's defaults have it. Whatever is no number counts as not given, too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from policies.kube.json import integer
+
+
+def initial_delay(probe: Any) -> int:
+    return integer(probe, "initialDelaySeconds", default=0)
+
+
+def period(probe: Any) -> int:
+    return integer(probe, "periodSeconds", default=0) or 10
+
+
+def timeout(probe: Any) -> int:
+    return integer(probe, "timeoutSeconds", default=0) or 1
+
+
+def failures(probe: Any) -> int:
+    return integer(probe, "failureThreshold", default=0) or 3
+
+
+def give_up(probe: Any) -> int:
+    """Seconds of failing after which the kubelet draws its conclusion."""
+    return period(probe) * failures(probe)
+
+
+def kill_budget(probe: Any) -> int:
+    """Seconds from the container's start in which it must answer, if no other probe guards this one."""
+    return initial_delay(probe) + give_up(probe)

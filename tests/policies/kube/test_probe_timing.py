@@ -1,0 +1,29 @@
+"""A probe's numbers are the API server's: what is not given, and 0, are the defaults."""
+
+from typing import Any
+
+import pytest
+
+from policies.kube import probe_timing
+
+
+@pytest.mark.parametrize(
+    ("probe", "give_up", "kill_budget"),
+    [
+        ({}, 30, 30),
+        (None, 30, 30),
+        ({"periodSeconds": 0, "failureThreshold": 0, "initialDelaySeconds": 0}, 30, 30),
+        ({"periodSeconds": 5, "failureThreshold": 4, "initialDelaySeconds": 7}, 20, 27),
+        ({"periodSeconds": "5", "initialDelaySeconds": True}, 30, 30),
+    ],
+)
+def test_budgets(probe: Any, give_up: int, kill_budget: int) -> None:
+    assert (probe_timing.give_up(probe), probe_timing.kill_budget(probe)) == (give_up, kill_budget)
+
+
+def test_a_timeout_of_zero_is_a_second() -> None:
+    assert [probe_timing.timeout(probe) for probe in ({}, {"timeoutSeconds": 0}, {"timeoutSeconds": 3})] == [
+        1,
+        1,
+        3,
+    ]
