@@ -61,7 +61,7 @@ async def _chassis(listener: socket.socket, tls: ssl.SSLContext) -> None:
     policy.offer({}, "benchmark")
     endpoints = process.endpoints(policy, NoCluster())
     server = Server(endpoints, process.on_error(policy), metrics, Readiness())
-    await server.start(listener, tls)
+    await server.start(listener, lambda: tls)
 
 
 async def _trivial(listener: socket.socket, tls: ssl.SSLContext) -> None:

@@ -1,7 +1,8 @@
 """The serving certificate: where it comes from, when it is renewed, how it is swapped.
 
-Law: the live TLS context always holds a whole pair. A new pair is loaded into a scratch context first,
-because `load_cert_chain` with a torn certificate and key leaves the context it was called on without a key.
+Law: the TLS context in force always holds one whole pair. A new pair gets a context of its own, because
+`load_cert_chain` with a torn certificate and key leaves the context it was called on without a key, and
+with a key of another type leaves the old pair served beside the new one.
 
 Three sources: `MountedFiles` (a Secret volume, cert-manager or any other issuer), `ManagedSecret` (a CA of
 our own, shared by the replicas through one Secret), `SelfSigned` (in memory, for a laptop).
@@ -14,6 +15,8 @@ import base64
 import ssl
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
@@ -22,13 +25,15 @@ import structlog
 from watchfiles import awatch
 
 from policies.kube.json import Json
-from webhook.server.pki import Bundle, CertificateError, expiry, issue, renewed, repaired
+from policies.kube.metadata import labels_of
+from webhook.server.pki import Bundle, CertificateError, expiry, issue, made_by_us, renewed, repaired
 
 log = structlog.get_logger()
 
 POLL_SECONDS = 60.0
 """Safety net beside the file events, and the pace at which a managed Secret is looked at."""
 SWAP_ATTEMPTS = 8
+MANAGED_BY = "app.kubernetes.io/managed-by"
 FIRST_PAUSE = 0.5
 
 
@@ -59,7 +64,7 @@ class Secrets(Protocol):
 
 
 class ServingCertificate:
-    """The TLS context of the listening socket. New connections see a swap at once; open ones stay."""
+    """The TLS context that is asked for at each connection. New ones see a swap at once; open ones stay."""
 
     def __init__(self) -> None:
         self.context = _server_context()
@@ -76,8 +81,9 @@ class ServingCertificate:
         if bundle == self.bundle:
             return False
         if (bundle.certificate, bundle.key) != (self.bundle and (self.bundle.certificate, self.bundle.key)):
-            _load(_server_context(), bundle)
-            _load(self.context, bundle)
+            context = _server_context()
+            _load(context, bundle)
+            self.context = context
         self.bundle = bundle
         return True
 
@@ -112,19 +118,38 @@ async def keep(
 
     Whatever goes wrong, the pair in force stays, and the source is asked again.
     """
+    changed = asyncio.Event()
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(_announce(source, changed))
+        pause = FIRST_PAUSE
+        while True:
+            changed.clear()
+            patience = None
+            try:
+                if serving.install(bundle := await source.read()):
+                    installed(bundle)
+                pause = FIRST_PAUSE
+            except Exception as error:
+                log.warning("no new serving certificate", error=str(error) or type(error).__name__)
+                patience, pause = pause, min(pause * 2, POLL_SECONDS)
+            # After a failure, too, the next change counts: a pair that is torn is whole a moment later.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(patience):
+                    await changed.wait()
+
+
+async def _announce(source: CertificateSource, changed: asyncio.Event) -> None:
     pause = FIRST_PAUSE
     while True:
         try:
-            if serving.install(bundle := await source.read()):
-                installed(bundle)
-            pause = FIRST_PAUSE
             async for _ in source.changes():
-                if serving.install(bundle := await source.read()):
-                    installed(bundle)
+                changed.set()
+                pause = FIRST_PAUSE
         except Exception as error:
-            log.warning("no new serving certificate", error=str(error) or type(error).__name__)
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, POLL_SECONDS)
+            log.warning("no watch on the serving certificate", error=str(error) or type(error).__name__)
+        await asyncio.sleep(pause)
+        pause = min(pause * 2, POLL_SECONDS)
+        changed.set()  # what changed meanwhile was not seen
 
 
 # --- sources -------------------------------------------------------------------------------------------
@@ -187,7 +212,8 @@ class ManagedSecret:
     """A CA and serving certificate of our own in one Secret, agreed on by compare-and-swap.
 
     Any number of replicas may start or renew at once: one write wins, the others read it. A Secret that
-    has no `ca.key` was written by another issuer and is served as it is, never written.
+    has no `ca.key` was written by another issuer and is served as it is, never written. Where `ca.key` was
+    taken out of a Secret of our making, it comes back from memory, or a new CA is put beside the old one.
     """
 
     def __init__(self, secrets: Secrets, namespace: str, name: str, hosts: Iterable[str]) -> None:
@@ -204,7 +230,7 @@ class ManagedSecret:
         for _ in range(SWAP_ATTEMPTS):
             secret = await self._secrets.get_secret(self._namespace, self._name)
             present = _from_secret(secret) if secret else None
-            if present and not present.ca_key:
+            if present and not present.ca_key and not self._ours(secret or {}, present):
                 return present
             # The API server's clock: it is the one that verifies, and one replica whose own runs ahead would
             # renew for all of them with a certificate that is not valid yet.
@@ -223,10 +249,20 @@ class ManagedSecret:
     def changes(self) -> AsyncIterator[None]:
         return _now_and_then()
 
+    def _ours(self, secret: Json, present: Bundle) -> bool:
+        if self._last and self._last.ca_key and self._last.ca == present.ca:
+            return True
+        return labels_of(secret).get(MANAGED_BY) == "mlchassis" and made_by_us(present)
+
     def _successor(self, present: Bundle | None, now: datetime) -> Bundle:
         if present is None:
             # A Secret that was deleted comes back as it was: the other replicas go on serving from it.
             return self._last or issue(self._hosts, now)
+        if not present.ca_key:
+            log.warning("the key of the CA was taken out of the Secret", secret=self._path)
+            if self._last and self._last.ca_key and self._last.ca == present.ca:
+                return replace(present, ca_key=self._last.ca_key)
+            return repaired(present, self._hosts, now)
         try:
             _load(_server_context(), present)
             return renewed(present, self._hosts, now)
@@ -235,7 +271,7 @@ class ManagedSecret:
             return repaired(present, self._hosts, now)
 
     def _empty(self) -> Json:
-        labels = {"app.kubernetes.io/name": "mlchassis", "app.kubernetes.io/managed-by": "mlchassis"}
+        labels = {"app.kubernetes.io/name": "mlchassis", MANAGED_BY: "mlchassis"}
         return {
             "apiVersion": "v1",
             "kind": "Secret",

@@ -25,13 +25,14 @@ from policies.kube.json import text
 from webhook.admission import envelope as review
 from webhook.admission.engine import Decision
 from webhook.admission.envelope import BadReview, Request, Response, allowed
+from webhook.server import bodies
 from webhook.server import metrics as m
+from webhook.server.bodies import Refusal
+from webhook.server.connections import Gate, Refused, mark
 from webhook.server.record import Reading, Station, digest
 
 log = structlog.get_logger()
 
-BODY_LIMIT: Final = 8 * 1024 * 1024
-"""Bytes of a review. The API server's own limit is 3 MiB an object, and an UPDATE carries it twice."""
 KEEP_ALIVE_SECONDS: Final = 120.0
 """Longer than the 90 s for which the API server keeps idle connections: were ours shorter, it would now and
 then send a review into a connection that we are just closing."""
@@ -62,14 +63,6 @@ Endpoint = Callable[[Request, float], Awaitable[Answer]]
 """Answers a request; the float is the deadline on the event loop's clock."""
 OnError = Callable[[str, Request], Response]
 """What the endpoint of that name answers where it has failed itself."""
-
-
-class Refusal(Exception):
-    """The request is answered with an HTTP error and one plain sentence."""
-
-    def __init__(self, status: HTTPStatus, sentence: str) -> None:
-        super().__init__(sentence)
-        self.status = status
 
 
 @dataclass
@@ -106,9 +99,12 @@ class Server:
         self._metrics, self.readiness = metrics, readiness
         self._patience = patience
         self._runner: web.AppRunner | None = None
+        self._gate: Gate | None = None
+        self._refused = Refused(metrics.refused)
 
     def application(self) -> web.Application:
-        app = web.Application(client_max_size=BODY_LIMIT)
+        self._budget = bodies.Budget()
+        app = web.Application(middlewares=[mark])
         for name, endpoint in self._endpoints.items():
             app.router.add_post(f"/{name}", self._admission(name, endpoint))
         app.router.add_get("/healthz", self._healthz)
@@ -119,31 +115,35 @@ class Server:
 
     # --- life ------------------------------------------------------------------------------------------
 
-    async def start(self, listener: socket.socket, tls: ssl.SSLContext | None) -> None:
-        """Serve the connections of a listening socket, which the server closes in the end."""
-        self._runner = web.AppRunner(
-            self.application(),
+    async def start(self, listener: socket.socket, tls: Callable[[], ssl.SSLContext] | None) -> None:
+        """Serve the connections of a listening socket, which the server closes in the end.
+
+        `tls` gives the context of each connection as it comes.
+        """
+        self._runner = web.AppRunner(self.application(), access_log=None, shutdown_timeout=self._patience)
+        await self._runner.setup()
+        assert self._runner.server is not None
+        self._gate = Gate(
+            self._runner.server,
+            tls,
+            self._refused,
             access_log=None,
             keepalive_timeout=KEEP_ALIVE_SECONDS,
             # A gzip bomb is refused by its header instead of being unpacked.
             auto_decompress=False,
-            shutdown_timeout=self._patience,
         )
-        await self._runner.setup()
-        await web.SockSite(self._runner, listener, ssl_context=tls, backlog=BACKLOG).start()
+        self._gate.open(listener)
 
     async def drain(self, grace: float) -> None:
         """Fail `/readyz`, go on serving for `grace` seconds, then stop listening, let what is in flight
         finish, and close."""
         self.readiness.draining = True
         await asyncio.sleep(grace)
-        if self._runner is None:
+        if self._runner is None or self._gate is None:
             return
-        for site in self._runner.sites:
-            await site.stop()
         # aiohttp tells idle connections to close once: one whose handshake ends after that would hold us up
         # for all of `patience`.
-        await asyncio.sleep(HANDSHAKE_SECONDS)
+        await self._gate.close(HANDSHAKE_SECONDS)
         await self._runner.cleanup()
 
     async def _close_when_draining(self, request: web.Request, response: web.StreamResponse) -> None:
@@ -157,14 +157,15 @@ class Server:
     def _admission(self, name: str, endpoint: Endpoint) -> Callable[[web.Request], Awaitable[web.Response]]:
         seconds = self._metrics.seconds.labels(name)
         clock = asyncio.get_running_loop().time
+        budget = self._budget
 
         async def handle(http: web.Request) -> web.Response:
             started = time.perf_counter()  # the loop's own clock stands still between two of its turns
-            with self._metrics.in_flight.track_inprogress():
+            with self._metrics.in_flight.track_inprogress(), budget.hold() as hold:
                 try:
                     limit = seconds_of(http.query.get("timeout", ""))
                     deadline = clock() + limit * (1 - DEADLINE_MARGIN)
-                    body = await _body(http, deadline)
+                    body = await bodies.read(http, hold, budget, deadline)
                     if self._station.suspects.holds(body):
                         answer = self._unread(name, body)
                     else:
@@ -174,7 +175,10 @@ class Server:
                         answer = await reading.noted(self._answer(name, endpoint, body, deadline, reading))
                 except Refusal as refusal:
                     self._metrics.requests.labels(name, "rejected", "other").inc()
-                    log.warning("request refused", endpoint=name, why=str(refusal), peer=http.remote)
+                    if refusal.reason:
+                        self._refused.add(refusal.reason, endpoint=name, peer=http.remote)
+                    else:
+                        log.warning("request refused", endpoint=name, why=str(refusal), peer=http.remote)
                     return web.Response(status=refusal.status, text=f"{refusal}\n")
                 seconds.observe(time.perf_counter() - started)
                 return web.Response(body=answer, content_type="application/json")
@@ -252,34 +256,6 @@ def listen(host: str, port: int) -> socket.socket:
         return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=BACKLOG)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     return socket.create_server((host, port), family=family, backlog=BACKLOG)
-
-
-async def _body(http: web.Request, deadline: float) -> bytes:
-    """The whole body. Refusal if it is no JSON, too large, encoded, broken off or late."""
-    if http.content_type != "application/json":
-        raise Refusal(
-            HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
-            f"the content type must be application/json, not {http.content_type}",
-        )
-    encoding = http.headers.get("Content-Encoding", "identity")
-    if encoding.lower() != "identity":
-        raise Refusal(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "the body must not be compressed")
-    too_large = Refusal(
-        HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the review is larger than {BODY_LIMIT // 1024**2} MiB"
-    )
-    if (http.content_length or 0) > BODY_LIMIT:
-        raise too_large
-    try:
-        async with asyncio.timeout_at(deadline):
-            return await http.read()
-    except web.HTTPRequestEntityTooLarge:
-        raise too_large from None
-    except TimeoutError:
-        sentence = "the body did not arrive within the time that the request gave"
-        raise Refusal(HTTPStatus.REQUEST_TIMEOUT, sentence) from None
-    except Exception as error:  # whatever the parser of a broken body or a lost connection raises
-        sentence = f"the body could not be read: {error or type(error).__name__}"
-        raise Refusal(HTTPStatus.BAD_REQUEST, sentence) from None
 
 
 _UID: Final = re.compile(rb'"request": ?\{ ?"uid": ?"([A-Za-z0-9-]{1,64})"')

@@ -60,6 +60,14 @@ class Metrics:
             multiprocess_mode="livesum",
             registry=self.registry,
         )
+        self.refused = Counter(
+            "chassis_refused",
+            "Connections and bodies turned away on their way to a review: no-handshake, no-http, slow-head, "
+            "slow-body, no-room (other bodies took the memory), too-many-connections, answer-not-taken, "
+            "not-accepted (no descriptor was free)",
+            ("reason",),
+            registry=self.registry,
+        )
         self.mutations = Counter(
             "chassis_mutations",
             "Objects that a policy changed (mode enforce), or would change (warn, audit)",

@@ -23,6 +23,7 @@ CA_LIFETIME = timedelta(days=3650)
 CA_RENEW_BEFORE = timedelta(days=365)
 SERVING_LIFETIME = timedelta(days=90)
 SERVING_RENEW_BEFORE = timedelta(days=30)
+CA_NAME = "mlchassis webhook CA"
 CLOCK_SKEW = timedelta(hours=1)
 """How far a certificate is dated back, for an API server whose clock is behind ours."""
 SETTLING = timedelta(hours=1)
@@ -66,12 +67,14 @@ def renewed(bundle: Bundle, hosts: Iterable[str], now: datetime) -> Bundle:
     instead of overwriting each other for ever.
     """
     leaf, cas = _leaf(bundle.certificate), _certificates(bundle.ca)
-    if now >= cas[0].not_valid_after_utc - CA_RENEW_BEFORE:
+    if now >= cas[0].not_valid_after_utc - CA_RENEW_BEFORE or now < cas[0].not_valid_before_utc:
         ca, ca_key = _new_ca(now)
         return replace(bundle, ca=ca + _valid(cas, now), ca_key=ca_key)
     known = _names(leaf)
     wanted = tuple(dict.fromkeys([*known, *hosts]))
-    works = leaf.not_valid_after_utc > now and any(_signed_by(leaf, ca) for ca in cas)
+    works = leaf.not_valid_before_utc <= now < leaf.not_valid_after_utc and any(
+        _signed_by(leaf, ca) for ca in cas
+    )
     settled = _signed_by(leaf, cas[0]) or now >= cas[0].not_valid_before_utc + CLOCK_SKEW + SETTLING
     due = needs_renewal(bundle, now) or set(wanted) != set(known)
     if not works or (due and settled):
@@ -99,6 +102,17 @@ def needs_renewal(bundle: Bundle, now: datetime) -> bool:
     return now >= leaf.not_valid_after_utc - min(SERVING_RENEW_BEFORE, life / 3)
 
 
+def made_by_us(bundle: Bundle) -> bool:
+    """Whether a CA that `issue` or `renewed` made has signed the serving certificate."""
+    try:
+        issuer = _leaf(bundle.certificate).issuer
+    except CertificateError:
+        return False
+    return any(
+        str(name.value).startswith(CA_NAME) for name in issuer.get_attributes_for_oid(NameOID.COMMON_NAME)
+    )
+
+
 def expiry(bundle: Bundle) -> datetime:
     """When the serving certificate ends (UTC)."""
     return _leaf(bundle.certificate).not_valid_after_utc
@@ -113,7 +127,7 @@ def _new_ca(now: datetime) -> tuple[bytes, bytes]:
     key = ec.generate_private_key(ec.SECP256R1())
     serial = x509.random_serial_number()
     # The serial in the name keeps two generations apart for clients that look a CA up by subject.
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"mlchassis webhook CA {serial:040x}"[:64])])
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{CA_NAME} {serial:040x}"[:64])])
     usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
     certificate = (
         x509.CertificateBuilder(name, name, key.public_key(), serial)

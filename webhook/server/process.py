@@ -33,6 +33,7 @@ from webhook.kube.reflector import Reflector
 from webhook.server import certificates as certs
 from webhook.server import pki
 from webhook.server.ca_bundle import Registration
+from webhook.server.connections import raise_descriptors
 from webhook.server.http import Answer, Endpoint, OnError, Readiness, Server, listen
 from webhook.server.metrics import Metrics, metrics_of_ended
 from webhook.server.options import CONFIG_MAP, config_map, in_cluster
@@ -56,6 +57,7 @@ observes does more good than one that an unreachable API server keeps out of ser
 
 def serve(args: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT; the exit status."""
+    raise_descriptors()
     try:
         listener = listen(args.host, args.port)
     except OSError as error:
@@ -109,7 +111,7 @@ async def _serve(args: argparse.Namespace, listener: socket.socket, station: Sta
             patience=args.drain_patience,
         )
         host, port = listener.getsockname()[:2]
-        await server.start(listener, serving.context)
+        await server.start(listener, lambda: serving.context)
         station.record.served()
         log.info("listening", host=host, port=port, pid=os.getpid())
         background: list[tuple[str, Work]] = [

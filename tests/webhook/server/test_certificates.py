@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 import base64
 import itertools
+import socket
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.x509.oid import NameOID
 
 from webhook.server import certificates as certs
 from webhook.server import pki
@@ -35,9 +40,25 @@ async def listening(serving: ServingCertificate) -> AsyncIterator[int]:
         writer.close()
         await writer.wait_closed()
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=serving.context)
-    async with server:
-        yield server.sockets[0].getsockname()[1]
+    """A server that asks for the context at each connection, as ours does."""
+    loop = asyncio.get_running_loop()
+
+    async def serve() -> None:
+        while True:
+            accepted, _ = await loop.sock_accept(listener)
+            with suppress(OSError):  # the caller may refuse the certificate
+                await loop.connect_accepted_socket(
+                    lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader(), answer),
+                    accepted,
+                    ssl=serving.context,
+                )
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        task = asyncio.create_task(serve())
+        yield listener.getsockname()[1]
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 async def served(port: int, ca: bytes, host: str = HOSTS[0], **versions: Any) -> bytes:
@@ -383,6 +404,7 @@ async def test_a_secret_without_ca_key_belongs_to_another_issuer_and_is_never_wr
     bundle = await managed(secrets).read()
     assert secrets.stored is not None
     del secrets.stored["data"]["ca.key"]
+    secrets.stored["metadata"]["labels"] = {}
     assert await managed(secrets, "other.svc").read() == replace(bundle, ca_key=b"")
     assert secrets.writes == 1
 
@@ -403,3 +425,103 @@ async def test_a_secret_that_never_holds_still_is_an_error_not_a_loop() -> None:
 
     with pytest.raises(CertificateError, match="changed under us"):
         await managed(Restless()).read()
+
+
+async def test_ca_key_taken_out_of_our_secret_comes_back_from_memory() -> None:
+    secrets = Secrets()
+    source = managed(secrets)
+    before = await source.read()
+    assert secrets.stored is not None
+    del secrets.stored["data"]["ca.key"]
+    assert await source.read() == before
+    assert secrets.data()["ca.key"] == before.ca_key
+
+
+async def test_ca_key_that_nobody_remembers_is_replaced_by_a_new_ca_beside_the_old_one() -> None:
+    secrets = Secrets()
+    before = await managed(secrets).read()
+    assert secrets.stored is not None
+    del secrets.stored["data"]["ca.key"]
+    after = await managed(secrets).read()
+    assert after.ca.endswith(before.ca)
+    assert after.ca_key not in (b"", before.ca_key)
+    assert pki.renewed(after, HOSTS, datetime.now(UTC)) is after
+
+
+# --- what the world does to certificates ---------------------------------------------------------------
+
+
+def other_key_type(like: Bundle) -> Bundle:
+    """A pair with an RSA key, signed by nobody's CA but its own."""
+    key = rsa.generate_private_key(65537, 2048)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "rsa")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(days=1))
+        .sign(key, hashes.SHA256())
+    )
+    pem = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return replace(like, certificate=certificate.public_bytes(serialization.Encoding.PEM), key=pem)
+
+
+async def shown(port: int) -> bytes:
+    """The certificate shown to a client that sends no server name and verifies nothing."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname="")
+    certificate = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    assert isinstance(certificate, bytes)
+    writer.close()
+    await writer.wait_closed()
+    return certificate
+
+
+async def test_a_change_of_key_type_and_back_is_served_at_once(bundle: Bundle) -> None:
+    serving = ServingCertificate()
+    async with listening(serving) as port:
+        for installed in (bundle, other_key_type(bundle), pki.issue(HOSTS, datetime.now(UTC))):
+            assert serving.install(installed)
+            (expected,) = x509.load_pem_x509_certificates(installed.certificate)
+            assert await shown(port) == expected.public_bytes(serialization.Encoding.DER)
+
+
+def test_a_certificate_that_is_not_valid_yet_is_issued_anew() -> None:
+    ahead = NOW + timedelta(days=10)
+    for bundle in (pki.issue(HOSTS, ahead), pki._sign(pki.issue(HOSTS, NOW), HOSTS, ahead)):
+        now, after = NOW, bundle
+        for _ in range(2):  # one step a call: the CA, then the leaf
+            after = pki.renewed(after, HOSTS, now)
+        leaf, ca = pki._leaf(after.certificate), pki._certificates(after.ca)[0]
+        assert leaf.not_valid_before_utc <= now
+        assert ca.not_valid_before_utc <= now
+        assert pki._signed_by(leaf, ca)
+        assert pki.renewed(after, HOSTS, now) is after
+
+
+async def test_a_torn_pair_is_read_again_at_the_next_event_and_not_after_a_pause(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(certs, "FIRST_PAUSE", 3600.0)
+    events: asyncio.Queue[None] = asyncio.Queue()
+    answers = [replace(bundle, key=b""), bundle]
+
+    class Source:
+        async def read(self) -> Bundle:
+            return answers.pop(0)
+
+        async def changes(self) -> AsyncIterator[None]:
+            while True:
+                yield await events.get()
+
+    installed: asyncio.Future[Bundle] = asyncio.get_running_loop().create_future()
+    task = asyncio.create_task(certs.keep(Source(), ServingCertificate(), installed.set_result))
+    while len(answers) == 2:  # noqa: ASYNC110 - it has read the torn one
+        await asyncio.sleep(0)
+    events.put_nowait(None)
+    assert await asyncio.wait_for(installed, 30) == bundle
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import io
 import json
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -16,7 +17,8 @@ import pytest
 from policies.kube.json import Json
 from webhook.admission.envelope import Request, Response, allowed, denied, patched
 from webhook.server import http as module
-from webhook.server.http import BODY_LIMIT, Answer, Readiness, Server, listen, seconds_of
+from webhook.server.bodies import LIMIT as BODY_LIMIT
+from webhook.server.http import Answer, Readiness, Server, listen, seconds_of
 from webhook.server.metrics import Metrics
 
 JSON_TYPE = {"Content-Type": "application/json"}
@@ -91,11 +93,11 @@ def _no_handshakes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def serving() -> AsyncIterator[Running]:
+async def serving(tls: Callable[[], ssl.SSLContext] | None = None) -> AsyncIterator[Running]:
     it = Running()
     listener = listen("127.0.0.1", 0)
     it.address = listener.getsockname()
-    await it.server.start(listener, None)
+    await it.server.start(listener, tls)
     async with aiohttp.ClientSession() as it.session:
         yield it
     await it.server.drain(0)

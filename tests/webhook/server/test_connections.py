@@ -1,0 +1,370 @@
+"""Hostile callers on the HTTP layer: each costs what it may, is counted, and keeps nobody else out."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+
+import pytest
+import structlog
+
+from tests.webhook.server.test_http import HEAD, Running, review, serving
+from webhook.server import bodies, certificates, connections, pki
+from webhook.server import http as module
+from webhook.server.bodies import Budget
+from webhook.server.connections import Gate, raise_descriptors
+
+BODY = json.dumps(review()).encode()
+WHOLE = HEAD + b"Content-Length: %d\r\n\r\n%b" % (len(BODY), BODY)
+
+pytestmark = pytest.mark.usefixtures("_quick")
+
+
+@pytest.fixture
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "HANDSHAKE_SECONDS", 0)
+    monkeypatch.setattr(connections, "FRESH_SECONDS", 0.01)
+    monkeypatch.setattr(bodies, "OLD_SECONDS", 0.01)
+
+
+@pytest.fixture
+async def running() -> AsyncIterator[Running]:
+    async with serving() as it:
+        yield it
+
+
+@asynccontextmanager
+async def callers(running: Running, count: int, data: bytes = b"") -> AsyncIterator[list[Caller]]:
+    """Connections that have sent `data` and no more."""
+    made = []
+    for _ in range(count):
+        reader, writer = await asyncio.open_connection(*running.address)
+        writer.write(data)
+        made.append(Caller(reader, writer))
+    yield made
+    for caller in made:
+        caller.writer.transport.abort()
+
+
+class Caller:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    async def answer(self) -> bytes:
+        """What comes until the connection ends; empty if it was just closed."""
+        try:
+            return await asyncio.wait_for(self.reader.read(), 30)
+        except ConnectionError:
+            return b""
+
+    async def status(self) -> int:
+        line = await asyncio.wait_for(self.reader.readline(), 30)
+        return int(line.split()[1])
+
+
+def refused(running: Running, reason: str) -> float:
+    return running.metric("chassis_refused_total", reason=reason)
+
+
+def gate_of(running: Running) -> Gate:
+    assert running.server._gate is not None
+    return running.server._gate
+
+
+async def settled(gate: Gate, count: int) -> None:
+    async with asyncio.timeout(30):
+        while len(gate._open) != count:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
+async def in_flight(gate: Gate, count: int) -> None:
+    async with asyncio.timeout(30):
+        while sum(each.since is not None for each in gate._open) != count:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
+async def fine(running: Running) -> None:
+    assert await running.review() == {"uid": "0f1e", "allowed": True}
+
+
+# --- connections ---------------------------------------------------------------------------------------
+
+
+async def test_connections_are_bounded_and_the_longest_idle_one_gives_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connections, "MOST", 10)
+    async with serving() as running, callers(running, 30) as idle:
+        await asyncio.gather(*(caller.answer() for caller in idle[:20]))
+        await fine(running)
+        assert refused(running, "too-many-connections") >= 20
+        assert len(gate_of(running)) <= 10
+
+
+async def test_a_connection_with_a_request_in_flight_never_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "MOST", 4)
+    release = asyncio.Event()
+
+    async with serving() as running:
+        allow = running.answer
+
+        async def slow(request: object, deadline: float) -> object:
+            await release.wait()
+            return await allow(request, deadline)  # type: ignore[arg-type]
+
+        running.answer = slow  # type: ignore[assignment]
+        async with callers(running, 3, WHOLE) as busy:
+            await in_flight(gate_of(running), 3)
+            async with callers(running, 20) as idle:
+                await asyncio.gather(*(caller.answer() for caller in idle[:19]))
+                release.set()
+                assert [await caller.status() for caller in busy] == [200, 200, 200]
+                assert refused(running, "too-many-connections") >= 19
+
+
+async def test_callers_beyond_the_bound_wait_until_one_in_flight_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connections, "MOST", 2)
+    release = asyncio.Event()
+    async with serving() as running:
+        allow = running.answer
+
+        async def slow(request: object, deadline: float) -> object:
+            await release.wait()
+            return await allow(request, deadline)  # type: ignore[arg-type]
+
+        running.answer = slow  # type: ignore[assignment]
+        closing = WHOLE.replace(b"Host: x", b"Host: x\r\nConnection: close")
+        async with callers(running, 2, closing) as first:
+            await in_flight(gate_of(running), 2)
+            async with callers(running, 3, closing) as second:
+                release.set()
+                statuses = [await caller.status() for caller in [*first, *second]]
+        assert statuses == [200] * 5
+
+
+async def test_a_head_that_does_not_end_is_ended(running: Running) -> None:
+    async with callers(running, 5, b"POST /validate HT") as slow, callers(running, 2) as silent:
+        await settled(gate_of(running), 7)
+        gate = gate_of(running)
+        async with asyncio.timeout(30):
+            while sum(each.head is not None for each in gate._open) < 5:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        now = asyncio.get_running_loop().time()
+        gate.sweep(now)
+        assert refused(running, "slow-head") == 0
+        gate.sweep(now + connections.HEAD_SECONDS + 1)
+        assert [await caller.answer() for caller in slow] == [b""] * 5
+        assert refused(running, "slow-head") == 5
+        # What has sent nothing may be kept by an API server for later.
+        for caller in silent:
+            caller.writer.write(WHOLE)
+            assert await caller.status() == 200
+
+
+async def test_an_answer_that_nobody_takes_in_is_given_up(running: Running) -> None:
+    async def forever(_: object, __: float) -> object:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    running.answer = forever  # type: ignore[assignment]
+    async with callers(running, 1, WHOLE.replace(b"/validate", b"/validate?timeout=30s")) as stuck:
+        gate = gate_of(running)
+        await in_flight(gate, 1)
+        gate.sweep(asyncio.get_running_loop().time() + connections.REQUEST_SECONDS + 1)
+        assert await stuck[0].answer() == b""
+    assert refused(running, "answer-not-taken") == 1
+
+
+async def test_handshakes_that_never_begin_or_fail_are_ended_and_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connections, "HANDSHAKE_SECONDS", 0.2)
+    certificate = certificates.ServingCertificate()
+    certificate.install(pki.issue(["127.0.0.1"], datetime.now(UTC)))
+    async with serving(tls=lambda: certificate.context) as running:
+        async with callers(running, 3) as silent, callers(running, 3, WHOLE) as plain:
+            await asyncio.gather(*(caller.answer() for caller in [*silent, *plain]))
+        assert refused(running, "no-handshake") == 6
+        assert len(gate_of(running)) == 0
+
+
+async def test_handshakes_count_among_the_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "MOST", 3)
+    certificate = certificates.ServingCertificate()
+    async with serving(tls=lambda: certificate.context) as running, callers(running, 9) as silent:
+        await asyncio.gather(*(caller.answer() for caller in silent[:6]))
+        assert refused(running, "too-many-connections") >= 6
+        assert len(gate_of(running)) <= 3
+
+
+async def test_no_descriptor_left_is_counted_and_waited_for(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = asyncio.get_running_loop()
+    accept, failures = loop.sock_accept, [OSError(24, "Too many open files")] * 3
+
+    async def failing(listener: socket.socket) -> tuple[socket.socket, object]:
+        if failures:
+            raise failures.pop()
+        return await accept(listener)
+
+    monkeypatch.setattr(loop, "sock_accept", failing)
+    await fine(running)  # the accept under way
+    await running.session.close()
+    async with callers(running, 1, WHOLE) as another:
+        assert await another[0].status() == 200
+    assert refused(running, "not-accepted") == 3
+
+
+def test_descriptors_are_raised_to_the_hard_limit() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 512), hard))
+        raise_descriptors()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+# --- requests ------------------------------------------------------------------------------------------
+
+MANY_HEADERS = b"".join(b"X-%d: y\r\n" % number for number in range(5_000))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"rubbish\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        HEAD + MANY_HEADERS + b"\r\n",
+        b"\x16\x03\x01" * 50 + b"\r\n\r\n",
+    ],
+    ids=["rubbish", "version", "headers", "TLS to a plain port"],
+)
+async def test_what_is_no_http_is_one_counted_line_for_many_and_no_traceback(
+    running: Running, data: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    with structlog.testing.capture_logs() as lines:
+        async with callers(running, 20, data) as broken:
+            for caller in broken:
+                assert (await caller.answer()).startswith(b"HTTP/1.0 400")
+        await fine(running)
+    assert refused(running, "no-http") == 20
+    assert [line["event"] for line in lines if line.get("reason") == "no-http"] == ["refused"]
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+async def test_garbage_behind_a_chunked_body_leaves_the_answer_before_it(running: Running) -> None:
+    chunked = HEAD + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY)
+    async with callers(running, 1, chunked + b"\0garbage\r\n\r\n") as (caller,):
+        answer = await caller.answer()
+    # A parser that reads ahead may refuse the whole; then the caller is told so.
+    assert answer.startswith((b"HTTP/1.1 200", b"HTTP/1.0 400"))
+    await fine(running)
+
+
+async def test_a_flood_of_pipelined_requests_is_answered_one_after_the_other(running: Running) -> None:
+    async with callers(running, 1, WHOLE * 200) as (caller,):
+        for _ in range(200):
+            assert await caller.status() == 200
+            head = await caller.reader.readuntil(b"\r\n\r\n")
+            length = int(head.lower().partition(b"content-length: ")[2].split()[0])
+            await caller.reader.readexactly(length)
+    assert (
+        running.metric("chassis_admission_requests_total", endpoint="validate", outcome="allowed", kind="Pod")
+        == 200
+    )
+
+
+async def test_expect_100_continue_is_followed(running: Running) -> None:
+    head = HEAD + b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % len(BODY)
+    async with callers(running, 1, head) as (caller,):
+        assert await caller.status() == 100
+        await caller.reader.readline()
+        caller.writer.write(BODY)
+        assert await caller.status() == 200
+
+
+async def test_an_unknown_expectation_is_refused(running: Running) -> None:
+    async with callers(running, 1, WHOLE.replace(b"Host: x", b"Host: x\r\nExpect: magic")) as (caller,):
+        assert await caller.status() == 417
+    await fine(running)
+
+
+async def test_a_half_closed_connection_harms_nobody_else(running: Running) -> None:
+    async with callers(running, 5, WHOLE[:-5]) as half:
+        for caller in half:
+            caller.writer.write_eof()
+        for caller in half:
+            assert b" 200 " not in (await caller.answer())[:15]
+        await settled(gate_of(running), 0)
+    await fine(running)
+
+
+# --- bodies --------------------------------------------------------------------------------------------
+
+
+async def test_unfinished_bodies_share_a_bounded_room_and_small_ones_pass(running: Running) -> None:
+    room, part = 1_000_000, 400_000
+    running.server._budget._room = room
+    head = HEAD.replace(b"/validate", b"/validate?timeout=30s") + b"Content-Length: 8000000\r\n\r\n"
+    async with callers(running, 20, head + b" " * part) as senders:
+        budget = running.server._budget
+        answers = asyncio.gather(*(caller.status() for caller in senders[:18]))
+        while not answers.done():
+            assert budget.taken <= room
+            await fine(running)
+        assert set(await answers) == {503}
+    assert refused(running, "no-room") >= 18
+
+
+async def test_a_large_body_waits_for_room_and_is_answered(running: Running) -> None:
+    budget = running.server._budget
+    budget._room = 200_000
+    with budget.hold() as other:
+        await budget.grow(other, 200_000)
+        large = asyncio.create_task(running.post(BODY + b" " * 150_000))
+        async with asyncio.timeout(30):
+            while not budget._waiting:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        assert not large.done()
+    assert (await large)[0] == 200
+    assert budget.taken == 0
+
+
+async def test_a_large_body_that_finds_no_room_before_its_deadline_is_a_503(running: Running) -> None:
+    budget = running.server._budget
+    budget._room = 100_000
+    with budget.hold() as other:
+        await budget.grow(other, 150_000)
+        status, text = await running.post(BODY + b" " * 150_000, "/validate?timeout=100ms")
+    assert (status, text) == (503, "other bodies took the room that this one needed\n")
+    assert refused(running, "no-room") == 1
+    await fine(running)
+
+
+async def test_slow_bodies_are_counted(running: Running) -> None:
+    head = HEAD.replace(b"/validate", b"/validate?timeout=50ms") + b"Content-Length: 100\r\n\r\n{"
+    async with callers(running, 3, head) as slow:
+        assert [await caller.status() for caller in slow] == [408] * 3
+    assert refused(running, "slow-body") == 3
+
+
+async def test_room_that_is_given_back_wakes_who_waits() -> None:
+    budget = Budget(100)
+    with budget.hold() as second:
+        with budget.hold() as first:
+            await budget.grow(first, bodies.FREE + 80)
+            waiting = asyncio.create_task(budget.grow(second, bodies.FREE + 50))
+            await asyncio.sleep(0)
+            assert not waiting.done()
+        await asyncio.wait_for(waiting, 30)
+        assert budget.taken == 50
+    assert budget.taken == 0

@@ -1,0 +1,288 @@
+"""The connections of one serving process: accepted, shaken hands with, bounded in number, ended when stuck.
+
+Law: callers that do nothing must not keep out those that ask. What a connection may hold has a bound, the
+longest idle one gives way to a new one, and one with a request in flight never does. What is refused is
+counted by reason and logged in one line for many.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any, Final, cast
+
+import structlog
+from aiohttp import web
+from prometheus_client import Counter
+
+log = structlog.get_logger()
+
+MOST: Final = 1024
+"""Connections of a process. An API server keeps some tens, and sends hundreds at once in a burst."""
+SPARE_DESCRIPTORS: Final = 128
+"""What is left of the limit for files, watches and pipes."""
+HANDSHAKE_SECONDS: Final = 10.0
+HEAD_SECONDS: Final = 10.0
+"""How long the head of a request may take from its first byte. A connection that has sent nothing yet may be
+one that an API server keeps for later, and is left alone like any other idle one."""
+REQUEST_SECONDS: Final = 60.0
+"""Twice the longest timeout that a webhook can have: whoever takes in an answer so slowly has gone."""
+SWEEP_SECONDS: Final = 1.0
+FRESH_SECONDS: Final = 1.0
+"""An idle connection that was used so lately is no idler."""
+LOG_SECONDS: Final = 10.0
+
+
+class Refused:
+    """What was turned away on its way to a review: counted each, logged once in a while for each reason."""
+
+    def __init__(self, counter: Counter) -> None:
+        self._counter = counter
+        self._unsaid: dict[str, int] = {}
+        self._said: dict[str, float] = {}
+
+    def add(self, reason: str, **about: object) -> None:
+        """`reason` is one of a few words, a label of the metric."""
+        self._counter.labels(reason).inc()
+        self._unsaid[reason] = self._unsaid.get(reason, 0) + 1
+        now = asyncio.get_running_loop().time()
+        if now - self._said.get(reason, -LOG_SECONDS) >= LOG_SECONDS:
+            log.warning("refused", reason=reason, times=self._unsaid.pop(reason), **about)
+            self._said[reason] = now
+
+
+class Connection(web.RequestHandler):
+    """aiohttp's own, which knows besides whether it is idle and for how long."""
+
+    def __init__(self, gate: Gate, server: web.Server, **options: Any) -> None:
+        super().__init__(server, loop=asyncio.get_running_loop(), **options)
+        self._gate = gate
+        self._now = asyncio.get_running_loop().time
+        self.used = self._now()
+        """When it was accepted, or last ended a request."""
+        self.head: float | None = None
+        """When the first byte came of a request that has no handler yet."""
+        self.since: float | None = None
+        """When the request began that is in flight."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._gate.joined(self)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._gate.left(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if data and self.since is None and self.head is None:
+            self.head = self._now()
+        super().data_received(data)
+
+    def begin(self) -> None:
+        """A request has a handler."""
+        self.since, self.head = self._now(), None
+
+    def end(self) -> None:
+        """Its answer is written next."""
+        self.used, self.since = self._now(), None
+
+    @property
+    def unsent(self) -> bool:
+        """Whether a part of an answer has not been taken in."""
+        return self.transport is not None and self.transport.get_write_buffer_size() > 0
+
+    @property
+    def idle(self) -> bool:
+        return self.since is None and not self.unsent
+
+    def abort(self) -> None:
+        if self.transport is not None:
+            self.transport.abort()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Answer what is no HTTP request in one sentence; aiohttp would log a traceback for each."""
+        if status != 400:
+            return super().handle_error(request, status, exc, message)
+        self._gate.refused.add("no-http", peer=request.remote)
+        answer = web.Response(status=status, text="the request is not HTTP/1.1 as a server can read it\n")
+        answer.force_close()
+        return answer
+
+
+class Gate:
+    """Takes the connections of a listening socket and hands each to the HTTP server."""
+
+    def __init__(
+        self,
+        server: web.Server,
+        tls: Callable[[], ssl.SSLContext] | None,
+        refused: Refused,
+        most: int | None = None,
+        **options: Any,
+    ) -> None:
+        """`tls` is asked at each connection, so that a new certificate is served in a context of its own:
+        OpenSSL keeps one of each key type in a context, and would go on to serve the old one beside it.
+        `options` are those of aiohttp's request handler."""
+        self._server, self._tls, self.refused = server, tls, refused
+        self._options = options
+        self._most = most or min(MOST, max(descriptors() - SPARE_DESCRIPTORS, 16))
+        self._open: set[Connection] = set()
+        self._shaking: dict[asyncio.Task[None], float] = {}
+        self._room = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._listener: socket.socket | None = None
+        self._now = asyncio.get_running_loop().time
+
+    def open(self, listener: socket.socket) -> None:
+        """Accept from now on; the listener is closed in the end."""
+        listener.setblocking(False)
+        self._listener = listener
+        self._tasks = [asyncio.create_task(self._accept(listener)), asyncio.create_task(self._sweep())]
+
+    async def close(self, patience: float) -> None:
+        """Take no more connections; wait up to `patience` seconds for those that shake hands."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._listener is not None:
+            self._listener.close()
+        if self._shaking:
+            await asyncio.wait(self._shaking, timeout=patience)
+        for shaking in self._shaking:
+            shaking.cancel()
+
+    def joined(self, connection: Connection) -> None:
+        self._open.add(connection)
+
+    def left(self, connection: Connection) -> None:
+        self._open.discard(connection)
+        self._room.set()
+
+    def __len__(self) -> int:
+        return len(self._open) + len(self._shaking)
+
+    # --- accepting -------------------------------------------------------------------------------------
+
+    async def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._vacancy()
+            try:
+                accepted, _ = await loop.sock_accept(listener)
+            except OSError as error:  # no descriptor, no memory, or the caller has gone again
+                self.refused.add("not-accepted", error=error.strerror or str(error))
+                await asyncio.sleep(FRESH_SECONDS / 10)
+                continue
+            shaking = asyncio.create_task(self._shake(accepted))
+            self._shaking[shaking] = self._now()
+            shaking.add_done_callback(self._shaken)
+
+    async def _vacancy(self) -> None:
+        """Wait until one more connection is in bounds. Meanwhile callers wait in the socket's backlog."""
+        while len(self) >= self._most:
+            self._room.clear()
+            if self._evict():
+                await asyncio.sleep(0)
+                continue
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FRESH_SECONDS):
+                    await self._room.wait()
+
+    def _evict(self) -> bool:
+        """End the connection that has been idle for longest, else the longest handshake."""
+        latest = self._now() - FRESH_SECONDS
+        idle = [each for each in self._open if each.idle and each.used <= latest]
+        if idle:
+            connection = min(idle, key=lambda each: each.used)
+            self.refused.add("too-many-connections", most=self._most, peer=_peer(connection))
+            self._open.discard(connection)
+            connection.abort()
+            return True
+        shaking = min(self._shaking, key=self._shaking.__getitem__, default=None)
+        if shaking is not None and self._shaking[shaking] <= latest:
+            self.refused.add("too-many-connections", most=self._most)
+            del self._shaking[shaking]
+            shaking.cancel()
+            return True
+        return False
+
+    async def _shake(self, accepted: socket.socket) -> None:
+        tls = self._tls() if self._tls else None
+        late = {"ssl_handshake_timeout": HANDSHAKE_SECONDS} if tls else {}
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                self._connection, accepted, ssl=tls, **late
+            )
+        except (OSError, TimeoutError) as error:  # ssl.SSLError is one
+            accepted.close()
+            self.refused.add("no-handshake", error=str(error) or type(error).__name__)
+        except asyncio.CancelledError:
+            accepted.close()
+            raise
+
+    def _connection(self) -> Connection:
+        return Connection(self, self._server, **self._options)
+
+    def _shaken(self, shaking: asyncio.Task[None]) -> None:
+        self._shaking.pop(shaking, None)
+        self._room.set()
+
+    # --- sweeping --------------------------------------------------------------------------------------
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            self.sweep(self._now())
+
+    def sweep(self, now: float) -> None:
+        """End what is stuck at that time: a head that does not end, an answer that nobody takes in."""
+        for connection in list(self._open):
+            begun = connection.since
+            if begun is None and connection.unsent:
+                begun = connection.used
+            if begun is not None and now - begun > REQUEST_SECONDS:
+                self.refused.add("answer-not-taken", peer=_peer(connection))
+                connection.abort()
+            elif connection.idle and connection.head is not None and now - connection.head > HEAD_SECONDS:
+                self.refused.add("slow-head", peer=_peer(connection))
+                connection.abort()
+
+
+@web.middleware
+async def mark(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Keep each connection's state: whether a request is in flight on it."""
+    connection = cast(Connection, request.protocol)
+    connection.begin()
+    try:
+        return await handler(request)
+    finally:
+        connection.end()
+
+
+def descriptors() -> int:
+    """How many descriptors this process may have open."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def raise_descriptors() -> None:
+    """As many as the system lets us have."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _peer(connection: Connection) -> str:
+    name = connection.peername
+    return str(name[0]) if isinstance(name, tuple) else ""
