@@ -95,7 +95,8 @@ class Transfer:
                     part.done += len(chunk)
                     self.progress.done += len(chunk)
             # To stable storage as files come in, side by side, rather than all of them at the end.
-            if all(other.done == other.length for other in self._parts[part.item]):
+            # The last parts are begun last: looked at first, they make this one look, not one for each part.
+            if all(other.done == other.length for other in reversed(self._parts[part.item])):
                 await in_thread(partial(os.fsync, descriptor))
         finally:
             os.close(descriptor)
