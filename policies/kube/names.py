@@ -13,11 +13,44 @@ from typing import Final
 _LABEL: Final = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN: Final = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
 _QUALIFIED: Final = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?")
+_ONE_LABEL: Final = re.compile(_LABEL)
+_VERSION: Final = re.compile(r"[a-z](?:[-a-z0-9]*[a-z0-9])?")
+_KIND: Final = re.compile(r"[A-Za-z](?:[-A-Za-z0-9]*[A-Za-z0-9])?")
+_SEGMENT: Final = re.compile(r"[A-Za-z0-9:._-]+")
 
 
 def is_subdomain(text: str) -> bool:
     """Whether it may name an object, such as a Secret (RFC 1123 subdomain)."""
     return len(text) <= 253 and _SUBDOMAIN.fullmatch(text) is not None
+
+
+def is_label(text: str) -> bool:
+    """Whether it may name a namespace (RFC 1123 label)."""
+    return len(text) <= 63 and _ONE_LABEL.fullmatch(text) is not None
+
+
+def is_group(text: str) -> bool:
+    """Whether it may be the name of an API group; the core group has none."""
+    return is_subdomain(text)
+
+
+def is_api_version(text: str) -> bool:
+    """Whether it may be an apiVersion: `v1`, or `group/v1`."""
+    group, slash, version = text.rpartition("/")
+    return (not slash or is_group(group)) and len(version) <= 63 and _VERSION.fullmatch(version) is not None
+
+
+def is_kind(text: str) -> bool:
+    """Whether it may be the kind of an object."""
+    return len(text) <= 63 and _KIND.fullmatch(text) is not None
+
+
+def is_path_segment(text: str) -> bool:
+    """Whether it may be an object's name in the path of a request: no slash, no percent sign, no dots alone.
+
+    Wider than a subdomain: roles and CustomResources of some kinds have colons and capitals in their names.
+    """
+    return len(text) <= 253 and text not in (".", "..") and _SEGMENT.fullmatch(text) is not None
 
 
 def is_label_key(text: str) -> bool:

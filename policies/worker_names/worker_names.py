@@ -59,8 +59,9 @@ class WorkerNames(Settings):
     strategy: Strategy = Field(
         Strategy.AUTO,
         description="sequence: numbers that only go up, never given twice, kept in a Lease for each group; "
-        "index: the operator's own replica index, no Lease; slot: the lowest free number below the desired "
-        "count, as a StatefulSet does; auto: index where the operator labels it (KubeRay 1.6), else sequence",
+        "index: the operator's own replica index (KubeRay 1.6), no Lease, names are used again; slot: the "
+        "lowest free number below the desired count, as a StatefulSet does; auto: the one that gives no "
+        "name twice, which is sequence",
     )
     reservation: Duration = Field(
         75,
@@ -142,13 +143,16 @@ _ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"
 """Kubernetes' own for generated names: no vowels, nothing that reads as a word."""
 
 
-def _tag(worker: Worker, strategy: Strategy) -> str:
+def _tag(worker: Worker, strategy: Strategy, epoch: str) -> str:
     """Five characters that tell apart what the readable part may not.
 
     Cluster `a`, group `b-c` and cluster `a-b`, group `c` would share their names otherwise, and so
-    would long names that are cut, or two strategies used one after the other.
+    would long names that are cut, or two strategies used one after the other; and so would a number
+    that is counted up again because its ledger was lost, or its cluster made anew.
     """
-    return _hashed(strategy, worker.owner.name, "head" if worker.head else "worker", worker.group)
+    role = "head" if worker.head else "worker"
+    begun = (epoch,) if epoch and strategy is Strategy.SEQUENCE else ()
+    return _hashed(strategy, worker.owner.name, role, worker.group, *begun)
 
 
 @lru_cache(maxsize=1024)
@@ -157,34 +161,34 @@ def _hashed(*parts: str) -> str:
     return "".join(_ALPHABET[byte % len(_ALPHABET)] for byte in digest[:5])
 
 
-def name_of(worker: Worker, strategy: Strategy, number: int, host: int | None = None) -> str:
+def name_of(worker: Worker, strategy: Strategy, number: int, host: int | None = None, epoch: str = "") -> str:
     """`<cluster>-<group>-worker-<tag>-<number>[-<host>]`, `<cluster>-head-<tag>-<number>`; at most 63.
 
-    Only the cluster and the group are ever cut.
+    Only the cluster and the group are ever cut. `epoch` is the ledger's.
     """
     role = "-head" if worker.head else "-worker" if worker.owner.is_ray else ""
-    end = f"{role}-{_tag(worker, strategy)}-{number}" + ("" if host is None else f"-{host}")
+    end = f"{role}-{_tag(worker, strategy, epoch)}-{number}" + ("" if host is None else f"-{host}")
     stem = worker.owner.name if worker.head else f"{worker.owner.name}-{worker.group}"
     stem = re.sub(r"[^a-z0-9-]", "-", stem.lower()).lstrip("-")
     return (stem[: LONGEST_NAME - len(end)].rstrip("-") + end).lstrip("-")
 
 
-def _numbers(names: Iterable[str], worker: Worker, strategy: Strategy) -> list[int]:
-    """The numbers in those of the names that this strategy gave to this group."""
-    ours = re.compile(rf"-{_tag(worker, strategy)}-(\d{{1,9}})(?:-\d+)?$")
+def _numbers(names: Iterable[str], worker: Worker, strategy: Strategy, epoch: str) -> list[int]:
+    """The numbers in those of the names that this strategy gave to this group in this epoch."""
+    ours = re.compile(rf"-{_tag(worker, strategy, epoch)}-(\d{{1,9}})(?:-\d+)?$")
     return [int(found[1]) for name in names if (found := ours.search(name))]
 
 
-def _own_name(worker: Worker, strategy: Strategy, number: int) -> str:
-    return name_of(worker, strategy, number, worker.host if worker.replica else None)
+def _own_name(worker: Worker, strategy: Strategy, number: int, epoch: str = "") -> str:
+    return name_of(worker, strategy, number, worker.host if worker.replica else None, epoch)
 
 
-def _names(worker: Worker, strategy: Strategy, number: int, want: Want) -> tuple[str, ...]:
+def _names(worker: Worker, strategy: Strategy, number: int, want: Want, epoch: str = "") -> tuple[str, ...]:
     """The names that one number stands for: the pod's own, or those of all hosts of its replica."""
     if not worker.replica:
-        return (_own_name(worker, strategy, number),)
+        return (_own_name(worker, strategy, number, epoch),)
     hosts = dict.fromkeys((*range(min(want.hosts, MOST_HOSTS)), worker.host))
-    return tuple(name_of(worker, strategy, number, host) for host in hosts)
+    return tuple(name_of(worker, strategy, number, host, epoch) for host in hosts)
 
 
 # --- the decision ------------------------------------------------------------------------------
@@ -192,12 +196,7 @@ def _names(worker: Worker, strategy: Strategy, number: int, want: Want) -> tuple
 
 def indexed(worker: Worker, strategy: Strategy) -> bool:
     """Whether the name is a function of the operator's own index; a head under `index` is number 0."""
-    match strategy:
-        case Strategy.INDEX:
-            return worker.replica_index is not None or worker.head
-        case Strategy.AUTO:
-            return worker.replica_index is not None
-    return False
+    return strategy is Strategy.INDEX and (worker.replica_index is not None or worker.head)
 
 
 def ledger_strategy(strategy: Strategy) -> Strategy:
@@ -217,8 +216,6 @@ def by_index(worker: Worker, group: Group, settings: WorkerNames) -> Answer:
         siblings = _siblings(worker, group)
         if not siblings and _is_full(worker, group, settings):
             return _full(worker, group, settings)
-        if siblings and settings.strategy is Strategy.AUTO and set(names).isdisjoint(siblings):
-            return _barred(worker, group, names)
         return Give(_own_name(worker, Strategy.INDEX, number))
     same = [pod for pod in group.pods if pod.name in names or _has_index(pod, worker)]
     live = [pod.name for pod in same if not pod.terminating]
@@ -241,19 +238,41 @@ def by_ledger(worker: Worker, group: Group, settings: WorkerNames) -> Answer:
     seen = frozenset(pod.name for pod in group.pods) | group.created
     group = replace(group, ledger=group.ledger.without(seen, group.now, settings.reservation))
     siblings = _siblings(worker, group) if worker.host else []
+    taken = None if worker.host else _index_taken(worker, group, settings)
+    if taken:
+        return taken
     # KubeRay deletes a broken replica and makes it anew, for as long as one of its hosts is refused.
     if not siblings and _is_full(worker, group, settings):
         return _full(worker, group, settings)
-    number = max(_numbers(siblings, worker, strategy), default=None)
+    epoch = group.ledger.epoch
+    number = max(_numbers(siblings, worker, strategy, epoch), default=None)
     if number is None:
         number = _next_number(worker, group, strategy)
     if number is None:
         return _no_free_slot(worker, group)
-    names = _names(worker, strategy, number, group.want)
+    names = _names(worker, strategy, number, group.want, epoch)
     others = tuple(r for r in group.ledger.reservations if not worker.replica or r.replica != worker.replica)
-    promise = Reservation(names, group.now, group.version, worker.replica)
-    ledger = Ledger(max(group.ledger.highest, number), (*others, promise))
-    return Give(_own_name(worker, strategy, number), ledger)
+    promise = Reservation(names, group.now, group.version, worker.replica, worker.replica_index)
+    ledger = Ledger(max(group.ledger.highest, number), (*others, promise), epoch)
+    return Give(_own_name(worker, strategy, number, epoch), ledger)
+
+
+def _index_taken(worker: Worker, group: Group, settings: WorkerNames) -> Refuse | None:
+    """The refusal of a second pod for an index that the operator labels."""
+    live = [pod.name for pod in group.pods if _has_index(pod, worker) and not pod.terminating]
+    if live:
+        return _index_lives(worker, live)
+    index = worker.replica_index
+    promises = tuple(r for r in group.ledger.reservations if index is not None and r.index == index)
+    if not promises:
+        return None
+    names = [name for promise in promises for name in promise.names]
+    return Refuse(
+        Reason.PROMISED,
+        f"{worker}: replica {index} is being created{_shown(names)}. {_STALE} "
+        f"{_LAPSES.format(settings.reservation)}",
+        promises,
+    )
 
 
 def _has_index(pod: Existing, worker: Worker) -> bool:
@@ -289,8 +308,9 @@ def _next_number(worker: Worker, group: Group, strategy: Strategy) -> int | None
             (n for n in slots if held.isdisjoint(_names(worker, strategy, n, group.want))),
             None,
         )
-    number = 1 + max((group.ledger.highest, *_numbers(listed, worker, strategy)))
-    while not group.want.barred.isdisjoint(_names(worker, strategy, number, group.want)):
+    epoch = group.ledger.epoch
+    number = 1 + max((group.ledger.highest, *_numbers(listed, worker, strategy, epoch)))
+    while not group.want.barred.isdisjoint(_names(worker, strategy, number, group.want, epoch)):
         number += 1
     return number
 
@@ -307,6 +327,10 @@ def untrusted(worker: Worker, sentence: str) -> Refuse:
     )
 
 
+_STALE: Final = "A controller that creates it again works from a stale cache; nothing needs to be done."
+_LAPSES: Final = "A name whose pod never came is free again after {} s."
+
+
 def _full(worker: Worker, group: Group, settings: WorkerNames) -> Refuse:
     want, promises = group.want, group.ledger.reservations
     names = [pod.name for pod in group.pods]
@@ -316,7 +340,7 @@ def _full(worker: Worker, group: Group, settings: WorkerNames) -> Refuse:
     hint = "A controller that asks for one more works from a stale cache; nothing needs to be done."
     if promised:
         counted += f", {len(promised)} being created{_shown(promised)}"
-        hint += f" A name whose pod never came is free again after {settings.reservation} s."
+        hint += f" {_LAPSES.format(settings.reservation)}"
     if not worker.head and not want.note:
         hint += " For more workers raise replicas."
     exist = occupied(group.pods, Ledger(), worker, want, group.now, settings.reservation)
@@ -332,8 +356,7 @@ def _index_lives(worker: Worker, live: Sequence[str]) -> Refuse:
     which = "it" if worker.head else f"replica {worker.replica_index}"
     return Refuse(
         Reason.EXISTS,
-        f"{worker}: {which} exists already{_shown(live)}. A controller that creates it again works from a "
-        "stale cache; nothing needs to be done.",
+        f"{worker}: {which} exists already{_shown(live)}. {_STALE}",
     )
 
 

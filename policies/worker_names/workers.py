@@ -15,7 +15,7 @@ from typing import Any, Final
 from policies.core.annotations import WORKER_GROUP
 from policies.kube.json import Json, dig, integer, maps, strings, text
 from policies.kube.metadata import controller, labels_of
-from policies.kube.names import is_label_value
+from policies.kube.names import is_api_version, is_kind, is_label_value, is_path_segment
 
 IS_RAY_NODE: Final = "ray.io/is-ray-node"
 RAY_CLUSTER: Final = "ray.io/cluster"
@@ -26,6 +26,7 @@ HOST_INDEX: Final = "ray.io/replica-host-index"
 REPLICA_NAME: Final = "ray.io/worker-group-replica-name"
 
 _MAX_INT32 = 2**31 - 1
+LONGEST_EPOCH: Final = 32
 
 
 # --- the pod that is asked for -----------------------------------------------------------------
@@ -43,6 +44,12 @@ class Owner:
     @property
     def is_ray(self) -> bool:
         return self.kind == "RayCluster" and self.api_version.startswith("ray.io/")
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether apiVersion, kind and name are what the API server lets an object have."""
+        sound = is_api_version(self.api_version) and is_kind(self.kind) and is_path_segment(self.name)
+        return sound and bool(self.uid)
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}"
@@ -75,12 +82,15 @@ def worker_of(pod: Json, namespace: str) -> Worker | None:
 
     Left alone is every pod that has its name already (the second pass of a review, a StatefulSet's
     pod, KubeRay's head where its name is fixed), that has no controller, that is no member of a
-    group, and Ray's redis-cleanup pods. So is one whose labels the API server will refuse.
+    group, and Ray's redis-cleanup pods. So is one whose labels the API server will refuse, and one
+    whose owner nothing can be: it would be looked up by what a person wrote.
     """
     reference, labels = controller(pod), labels_of(pod)
     if reference is None or text(pod, "metadata", "name"):
         return None
     owner = Owner(*(text(reference, key) for key in ("apiVersion", "kind", "name", "uid")))
+    if not owner.is_sound:
+        return None
     if not owner.is_ray or labels.get(IS_RAY_NODE) != "yes":
         group = _selectable(labels, WORKER_GROUP)
         return Worker(namespace, owner, group, {WORKER_GROUP: group}) if group else None
@@ -133,7 +143,7 @@ class Want:
 
 
 class Untrusted(Exception):
-    """The owner that the pod names is not the one that lives; the sentence says which does."""
+    """The owner that the pod names is not the one that lives."""
 
 
 def wanted(owner: Json | None, worker: Worker) -> Want:
@@ -142,13 +152,9 @@ def wanted(owner: Json | None, worker: Worker) -> Want:
     Raises Untrusted when it is gone or another object has taken its name. The arithmetic is
     KubeRay's own: clamp(replicas, minReplicas, maxReplicas) x numOfHosts, 0 if suspended.
     """
-    if owner is None:
-        raise Untrusted(f"{worker.owner} does not exist any more.")
-    if text(owner, "metadata", "uid") != worker.owner.uid:
-        raise Untrusted(
-            f"the pod's owner is {worker.owner} with UID {worker.owner.uid}, "
-            f"but the one that exists has UID {text(owner, 'metadata', 'uid')}."
-        )
+    if owner is None or text(owner, "metadata", "uid") != worker.owner.uid:
+        # One sentence for both: whoever asks may not be allowed to see the one that exists.
+        raise Untrusted(f"{worker.owner} is gone, or another one has its name now.")
     if not worker.owner.is_ray:
         return Want(integer(owner, "spec", "replicas", default=0))
     groups = maps(owner, "spec", "workerGroupSpecs")
@@ -232,45 +238,54 @@ class Reservation:
     """Names given to a pod, or to all hosts of a replica, which no list has shown yet.
 
     `at` is when they were given, `seen_from` the resourceVersion of the pod list before: whatever
-    was created under these names was created after it.
+    was created under these names was created after it; `index` the operator's own, where it labels one.
     """
 
     names: tuple[str, ...]
     at: float
     seen_from: str = ""
     replica: str = ""
+    index: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """What the Lease of a group holds: the highest number ever given, and the open reservations."""
+    """What the Lease of a group holds: the highest number ever given, and the open reservations.
+
+    `epoch` is drawn when the ledger is begun and goes into every name with a number that only goes up.
+    A ledger that is lost and begun anew cannot give a name again, whatever its numbers are.
+    """
 
     highest: int = -1
     reservations: tuple[Reservation, ...] = ()
+    epoch: str = ""
 
     def dump(self) -> str:
         """As JSON text, the value of one annotation."""
         entries = [
             {"names": list(r.names), "at": round(r.at, 3), "from": r.seen_from}
             | ({"replica": r.replica} if r.replica else {})
+            | ({} if r.index is None else {"index": r.index})
             for r in self.reservations
         ]
-        return json.dumps({"highest": self.highest, "reservations": entries}, separators=(",", ":"))
+        ledger = {"highest": self.highest, "reservations": entries}
+        return json.dumps(ledger | ({"epoch": self.epoch} if self.epoch else {}), separators=(",", ":"))
 
     @classmethod
     def load(cls, dumped: str | None) -> Ledger:
         """From an annotation; empty when there is none or somebody has spoilt it.
 
-        An empty ledger is safe to go on from: the highest number is found again in the names of
-        the pods that exist. What is lost is the open reservations.
+        An empty ledger is safe to go on from, once it has an epoch of its own. What is lost is the
+        open reservations.
         """
         try:
             read: Any = json.loads(dumped or "{}")
             highest = int(read.get("highest", -1))
             reservations = tuple(map(_reservation, read.get("reservations", ())))
+            epoch = str(read.get("epoch", ""))[:LONGEST_EPOCH]
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
             return cls()
-        return cls(highest, reservations) if -1 <= highest <= _MAX_INT32 else cls()
+        return cls(highest, reservations, epoch) if -1 <= highest <= _MAX_INT32 else cls()
 
     def without(self, seen: frozenset[str], now: float, lifetime: float) -> Ledger:
         """Without the names that have been seen to exist and what is older than `lifetime` seconds.
@@ -282,12 +297,17 @@ class Ledger:
             for r in self.reservations
             if abs(now - r.at) < lifetime
         )
-        return Ledger(self.highest, tuple(r for r in kept if r.names))
+        return replace(self, reservations=tuple(r for r in kept if r.names))
 
 
 def _reservation(entry: Mapping[str, Any]) -> Reservation:
+    index = entry.get("index")
     return Reservation(
-        tuple(map(str, entry["names"])), float(entry["at"]), str(entry["from"]), str(entry.get("replica", ""))
+        tuple(map(str, entry["names"])),
+        float(entry["at"]),
+        str(entry["from"]),
+        str(entry.get("replica", "")),
+        index if isinstance(index, int) else None,
     )
 
 

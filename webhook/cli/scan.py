@@ -30,9 +30,11 @@ from webhook.cli.output.show import show
 from webhook.config.load import load, rules
 from webhook.config.source import read_directory
 from webhook.errors import UserError
-from webhook.kube.api import ApiError, ApiServer, NoApiServer, namespaced, within
+from webhook.kube import paths
+from webhook.kube.api import TOO_LARGE, ApiServer, NoApiServer
 from webhook.kube.caches import MODEL_CONFIG_SELECTOR, ClusterCache, Store
 from webhook.kube.discovery import Collection, may_list, served
+from webhook.kube.errors import ApiError
 from webhook.kube.offline import Document
 from webhook.server import options as serve
 
@@ -175,7 +177,7 @@ async def _policy(api: ApiServer, where: str | None) -> Config:
         return load(files)
     namespace, name = serve.config_map(where) if where else INSTALLED
     try:
-        found = await api.get(namespaced("configmaps", namespace, name))
+        found = await api.get(paths.one("v1", "configmaps", name, namespace))
         missing = "there is no"
     except ApiError as error:
         if error.status != 403:
@@ -204,7 +206,7 @@ async def _facts(api: ApiServer, namespace: str) -> tuple[ClusterCache, list[str
             async for item in _items(api, path, query, namespace):
                 store.put(item)
         except ApiError as error:
-            if error.status not in (403, 404):
+            if error.status not in (403, 404) and error.reason != TOO_LARGE:
                 raise
             store.lost(error)
             if error.status == 403:
@@ -220,13 +222,13 @@ async def _items(api: ApiServer, path: str, query: Mapping[str, str], namespace:
     resource = path.rpartition("/")[2]
     if namespace and resource == Resource.NAMESPACES.value:
         # Who may read one namespace alone may get it, but not list it.
-        one = await api.get(f"{path}/{namespace}")
+        one = await api.get(paths.one("v1", resource, namespace))
         if one is None:
             raise UserError(f"there is no namespace {namespace}")
         yield one
         return
     if namespace and resource != Resource.NODES.value:
-        path = within(path, namespace)
+        path = paths.within(path, namespace)
     async for page, _ in api.pages(path, query, consistent=False):
         for item in page:
             yield item

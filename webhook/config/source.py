@@ -17,8 +17,8 @@ from watchfiles import awatch
 
 from policies.kube.json import Json
 from webhook.config.load import PolicyError, load
-from webhook.kube import events
-from webhook.kube.api import ApiError, namespaced
+from webhook.kube import events, paths
+from webhook.kube.errors import ApiError
 from webhook.kube.reflector import Lister, Reflector
 
 log = structlog.get_logger()
@@ -168,7 +168,7 @@ class ConfigMap:
             sink = _ConfigMapSink(policy, self._recorder, f"{self._namespace}/{self._name}", tasks)
             await Reflector(
                 self._lister,
-                namespaced("configmaps", self._namespace),
+                paths.collection("v1", "configmaps", self._namespace),
                 sink,
                 query={"fieldSelector": f"metadata.name={self._name}"},
                 watch_seconds=WATCH_SECONDS,

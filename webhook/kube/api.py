@@ -17,13 +17,15 @@ from contextlib import asynccontextmanager, suppress
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 import aiohttp
 import orjson
 
-from policies.kube.json import Json
+from policies.kube.json import Json, dig, integer, mapping, text
 from webhook.errors import UserError
+from webhook.kube import paths
+from webhook.kube.errors import ApiError
 
 if TYPE_CHECKING:
     from kubernetes.aio.client import ApiClient
@@ -35,27 +37,17 @@ RETRY_SECONDS = 1.0
 """The pause that the API server asks for where it puts a call off."""
 LIST_PAGE = 250
 """Objects a page. Nodes carry their image lists, some 20 KB each: a page stays near 5 MB."""
+LARGEST_ANSWER = 32 * 1024 * 1024
+"""Bytes of an answer, or of an event of a watch. A ConfigMap holds up to a mebibyte, so a page of them that
+is larger is asked for again in smaller pages."""
 WATCH_SECONDS = 240
 """How long the API server is asked to keep one watch open."""
 SERVICE_ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
+ADMISSION_REGISTRATION = "admissionregistration.k8s.io/v1"
+BAD_ANSWER, TOO_LARGE, UNREACHABLE = "BadAnswer", "TooLarge", "Unreachable"
 STRATEGIC_MERGE = "application/strategic-merge-patch+json"
 JSON_MERGE = "application/merge-patch+json"
-
-
-class ApiError(Exception):
-    """The API server answered with an error, or did not answer (`status` 0).
-
-    `reason` is the Status object's machine word (NotFound, Conflict, AlreadyExists, Expired …);
-    `resume`, where a list has expired, what continues it with whatever is there by now.
-    """
-
-    def __init__(self, status: int, reason: str, message: str, resume: str = "") -> None:
-        super().__init__(f"{status} {reason}: {message}" if status else message)
-        self.status = status
-        self.reason = reason
-        self.message = message
-        self.resume = resume
 
 
 class NoApiServer(UserError):
@@ -165,17 +157,17 @@ class ApiServer:
             while True:
                 response = await self._send(method, path, query, body, content_type, limits, headers)
                 async with response:
-                    answer: Json = _json(await response.read())
+                    raw = await _body(response)
                 self._hear(response.headers.get("Date"))
                 if response.status == 429 and put_off < self._retries:
                     put_off += 1
                     await asyncio.sleep(RETRY_SECONDS)
                     continue
                 if response.status >= 400:
-                    raise _error(response.status, answer)
-                return answer
+                    raise _error(response.status, _status(raw))
+                return _json(raw)
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            raise ApiError(0, "Unreachable", f"{method} {path}: {error or type(error).__name__}") from error
+            raise ApiError(0, UNREACHABLE, f"{method} {path}: {error or type(error).__name__}") from error
 
     async def pages(
         self, path: str, query: Mapping[str, str], *, consistent: bool = True
@@ -183,21 +175,25 @@ class ApiServer:
         """A list in pages of at most LIST_PAGE objects, each with the list's resourceVersion.
 
         A list that takes longer than the API server keeps its picture (minutes) is ApiError 410; where it
-        need not be of one moment, it goes on with the objects as they are by then.
+        need not be of one moment, it goes on with the objects as they are by then. Every object is a dict
+        with metadata; an answer that has others, or is no list, is ApiError.
         """
-        token = ""
+        token, limit = "", LIST_PAGE
         while True:
-            page = {**query, "limit": str(LIST_PAGE)} | ({"continue": token} if token else {})
+            page = {**query, "limit": str(limit)} | ({"continue": token} if token else {})
             try:
                 answer = await self.call("GET", path, query=page, timeout=LIST_SECONDS)
             except ApiError as error:
+                if error.reason == TOO_LARGE and limit > 1:
+                    limit = max(1, limit // 8)
+                    continue
                 if consistent or not error.resume:
                     raise
                 token = error.resume
                 continue
-            metadata = answer.get("metadata") or {}
-            yield answer.get("items") or [], metadata.get("resourceVersion", "")
-            token = metadata.get("continue", "")
+            metadata = mapping(answer, "metadata")
+            yield items_of(answer), text(metadata, "resourceVersion")
+            token = text(metadata, "continue")
             if not token:
                 return
 
@@ -222,16 +218,18 @@ class ApiServer:
             response = await self._send("GET", path, query, None, "application/json", limits)
             async with response:
                 if response.status >= 400:
-                    raise _error(response.status, _json(await response.read()))
+                    raise _error(response.status, _status(await _body(response)))
                 yield {}
                 async for line in _lines(response.content):
                     event = _json(line)
                     if event.get("type") == "ERROR":
-                        status = event.get("object") or {}
-                        raise _error(int(status.get("code") or 500), status)
+                        status = mapping(event, "object")
+                        raise _error(integer(status, "code", default=500), status)
+                    if not isinstance(dig(event, "object", "metadata"), dict):
+                        raise ApiError(0, BAD_ANSWER, f"watch {path}: an event without an object")
                     yield event
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            raise ApiError(0, "Unreachable", f"watch {path}: {error or type(error).__name__}") from error
+            raise ApiError(0, UNREACHABLE, f"watch {path}: {error or type(error).__name__}") from error
 
     async def _send(
         self,
@@ -263,25 +261,25 @@ class ApiServer:
     # --- Secrets and ConfigMaps ------------------------------------------------------------------------
 
     async def get_secret(self, namespace: str, name: str) -> Json | None:
-        return await self.get(namespaced("secrets", namespace, name))
+        return await self.get(paths.one("v1", "secrets", name, namespace))
 
     async def create_secret(self, secret: Json) -> bool:
         """False if the name is taken."""
-        path = namespaced("secrets", secret["metadata"]["namespace"])
+        path = paths.collection("v1", "secrets", secret["metadata"]["namespace"])
         return await self.unless_conflict("POST", path, secret)
 
     async def replace_secret(self, secret: Json) -> bool:
         """Compare-and-swap by the resourceVersion in `secret`; False if it changed or went away since."""
         metadata = secret["metadata"]
-        path = namespaced("secrets", metadata["namespace"], metadata["name"])
+        path = paths.one("v1", "secrets", metadata["name"], metadata["namespace"])
         return await self.unless_conflict("PUT", path, secret)
 
     async def unless_conflict(self, method: str, path: str, body: Json) -> bool:
-        """Write an object; False if another writer came first (it is there already, changed or gone)."""
+        """Write or delete an object; False if another writer came first (it is there, changed or gone)."""
         try:
             await self.call(method, path, body=body)
         except ApiError as error:
-            if error.status == 409 or (method == "PUT" and error.status == 404):
+            if error.status == 409 or (method in ("PUT", "DELETE") and error.status == 404):
                 return False
             raise
         return True
@@ -290,11 +288,12 @@ class ApiServer:
 
     async def create_event(self, event: Json) -> bool:
         """Create a core/v1 Event; False if one of that name is there."""
-        path = namespaced("events", event["metadata"]["namespace"])
+        path = paths.collection("v1", "events", event["metadata"]["namespace"])
         return await self.unless_conflict("POST", path, event)
 
     async def patch_event(self, namespace: str, name: str, fields: Json) -> None:
-        await self.call("PATCH", namespaced("events", namespace, name), body=fields, content_type=JSON_MERGE)
+        path = paths.one("v1", "events", name, namespace)
+        await self.call("PATCH", path, body=fields, content_type=JSON_MERGE)
 
     # --- webhook configurations ------------------------------------------------------------------------
 
@@ -305,7 +304,7 @@ class ApiServer:
         `mutatingwebhookconfigurations` or its validating sibling. The resourceVersion in the patch keeps
         an entry that somebody removes meanwhile from being put back: that is ApiError 409.
         """
-        path = webhook_configurations(resource, name)
+        path = paths.one(ADMISSION_REGISTRATION, resource, name)
         configuration = await self.get(path)
         stale = [
             entry["name"]
@@ -321,32 +320,40 @@ class ApiServer:
         return len(stale)
 
 
-def namespaced(resource: str, namespace: str, name: str = "") -> str:
-    """The path of a core/v1 resource, or of one object of it."""
-    path = f"/api/v1/namespaces/{quote(namespace, safe='')}/{resource}"
-    return f"{path}/{quote(name, safe='')}" if name else path
+def items_of(answer: Json) -> list[Json]:
+    """The objects of a list. ApiError where it has none to speak of: that is not an empty list."""
+    items = answer.get("items", ())
+    if items is None:
+        return []  # what Go writes for a list that it never filled
+    if not isinstance(items, list):
+        raise ApiError(0, BAD_ANSWER, "the answer to a list has no items")
+    if not all(isinstance(item, dict) and isinstance(item.get("metadata"), dict) for item in items):
+        raise ApiError(0, BAD_ANSWER, "the answer to a list has items that are no objects")
+    return items
 
 
-def within(path: str, namespace: str) -> str:
-    """The path of a collection, such as `/apis/apps/v1/deployments`, narrowed to one namespace."""
-    root, _, resource = path.rpartition("/")
-    return f"{root}/namespaces/{quote(namespace, safe='')}/{resource}"
-
-
-def webhook_configurations(resource: str, name: str = "") -> str:
-    """The path of the mutating or validating webhook configurations, or of one of them."""
-    path = f"/apis/admissionregistration.k8s.io/v1/{resource}"
-    return f"{path}/{quote(name, safe='')}" if name else path
+async def _body(response: aiohttp.ClientResponse) -> bytes:
+    raw = bytearray()
+    async for chunk in response.content.iter_any():
+        raw += chunk
+        if len(raw) > LARGEST_ANSWER:
+            raise ApiError(0, TOO_LARGE, f"the answer is longer than {LARGEST_ANSWER >> 20} MiB")
+    return bytes(raw)
 
 
 async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
     # Not StreamReader.readline: that one raises on a line longer than its buffer.
-    rest = b""
+    rest = bytearray()
     async for chunk in content.iter_any():
-        *lines, rest = (rest + chunk).split(b"\n")
-        for line in lines:
-            if line:
-                yield line
+        *ends, last = chunk.split(b"\n")
+        for end in ends:
+            rest += end
+            if rest:
+                yield bytes(rest)
+            rest.clear()
+        rest += last
+        if len(rest) > LARGEST_ANSWER:
+            raise ApiError(0, TOO_LARGE, f"an event is longer than {LARGEST_ANSWER >> 20} MiB")
 
 
 def _json(raw: bytes) -> Json:
@@ -354,10 +361,23 @@ def _json(raw: bytes) -> Json:
         answer = orjson.loads(raw)
     except orjson.JSONDecodeError:
         answer = None
-    return answer if isinstance(answer, dict) else {"message": raw[:200].decode(errors="replace")}
+    if not isinstance(answer, dict):
+        raise ApiError(0, BAD_ANSWER, f"the answer is no JSON object: {_start(raw)}")
+    return answer
+
+
+def _status(raw: bytes) -> Json:
+    """The Status object of an error; a proxy in between answers in words of its own."""
+    try:
+        return _json(raw)
+    except ApiError:
+        return {"message": _start(raw)}
+
+
+def _start(raw: bytes) -> str:
+    return raw[:200].decode(errors="replace")
 
 
 def _error(status: int, answer: Json) -> ApiError:
-    metadata = answer.get("metadata")
-    resume = metadata.get("continue") if status == 410 and isinstance(metadata, dict) else ""
-    return ApiError(status, str(answer.get("reason") or ""), str(answer.get("message") or ""), resume or "")
+    resume = text(answer, "metadata", "continue") if status == 410 else ""
+    return ApiError(status, text(answer, "reason"), text(answer, "message"), resume)

@@ -11,17 +11,26 @@ selector beats none, and no rule denies on its absence.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from sys import getsizeof
 from typing import Any, NamedTuple
 
 from policies.core.annotations import MODEL_CONFIG
 from policies.core.facts import FIELDS, Listing, Resource
 from policies.kube.json import Json
-from webhook.kube.api import ApiError
+from webhook.kube import paths
+from webhook.kube.api import TOO_LARGE
+from webhook.kube.errors import ApiError
 from webhook.kube.reflector import Lister, Reflector
 
 EMPTY = Listing()
 MERGED_KEPT = 5_000
 """Listings put together from several kinds that are remembered; beyond that they are made anew."""
+
+STORE_BYTES = 128 * 1024 * 1024
+"""What is kept of one kind at most, about ten times the largest cluster. Whoever may create objects chooses
+how many: a kind with more than this is unknown, rather than the end of the process."""
+_ENTRY_BYTES = 40
+"""What a value costs beside its own size: its entry in a dict or a list."""
 
 MODEL_CONFIG_SELECTOR = f"{MODEL_CONFIG}=true"
 
@@ -37,25 +46,28 @@ class Source(NamedTuple):
 
     resource: Resource
     kind: str
-    path: str
+    api_version: str
+    plural: str
     query: Mapping[str, str] = {}
     keep: Keep | None = None
     """Which of its objects are kept; None: all."""
 
+    @property
+    def path(self) -> str:
+        return paths.collection(self.api_version, self.plural)
+
 
 SOURCES: tuple[Source, ...] = (
-    Source(Resource.SERVICES, "Service", "/api/v1/services"),
-    Source(Resource.CLAIMS, "PersistentVolumeClaim", "/api/v1/persistentvolumeclaims"),
-    Source(Resource.BUDGETS, "PodDisruptionBudget", "/apis/policy/v1/poddisruptionbudgets"),
-    Source(Resource.AUTOSCALERS, "HorizontalPodAutoscaler", "/apis/autoscaling/v2/horizontalpodautoscalers"),
-    Source(Resource.WORKLOADS, "Deployment", "/apis/apps/v1/deployments"),
-    Source(Resource.WORKLOADS, "StatefulSet", "/apis/apps/v1/statefulsets"),
-    Source(Resource.WORKLOADS, "ReplicaSet", "/apis/apps/v1/replicasets", keep=_uncontrolled),
-    Source(Resource.NODES, "Node", "/api/v1/nodes"),
-    Source(
-        Resource.MODEL_CONFIGS, "ConfigMap", "/api/v1/configmaps", {"labelSelector": MODEL_CONFIG_SELECTOR}
-    ),
-    Source(Resource.NAMESPACES, "Namespace", "/api/v1/namespaces"),
+    Source(Resource.SERVICES, "Service", "v1", "services"),
+    Source(Resource.CLAIMS, "PersistentVolumeClaim", "v1", "persistentvolumeclaims"),
+    Source(Resource.BUDGETS, "PodDisruptionBudget", "policy/v1", "poddisruptionbudgets"),
+    Source(Resource.AUTOSCALERS, "HorizontalPodAutoscaler", "autoscaling/v2", "horizontalpodautoscalers"),
+    Source(Resource.WORKLOADS, "Deployment", "apps/v1", "deployments"),
+    Source(Resource.WORKLOADS, "StatefulSet", "apps/v1", "statefulsets"),
+    Source(Resource.WORKLOADS, "ReplicaSet", "apps/v1", "replicasets", keep=_uncontrolled),
+    Source(Resource.NODES, "Node", "v1", "nodes"),
+    Source(Resource.MODEL_CONFIGS, "ConfigMap", "v1", "configmaps", {"labelSelector": MODEL_CONFIG_SELECTOR}),
+    Source(Resource.NAMESPACES, "Namespace", "v1", "namespaces"),
 )
 
 
@@ -67,10 +79,12 @@ class ClusterCache:
         self._stores: dict[Resource, list[Store]] = {}
         self.sources: list[tuple[str, Mapping[str, str], Store]] = []
         intern = Interner()
-        for resource, kind, path, query, keep in SOURCES:
-            store = Store(resource, kind, intern, keep, told=self._tell)
-            self._stores.setdefault(resource, []).append(store)
-            self.sources.append((path, query, store))
+        for source in SOURCES:
+            store = Store(
+                source.resource, source.kind, intern, source.keep, told=self._tell, changed=self._changed
+            )
+            self._stores.setdefault(source.resource, []).append(store)
+            self.sources.append((source.path, source.query, store))
         for resource in self._stores:
             told(resource, False)
         self._told = told
@@ -82,6 +96,14 @@ class ClusterCache:
 
     def _tell(self, resource: Resource) -> None:
         self._told(resource, self.synced(resource))
+
+    def _changed(self, resource: Resource, namespace: str | None) -> None:
+        if namespace is None:
+            for key in [key for key in self._merged if key[0] is resource]:
+                del self._merged[key]
+        else:
+            self._merged.pop((resource, namespace), None)
+            self._merged.pop((resource, None), None)
 
     def synced(self, resource: Resource) -> bool:
         """Whether the resource is known."""
@@ -109,21 +131,37 @@ class ClusterCache:
 
 
 class Interner:
-    """One copy of strings that are equal: label values and quantities repeat a great deal in a cluster."""
+    """One copy of short strings that are equal: label values and quantities repeat a great deal in a cluster.
 
-    LIMIT = 100_000
-    """Strings remembered at most; beyond that it starts anew, and merely shares less."""
+    It keeps two generations. A string that is met again moves into the young one; when that is full the old
+    one is dropped, and with it whatever no object has used since.
+    """
+
+    LONGEST = 128
+    """Characters. What is longer, such as the text of a ConfigMap, is not met twice."""
+    BUDGET = 4 * 1024 * 1024
+    """Bytes of one generation."""
 
     def __init__(self) -> None:
-        self._known: dict[str, str] = {}
+        self._young: dict[str, str] = {}
+        self._old: dict[str, str] = {}
+        self._bytes = 0
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._young) + len(self._old)
 
     def __call__(self, text: str) -> str:
-        if len(self._known) > self.LIMIT:
-            self._known.clear()
-        return self._known.setdefault(text, text)
+        if len(text) > self.LONGEST:
+            return text
+        known = self._young.get(text)
+        if known is not None:
+            return known
+        known = self._old.get(text, text)
+        self._bytes += getsizeof(known) + _ENTRY_BYTES
+        if self._bytes > self.BUDGET:
+            self._old, self._young, self._bytes = self._young, {}, 0
+        self._young[known] = known
+        return known
 
 
 class Store:
@@ -137,15 +175,19 @@ class Store:
         keep: Keep | None = None,
         *,
         told: Callable[[Resource], None] = lambda _: None,
+        changed: Callable[[Resource, str | None], None] = lambda _, __: None,
     ) -> None:
+        """`told` is called when `synced` changes, `changed` with a namespace, or None for all of them, whose
+        listing is no longer the one that was answered."""
         self._resource, self.kind = resource, kind
         self._paths = tuple(tuple(path.split(".")) for path in FIELDS[resource])
         self._keep = keep
         self._intern = intern or Interner()
-        self._told = told
+        self._told, self._changed = told, changed
         self._objects: dict[str, dict[str, Json]] = {}
         self._fresh: dict[str, dict[str, Json]] | None = None
         self._listings: dict[str | None, Listing] = {}
+        self._bytes = self._fresh_bytes = 0
         self.synced = False
         """Whether a first list is complete and reading is still allowed."""
 
@@ -167,7 +209,7 @@ class Store:
     # --- the sink --------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        self._fresh = {}
+        self._fresh, self._fresh_bytes = {}, 0
 
     def put(self, item: Json) -> None:
         if self._keep is not None and not self._keep(item):
@@ -177,27 +219,35 @@ class Store:
         namespace, name = _key(trimmed)
         known = self._objects.get(namespace, {}).get(name)
         if self._fresh is not None:
+            self._weigh(trimmed, self._fresh.get(namespace, {}).get(name))
             self._fresh.setdefault(namespace, {})[name] = known if known == trimmed else trimmed
         elif known != trimmed:
+            self._weigh(trimmed, known)
             self._objects.setdefault(namespace, {})[name] = trimmed
             self._forget(namespace)
 
     def commit(self) -> None:
         self._objects, self._fresh = self._fresh or {}, None
-        self._listings.clear()
+        self._bytes = self._fresh_bytes
+        self._forget_all()
         self._sync(True)
 
     def remove(self, item: Json) -> None:
         namespace, name = _key(item)
         objects = (self._objects if self._fresh is None else self._fresh).get(namespace)
-        if objects and objects.pop(name, None) is not None:
+        gone = objects.pop(name, None) if objects else None
+        if gone is not None:
+            self._weigh(None, gone)
             if not objects:
                 del (self._objects if self._fresh is None else self._fresh)[namespace]
             self._forget(namespace)
 
     def lost(self, error: ApiError) -> None:
         self._fresh = None
-        if error.status in (401, 403, 404):
+        if error.reason == TOO_LARGE:
+            self._objects, self._bytes = {}, 0
+            self._forget_all()
+        if error.reason == TOO_LARGE or error.status in (401, 403, 404):
             self._sync(False)
 
     def _sync(self, synced: bool) -> None:
@@ -205,9 +255,25 @@ class Store:
             self.synced = synced
             self._told(self._resource)
 
+    def _weigh(self, put: Json | None, gone: Json | None) -> None:
+        """Count an object in and the one that it replaces out. ApiError if that is too much to keep."""
+        more = (_bytes_of(put) if put else 0) - (_bytes_of(gone) if gone else 0)
+        if self._fresh is None:
+            total = self._bytes = self._bytes + more
+        else:
+            total = self._fresh_bytes = self._fresh_bytes + more
+        if put and total > STORE_BYTES:
+            what = f"what is kept of {self.kind}s is more than {STORE_BYTES >> 20} MiB"
+            raise ApiError(0, TOO_LARGE, f"{what}, so nothing is")
+
     def _forget(self, namespace: str) -> None:
         self._listings.pop(namespace, None)
         self._listings.pop(None, None)
+        self._changed(self._resource, namespace)
+
+    def _forget_all(self) -> None:
+        self._listings.clear()
+        self._changed(self._resource, None)
 
     def _trimmed(self, item: Json) -> Json:
         metadata = item.get("metadata") or {}
@@ -235,6 +301,17 @@ class Store:
         if isinstance(value, list):
             return [self._shared(item) for item in value]
         return self._intern(value) if isinstance(value, str) else value
+
+
+def _bytes_of(value: Any) -> int:
+    """About what a value costs. Short strings are mostly shared, so less is counted than they take."""
+    if isinstance(value, dict):
+        return sum(_bytes_of(key) + _bytes_of(item) for key, item in value.items())
+    if isinstance(value, list):
+        return sum(map(_bytes_of, value))
+    if not isinstance(value, str):
+        return _ENTRY_BYTES
+    return _ENTRY_BYTES + (len(value) if len(value) <= Interner.LONGEST else getsizeof(value))
 
 
 def _key(item: Json) -> tuple[str, str]:

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field, replace
 
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json
-from webhook.kube.api import ApiError, ApiServer, within
+from webhook.kube import paths
+from webhook.kube.api import ApiServer
+from webhook.kube.errors import ApiError
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +25,7 @@ class Collection:
 
     def inside(self, namespace: str) -> Collection:
         """Its objects in one namespace."""
-        return replace(self, path=within(self.path, namespace))
+        return replace(self, path=paths.within(self.path, namespace))
 
     def labelled(self, selector: str) -> Collection:
         """Its objects that a label selector selects."""
@@ -54,8 +56,7 @@ async def _group(api: ApiServer, group: str) -> list[Collection]:
     """The collections of an API group; none if it is not served."""
     found: dict[GroupKind, Collection] = {}
     for version in await _versions(api, group):
-        root = f"/apis/{version}" if group else f"/api/{version}"
-        for collection in _collections(group, version, root, await api.get(root) or {}):
+        for collection in _collections(group, version, await api.get(paths.root(version)) or {}):
             found.setdefault(collection.kind, collection)
     return list(found.values())
 
@@ -64,13 +65,14 @@ async def _versions(api: ApiServer, group: str) -> list[str]:
     """The served versions of a group, the preferred one first, as an object's apiVersion spells them."""
     if not group:
         return ["v1"]
-    answer = await api.get(f"/apis/{group}") or {}
+    answer = await api.get(paths.group(group)) or {}
     versions = [answer.get("preferredVersion") or {}, *(answer.get("versions") or ())]
     return list(dict.fromkeys(version["groupVersion"] for version in versions if "groupVersion" in version))
 
 
-def _collections(group: str, version: str, root: str, answer: Json) -> Iterator[Collection]:
+def _collections(group: str, version: str, answer: Json) -> Iterator[Collection]:
     for resource in answer.get("resources") or ():
         if "/" not in resource["name"] and "list" in resource["verbs"]:
             kind = GroupKind(group, resource["kind"])
-            yield Collection(kind, version, f"{root}/{resource['name']}", resource["namespaced"])
+            path = paths.collection(version, resource["name"])
+            yield Collection(kind, version, path, resource["namespaced"])

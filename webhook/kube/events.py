@@ -13,7 +13,7 @@ from typing import Protocol
 import structlog
 
 from policies.kube.json import Json
-from webhook.kube.api import ApiError
+from webhook.kube.errors import ApiError
 
 log = structlog.get_logger()
 

@@ -13,8 +13,9 @@ from typing import Protocol
 
 import structlog
 
-from policies.kube.json import Json
-from webhook.kube.api import WATCH_SECONDS, ApiError
+from policies.kube.json import Json, mapping, text
+from webhook.kube.api import BAD_ANSWER, UNREACHABLE, WATCH_SECONDS
+from webhook.kube.errors import ApiError
 
 log = structlog.get_logger()
 
@@ -77,10 +78,15 @@ class Reflector:
                     await self._list()
                 await self._watch()
             except ApiError as error:
-                if error.status:
+                if error.reason != UNREACHABLE:
                     self._version = ""  # whatever it said, a fresh list is right; silence alone is not
                 if error.status != 410:  # a version too old to watch from is everyday life
                     self._fail(error)
+            except Exception as error:  # an object of a shape that no API server should answer
+                if not self._failing:
+                    log.exception("an object can't be kept", path=self._path)
+                self._version = ""
+                self._fail(ApiError(0, BAD_ANSWER, f"{type(error).__name__}: {error}"))
             await asyncio.sleep(random.uniform(self._pause / 2, self._pause))  # noqa: S311
 
     async def _list(self) -> None:
@@ -97,12 +103,12 @@ class Reflector:
         events = self._lister.watch(self._path, self._query, self._version, self._watch_seconds)
         async for event in events:
             self._recover()
-            item, kind = event.get("object") or {}, event.get("type")
+            item, kind = mapping(event, "object"), event.get("type")
             if kind in ("ADDED", "MODIFIED"):
                 self._sink.put(item)
             elif kind == "DELETED":
                 self._sink.remove(item)
-            self._version = (item.get("metadata") or {}).get("resourceVersion") or self._version
+            self._version = text(item, "metadata", "resourceVersion") or self._version
 
     def _recover(self) -> None:
         if self._failing:

@@ -16,7 +16,9 @@ from typing import Protocol
 import structlog
 
 from policies.kube.json import Json
-from webhook.kube.api import ApiError, webhook_configurations
+from webhook.kube import paths
+from webhook.kube.api import ADMISSION_REGISTRATION
+from webhook.kube.errors import ApiError
 from webhook.kube.reflector import Lister, Reflector
 
 log = structlog.get_logger()
@@ -46,7 +48,7 @@ class Registration:
             for resource in RESOURCES:
                 reflector = Reflector(
                     self._api,
-                    webhook_configurations(resource),
+                    paths.collection(ADMISSION_REGISTRATION, resource),
                     _Wake(self._stale),
                     query={"fieldSelector": f"metadata.name={self._name}"},
                 )

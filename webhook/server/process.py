@@ -41,6 +41,7 @@ from webhook.server.prefork import stopping_signals, supervise
 from webhook.server.record import Station
 from webhook.worker_names.cluster import LiveWorkers
 from webhook.worker_names.endpoint import NameMetrics, Namer
+from webhook.worker_names.leases import Sweep
 
 log = structlog.get_logger()
 
@@ -90,7 +91,8 @@ async def _serve(args: argparse.Namespace, listener: socket.socket, station: Sta
     async with AsyncExitStack() as stack:
         api = await _connect(args, stack)
         cluster, reflectors = _facts(args, api, metrics)
-        namer = _namer(api, policy, cluster, metrics)
+        workers = LiveWorkers(api, args.namespace or own_namespace()) if api else None
+        namer = _namer(workers, policy, cluster, metrics)
         source = _certificate_source(args, api)
         serving = certs.ServingCertificate()
         registration = _registration(args, api, source)
@@ -119,6 +121,7 @@ async def _serve(args: argparse.Namespace, listener: socket.socket, station: Sta
             ("certificate", lambda: certs.keep(source, serving, installed)),
             *(("facts", reflector.run) for reflector in reflectors),
             *([("caBundle", registration.run)] if registration else []),
+            *([("worker names", Sweep(workers).run)] if workers else []),
         ]
         tasks = [asyncio.create_task(_kept_running(name, work)) for name, work in background]
         tasks.append(asyncio.create_task(_await_policy(policy, readiness)))
@@ -238,11 +241,13 @@ def _manifests(path: Path) -> Cluster:
         raise UserError(f"--facts: {error}") from None
 
 
-def _namer(api: ApiServer | None, policy: LivePolicy, cluster: Cluster, metrics: Metrics) -> Namer | None:
-    if api is None:
+def _namer(
+    workers: LiveWorkers | None, policy: LivePolicy, cluster: Cluster, metrics: Metrics
+) -> Namer | None:
+    if workers is None:
         return None
     return Namer(
-        LiveWorkers(api),
+        workers,
         lambda: policy.config,
         NameMetrics(metrics.registry),
         facts=cluster,

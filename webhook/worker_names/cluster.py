@@ -1,33 +1,40 @@
 """What the allocation of worker names reads from and writes to the API server.
 
 Law: every list and get here is a consistent read (no resourceVersion is given), every write of a Lease is
-compare-and-swap.
+compare-and-swap, and what is asked for on behalf of a pod is its owner and the pods of its namespace alone.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
-from urllib.parse import quote
 
+from policies.core.annotations import WORKER_NAMES
 from policies.kube.json import Json, maps, text
 from policies.worker_names.workers import Owner
-from webhook.kube.api import ApiError, ApiServer, namespaced
-from webhook.worker_names.endpoint import Listed, NoScale
+from webhook.kube import paths
+from webhook.kube.api import ApiServer, items_of
+from webhook.kube.errors import ApiError
+from webhook.worker_names.endpoint import Listed
+from webhook.worker_names.leases import NoScale
 
 LEASES = "coordination.k8s.io/v1"
 METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 HISTORY_SECONDS = 0.3
 """How long the API server gets to replay what happened to the pods since a name was given."""
+SCALABLE_KEPT = 256
+"""Kinds whose resource is remembered: pods name them, so there may be as many as somebody likes."""
 
 
 class LiveWorkers:
-    """The `names.Workers` of a running webhook."""
+    """The `Workers` and the `Ledgers` of a running webhook; `namespace` is the one of its Leases."""
 
-    def __init__(self, api: ApiServer) -> None:
-        self._api = api
-        self._scalable: dict[tuple[str, str], Json] = {}
+    def __init__(self, api: ApiServer, namespace: str) -> None:
+        self._api, self._namespace = api, namespace
+        self._scalable: OrderedDict[tuple[str, str], tuple[str, bool]] = OrderedDict()
+        self._may_read_earlier = True
 
     def now(self) -> float:
         return self._api.now()
@@ -35,33 +42,38 @@ class LiveWorkers:
     async def owner(self, owner: Owner, namespace: str) -> Json | None:
         """The live RayCluster, or the Scale of any other controller; it carries the owner's UID."""
         if owner.is_ray:
-            return await self._api.get(_path(owner.api_version, namespace, "rayclusters", owner.name))
-        resource = await self._resource(owner)
-        namespace = "" if resource.get("namespaced") is False else namespace
-        path = _path(owner.api_version, namespace, text(resource, "name"), owner.name)
-        return await self._api.get(f"{path}/scale")
+            return await self._api.get(paths.one(owner.api_version, "rayclusters", owner.name, namespace))
+        resource, namespaced = await self._resource(owner)
+        namespace = namespace if namespaced else ""
+        return await self._api.get(paths.one(owner.api_version, resource, owner.name, namespace, "scale"))
 
-    async def _resource(self, owner: Owner) -> Json:
-        """The owner's resource as API discovery shows it. NoScale if it has no scale subresource."""
+    async def _resource(self, owner: Owner) -> tuple[str, bool]:
+        """The owner's resource as API discovery shows it, and whether it is namespaced.
+
+        NoScale if it has no scale subresource.
+        """
         key = (owner.api_version, owner.kind)
         if key not in self._scalable:
-            root = "/apis/" if "/" in owner.api_version else "/api/"
-            served = maps(await self._api.get(root + owner.api_version), "resources")
+            served = maps(await self._api.get(paths.root(owner.api_version)), "resources")
             names = {text(resource, "name") for resource in served}
             for resource in served:
-                if resource.get("kind") == owner.kind and f"{text(resource, 'name')}/scale" in names:
-                    self._scalable[key] = resource
+                name = text(resource, "name")
+                if resource.get("kind") == owner.kind and f"{name}/scale" in names:
+                    self._scalable[key] = name, resource.get("namespaced") is not False
                     break
             else:
                 raise NoScale(f"{owner.kind} in {owner.api_version} has no scale subresource")
+            if len(self._scalable) > SCALABLE_KEPT:
+                self._scalable.popitem(last=False)
+        self._scalable.move_to_end(key)
         return self._scalable[key]
 
     async def pods(self, namespace: str, labels: Mapping[str, str], *, phases: bool = True) -> Listed:
         # Of 500 workers: 2 MB and gzip on both sides as usual, a quarter of the time like this.
         headers = {"Accept-Encoding": "identity"} | ({} if phases else {"Accept": METADATA_ONLY})
-        path, query = namespaced("pods", namespace), _selecting(labels)
+        path, query = paths.collection("v1", "pods", namespace), _selecting(labels)
         answer = await self._api.call("GET", path, query=query, headers=headers)
-        return Listed(maps(answer, "items"), text(answer, "metadata", "resourceVersion"))
+        return Listed(items_of(answer), text(answer, "metadata", "resourceVersion"))
 
     async def created(
         self, namespace: str, labels: Mapping[str, str], since: str, names: frozenset[str]
@@ -71,7 +83,7 @@ class LiveWorkers:
         The API server replays the events of the last minute or so; what it no longer has (410) is not told.
         """
         seen: set[str] = set()
-        path = namespaced("pods", namespace)
+        path = paths.collection("v1", "pods", namespace)
         try:
             async with (
                 asyncio.timeout(HISTORY_SECONDS),
@@ -88,34 +100,50 @@ class LiveWorkers:
     async def owner_and_lease(
         self, owner: Owner, namespace: str, lease: str
     ) -> tuple[Json | None, Json | None]:
-        path = _path(LEASES, namespace, "leases", lease)
+        path = paths.one(LEASES, "leases", lease, self._namespace)
         return await asyncio.gather(self.owner(owner, namespace), self._api.get(path))
+
+    async def earlier_lease(self, namespace: str, name: str) -> Json | None:
+        if not self._may_read_earlier:
+            return None
+        try:
+            return await self._api.get(paths.one(LEASES, "leases", name, namespace))
+        except ApiError as error:
+            if error.status != 403:
+                raise
+            # As in every installation that did not ask for the component worker-names-upgrade.
+            self._may_read_earlier = False
+            return None
 
     async def create_lease(self, lease: Json) -> bool:
         """False if there is one already."""
-        return await self._api.unless_conflict(
-            "POST", _path(LEASES, lease["metadata"]["namespace"], "leases"), lease
-        )
+        lease = {**lease, "metadata": {**lease["metadata"], "namespace": self._namespace}}
+        path = paths.collection(LEASES, "leases", self._namespace)
+        return await self._api.unless_conflict("POST", path, lease)
 
     async def replace_lease(self, lease: Json) -> bool:
         """False if it is no longer the one that was read."""
-        metadata = lease["metadata"]
-        return await self._api.unless_conflict(
-            "PUT", _path(LEASES, metadata["namespace"], "leases", metadata["name"]), lease
-        )
+        return await self._api.unless_conflict("PUT", self._path(lease), lease)
+
+    async def delete_lease(self, lease: Json) -> bool:
+        """False if it is no longer the one that was read."""
+        unchanged = {"resourceVersion": lease["metadata"]["resourceVersion"]}
+        return await self._api.unless_conflict("DELETE", self._path(lease), {"preconditions": unchanged})
+
+    async def leases(self) -> AsyncIterator[Json]:
+        path = paths.collection(LEASES, "leases", self._namespace)
+        async for page, _ in self._api.pages(path, _selecting({WORKER_NAMES: "ledger"}), consistent=False):
+            for lease in page:
+                yield lease
+
+    def _path(self, lease: Json) -> str:
+        return paths.one(LEASES, "leases", lease["metadata"]["name"], self._namespace)
 
     async def create_event(self, event: Json) -> bool:
         return await self._api.create_event(event)
 
     async def patch_event(self, namespace: str, name: str, fields: Json) -> None:
         await self._api.patch_event(namespace, name, fields)
-
-
-def _path(api_version: str, namespace: str, resource: str, name: str = "") -> str:
-    """The path of a resource, or of one object of it; `namespace` is empty for one that has none."""
-    path = ("/apis/" if "/" in api_version else "/api/") + api_version
-    path += f"/namespaces/{quote(namespace, safe='')}/{resource}" if namespace else f"/{resource}"
-    return f"{path}/{quote(name, safe='')}" if name else path
 
 
 def _selecting(labels: Mapping[str, str]) -> dict[str, str]:

@@ -9,24 +9,21 @@ when time runs out.
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import re
+import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 from weakref import WeakValueDictionary
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from policies.core.annotations import WORKER_GROUP, WORKER_NAMES
+from policies.core.annotations import WORKER_GROUP
 from policies.core.facts import Cluster, Facts
 from policies.core.mode import Mode
 from policies.kube.group_kinds import POD
-from policies.kube.json import Json, mapping
-from policies.kube.metadata import annotations_of
+from policies.kube.json import Json
 from policies.worker_names import worker_names as policy
 from policies.worker_names.worker_names import (
     Answer,
@@ -44,20 +41,24 @@ from webhook.admission.configuration import Config
 from webhook.admission.envelope import Request, Response, allowed, denied, patched
 from webhook.admission.patch import diff
 from webhook.kube import events
-from webhook.kube.api import ApiError
+from webhook.kube.errors import ApiError
+from webhook.worker_names.leases import (
+    NoScale,
+    earlier_lease_name,
+    lease_name,
+    ledger_of,
+    new_lease,
+    written,
+)
 
 log = structlog.get_logger()
 
-"""The annotation of a Lease that holds the ledger; also the label that all these Leases carry."""
 ANSWER_SECONDS: Final = 0.1
 """What is left of the deadline for answering once it is clear that the API server won't answer in time."""
 BURST_SECONDS: Final = 60.0
 """A refused double creation begins a new burst when the group had none for this long."""
 BURSTS_KEPT: Final = 1000
-
-
-class NoScale(Exception):
-    """The controller of a labelled pod has no scale subresource: nothing says how many it wants."""
+EPOCH_BYTES: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ class Listed:
 
 
 class Workers(events.Events, Protocol):
-    """The live state that names are allocated against; `cluster_names.LiveWorkers` in a running webhook.
+    """The live state that names are allocated against; `cluster.LiveWorkers` in a running webhook.
 
     Every method may raise ApiError.
     """
@@ -96,6 +97,10 @@ class Workers(events.Events, Protocol):
         self, owner: Owner, namespace: str, lease: str
     ) -> tuple[Json | None, Json | None]:
         """What `owner` answers, and the Lease of that name if there is one; read in any order."""
+        ...
+
+    async def earlier_lease(self, namespace: str, name: str) -> Json | None:
+        """The Lease that an earlier release kept in the workers' namespace; None if it may not be read."""
         ...
 
     async def create_lease(self, lease: Json) -> bool:
@@ -198,12 +203,9 @@ class Namer:
     async def _allocate(self, worker: Worker, settings: WorkerNames, *, dry_run: bool) -> Answer:
         try:
             if policy.indexed(worker, settings.strategy):
-                answer = await allocate_by_index(self._workers, worker, settings)
-                barred = isinstance(answer, Refuse) and answer.reason is Reason.BARRED
-                if settings.strategy is Strategy.INDEX or not barred:
-                    return answer
+                return await allocate_by_index(self._workers, worker, settings)
             # One at a time for a group: the swaps of this process would only lose to each other.
-            lock = self._locks.setdefault(f"{worker.namespace}/{lease_name(worker)}", asyncio.Lock())
+            lock = self._locks.setdefault(lease_name(worker), asyncio.Lock())
             async with lock:
                 lost = self._metrics.swaps_lost.inc
                 return await allocate(
@@ -215,14 +217,16 @@ class Namer:
     # --- the answer ------------------------------------------------------------------------------------
 
     def _unavailable(self, worker: Worker, settings: WorkerNames, error: Exception) -> Refuse:
-        why = "the API server did not answer in time" if isinstance(error, TimeoutError) else str(error)
+        # What the API server says stays in the log: it names our account, and may name other objects.
+        status = error.status if isinstance(error, ApiError) else 0
+        why = f"the API server answered {status}" if status else "the API server did not answer in time"
         self._metrics.unavailable.labels(settings.on_unavailable.value).inc()
         log.warning(
             "worker names: the API server could not be asked",
             answer=settings.on_unavailable.value,
             worker=str(worker),
             namespace=worker.namespace,
-            error=why,
+            error=str(error) or why,
         )
         return Refuse(
             Reason.UNAVAILABLE,
@@ -315,20 +319,26 @@ async def allocate(
     dry_run: bool = False,
     identity: str = "mlchassis",
     lost: Callable[[], None] = lambda: None,
+    epoch: Callable[[], str] = lambda: secrets.token_hex(EPOCH_BYTES),
 ) -> Answer:
     """Read the Lease, then list the pods, decide, swap; start over when the swap is lost.
 
-    A dry run answers with the name that would be given and swaps nothing. `lost` hears of each lost swap.
-    Raises Untrusted. It goes on until it is cancelled.
+    A dry run answers with the name that would be given and swaps nothing. `lost` is called at each lost
+    swap, `epoch` for a ledger that is begun. Raises Untrusted. It goes on until it is cancelled.
     """
     name, created = lease_name(worker), frozenset[str]()
     while True:
         now = workers.now()
         owner, lease = await workers.owner_and_lease(worker.owner, worker.namespace, name)
         want = wanted(owner, worker)
+        ledger = ledger_of(lease)
+        if lease is None:
+            earlier = await workers.earlier_lease(worker.namespace, earlier_lease_name(worker))
+            ledger = replace(ledger_of(earlier), epoch="")
+        if not ledger.epoch:
+            ledger = replace(ledger, epoch=epoch())
         # Only now: whoever dropped a promise before that Lease was written had seen its pod.
         listed = await workers.pods(worker.namespace, worker.selector, phases=not worker.owner.is_ray)
-        ledger = Ledger.load(annotations_of(lease or {}).get(WORKER_NAMES))
         answer = policy.by_ledger(worker, _group(want, listed, ledger, now, created), settings)
         if isinstance(answer, Refuse):
             kept = await _created(workers, worker, answer)
@@ -339,7 +349,7 @@ async def allocate(
         if dry_run or answer.ledger is None:
             return answer
         swap = workers.create_lease if lease is None else workers.replace_lease
-        if await swap(written(lease or new_lease(worker, name), answer.ledger, identity)):
+        if await swap(written(lease or new_lease(worker, name), worker, answer.ledger, identity)):
             return answer
         lost()
 
@@ -362,39 +372,3 @@ def _group(
     want: Want, listed: Listed, ledger: Ledger, now: float, created: frozenset[str] = frozenset()
 ) -> Group:
     return Group(want, [existing(pod) for pod in listed.pods], ledger, now, listed.version, created)
-
-
-# --- the Lease -----------------------------------------------------------------------------------------
-
-
-def lease_name(worker: Worker) -> str:
-    """`<owner>-<group>-<hash of the owner's UID and the group>`, at most 63 characters."""
-    group = "head" if worker.head else worker.group
-    digest = hashlib.sha256(f"{worker.owner.uid}\0{worker.head}\0{worker.group}".encode()).hexdigest()[:10]
-    stem = re.sub(r"[^a-z0-9-]", "-", f"{worker.owner.name}-{group}".lower()).strip("-")
-    return f"{stem[:52].rstrip('-')}-{digest}"
-
-
-def new_lease(worker: Worker, name: str) -> Json:
-    """The first Lease of a group. Its owner is the group's, so that the garbage collector takes both."""
-    owner = worker.owner
-    return {
-        "apiVersion": "coordination.k8s.io/v1",
-        "kind": "Lease",
-        "metadata": {
-            "namespace": worker.namespace,
-            "name": name,
-            "labels": {WORKER_NAMES: "ledger"},
-            "ownerReferences": [
-                {"apiVersion": owner.api_version, "kind": owner.kind, "name": owner.name, "uid": owner.uid}
-            ],
-        },
-    }
-
-
-def written(lease: Json, ledger: Ledger, identity: str) -> Json:
-    """A copy of the Lease with another ledger, its resourceVersion and all that is not ours kept."""
-    metadata = {**lease["metadata"], "annotations": {**annotations_of(lease), WORKER_NAMES: ledger.dump()}}
-    now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-    spec = {**mapping(lease, "spec"), "holderIdentity": identity, "renewTime": now}
-    return {**lease, "metadata": metadata, "spec": spec}

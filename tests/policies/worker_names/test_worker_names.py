@@ -16,7 +16,7 @@ import yaml
 
 from policies.kube.json import Json, mapping, maps, text
 from policies.worker_names import worker_names as policy
-from policies.worker_names.worker_names import Answer, Give, Group, Reason, Refuse, Strategy, WorkerNames
+from policies.worker_names.worker_names import Answer, Give, Group, Refuse, Strategy, WorkerNames
 from policies.worker_names.workers import Ledger, Owner, Untrusted, Worker, existing, wanted, worker_of
 from webhook.config.load import load
 from webhook.kube.documents import load_all
@@ -39,10 +39,7 @@ def answer(given: Json) -> Answer | None:
     ledger = Ledger.load(json.dumps(mapping(given, "ledger")))
     group = Group(want, pods, Ledger(), given.get("now", 1000), "500")
     if policy.indexed(worker, settings.strategy):
-        by_index = policy.by_index(worker, group, settings)
-        barred = isinstance(by_index, Refuse) and by_index.reason is Reason.BARRED
-        if settings.strategy is Strategy.INDEX or not barred:
-            return by_index
+        return policy.by_index(worker, group, settings)
     return policy.by_ledger(worker, Group(want, pods, ledger, group.now, "500"), settings)
 
 

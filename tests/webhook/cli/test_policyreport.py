@@ -28,7 +28,8 @@ from tests.webhook.cli.scanned import (
 from tests.webhook.kube.apiserver import FakeApiServer
 from webhook.cli.output import policyreport as policy_reports
 from webhook.config.load import rules
-from webhook.kube.api import ApiError, ApiServer
+from webhook.kube.api import ApiServer
+from webhook.kube.errors import ApiError
 
 
 @pytest.fixture

@@ -38,7 +38,8 @@ from webhook.cli import scan
 from webhook.cli.output import sarif
 from webhook.cli.output.review import Review
 from webhook.kube import api as api_server
-from webhook.kube.api import ApiError, ApiServer
+from webhook.kube.api import ApiServer
+from webhook.kube.errors import ApiError
 from webhook.kube.offline import Document
 
 

@@ -32,6 +32,8 @@ class FakeApiServer:
         self.version = 100
         self.oldest = 0
         self.forbidden: set[str] = set()
+        self.spoilt: dict[str, Any] = {}
+        """What is answered with 200 in place of what is stored, by path."""
         self.requests: list[tuple[str, str]] = []
         self.page_size: int | None = None
         self.expiring = 0
@@ -92,6 +94,8 @@ class FakeApiServer:
             return _status(401, "Unauthorized", "who are you?")
         if any(request.path.startswith(path) for path in self.forbidden):
             return _status(403, "Forbidden", f"may not read {request.path}")
+        if request.path in self.spoilt:
+            return web.json_response(self.spoilt[request.path])
         if self.putting_off:
             self.putting_off -= 1
             return _status(429, "TooManyRequests", "later")

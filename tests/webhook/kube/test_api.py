@@ -16,10 +16,10 @@ import structlog
 from policies.core.facts import Resource
 from policies.kube.json import Json
 from tests.webhook.kube.apiserver import FakeApiServer, running, until
-from webhook.kube import api as cluster
 from webhook.kube import events, reflector
-from webhook.kube.api import ApiError, ApiServer, NoApiServer
+from webhook.kube.api import ApiServer, NoApiServer
 from webhook.kube.caches import ClusterCache
+from webhook.kube.errors import ApiError
 from webhook.server import ca_bundle as registration
 from webhook.server import certificates as certs
 from webhook.server import pki
@@ -371,7 +371,3 @@ async def test_an_event_that_can_t_be_written_disturbs_nobody(fake: FakeApiServe
     await fake.forbid("/api/v1/namespaces/ml/events")
     await events.warn(api, named("p"), "PolicyInvalid", "bad")
     assert not fake.objects
-
-
-def test_paths_quote_what_they_are_given() -> None:
-    assert cluster.namespaced("secrets", "a/b", "../c") == "/api/v1/namespaces/a%2Fb/secrets/..%2Fc"

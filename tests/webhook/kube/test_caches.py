@@ -11,8 +11,8 @@ import pytest
 from policies.core.facts import Listing, Resource
 from policies.kube.json import Json
 from webhook.kube import caches as facts
-from webhook.kube.api import ApiError
 from webhook.kube.caches import SOURCES, ClusterCache, Interner, Store
+from webhook.kube.errors import ApiError
 
 
 def service(name: str, namespace: str = "ml", **spec: Any) -> Json:
@@ -212,11 +212,88 @@ def test_memory_is_bounded_by_the_fields_that_are_kept() -> None:
     assert used < 12_000_000
 
 
-def test_the_interner_shares_equal_strings_and_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_interner_shares_equal_strings_and_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     intern = Interner()
     one = intern("".join(["zo", "ne-a"]))
     assert intern("".join(["zo", "ne-a"])) is one
-    monkeypatch.setattr(Interner, "LIMIT", 10)
-    for n in range(1000):
-        intern(str(n))
-    assert len(intern) <= 11
+    monkeypatch.setattr(Interner, "BUDGET", 10_000)
+    for n in range(10_000):
+        intern(f"{n:0100}")
+        assert intern("".join(["zo", "ne-a"])) is one, "what is met again and again stays shared"
+    assert len(intern) * 140 < 2 * Interner.BUDGET
+
+
+def test_two_thousand_edits_of_a_model_config_leave_the_memory_where_it_was() -> None:
+    """100 KiB each: every old version is let go, though rules have read it."""
+    cache = ClusterCache()
+    by_kind = stores(cache)
+    listed(by_kind["ConfigMap"])
+
+    def edit(n: int) -> None:
+        text = f"{n:08}" * (100 * 1024 // 8)
+        item = {
+            "metadata": {"name": "models", "namespace": "ml"},
+            "data": {"a.json": text, f"{n}.json": str(n)},
+        }
+        by_kind["ConfigMap"].put(item)
+        assert cache.listing(Resource.MODEL_CONFIGS, "ml") is not None
+
+    def versions(first: int, last: int) -> int:
+        tracemalloc.start()
+        try:
+            for n in range(first, last):
+                edit(n)
+            return tracemalloc.get_traced_memory()[0]
+        finally:
+            tracemalloc.stop()
+
+    assert versions(0, 2000) < 2_000_000
+
+
+def test_an_old_listing_of_several_kinds_is_let_go_when_one_of_them_changes() -> None:
+    cache = ClusterCache()
+    for kind in ("Deployment", "StatefulSet", "ReplicaSet"):
+        listed(stores(cache)[kind])
+    for n in range(50):
+        deployment = {"metadata": {"name": "d", "namespace": f"ns-{n}"}}
+        stores(cache)["Deployment"].put(deployment)
+        cache.listing(Resource.WORKLOADS, f"ns-{n}")
+    assert len(cache._merged) == 50
+    stores(cache)["Deployment"].remove({"metadata": {"name": "d", "namespace": "ns-7"}})
+    assert (Resource.WORKLOADS, "ns-7") not in cache._merged
+    listed(stores(cache)["Deployment"])
+    assert not cache._merged
+
+
+def test_a_kind_of_which_there_is_too_much_is_unknown_until_there_is_less(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(facts, "STORE_BYTES", 100_000)
+    cache = ClusterCache()
+    store = stores(cache)["ConfigMap"]
+
+    def item(n: int, size: int = 30_000) -> Json:
+        return {"metadata": {"name": f"m-{n}", "namespace": "ml"}, "data": {"a": "x" * size}}
+
+    listed(store, item(0), item(1), item(2))
+    for _ in range(100):  # edits count once
+        store.put(item(2, 29_000))
+        store.put(item(2))
+    with pytest.raises(ApiError, match="so nothing is") as refused:
+        store.put(item(3))
+    store.lost(refused.value)  # as its reflector does
+    assert cache.listing(Resource.MODEL_CONFIGS, "ml") is None
+    assert len(store) == 0
+    store.begin()
+    for n in range(3):
+        store.put(item(n))
+    with pytest.raises(ApiError, match="so nothing is"):
+        store.put(item(3))
+    store.lost(refused.value)
+    assert cache.listing(Resource.MODEL_CONFIGS, "ml") is None
+    listed(store, item(0))
+    assert names(cache.listing(Resource.MODEL_CONFIGS, "ml")) == ["m-0"]
+    for n in range(100):
+        store.put(item(n + 1))
+        store.remove(item(n + 1))
+    assert cache.listing(Resource.MODEL_CONFIGS, "ml") is not None

@@ -20,7 +20,9 @@ from webhook.worker_names.cluster import LiveWorkers
 from webhook.worker_names.endpoint import NameMetrics, Namer
 
 PODS = "/api/v1/namespaces/ml/pods"
-LEASES = "/apis/coordination.k8s.io/v1/namespaces/ml/leases"
+OWN = "mlchassis-system"
+LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{OWN}/leases"
+EARLIER_LEASES = "/apis/coordination.k8s.io/v1/namespaces/ml/leases"
 EVENTS = "/api/v1/namespaces/ml/events"
 CLUSTERS = "/apis/ray.io/v1/namespaces/ml/rayclusters"
 PATIENCE = 5.0
@@ -31,7 +33,7 @@ class Setting:
 
     def __init__(self, fake: FakeApiServer, api: ApiServer, kind: type[LiveWorkers] = LiveWorkers) -> None:
         self.fake, self.api = fake, api
-        self.workers = kind(api)
+        self.workers = kind(api, OWN)
         self.registry = CollectorRegistry()
         self.policy = Config()
         self.namer = Namer(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,12 +11,11 @@ import pytest
 
 from policies.core.annotations import WORKER_NAMES
 from policies.kube.group_kinds import GroupKind
-from policies.worker_names.workers import Owner, Worker
-from tests.webhook.kube.apiserver import running
 from tests.webhook.worker_names.setting import (
     CLUSTERS,
     EVENTS,
     LEASES,
+    OWN,
     PATIENCE,
     PODS,
     Json,
@@ -30,13 +28,6 @@ from webhook.admission.envelope import Request, Response
 from webhook.kube.api import ApiServer
 from webhook.worker_names import endpoint as names
 from webhook.worker_names.cluster import LiveWorkers
-
-
-@pytest.fixture
-async def setting(tmp_path: Path) -> AsyncIterator[Setting]:
-    async with running() as fake, ApiServer.connect(fake.kubeconfig(tmp_path)) as api:
-        yield Setting(fake, api)
-
 
 # --- what is given -----------------------------------------------------------
 
@@ -53,9 +44,6 @@ async def test_the_name_comes_with_the_promise_and_without_generate_name(setting
     [lease] = setting.leases()
     assert name in lease["metadata"]["annotations"][WORKER_NAMES]
     assert lease["spec"]["holderIdentity"] == "webhook-0"
-    assert lease["metadata"]["ownerReferences"] == [
-        {"apiVersion": "ray.io/v1", "kind": "RayCluster", "name": "demo", "uid": "uid-1"}
-    ]
     assert setting.count("given_total", strategy="sequence") == 1
 
 
@@ -71,7 +59,8 @@ async def test_what_others_wrote_into_the_lease_stays(setting: Setting) -> None:
     assert lease["spec"]["strategy"] == "OldestEmulationVersion"
 
 
-async def test_an_index_is_given_without_a_lease(setting: Setting) -> None:
+async def test_an_index_is_given_without_a_lease_to_whoever_asks_for_it(setting: Setting) -> None:
+    setting.configure(worker_names="strategy: index")
     await setting.cluster(2)
     name = await setting.create(worker({"ray.io/worker-group-replica-index": "1"}))
     assert name.endswith("-1")
@@ -79,15 +68,13 @@ async def test_an_index_is_given_without_a_lease(setting: Setting) -> None:
     assert setting.count("given_total", strategy="index") == 1
 
 
-async def test_a_barred_index_falls_back_on_a_number(setting: Setting) -> None:
-    await setting.cluster(2)
-    pod = worker({"ray.io/worker-group-replica-index": "1"})
+async def test_by_default_the_name_of_a_replica_is_not_used_again(setting: Setting) -> None:
+    await setting.cluster(1)
+    pod = worker({"ray.io/worker-group-replica-index": "0"})
     name = await setting.create(pod)
     await setting.fake.delete(f"{PODS}/{name}")
-    await setting.cluster(2, scaleStrategy={"workersToDelete": [name]})
-    other = await setting.create(pod)
-    assert other != name
-    assert len(setting.leases()) == 1
+    assert await setting.create(pod) != name
+    assert setting.count("given_total", strategy="sequence") == 2
 
 
 async def test_a_pod_that_came_and_went_frees_its_place_at_once(setting: Setting) -> None:
@@ -266,22 +253,12 @@ async def test_many_at_once_through_two_processes_get_as_many_names_as_are_wante
     assert setting.count("swaps_lost_total") + other.count("swaps_lost_total") > 0
 
 
-def test_lease_names_are_dns_labels_and_one_for_each_owner_and_group() -> None:
-    def member(cluster: str = "demo", group: str = "small", head: bool = False) -> Worker:
-        return Worker("ml", Owner("ray.io/v1", "RayCluster", cluster, f"uid of {cluster}"), group, {}, head)
-
-    members = [member(), member(group="s" * 80), member("c" * 80), member(head=True), member(group="head")]
-    found = {names.lease_name(it) for it in members}
-    assert len(found) == len(members)
-    assert all(len(name) <= 63 and name.replace("-", "").isalnum() for name in found)
-
-
 async def test_time_is_told_by_the_api_server(
     setting: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("webhook.kube.api.time.time", lambda: 1000.0)
     async with ApiServer.connect(setting.fake.kubeconfig(tmp_path)) as api:
         monkeypatch.undo()
-        assert LiveWorkers(api).now() < 2000
+        assert LiveWorkers(api, OWN).now() < 2000
         await api.get(CLUSTERS + "/demo")
-        assert abs(LiveWorkers(api).now() - time.time()) < 3
+        assert abs(LiveWorkers(api, OWN).now() - time.time()) < 3

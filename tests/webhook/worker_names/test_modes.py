@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 
 import pytest
 from prometheus_client import CollectorRegistry
 
-from tests.webhook.kube.apiserver import running
 from tests.webhook.worker_names.setting import CLUSTERS, PODS, Setting, worker
 from webhook.admission.configuration import Config
 from webhook.admission.envelope import Response
-from webhook.kube.api import ApiServer
 from webhook.kube.offline import ManifestCluster
 from webhook.worker_names import endpoint as names
 from webhook.worker_names.cluster import LiveWorkers
 from webhook.worker_names.endpoint import Listed, NameMetrics, Namer
-
-
-@pytest.fixture
-async def setting(tmp_path: Path) -> AsyncIterator[Setting]:
-    async with running() as fake, ApiServer.connect(fake.kubeconfig(tmp_path)) as api:
-        yield Setting(fake, api)
-
 
 # --- modes, exemptions, dry runs -----------------------------------------------------------
 
@@ -33,9 +23,15 @@ async def test_a_dry_run_gets_the_same_answers_and_writes_nothing(setting: Setti
     await setting.cluster(1)
     shown = await setting.ask(dry_run=True)
     assert setting.leases() == []
-    assert (await setting.ask()).patch == shown.patch
+    given = await setting.ask()
+    assert len(given.audit["name"]) == len(shown.audit["name"])
     [before] = setting.leases()
-    await setting.fake.put(PODS, worker(name=shown.audit["name"]))
+    await setting.cluster(2)
+    second = await setting.ask(dry_run=True)
+    assert (await setting.ask(dry_run=True)).patch == second.patch
+    assert setting.leases() == [before]
+    await setting.cluster(1)
+    await setting.fake.put(PODS, worker(name=given.audit["name"]))
     response = await setting.ask(dry_run=True)
     assert response.status is not None
     assert response.status.reason == "AlreadyExists"
@@ -106,7 +102,8 @@ async def test_unavailable_refuses_so_that_the_operator_tries_again(setting: Set
     response = await setting.ask()
     assert response.status is not None
     assert (response.status.code, response.status.reason) == (409, "Conflict")
-    assert "may not read" in response.status.message
+    assert "the API server answered 403" in response.status.message
+    assert PODS not in response.status.message, "what the API server says is for the log"
     assert setting.count("unavailable_total", answer="refuse") == 1
 
 

@@ -1,7 +1,7 @@
 """A cluster in which every read and write of the allocation is one atomic step, taken when told to.
 
 The allocation under test is the real one: its coroutines are driven by hand, one step at a time, so that a
-scheduler (exhaustive in test_names_interleavings.py, random in test_names_stateful.py) decides what happens
+scheduler (exhaustive in test_interleavings.py, random in test_stateful.py) decides what happens
 between any two of its calls. A request whose name was given still has to land: the API server creates the
 pod later, or never.
 """
@@ -59,6 +59,9 @@ class World:
     version: int = 0
     pods: dict[str, Pod] = field(default_factory=dict)
     lease: Json | None = None
+    swaps: int = 0
+    epochs: int = 0
+    """How many have been drawn."""
     created: list[tuple[int, str]] = field(default_factory=list)
     barred: frozenset[str] = frozenset()
     remembers: bool = True
@@ -81,6 +84,10 @@ class World:
         self.created.append((self.version, name))
         self.pods[name] = Pod(name, labels)
         return True
+
+    def lose_the_lease(self) -> None:
+        """Somebody deletes it by hand."""
+        self.lease = None
 
     def remove(self, name: str) -> None:
         self.version += 1
@@ -138,6 +145,13 @@ class FakeWorkers:
         self._note("history", sorted(names & seen))
         return names & frozenset(seen)
 
+    async def earlier_lease(self, namespace: str, name: str) -> Json | None:
+        return None
+
+    def epoch(self) -> str:
+        self.world.epochs += 1
+        return f"epoch-{self.world.epochs}"
+
     async def create_lease(self, lease: Json) -> bool:
         await Step("create lease")
         return self._swap(lease, None)
@@ -151,8 +165,9 @@ class FakeWorkers:
         self._note("swap", current == expected)
         if current != expected:
             return False
-        number = str(int(current or 0) + 1)
-        self.world.lease = {**lease, "metadata": {**lease["metadata"], "resourceVersion": number}}
+        self.world.swaps += 1
+        metadata = {**lease["metadata"], "resourceVersion": str(self.world.swaps)}
+        self.world.lease = {**lease, "metadata": metadata}
         return True
 
     async def create_event(self, event: Json) -> bool:
@@ -167,7 +182,7 @@ Allocate = Callable[[FakeWorkers, Worker, WorkerNames], Awaitable[Answer]]
 
 async def real(workers: FakeWorkers, worker: Worker, settings: WorkerNames) -> Answer:
     """The allocation as the webhook runs it."""
-    return await allocate(workers, worker, settings)
+    return await allocate(workers, worker, settings, epoch=workers.epoch)
 
 
 class Request:

@@ -19,7 +19,9 @@ from webhook.admission import messages as answer
 from webhook.cli.output.review import Review
 from webhook.config.load import rules
 from webhook.errors import UserError
-from webhook.kube.api import ApiError, ApiServer, within
+from webhook.kube import paths
+from webhook.kube.api import ApiServer
+from webhook.kube.errors import ApiError
 
 API_VERSION: Final = "wgpolicyk8s.io/v1alpha2"
 NAME: Final = "mlchassis"
@@ -117,7 +119,7 @@ class Written:
 
 async def ensure_served(api: ApiServer) -> None:
     """UserError if the cluster knows no PolicyReports."""
-    answered = await api.get(f"/apis/{API_VERSION}") or {}
+    answered = await api.get(paths.root(API_VERSION)) or {}
     kinds = {resource["kind"] for resource in answered.get("resources") or ()}
     if not kinds >= {"PolicyReport", "ClusterPolicyReport"}:
         raise UserError(
@@ -141,12 +143,18 @@ _EVERYWHERE: Final = ("", None)
 """No namespace, and every one."""
 
 
+def _path_of(place: str, name: str) -> str:
+    """The path of one report, of a namespace or of objects in none (empty)."""
+    if place:
+        return paths.one(API_VERSION, "policyreports", name, place)
+    return paths.one(API_VERSION, "clusterpolicyreports", name)
+
+
 def _collection(place: str | None) -> str:
     """The path of the reports of one namespace, of objects in none (empty), or of all namespaces (None)."""
     if place == "":
-        return f"/apis/{API_VERSION}/clusterpolicyreports"
-    everywhere = f"/apis/{API_VERSION}/policyreports"
-    return within(everywhere, place) if place else everywhere
+        return paths.collection(API_VERSION, "clusterpolicyreports")
+    return paths.collection(API_VERSION, "policyreports", place or "")
 
 
 class _Writer:
@@ -182,7 +190,7 @@ class _Writer:
 
     async def _write(self, place: str, name: str, report: Json, known: Json | None) -> bool:
         """Create or replace a report; False if another writer came first."""
-        path = f"{_collection(place)}/{name}"
+        path = _path_of(place, name)
         if known is not None and report["results"] == known.get("results"):
             self.done.unchanged.add(path)
             return True
@@ -198,7 +206,7 @@ class _Writer:
     async def _remove(self, place: str, known: Json) -> bool:
         """Remove a report; False if it was changed meanwhile."""
         metadata = known["metadata"]
-        path = f"{_collection(place)}/{metadata['name']}"
+        path = _path_of(place, metadata["name"])
         unchanged = {"preconditions": {"resourceVersion": metadata["resourceVersion"]}}
         try:
             await self._api.call("DELETE", path, body=unchanged)

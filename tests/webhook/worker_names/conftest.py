@@ -1,0 +1,18 @@
+"""A namer with the API server that it asks."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.webhook.kube.apiserver import running
+from tests.webhook.worker_names.setting import Setting
+from webhook.kube.api import ApiServer
+
+
+@pytest.fixture
+async def setting(tmp_path: Path) -> AsyncIterator[Setting]:
+    async with running() as fake, ApiServer.connect(fake.kubeconfig(tmp_path)) as api:
+        yield Setting(fake, api)

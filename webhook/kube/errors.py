@@ -1,0 +1,19 @@
+"""What can go wrong with the API server."""
+
+from __future__ import annotations
+
+
+class ApiError(Exception):
+    """The API server answered with an error, or did not answer, or not as one (`status` 0).
+
+    `reason` is the Status object's machine word (NotFound, Conflict, AlreadyExists, Expired …), or our own:
+    Unreachable, BadAnswer (it can't be read), TooLarge (it is longer than we read), BadPath (nothing was
+    asked); `resume`, where a list has expired, what continues it with whatever is there by now.
+    """
+
+    def __init__(self, status: int, reason: str, message: str, resume: str = "") -> None:
+        super().__init__(f"{status} {reason}: {message}" if status else message)
+        self.status = status
+        self.reason = reason
+        self.message = message
+        self.resume = resume

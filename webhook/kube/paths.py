@@ -1,0 +1,66 @@
+"""The paths of the API: the one place that builds them.
+
+Law: text enters a path as one segment, held to the grammar of what it stands for and quoted. A group, a
+name or a resource that comes from an object or from a discovery answer is somebody else's text: with
+slashes, dots or a question mark in it, it would choose what this process reads with its own rights.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Final
+from urllib.parse import quote
+
+from policies.kube.names import is_api_version, is_group, is_label, is_path_segment
+from webhook.kube.errors import ApiError
+
+_RESOURCE: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
+"""A plural in lower case; `pods/log` is a resource and a subresource."""
+
+
+def group(name: str) -> str:
+    """Where a named API group says which versions it has."""
+    return f"/apis/{_segment(name, is_group, 'an API group')}"
+
+
+def root(api_version: str) -> str:
+    """Where a version of an API group says which resources it has; `v1` is the core group's."""
+    if not is_api_version(api_version):
+        raise _refused(api_version, "an apiVersion")
+    of_group, _, version = api_version.rpartition("/")
+    return f"{group(of_group)}/{quote(version, safe='')}" if of_group else f"/api/{quote(version, safe='')}"
+
+
+def collection(api_version: str, resource: str, namespace: str = "") -> str:
+    """The objects of a resource: in all namespaces, or in one."""
+    path = root(api_version)
+    if namespace:
+        path += f"/namespaces/{_segment(namespace, is_label, 'a namespace')}"
+    return f"{path}/{_segment(resource, _is_resource, 'a resource')}"
+
+
+def one(api_version: str, resource: str, name: str, namespace: str = "", subresource: str = "") -> str:
+    """One object, or a subresource of it; without a namespace that of a resource that has none."""
+    path = f"{collection(api_version, resource, namespace)}/{_segment(name, is_path_segment, 'a name')}"
+    return f"{path}/{_segment(subresource, _is_resource, 'a subresource')}" if subresource else path
+
+
+def within(path: str, namespace: str) -> str:
+    """The path of a collection of all namespaces, narrowed to one."""
+    above, _, resource = path.rpartition("/")
+    return f"{above}/namespaces/{_segment(namespace, is_label, 'a namespace')}/{resource}"
+
+
+def _is_resource(text: str) -> bool:
+    return _RESOURCE.fullmatch(text) is not None
+
+
+def _segment(text: str, allowed: Callable[[str], bool], what: str) -> str:
+    if not allowed(text):
+        raise _refused(text, what)
+    return quote(text, safe="")
+
+
+def _refused(text: str, what: str) -> ApiError:
+    return ApiError(0, "BadPath", f"{text[:80]!r} is not {what}")

@@ -1,0 +1,173 @@
+"""The Leases that hold the ledgers of worker names, all in the webhook's own namespace.
+
+They stand there, and not beside the workers, because RBAC can't say "these Leases" in every namespace: an
+account that may write them everywhere may take any leader election. An owner reference can't cross
+namespaces, so no garbage collector takes them with their cluster: `Sweep` does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import random
+import re
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import Final, Protocol
+
+import structlog
+
+from policies.core.annotations import WORKER_NAMES, WORKER_NAMES_OWNER
+from policies.kube.json import Json, mapping, text
+from policies.kube.metadata import annotations_of
+from policies.worker_names.workers import Ledger, Owner, Worker
+from webhook.kube.errors import ApiError
+
+log = structlog.get_logger()
+
+LONGEST_NAME: Final = 253
+
+SWEEP_SECONDS: Final = 3600.0
+"""Between two sweeps of one process."""
+IDLE_SECONDS: Final = 3600.0
+"""A Lease that was written since is left alone without a question."""
+PACE_SECONDS: Final = 0.05
+"""Between two questions of a sweep: some thousand clusters must not be one burst."""
+
+
+class NoScale(Exception):
+    """The controller of a labelled pod has no scale subresource: nothing says how many it wants."""
+
+
+def lease_name(worker: Worker) -> str:
+    """`<namespace>-<owner>-<group>-<hash>`, at most 253 characters.
+
+    The hash tells apart what the rest may not; of namespace, owner's UID, head or not, and group.
+    """
+    parts = [worker.namespace, worker.owner.uid, worker.head, worker.group]
+    digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+    group = "head" if worker.head else worker.group
+    return _named(f"{worker.namespace}-{worker.owner.name}-{group}", digest, LONGEST_NAME)
+
+
+def earlier_lease_name(worker: Worker) -> str:
+    """The name of the group's Lease in the workers' namespace, where releases up to 0.1 kept it."""
+    group = "head" if worker.head else worker.group
+    digest = hashlib.sha256(f"{worker.owner.uid}\0{worker.head}\0{worker.group}".encode()).hexdigest()[:10]
+    return _named(f"{worker.owner.name}-{group}", digest, 63)
+
+
+def _named(stem: str, digest: str, longest: int) -> str:
+    stem = re.sub(r"[^a-z0-9-]", "-", stem.lower()).strip("-")
+    return f"{stem[: longest - len(digest) - 1].rstrip('-')}-{digest}"
+
+
+def new_lease(worker: Worker, name: str) -> Json:
+    """The first Lease of a group, not yet in a namespace."""
+    return {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": name, "labels": {WORKER_NAMES: "ledger"}},
+    }
+
+
+def written(lease: Json, worker: Worker, ledger: Ledger, identity: str) -> Json:
+    """A copy of the Lease with another ledger, its resourceVersion and all that is not ours kept."""
+    owner = worker.owner
+    ours = {
+        "apiVersion": owner.api_version,
+        "kind": owner.kind,
+        "namespace": worker.namespace,
+        "name": owner.name,
+        "uid": owner.uid,
+    }
+    annotations = {**annotations_of(lease), WORKER_NAMES: ledger.dump(), WORKER_NAMES_OWNER: json.dumps(ours)}
+    now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    spec = {**mapping(lease, "spec"), "holderIdentity": identity, "renewTime": now}
+    return {**lease, "metadata": {**lease["metadata"], "annotations": annotations}, "spec": spec}
+
+
+def ledger_of(lease: Json | None) -> Ledger:
+    """The ledger in a Lease; an empty one where there is none."""
+    return Ledger.load(annotations_of(lease or {}).get(WORKER_NAMES))
+
+
+# --- Leases whose owner is gone --------------------------------------------------------------------------
+
+
+class Ledgers(Protocol):
+    """What a sweep asks of the API server; every method may raise ApiError."""
+
+    def now(self) -> float: ...
+
+    def leases(self) -> AsyncIterator[Json]:
+        """All Leases in our namespace that hold a ledger."""
+        ...
+
+    async def owner(self, owner: Owner, namespace: str) -> Json | None:
+        """The live owner or its Scale. NoScale if it has none."""
+        ...
+
+    async def delete_lease(self, lease: Json) -> bool:
+        """False if it is no longer the one that was read."""
+        ...
+
+
+class Sweep:
+    """Deletes the Leases of owners that are gone.
+
+    It is safe at any time and from every replica at once: an owner's UID never comes back, so nobody can
+    need its ledger; a Lease that is written meanwhile is another one, which stays; and were a ledger lost
+    all the same, the next has an epoch of its own, so that no name is given again.
+    """
+
+    def __init__(self, ledgers: Ledgers, *, pace: float = PACE_SECONDS) -> None:
+        self._ledgers, self._pace = ledgers, pace
+
+    async def run(self) -> None:
+        """Sweep now and then until cancelled."""
+        while True:
+            await asyncio.sleep(random.uniform(SWEEP_SECONDS / 2, SWEEP_SECONDS))  # noqa: S311
+            try:
+                swept = await self.once()
+            except ApiError as error:
+                log.warning("worker names: the Leases can't be swept", error=str(error))
+            else:
+                if swept:
+                    log.info("worker names: Leases of owners that are gone deleted", leases=swept)
+
+    async def once(self) -> int:
+        """How many were deleted. A Lease that can't be judged stays. ApiError if they can't be listed."""
+        swept = 0
+        async for lease in self._ledgers.leases():
+            try:
+                if self._idle(lease) and await self._orphaned(lease):
+                    swept += await self._ledgers.delete_lease(lease)
+            except ApiError as error:
+                log.info("worker names: Lease kept", lease=text(lease, "metadata", "name"), error=str(error))
+        return swept
+
+    def _idle(self, lease: Json) -> bool:
+        try:
+            renewed = datetime.fromisoformat(text(lease, "spec", "renewTime")).timestamp()
+        except ValueError:
+            return False
+        return self._ledgers.now() - renewed > IDLE_SECONDS
+
+    async def _orphaned(self, lease: Json) -> bool:
+        """Whether the owner is surely gone; a Lease that does not say whose it is stays."""
+        try:
+            said = json.loads(annotations_of(lease).get(WORKER_NAMES_OWNER, ""))
+        except (ValueError, TypeError, RecursionError):
+            return False
+        owner = Owner(*(text(said, key) for key in ("apiVersion", "kind", "name", "uid")))
+        namespace = text(said, "namespace")
+        if not owner.is_sound or not namespace:
+            return False
+        await asyncio.sleep(self._pace)
+        try:
+            found = await self._ledgers.owner(owner, namespace)
+        except NoScale:
+            return True  # nothing can be allocated for it
+        return found is None or text(found, "metadata", "uid") != owner.uid
