@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import os
-import stat
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 from pathlib import Path
 
 from watchfiles import awatch
 
-DATA = "..data"
+from puller.mounted import UnstableError, read_mounted
+
 MAX_BYTES = 2 << 20
 """Of one key. The API server stops at 1 MiB for the whole ConfigMap."""
-
-_TRIES = 10
 
 
 class ConfigUnreadableError(Exception):
@@ -32,18 +30,21 @@ def read(directory: Path) -> dict[str, str]:
 
     Text that is not UTF-8 comes with surrogates in it, which no value of a config may hold.
     """
-    for _ in range(_TRIES):
-        try:
-            before = _version(directory)
-            files = _read_files(directory / DATA if (directory / DATA).exists() else directory)
-            if before == _version(directory):
-                return files
-        except FileNotFoundError:
-            if not directory.is_dir():
-                raise ConfigUnreadableError(f"there is no directory {directory}.") from None
-        except OSError as error:
-            raise ConfigUnreadableError(f"{directory} cannot be read: {error.strerror}.") from None
-    raise ConfigUnreadableError(f"{directory} changes faster than it can be read.")
+    try:
+        files = read_mounted(directory, lambda name: name.endswith(".json") and name[:2] != "..", MAX_BYTES)
+    except UnstableError as error:
+        raise ConfigUnreadableError(f"{error}.") from None
+    except FileNotFoundError:
+        raise ConfigUnreadableError(f"there is no directory {directory}.") from None
+    except OSError as error:
+        raise ConfigUnreadableError(f"{directory} cannot be read: {error.strerror}.") from None
+    # The name is shown in the status.
+    return {
+        os.fsencode(name).decode(errors="replace"): content.decode(errors="surrogateescape")
+        if len(content) <= MAX_BYTES
+        else ""
+        for name, content in files.items()
+    }
 
 
 async def changes(directory: Path, poll: float) -> AsyncGenerator[None]:
@@ -74,23 +75,3 @@ async def _watch(directory: Path, changed: asyncio.Event) -> None:
             await asyncio.sleep(1)
     finally:
         stop.set()
-
-
-def _version(directory: Path) -> object:
-    """Something that differs when the content may."""
-    if (directory / DATA).is_symlink():
-        return (directory / DATA).readlink()
-    with os.scandir(directory) as entries:
-        return sorted((entry.name, entry.stat().st_mtime_ns, entry.stat().st_size) for entry in entries)
-
-
-def _read_files(directory: Path) -> dict[str, str]:
-    files: dict[str, str] = {}
-    for path in directory.iterdir():
-        if path.name.endswith(".json") and not path.name.startswith(".."):
-            found = path.stat()
-            if stat.S_ISREG(found.st_mode):
-                text = path.read_bytes() if found.st_size <= MAX_BYTES else b""
-                name = os.fsencode(path.name).decode(errors="replace")  # it is told in the status
-                files[name] = text.decode(errors="surrogateescape")
-    return files

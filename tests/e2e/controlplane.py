@@ -48,9 +48,12 @@ rules:
   - level: Metadata
     verbs: [create, update, patch]
     resources: [{group: apps, resources: [deployments]}]
+  - level: Metadata
+    users: ["system:serviceaccount:mlchassis-system:mlchassis"]
   - level: None
 """
-"""What is written of requests: who wrote which Deployment, and what admission noted about it."""
+"""What is written of requests: who wrote which Deployment, what admission noted about it, and all that the
+webhook asks for."""
 
 
 class ControlPlane:
@@ -67,7 +70,7 @@ class ControlPlane:
         self.state = state
         self.logs = state / "logs"
         self.audit_log = self.logs / "audit.log"
-        """One JSON object a line for every Deployment that was written."""
+        """One JSON object a line for every Deployment that was written, and every request of the webhook."""
         self.port = free_port()
         self.url = f"https://{HOST}:{self.port}"
         self._etcd_url = f"http://{HOST}:{free_port()}"

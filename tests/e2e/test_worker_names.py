@@ -13,14 +13,19 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import urlsplit
 
 import pytest
 
+from policies.worker_names.workers import worker_of
 from tests.e2e.api import JSON, Api, ApiError
 from tests.e2e.controlplane import HOST, ControlPlane
-from tests.e2e.install import Chassis
+from tests.e2e.install import BASE, NAMESPACE, SERVICE_ACCOUNT, Chassis
 from tests.e2e.kuberay import Observer, prepare, ray_cluster, scale, worker
 from tests.e2e.pki import Authority
+from webhook.kube.api import ApiServer
+from webhook.worker_names.cluster import LiveWorkers
+from webhook.worker_names.leases import Sweep, earlier_lease_name
 
 pytestmark = pytest.mark.e2e
 
@@ -31,9 +36,20 @@ def api(control_plane: ControlPlane, chassis: Chassis) -> Api:
     return control_plane.api
 
 
+def leases(api: Api, namespace: str) -> list[JSON]:
+    """The Leases of the worker groups in a namespace; they stand in the webhook's own."""
+    held = api.items("leases", NAMESPACE, "mlchassis.dev/worker-names=ledger")
+    return [item for item in held if _owner_of(item)["namespace"] == namespace]
+
+
 def lease(api: Api, namespace: str) -> JSON | None:
-    [*found] = api.items("leases", namespace)
+    found = leases(api, namespace)
     return found[0] if found else None
+
+
+def _owner_of(held: JSON) -> JSON:
+    owner: JSON = json.loads(held["metadata"]["annotations"]["mlchassis.dev/worker-names-owner"])
+    return owner
 
 
 def _is_refusal(event: JSON) -> bool:
@@ -66,11 +82,11 @@ def test_a_suspended_cluster_and_an_owner_that_is_gone_get_nothing(api: Api, nam
         api.create(worker(cluster))
     api.delete("rayclusters.ray.io", "demo", namespace)
     api.wait_for("rayclusters.ray.io", lambda items: not items, namespace=namespace)
-    with pytest.raises(ApiError, match="does not exist any more") as refused:
+    with pytest.raises(ApiError, match="is gone, or another one has its name now") as refused:
         api.create(worker(cluster))
     assert (refused.value.status, refused.value.reason) == (409, "Conflict")
     api.create(ray_cluster("demo", namespace, 2))
-    with pytest.raises(ApiError, match="but the one that exists has UID"):
+    with pytest.raises(ApiError, match="is gone, or another one has its name now"):
         api.create(worker(cluster))
     assert lease(api, namespace) is None
 
@@ -79,7 +95,8 @@ def test_a_dry_run_shows_the_name_and_writes_nothing(api: Api, namespace: str) -
     cluster = api.create(ray_cluster("demo", namespace, 2)).body
     first = api.create(worker(cluster), dry_run=True).body["metadata"]["name"]
     assert lease(api, namespace) is None
-    assert api.create(worker(cluster)).body["metadata"]["name"] == first
+    given = api.create(worker(cluster)).body["metadata"]["name"]
+    assert (len(given), given[-2:]) == (len(first), "-0"), "only the tag is drawn when the Lease is written"
 
     before = lease(api, namespace)
     shown = [api.create(worker(cluster), dry_run=True).body["metadata"]["name"] for _ in range(3)]
@@ -179,11 +196,125 @@ def _until_called(api: Api, namespace: str) -> None:
         assert time.monotonic() < ends, "the API server does not call the new webhook"
 
 
-def test_the_lease_goes_with_its_cluster(api: Api, namespace: str) -> None:
-    cluster = api.create(ray_cluster("demo", namespace, 1)).body
+# --- with whose rights -------------------------------------------------------------------------------------
+
+
+def _asked(control_plane: ControlPlane) -> list[str]:
+    """The paths that the webhook's account has asked the API server for so far, as its audit log has them."""
+    account = f"system:serviceaccount:{NAMESPACE}:{SERVICE_ACCOUNT}"
+    entries = map(json.loads, control_plane.audit_log.read_text().splitlines())
+    return [urlsplit(it["requestURI"]).path for it in entries if it["user"]["username"] == account]
+
+
+@pytest.mark.parametrize("api_version", ["../../api/v1/pods?x=", "ray.io/..", "apps/v1?watch=1"])
+def test_an_owner_reference_leads_the_webhook_nowhere(
+    api: Api, chassis: Chassis, control_plane: ControlPlane, namespace: str, api_version: str
+) -> None:
+    cluster = api.create(ray_cluster("demo", namespace, 3)).body
     api.create(worker(cluster))
-    api.delete("rayclusters.ray.io", "demo", namespace)
-    api.wait_for("leases", lambda items: not items, namespace=namespace, timeout=60)
+    forged = worker(cluster)
+    forged["metadata"]["labels"] = {"mlchassis.dev/worker-group": "w"}
+    forged["metadata"]["ownerReferences"][0] |= {"apiVersion": api_version, "kind": "Pod", "name": "x"}
+    reviews = chassis.metric("chassis_admission_requests_total", endpoint="name")
+    before = _asked(control_plane)
+    with suppress(ApiError):  # the API server itself refuses some, once the webhooks have answered
+        api.create(forged)
+    assert chassis.metric("chassis_admission_requests_total", endpoint="name") == reviews + 1
+    api.create(worker(cluster))
+    asked = _asked(control_plane)
+    assert f"/api/v1/namespaces/{namespace}/pods" in asked[len(before) :], "the sound one after it is seen"
+    assert set(asked) == set(before), "the forged one is asked for nothing that a sound one is not"
+
+
+def test_the_account_can_touch_no_lease_outside_its_own_namespace(
+    api: Api, chassis: Chassis, control_plane: ControlPlane, namespace: str
+) -> None:
+    account = control_plane.api_as_service_account(NAMESPACE, SERVICE_ACCOUNT)
+    leader = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
+    api.create({**leader, "metadata": {"name": "leader", "namespace": namespace}, "spec": {}})
+    election = api.get("leases", "leader", namespace)
+    for forbidden in (
+        lambda: account.get("leases", "leader", namespace),
+        lambda: account.items("leases", namespace),
+        lambda: account.create({**leader, "metadata": {"name": "mine", "namespace": namespace}}),
+        lambda: account.replace(election),
+        lambda: account.delete("leases", "leader", namespace),
+    ):
+        with pytest.raises(ApiError) as refused:
+            forbidden()
+        assert refused.value.status == 403
+    assert account.items("leases", NAMESPACE) is not None
+
+
+def test_numbers_and_promises_of_an_earlier_release_are_taken_over(
+    api: Api, chassis: Chassis, control_plane: ControlPlane, namespace: str
+) -> None:
+    """With the component worker-names-upgrade, whose right it is to read Leases everywhere."""
+    component = BASE.parent / "components" / "worker-names-upgrade" / "rbac.yaml"
+    chassis.restart()  # it remembers that it may not read them
+    control_plane.apply(component.read_text())
+    try:
+        cluster = api.create(ray_cluster("demo", namespace, 2)).body
+        member = worker_of(worker(cluster), namespace)
+        assert member is not None
+        promise = {"names": ["demo-small-worker-abcde-6"], "at": time.time(), "from": ""}
+        ledger = {"highest": 6, "reservations": [promise]}
+        metadata: JSON = {
+            "name": earlier_lease_name(member),
+            "namespace": namespace,
+            "annotations": {"mlchassis.dev/worker-names": json.dumps(ledger)},
+        }
+        earlier = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata}
+        stored = api.create(earlier).body
+        assert api.create(worker(cluster)).body["metadata"]["name"].endswith("-7")
+        with pytest.raises(ApiError, match="demo-small-worker-abcde-6") as refused:
+            api.create(worker(cluster))
+        assert refused.value.reason == "AlreadyExists"
+        kept = api.get("leases", metadata["name"], namespace)
+        assert kept["metadata"]["resourceVersion"] == stored["metadata"]["resourceVersion"]
+    finally:
+        control_plane.kubectl("delete", "-f", str(component))
+
+
+def test_a_lease_deleted_by_hand_and_a_cluster_made_anew_bring_no_name_back(api: Api, namespace: str) -> None:
+    names: list[str] = []
+    for _ in range(3):
+        cluster = api.create(ray_cluster("demo", namespace, 1)).body
+        for _ in range(2):
+            names.append(api.create(worker(cluster)).body["metadata"]["name"])
+            api.delete("pods", names[-1], namespace, grace=0)
+            [held] = [
+                item
+                for item in leases(api, namespace)
+                if _owner_of(item)["uid"] == cluster["metadata"]["uid"]
+            ]
+            api.delete("leases", held["metadata"]["name"], NAMESPACE)
+        api.delete("rayclusters.ray.io", "demo", namespace)
+        api.wait_for("rayclusters.ray.io", lambda items: not items, namespace=namespace)
+    assert len(set(names)) == len(names) == 6
+
+
+async def _sweep(control_plane: ControlPlane) -> None:
+    kubeconfig = control_plane.service_account(NAMESPACE, SERVICE_ACCOUNT)
+    async with ApiServer.connect(kubeconfig) as server:
+        workers = LiveWorkers(server, NAMESPACE)
+        await server.get("/version")  # its clock
+        await Sweep(workers, pace=0).once()
+
+
+def test_a_sweep_deletes_the_leases_of_clusters_that_are_gone(
+    api: Api, control_plane: ControlPlane, namespace: str
+) -> None:
+    """As the ServiceAccount of the manifests."""
+    for name in ("lives", "gone"):
+        api.create(worker(api.create(ray_cluster(name, namespace, 1)).body))
+    for held in leases(api, namespace):
+        renewed = {"spec": {"renewTime": "2020-01-01T00:00:00.000000Z"}}
+        api.patch("leases", held["metadata"]["name"], renewed, NAMESPACE)
+    api.delete("rayclusters.ray.io", "gone", namespace)
+    api.wait_for("rayclusters.ray.io", lambda items: len(items) == 1, namespace=namespace)
+    asyncio.run(_sweep(control_plane))
+    assert [_owner_of(held)["name"] for held in leases(api, namespace)] == ["lives"]
 
 
 def test_a_deployment_with_the_label_gets_its_names_from_its_scale(api: Api, namespace: str) -> None:
@@ -206,8 +337,7 @@ def test_a_deployment_with_the_label_gets_its_names_from_its_scale(api: Api, nam
     [replica_set] = api.items("replicasets", namespace)
     found = lease(api, namespace)
     assert found is not None
-    [owner] = found["metadata"]["ownerReferences"]
-    assert owner["uid"] == replica_set["metadata"]["uid"]
+    assert _owner_of(found)["uid"] == replica_set["metadata"]["uid"]
 
 
 # --- two webhooks ------------------------------------------------------------------------------------------

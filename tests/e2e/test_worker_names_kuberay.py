@@ -185,10 +185,10 @@ def strategy(
     prepare(control_plane, NEW)
     before = chassis.policy()["data"]
     control_plane.apply(chassis.policy_with(worker_names=f"strategy: {request.param}\n"))
-    _until_names_end(control_plane.api, namespace, "-7" if request.param == "auto" else "-0")
+    _until_names_end(control_plane.api, namespace, "-7" if request.param == "index" else "-0")
     yield request.param
     control_plane.api.replace(chassis.policy() | {"data": before})
-    _until_names_end(control_plane.api, namespace, "-7")
+    _until_names_end(control_plane.api, namespace, "-0")
 
 
 def _until_names_end(api: Api, namespace: str, end: str) -> None:
@@ -206,7 +206,7 @@ def _is_probe(cluster: JSON) -> bool:
     return bool(cluster["metadata"]["name"] == "probe")
 
 
-@pytest.mark.parametrize("strategy", ["auto", "sequence"], indirect=True)
+@pytest.mark.parametrize("strategy", ["auto", "index"], indirect=True)
 def test_the_newest_kuberay_scales_survives_kills_and_keeps_replicas_whole(
     control_plane: ControlPlane,
     chassis: Chassis,
@@ -279,9 +279,9 @@ def test_the_newest_kuberay_scales_survives_kills_and_keeps_replicas_whole(
             seen = observer.groups[name, "small"]
             assert names[name] in seen.deleted
             assert len(seen.deleted) == removed[name] + size[name], "a worker was deleted that nobody named"
-            if strategy == "sequence":
+            if strategy == "auto":
                 assert len(set(seen.created)) == len(seen.created), "a name was used twice"
-        if strategy == "auto":
+        if strategy == "index":
             _assert_indexed(api.items("pods", namespace, "ray.io/node-type=worker"))
     print(f"refused double creations: {double_creations(chassis) - refused:g}")
 

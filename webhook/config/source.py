@@ -16,6 +16,7 @@ import structlog
 from watchfiles import awatch
 
 from policies.kube.json import Json
+from puller.mounted import linked, read_mounted
 from webhook.config.load import PolicyError, load
 from webhook.kube import events, paths
 from webhook.kube.errors import ApiError
@@ -27,6 +28,8 @@ UNTIL_READ = {"rules.yaml": "profile: observe\n"}
 """In force until a first good policy is read: the defaults would enforce what the user may have switched
 off in the policy that can't be read."""
 
+LARGEST_FILE = 1024 * 1024
+"""Bytes that are read of a file: more than any policy may have."""
 POLL_SECONDS = 5.0
 """Safety net beside the file events, and the pace at which a directory that is not there is looked for."""
 WATCH_SECONDS = 60
@@ -109,7 +112,7 @@ class Directory:
         was_missing = False
         while True:
             try:
-                policy.offer(await asyncio.to_thread(read_directory, self._path), str(self._path))
+                policy.offer(await asyncio.to_thread(self._read), str(self._path))
                 was_missing = False
                 await self._follow_changes(policy)
             except OSError as error:
@@ -128,29 +131,24 @@ class Directory:
             rust_timeout=int(POLL_SECONDS * 1000),
             yield_on_timeout=True,
         ):
-            policy.offer(await asyncio.to_thread(read_directory, self._path), str(self._path))
+            policy.offer(await asyncio.to_thread(self._read), str(self._path))
+
+    def _read(self) -> dict[str, str]:
+        files = read_directory(self._path)
+        if not files and not linked(self._path):
+            # A ConfigMap without keys is empty on purpose. This may be a volume that is not mounted, or files
+            # that somebody is about to write.
+            raise FileNotFoundError(f"{self._path} is empty")
+        return files
 
 
-def read_directory(path: Path, attempts: int = 3) -> dict[str, str]:
+def read_directory(path: Path) -> dict[str, str]:
     """The content of each `*.yaml` in a directory, and `*.yml`, a misspelt key; all of one moment.
 
-    In a ConfigMap volume the files are read through the target of `..data`, so that a swap in between
-    can't mix two versions; a target that is removed under the reader is read anew. OSError if there is no
-    such directory or a file can't be read.
+    OSError if there is no such directory, if it does not hold still or a file can't be read.
     """
-    for attempt in range(attempts):
-        data = path / "..data"
-        root = data.resolve() if data.is_symlink() else path
-        try:
-            return {
-                file.name: file.read_text(encoding="utf-8", errors="replace")
-                for file in sorted(root.iterdir())
-                if file.suffix in (".yaml", ".yml") and not file.name.startswith(".")
-            }
-        except FileNotFoundError:
-            if attempt == attempts - 1 or not data.is_symlink():
-                raise
-    raise AssertionError("unreachable")
+    files = read_mounted(path, lambda name: name.endswith((".yaml", ".yml")) and name[0] != ".", LARGEST_FILE)
+    return {name: content.decode(errors="replace") for name, content in files.items()}
 
 
 # --- a ConfigMap ---------------------------------------------------------------------------------------

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from policies.core.mode import Profile
+from puller import mounted
+from puller.mounted import UnstableError
 from tests.webhook.kube.apiserver import FakeApiServer, running, until
 from webhook.admission.configuration import Config
 from webhook.config import source
@@ -158,21 +162,97 @@ def test_a_config_map_volume_is_read_through_its_data_link(tmp_path: Path) -> No
     assert read_directory(tmp_path) == {"rules.yaml": "new"}
 
 
+def swap(directory: Path, version: int, files: dict[str, str]) -> None:
+    """As kubelet does it, the removal of the version before included: its files go one by one."""
+    mount(directory, str(version), files)
+    old = directory / f"..{version - 1}"
+    for file in sorted(old.iterdir()):
+        file.unlink()
+    old.rmdir()
+
+
+def swapped_under_the_reader(monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
+    """The version that is read first loses its files one by one between its listing and its reading."""
+    mount(directory, "1", {"rules.yaml": "old", "webhook.yaml": "old"})
+    real, first = Path.open, [True]
+
+    def late(path: Path, *args: Any, **options: Any) -> Any:
+        if first and path.name == "webhook.yaml":
+            first.clear()
+            swap(directory, 2, {"rules.yaml": "new", "webhook.yaml": "new"})
+        return real(path, *args, **options)
+
+    monkeypatch.setattr(Path, "open", late)
+
+
 def test_a_version_that_is_removed_while_it_is_read_is_read_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mount(tmp_path, "1", {"rules.yaml": "old"})
-    real = Path.iterdir
+    swapped_under_the_reader(monkeypatch, tmp_path)
+    assert read_directory(tmp_path) == {"rules.yaml": "new", "webhook.yaml": "new"}
 
-    def swapped_under_the_reader(path: Path) -> object:
-        if path.name == "..1":
-            mount(tmp_path, "2", {"rules.yaml": "new"})
-            (tmp_path / "..1" / "rules.yaml").unlink()
-            (tmp_path / "..1").rmdir()
-        return real(path)
 
-    monkeypatch.setattr(Path, "iterdir", swapped_under_the_reader)
-    assert read_directory(tmp_path) == {"rules.yaml": "new"}
+def test_without_a_look_at_the_link_afterwards_two_versions_are_mixed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control."""
+    monkeypatch.setattr(mounted, "_version", lambda _: None)
+    swapped_under_the_reader(monkeypatch, tmp_path)
+    assert read_directory(tmp_path) == {"rules.yaml": "old", "webhook.yaml": "new"}
+
+
+def test_thousands_of_swaps_show_no_mixed_policy_and_none_without_keys(tmp_path: Path) -> None:
+    """The writer swaps as fast as it can; a read that it overtakes too often is an error, and no policy."""
+    names = [f"{key}.yaml" for key in "abcdef"]
+    mount(tmp_path, "0", dict.fromkeys(names, "0"))
+    done = threading.Event()
+
+    def write_versions() -> None:
+        for version in range(1, 3001):
+            swap(tmp_path, version, dict.fromkeys(names, str(version)))
+        done.set()
+
+    writer = threading.Thread(target=write_versions)
+    writer.start()
+    seen: set[str] = set()
+    try:
+        while not done.is_set():
+            try:
+                found = read_directory(tmp_path)
+            except UnstableError:
+                continue
+            assert sorted(found) == names
+            assert len(set(found.values())) == 1
+            seen |= set(found.values())
+    finally:
+        writer.join()
+    assert read_directory(tmp_path) == dict.fromkeys(names, "3000")
+    assert len(seen) > 10
+
+
+def test_a_link_that_leads_nowhere_is_no_empty_policy(tmp_path: Path) -> None:
+    mount(tmp_path, "1", {})
+    assert read_directory(tmp_path) == {}, "a ConfigMap without keys"
+    (tmp_path / "..1").rmdir()
+    with pytest.raises(UnstableError):
+        read_directory(tmp_path)
+
+
+async def test_a_directory_that_was_emptied_leaves_the_last_good_policy(
+    tmp_path: Path, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source, "POLL_SECONDS", 0.2)
+    write(tmp_path, STRICT)
+    async with following(Directory(tmp_path), seen):
+        assert seen.profile() is Profile.STRICT
+        (tmp_path / "rules.yaml").unlink()
+        await until(lambda: not seen.valid())
+        assert seen.profile() is Profile.STRICT
+        write(tmp_path, OBSERVE)
+        await until(lambda: seen.profile() is Profile.OBSERVE)
+        (tmp_path / "rules.yaml").unlink()
+        mount(tmp_path, "1", {})
+        await until(lambda: seen.profile() is Profile.STANDARD)  # a ConfigMap without keys: all defaults
 
 
 async def test_a_directory_is_followed_through_swaps_edits_and_its_own_absence(
