@@ -37,7 +37,8 @@ def audited(control_plane: ControlPlane, namespace: str) -> Iterator[tuple[int, 
     """(HTTP status, what our validating entry noted) of each write of a Deployment in a namespace."""
     for line in control_plane.audit_log.read_text().splitlines():
         event = json.loads(line)
-        if event["objectRef"].get("namespace") == namespace:
+        about = event.get("objectRef", {})
+        if (about.get("resource"), about.get("namespace")) == ("deployments", namespace):
             ours = "validate.mlchassis.dev/"
             noted = {
                 key.removeprefix(ours): value
