@@ -42,6 +42,14 @@ demo: $(SYNCED) ## show what the webhook does to the examples; no cluster needed
 test: $(SYNCED) ## all tests but the end-to-end ones
 	@$(BIN)/pytest -m "not e2e and not realnode" -n auto -q $(ARGS)
 
+.PHONY: coverage
+coverage: $(SYNCED) ## the same tests, with branch coverage and its floor
+	@$(BIN)/pytest -m "not e2e and not realnode" -n auto -q --cov --cov-report=term:skip-covered $(ARGS)
+
+.PHONY: pythons
+pythons: $(SYNCED) ## the same tests under every newer Python that uv finds
+	@.ci/pythons $(ARGS)
+
 .PHONY: lint
 lint: $(SYNCED) ## ruff, mypy, import contracts, generated documents
 	@$(BIN)/ruff check .

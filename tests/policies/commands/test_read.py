@@ -231,4 +231,7 @@ def test_a_deep_stack_above_is_survived() -> None:
         return sh(script) if depth == 0 else called_from(depth - 1)
 
     assert [host.name for host in called_from(0).hosts] == ["db"]
-    assert any("nested too deep" in note for note in called_from(sys.getrecursionlimit() - 300).undecidable)
+    # How many frames the reading takes differs from one Python to the next.
+    limit = sys.getrecursionlimit()
+    notes = [note for left in range(300, 60, -40) for note in called_from(limit - left).undecidable]
+    assert any("nested too deep" in note for note in notes)
