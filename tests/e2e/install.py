@@ -12,7 +12,7 @@ import re
 import ssl
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from urllib.error import HTTPError, URLError
@@ -40,17 +40,22 @@ class Chassis:
         control_plane: a running one.
         manifests: the kustomization to install, the base by default.
         arguments: further arguments for `chassis serve`.
+        program: what Python runs as `chassis`.
     """
 
     def __init__(
-        self, control_plane: ControlPlane, manifests: Path = BASE, arguments: list[str] | None = None
+        self,
+        control_plane: ControlPlane,
+        manifests: Path = BASE,
+        arguments: list[str] | None = None,
+        program: Sequence[str] = ("-m", "webhook.cli"),
     ):
         self.control_plane = control_plane
         self.manifests = manifests
         self.port = free_port()
         self.url = f"https://{HOST}:{self.port}"
         self.log = control_plane.logs / f"chassis-{self.port}.log"
-        self._arguments = arguments or []
+        self._arguments, self._program = arguments or [], program
         self._process: Process | None = None
         self._kubeconfig: Path | None = None
         # The certificate is checked by the API server, which calls; here only the answers count.
@@ -76,7 +81,7 @@ class Chassis:
             account = deployment["spec"]["template"]["spec"]["serviceAccountName"]
             self._kubeconfig = self.control_plane.service_account(NAMESPACE, account)
         command = [
-            sys.executable, "-m", "webhook.cli", *_expanded(container["args"], environment),
+            sys.executable, *self._program, *_expanded(container["args"], environment),
             # The last word wins: where it listens, who it is, and no replica to wait for.
             f"--kubeconfig={self._kubeconfig}",
             f"--host={HOST}",

@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import ssl
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from policies.core.facts import Resource
-from tests.e2e.api import JSON
+from tests.e2e.api import JSON, Answer, ApiError
 from tests.e2e.controlplane import HOST, ControlPlane
 from tests.e2e.install import CONFIGURATIONS, NAMESPACE, Chassis
 from tests.e2e.workloads import PROBES, pod, probes
@@ -120,3 +121,65 @@ def _recovered(chassis: Chassis) -> bool:
     """Whether every list that could not be read has been read again since."""
     log = _log(chassis)
     return log.count("can't read the API server") == log.count("reading the API server again")
+
+
+HANGING = """
+import re, sys
+from webhook.admission import engine
+
+real = engine.mutate
+
+def mutate(request, snapshot, cluster):
+    if request.name == "hangs":
+        re.fullmatch("(a|aa)+b", "a" * 10_000)  # inside C, the interpreter's lock held
+    return real(request, snapshot, cluster)
+
+engine.mutate = mutate
+from webhook.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_hung_worker_is_replaced_while_creates_go_on_with_fail_set(tmp_path: Path) -> None:
+    """What the hung worker held is refused once, and let in when it is sent again."""
+    with ControlPlane(tmp_path / "cluster") as control_plane:
+        chassis = Chassis(control_plane, arguments=["--workers=2"], program=("-c", HANGING))
+        chassis.install()
+        chassis.start()
+        try:
+            configuration = control_plane.api.get(CONFIGURATIONS[0], NAME)
+            for entry in configuration["webhooks"]:
+                entry.update(failurePolicy="Fail", timeoutSeconds=2)
+            control_plane.api.replace(configuration)
+            control_plane.api.wait(CONFIGURATIONS[0], NAME, lambda it: bundles(it) != {""}, timeout=60)
+            with ThreadPoolExecutor(1) as pool:
+                hung = pool.submit(_created, control_plane, "hangs")
+                let_in = refused = 0
+                while "a review ended its worker" not in _log(chassis):
+                    seen = _created(control_plane, f"p{let_in + refused}")
+                    let_in, refused = let_in + (seen is not None), refused + (seen is None)
+                    assert seen is None or probes(seen.body) == set(PROBES)
+                assert hung.result() is None
+            assert let_in > 0
+            chassis.wait_metric("chassis_worker_restarts_total", 1, reason="hung")
+            chassis.process.wait_until(lambda: _log(chassis).count('"listening"') == 3, 60)
+            for number in range(20):
+                seen = _created(control_plane, f"after-{number}")
+                assert seen is not None
+                assert probes(seen.body) == set(PROBES)
+            again = _created(control_plane, "hangs")
+            assert again is not None
+            assert "did not read this object" in " ".join(again.warnings)
+            print(f"while it hung: {let_in} let in, {refused} refused")
+        finally:
+            assert chassis.stop() == 0
+
+
+def _created(control_plane: ControlPlane, name: str) -> Answer | None:
+    """None where the API server refused it because no webhook answered."""
+    try:
+        return control_plane.api.create(pod(name), "default", dry_run=True)
+    except ApiError as error:
+        if "failed calling webhook" not in str(error):
+            raise
+        return None

@@ -10,6 +10,7 @@ which `ApiServer` fulfils.
 from __future__ import annotations
 
 import asyncio
+import importlib
 import random
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
@@ -60,6 +61,12 @@ def own_namespace(default: str = "mlchassis-system") -> str:
         return SERVICE_ACCOUNT_NAMESPACE.read_text().strip() or default
     except OSError:
         return default
+
+
+def load_client() -> None:
+    """Import the client ahead of `ApiServer.connect`, in a process that forks those that connect."""
+    for name in ("config", "client"):
+        importlib.import_module(f"kubernetes.aio.{name}")
 
 
 class ApiServer:

@@ -19,6 +19,7 @@ from socket import gethostname
 import structlog
 import uvloop
 
+from policies.core import registry
 from policies.core.facts import Cluster, NoCluster, Resource
 from policies.core.workloads import known_workloads
 from webhook.admission import engine
@@ -26,7 +27,7 @@ from webhook.admission import messages as answer
 from webhook.admission.envelope import Request, Response, allowed, denied
 from webhook.config.source import ConfigMap, Defaults, Directory, LivePolicy, PolicySource
 from webhook.errors import UserError
-from webhook.kube.api import ApiServer, NoApiServer, own_namespace
+from webhook.kube.api import ApiServer, NoApiServer, load_client, own_namespace
 from webhook.kube.caches import ClusterCache
 from webhook.kube.offline import ManifestCluster, read
 from webhook.kube.reflector import Reflector
@@ -75,7 +76,17 @@ def serve(args: argparse.Namespace) -> int:
                 print(f"chassis: {problem}", file=sys.stderr, flush=True)
             return USAGE
 
+    _load(args)
     return supervise(args.workers, listener, serve_one, metrics_of_ended)
+
+
+def _load(args: argparse.Namespace) -> None:
+    """Read what every worker needs before the first is forked, so that another one serves at once."""
+    _kinds()
+    registry.rules()
+    registry.mutators()
+    if args.kubeconfig or in_cluster():
+        load_client()
 
 
 def _kinds() -> tuple[str, ...]:
