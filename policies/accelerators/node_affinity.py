@@ -34,6 +34,12 @@ MOST_TOLERATIONS: Final = 256
 def is_surveyable(pod: Json) -> bool:
     """Whether a pod demands so little of its nodes that it can be followed: some thousands of terms, compared
     with thousands of nodes and multiplied by what is added, take seconds and megabytes."""
+    if len(maps(pod, "spec", "tolerations")) > MOST_TOLERATIONS:
+        return False
+    if len(mapping(pod, "spec", "nodeSelector")) > MOST_LABELS:
+        return False
+    if dig(pod, *NODE_AFFINITY) is None:
+        return True
     required, preferred = maps(pod, *TERMS), maps(pod, *PREFERRED)
     if len(required) + len(preferred) > MOST_TERMS:
         return False
@@ -41,12 +47,8 @@ def is_surveyable(pod: Json) -> bool:
     asked = [
         each for term in terms for field in ("matchExpressions", "matchFields") for each in maps(term, field)
     ]
-    return (
-        len(asked) <= MOST_EXPRESSIONS
-        and sum(len(strings(each, "values")) for each in asked) <= MOST_VALUES
-        and len(mapping(pod, "spec", "nodeSelector")) <= MOST_LABELS
-        and len(maps(pod, "spec", "tolerations")) <= MOST_TOLERATIONS
-    )
+    values = sum(len(strings(each, "values")) for each in asked)
+    return len(asked) <= MOST_EXPRESSIONS and values <= MOST_VALUES
 
 
 # --- reading -----------------------------------------------------------------------------------

@@ -252,8 +252,16 @@ def _unmet(pod: Json, nodes: Nodes) -> Iterator[str]:
 def _by_taints(pod: Json, requests: Mapping[str, int], fleets: list[Fleet], nodes: Nodes) -> Narrowed:
     own = {taint.key for fleet in fleets for taint in fleet.vendor.taints}  # gpu-affinity tolerates these
     left, borne = [], {}
+    known: dict[str, bool] = {}  # the nodes of a pool bear the same taints
+
+    def is_tolerated(taint: Json) -> bool:
+        name = _named(taint)
+        if name not in known:
+            known[name] = tolerates(pod, taint)
+        return known[name]
+
     for node in nodes:
-        taints = [t for t in node.lasting_taints if text(t, "key") not in own and not tolerates(pod, t)]
+        taints = [t for t in node.lasting_taints if text(t, "key") not in own and not is_tolerated(t)]
         if taints:
             borne[_named(taints[0])] = node.name
         else:

@@ -8,7 +8,7 @@ within it gives a summary that is not `complete` and holds nothing, on which not
 Used through the names below alone; the modules are the package's own.
 """
 
-from policies.commands.budget import Budget
+from policies.commands.budget import Budget, BudgetSpent
 from policies.commands.hosts import reach_of
 from policies.commands.model import Command, CommandSummary, Host, Loop, Reach, ScriptFile
 from policies.commands.options import OptionSyntax, parse_options, seconds
@@ -17,6 +17,7 @@ from policies.commands.reader import SHELLS, is_python, read
 __all__ = [
     "SHELLS",
     "Budget",
+    "BudgetSpent",
     "Command",
     "CommandSummary",
     "Host",

@@ -1,21 +1,28 @@
-"""The commands of containers, probes and hooks, read once however many rules ask."""
+"""The commands of containers, probes and hooks: each read once however many rules ask, within a budget."""
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
 
 from policies import commands
-from policies.commands import CommandSummary, Reach, reach_of
+from policies.commands import Budget, BudgetSpent, CommandSummary, Reach, reach_of
+from policies.containers.remembered import Remembered
 from policies.core.target import PodTemplate
 from policies.kube.json import Json, dig, maps, strings, text
 from policies.kube.pods import Container
 
 NOTHING: Final = CommandSummary()
-LARGEST_REMEMBERED: Final = 16 * 1024
-"""Bytes of command and environment beyond which a summary is not kept: memory must stay bounded."""
+_HANDLERS: Final = (("livenessProbe",), ("readinessProbe",), ("startupProbe",), ("lifecycle", "preStop"))
+_STEP: Final = 64
+"""Bytes of a summary for each step that its reading took, roughly."""
+_COPIED: Final = 32
+"""Bytes of a command and its environment that are written out for one step."""
+
+_SUMMARIES: Final[Remembered[bytes, CommandSummary]] = Remembered()
 
 
 def container_command(template: PodTemplate, container: Container) -> CommandSummary:
@@ -38,28 +45,72 @@ def exec_command(template: PodTemplate, container: Container, *handler: str) -> 
     return summary
 
 
-def _summary(template: PodTemplate, container: Container, argv: list[str], *, static: bool) -> CommandSummary:
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """What one review may spend: a budget of steps, and the commands that it has paid for already."""
+
+    budget: Budget
+    paid: set[bytes] = field(default_factory=set)
+
+
+def affords(template: PodTemplate, allowance: Allowance) -> bool:
+    """Whether all commands of a template can be read with what is left to a review, which pays for them.
+
+    What was read is remembered, so that mutators and rules find it; what was remembered is paid for all
+    the same, once a review, since whether an object can be decided must not depend on what was reviewed
+    before.
+    """
+    try:
+        for container in template.containers():
+            argv = [*strings(container.spec, "command"), *strings(container.spec, "args")]
+            if argv and not launched(argv, *_environment(container), allowance).complete:
+                return False
+            handlers = (strings(container.spec, *handler, "exec", "command") for handler in _HANDLERS)
+            for words, static in ((argv, False), *((words, True) for words in handlers)):
+                if not _summary(template, container, words, static=static, allowance=allowance).complete:
+                    return False
+    except BudgetSpent:
+        return False
+    return True
+
+
+def launched(
+    argv: Sequence[str], env: list[Any], env_from: list[Any], allowance: Allowance | None = None
+) -> CommandSummary:
+    """What a container runs, whatever its pod is: the programs, not what their host names mean."""
+    return _read(argv, env, env_from, static=False, on_host=False, names=(), allowance=allowance)
+
+
+def _summary(
+    template: PodTemplate,
+    container: Container,
+    argv: list[str],
+    *,
+    static: bool,
+    allowance: Allowance | None = None,
+) -> CommandSummary:
     if not argv:
         return NOTHING
     on_host = template.spec.get("hostNetwork") is True
-    env, env_from = _listed(container.spec, "env"), _listed(container.spec, "envFrom")
-    names = _own_names(template.spec)
-    try:
-        key = orjson.dumps((argv, env, env_from, static, on_host, names))
-    except orjson.JSONEncodeError:  # a number or a character that JSON from an API server can't have
-        key = None
-    if key is None or len(key) > LARGEST_REMEMBERED:
-        return commands.read(argv, env, env_from, static=static, host_network=on_host, local_names=names)
-    return _read(key)
+    names = _own_names(template)
+    env, env_from = _environment(container)
+    return _read(argv, env, env_from, static=static, on_host=on_host, names=names, allowance=allowance)
 
 
-def _own_names(pod_spec: Json) -> list[str]:
+def _environment(container: Container) -> tuple[list[Any], list[Any]]:
+    return _listed(container.spec, "env"), _listed(container.spec, "envFrom")
+
+
+def _own_names(template: PodTemplate) -> tuple[str, ...]:
     """Names that lead back to the pod: its `hostname`, and `hostAliases` of a loopback address."""
-    names = [name] if (name := text(pod_spec, "hostname")) else []
-    for alias in maps(pod_spec, "hostAliases"):
-        if reach_of(text(alias, "ip")) is Reach.LOCAL:
-            names += strings(alias, "hostnames")
-    return names
+    if "own names" not in template.memo:
+        names = [name] if (name := text(template.spec, "hostname")) else []
+        for alias in maps(template.spec, "hostAliases"):
+            if reach_of(text(alias, "ip")) is Reach.LOCAL:
+                names += strings(alias, "hostnames")
+        template.memo["own names"] = tuple(names)
+    known: tuple[str, ...] = template.memo["own names"]
+    return known
 
 
 def _listed(container: Json, field: str) -> list[Any]:
@@ -67,12 +118,50 @@ def _listed(container: Json, field: str) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-@lru_cache(maxsize=1024)
-def _read(key: bytes) -> CommandSummary:
-    argv, env, env_from, static, on_host, names = orjson.loads(key)
-    return commands.read(argv, env, env_from, static=static, host_network=on_host, local_names=names)
+def _read(
+    argv: Sequence[str],
+    env: list[Any],
+    env_from: list[Any],
+    *,
+    static: bool,
+    on_host: bool,
+    names: Sequence[str],
+    allowance: Allowance | None,
+) -> CommandSummary:
+    key = written_out(argv, env, env_from, static, on_host, names)
+    budget = _charged(key, allowance) if allowance is not None else None
+    known = _SUMMARIES.get(key) if key is not None else None
+    if known is not None:
+        if budget is not None:
+            budget.spend(known.steps)
+        return known
+    summary = commands.read(
+        argv, env, env_from, static=static, host_network=on_host, local_names=names, budget=budget
+    )
+    if key is not None and summary.complete:
+        _SUMMARIES.put(key, summary, len(key) + _STEP * summary.steps)
+    return summary
+
+
+def _charged(key: bytes | None, allowance: Allowance) -> Budget | None:
+    """The budget that pays for reading what the key tells; None where it is paid for. Raises BudgetSpent."""
+    if key is None:
+        return allowance.budget
+    if key in allowance.paid:
+        return None
+    allowance.paid.add(key)
+    allowance.budget.spend(len(key) // _COPIED)
+    return allowance.budget
+
+
+def written_out(*parts: object) -> bytes | None:
+    """JSON that tells one thing from another; None where it has what JSON from an API server can't have."""
+    try:
+        return orjson.dumps(parts)
+    except orjson.JSONEncodeError:
+        return None
 
 
 def forget() -> None:
     """Drop every remembered summary, to measure what reading them costs."""
-    _read.cache_clear()
+    _SUMMARIES.clear()

@@ -6,14 +6,15 @@ launchers are taken off too, so that `tini -- python3 -m mlserver start .` is `m
 
 from __future__ import annotations
 
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Any, Final, NamedTuple
 
-import orjson
-
-from policies.commands import OptionSyntax, is_python, parse_options, read
-from policies.kube.json import Json, maps, strings, text
+from policies.commands import OptionSyntax, is_python, parse_options
+from policies.containers.commands import launched, written_out
+from policies.containers.remembered import Remembered
+from policies.kube.json import Json, dig, strings, text
 
 _LAUNCHERS: Final = frozenset(
     {"nvidia_entrypoint.sh", "entrypoint.sh", "docker-entrypoint.sh", "dockerd-entrypoint.sh"}
@@ -26,57 +27,51 @@ _RUNNER_OPTIONS: Final = OptionSyntax(
     frozenset({"-n", "-p", "--name", "--prefix", "--cwd", "--with", "--extra", "--group", "--python"}),
     stop_at_operand=True,
 )
+_MOST_RUNNERS: Final = 8
+"""Runners that run each other: more is nothing that anybody runs."""
 
 Program = tuple[str, ...]
 """The words of a program from its own name (without directories) on."""
 
 
-class Launch(NamedTuple):
-    """How a container is started, as far as its spec says: hashable, so that it can be a key."""
+@dataclass(frozen=True, eq=False)
+class Launch:
+    """How a container is started, as far as its spec says."""
 
     command: tuple[str, ...]
     args: tuple[str, ...]
-    environment: tuple[tuple[str, str | None], ...]
-    """The container's own variables; None where the value comes from elsewhere."""
-    open: bool
-    """Whether `envFrom` may set further variables."""
+    env: list[Any]
+    """The container's own variables, as JSON."""
+    env_from: list[Any]
 
     @property
+    def open(self) -> bool:
+        """Whether `envFrom` may set further variables."""
+        return bool(self.env_from)
+
+    @cached_property
     def variables(self) -> dict[str, str | None]:
-        return dict(self.environment)
+        """The container's own variables; None where the value comes from elsewhere."""
+        return {
+            text(item, "name"): None if item.get("valueFrom") is not None else text(item, "value")
+            for item in self.env
+            if isinstance(item, dict)
+        }
 
-    @property
-    def size(self) -> int:
-        """Characters, roughly: what it costs to remember it."""
-        return sum(map(len, self.command + self.args)) + sum(
-            len(value or "") for _, value in self.environment
-        )
+    @cached_property
+    def key(self) -> bytes | None:
+        """What tells one launch from another; None where it has what can't be written as JSON."""
+        return written_out(self.command, self.args, self.env, self.env_from)
 
 
 def launch_of(container: Json) -> Launch:
     """How a container is started."""
-    parts = [container.get(key) for key in ("command", "args", "env", "envFrom")]
-    try:
-        key = orjson.dumps(parts)
-    except orjson.JSONEncodeError:  # a number or a character that JSON from an API server can't have
-        return _launch(container)
-    return _remembered_launch(key) if len(key) <= REMEMBERED else _launch(container)
-
-
-@lru_cache(maxsize=2048)
-def _remembered_launch(key: bytes) -> Launch:
-    return _launch(dict(zip(("command", "args", "env", "envFrom"), orjson.loads(key), strict=True)))
-
-
-def _launch(container: Json) -> Launch:
+    env, env_from = dig(container, "env"), dig(container, "envFrom")
     return Launch(
         tuple(strings(container, "command")),
         tuple(strings(container, "args")),
-        tuple(
-            (text(item, "name"), None if item.get("valueFrom") is not None else text(item, "value"))
-            for item in maps(container, "env")
-        ),
-        bool(container.get("envFrom")),
+        env if isinstance(env, list) else [],
+        env_from if isinstance(env_from, list) else [],
     )
 
 
@@ -87,6 +82,8 @@ class Started(NamedTuple):
     sometimes: frozenset[Program]
     """Those of them that it starts in some cases alone, as a script does that serves in the first of a
     group of pods and joins it in the others."""
+    complete: bool = True
+    """Whether all that it starts could be read: else nothing may rest on what is not among them."""
 
 
 def programs(launch: Launch) -> tuple[Program, ...]:
@@ -101,25 +98,29 @@ def started(launch: Launch) -> Started:
     image's entrypoint is not known: the arguments are then read as if they were the program, which is
     what many entrypoints make of them.
     """
-    return (_started if launch.size <= REMEMBERED else _started.__wrapped__)(launch)
+    known = _STARTED.get(launch.key) if launch.key is not None else None
+    if known is None:
+        known = _started(launch)
+        if launch.key is not None and known.complete:
+            _STARTED.put(launch.key, known, len(launch.key) + sum(_size(words) for words in known.all))
+    return known
 
 
-REMEMBERED: Final = 8192
-"""Characters of a launch up to which what was read of it is kept: a cache must not be a way to eat memory."""
+_STARTED: Final[Remembered[bytes, Started]] = Remembered()
 
 
-@lru_cache(maxsize=2048)
+def _size(words: Program) -> int:
+    return 100 + sum(60 + len(word) for word in words)
+
+
 def _started(launch: Launch) -> Started:
-    env: list[dict[str, Any]] = [
-        {"name": name, "valueFrom": {}} if value is None else {"name": name, "value": value}
-        for name, value in launch.environment
-    ]
-    summary = read((*launch.command, *launch.args), env, [{}] if launch.open else [], static=False)
+    summary = launched((*launch.command, *launch.args), launch.env, launch.env_from)
     found = [(_program(command.argv), command.conditional) for command in summary.commands]
     always = {words for words, conditional in found if not conditional}
     return Started(
         tuple(words for words, _ in found if words),
         frozenset(words for words, conditional in found if conditional) - always,
+        summary.complete,
     )
 
 
@@ -148,33 +149,37 @@ def _is_given(words: Program, flag: str) -> bool:
 
 def _program(words: Program) -> Program:
     """The words from the program's own name on, behind interpreters and launchers."""
-    rest, launched = words, False
-    while rest:
-        if rest[0].startswith("-"):  # options of a launcher, or of an entrypoint that isn't named
+    at, launched, behind = 0, False, 0
+    while at < len(words):
+        if words[at].startswith("-"):  # options of a launcher, or of an entrypoint that isn't named
             if not launched:
-                return rest
-            rest = rest[1:]
+                return words[at:]
+            at += 1
             continue
-        head = PurePosixPath(rest[0]).name
-        if head in _LAUNCHERS and len(rest) > 1:
-            rest, launched = rest[1:], True
-        elif head in _RUNNERS and "run" in rest[1:4]:
-            rest = rest[rest.index("run") + 1 :]
-            rest, launched = rest[parse_options(rest, _RUNNER_OPTIONS).rest :], True
+        head = PurePosixPath(words[at]).name
+        if head in _LAUNCHERS and at + 1 < len(words):
+            at, launched = at + 1, True
+        elif head in _RUNNERS and "run" in words[at + 1 : at + 4]:
+            behind += 1
+            if behind > _MOST_RUNNERS:
+                return ()
+            at = words.index("run", at + 1) + 1
+            at, launched = at + parse_options(words[at:], _RUNNER_OPTIONS).rest, True
         elif is_python(head):
-            rest, launched = _interpreted(rest[1:]), False
+            at, launched = _interpreted(words, at + 1), False
         else:
-            return (head, *rest[1:])
+            return (head, *words[at + 1 :])
     return ()
 
 
-def _interpreted(words: Program) -> Program:
-    """What Python runs: the module after `-m`, or the script; nothing for `-c` and standard input."""
-    for n, word in enumerate(words):
-        if word == "-m":
-            return words[n + 1 :]
-        if word == "-c":
-            return ()
-        if not word.startswith("-"):
-            return words[n:]
-    return ()
+def _interpreted(words: Program, start: int) -> int:
+    """Where in its words what Python runs begins: the module after `-m`, or the script; the end for `-c` and
+    standard input."""
+    for n in range(start, len(words)):
+        if words[n] == "-m":
+            return n + 1
+        if words[n] == "-c":
+            break
+        if not words[n].startswith("-"):
+            return n
+    return len(words)

@@ -17,6 +17,10 @@ _NAMESPACE_COMMAND: Final = "$(cat)"
 """How a `cat` of the service account's namespace file shows in a host name."""
 
 
+_MOST_SERVICES: Final = 32
+"""Services of one pod that are compared with all workloads; of further ones it stays undecided."""
+
+
 @dataclass(frozen=True, slots=True)
 class OwnService:
     """A Service that has only the asking pods behind it, and hides them until they are ready."""
@@ -53,10 +57,10 @@ def _own_service(
     if service is None or not _hides(service) or not _selects(service, template.pod):
         return None
     name = text(service, "metadata", "name")
-    shared = ("shared service", name)
-    if shared not in template.memo:
-        template.memo[shared] = _has_others(service, target, facts)
-    if template.memo[shared]:
+    shared: dict[str, bool] = template.memo.setdefault("shared services", {})
+    if name not in shared:
+        shared[name] = len(shared) >= _MOST_SERVICES or _has_others(service, target, facts)
+    if shared[name]:
         certainty = Certainty.UNDECIDED
     return OwnService(name, text(service, "spec", "clusterIP") == "None", certainty)
 
@@ -131,8 +135,25 @@ def _selects(service: Json, pod: Json) -> bool:
 
 def _has_others(service: Json, target: Target, facts: Facts) -> bool:
     """Whether another workload's pods stand behind the Service too: they may be ready before."""
+    listing = facts.listing(Resource.WORKLOADS)
+    if not listing:
+        return False
+    by_label = listing.derive(_by_label)
+    selector = mapping(service, "spec", "selector").items()
+    # One label of the selector leads to all that it can select; the rarest one to the fewest more.
+    candidates = min((by_label.get(str(label), ()) for label in selector), key=len, default=())
+    own = (target.kind.kind, target.name)
     return any(
         _selects(service, mapping(workload, "spec", "template"))
-        for workload in facts.listing(Resource.WORKLOADS) or ()
-        if (text(workload, "kind"), text(workload, "metadata", "name")) != (target.kind.kind, target.name)
+        for workload in candidates
+        if (text(workload, "kind"), text(workload, "metadata", "name")) != own
     )
+
+
+def _by_label(workloads: Listing) -> dict[str, list[Json]]:
+    """Workloads by each label of their pods."""
+    found: dict[str, list[Json]] = {}
+    for workload in workloads:
+        for label in labels_of(mapping(workload, "spec", "template")).items():
+            found.setdefault(str(label), []).append(workload)
+    return found

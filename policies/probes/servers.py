@@ -7,12 +7,13 @@ because a workload's pods are all alike.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from policies.containers.programs import REMEMBERED, Launch, Program, has_option, launch_of, option, started
+from policies.containers.programs import Launch, Program, has_option, launch_of, option, started
+from policies.containers.remembered import Remembered
 from policies.kube.json import Json, maps, strings, text
 from policies.kube.pods import Container
 from policies.probes.preset import Preset
@@ -98,6 +99,7 @@ class Server:
 
 
 Ports = tuple[tuple[int, str], ...]
+Found = tuple[str, Program] | None
 
 
 class Recogniser:
@@ -106,10 +108,8 @@ class Recogniser:
     def __init__(self, presets: Mapping[str, Preset], infrastructure: tuple[str, ...] = ()) -> None:
         self._presets = presets
         self._infrastructure = (*INFRASTRUCTURE, *infrastructure)
-        self._recall: Callable[[str, Launch, Ports], Server | None] = lru_cache(2048)(self._recognise)
-        self._recall_infrastructure: Callable[[str, str], bool] = lru_cache(2048)(
-            self._matches_infrastructure
-        )
+        self._recognised: Remembered[tuple[str, bytes, Ports], tuple[Server | None]] = Remembered()
+        self._infrastructural: Remembered[tuple[str, str], bool] = Remembered(1 << 20)
 
     def server(self, container: Container) -> Server | None:
         """The model server in a container.
@@ -118,13 +118,28 @@ class Recogniser:
         puts something else in its place, the preset's own port must be declared.
         """
         launch = launch_of(container.spec)
-        find = self._recall if launch.size <= REMEMBERED else self._recognise
-        return find(container.image, launch, tuple(tcp_ports(container.spec).items()))
+        ports = tuple(tcp_ports(container.spec).items())
+        if launch.key is None:
+            return self._recognise(container.image, launch, ports)
+        key = (container.image, launch.key, ports)
+        known = self._recognised.get(key)
+        if known is None:
+            known = (self._recognise(container.image, launch, ports),)
+            size = len(container.image) + 2 * len(launch.key) + 100 * len(ports)
+            self._recognised.put(key, known, size + sum(len(name) for _, name in ports))
+        return known[0]
 
     def is_infrastructure(self, container: Container) -> bool:
         """Whether a container is a known proxy, log shipper or exporter: never judged as a server."""
         started = next(iter(strings(container.spec, "command")), "").rpartition("/")[2]
-        return started == PULLER or self._recall_infrastructure(container.image, container.name)
+        if started == PULLER:
+            return True
+        key = (container.image, container.name)
+        known = self._infrastructural.get(key)
+        if known is None:
+            known = self._matches_infrastructure(*key)
+            self._infrastructural.put(key, known, len(container.image) + len(container.name))
+        return known
 
     def _matches_infrastructure(self, image: str, name: str) -> bool:
         return image_matches(image, self._infrastructure) or any(
@@ -137,7 +152,9 @@ class Recogniser:
             for name, preset in self._presets.items()
             if not image_matches(image, preset.excluded_images)
         }
-        programs, sometimes = started(launch)
+        programs, sometimes, complete = started(launch)
+        if not complete:
+            return None
         found = (
             _by_command(presets, image, programs)
             or _by_port_name(presets, ports, programs)
@@ -154,17 +171,16 @@ class Recogniser:
         )
 
 
-Found = tuple[str, Program] | None
-
-
 def _by_command(presets: Mapping[str, Preset], image: str, programs: tuple[Program, ...]) -> Found:
     """The first program, in reading order, that a preset knows; of the presets that know it, the one whose
     command tells most of it. One whose commands need its image comes after all others: `ray start` stands
     behind what is served with it."""
+    started = {"", *(program[0] for program in programs)}
     claims = [
         (preset.commands_need_image, n, *_generality(pattern), name)
         for name, preset in presets.items()
-        if not preset.commands_need_image or image_matches(image, preset.images)
+        if not started.isdisjoint(map(_head, preset.commands))
+        and (not preset.commands_need_image or image_matches(image, preset.images))
         for n, program in enumerate(programs)
         for pattern in preset.commands
         if _runs(program, pattern)
@@ -246,6 +262,11 @@ def _generality(pattern: str) -> tuple[int, int]:
     """Smaller for a command that tells more: `ray start --head` before `ray start`."""
     words, flags = _words_and_flags(pattern)
     return -len(words), -len(flags)
+
+
+def _head(pattern: str) -> str:
+    """The program that a pattern names; empty where it names flags alone."""
+    return next(iter(_words_and_flags(pattern)[0]), "")
 
 
 @lru_cache(maxsize=1024)

@@ -25,7 +25,7 @@ from policies.core.contracts import Rule
 from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding
 from policies.core.mode import Mode, Profile
-from policies.core.target import Target
+from policies.core.target import Target, pod_templates
 from policies.kube.json import Json, mapping
 from policies.kube.metadata import labels_of
 from webhook.admission import engine
@@ -111,7 +111,7 @@ class Case:
         facts = Facts(request.namespace, offline.ManifestCluster(self.objects))
         effective = config.effective(obj, facts.namespace, facts.namespace_labels())
         facts = replace(facts, settings=effective.settings)
-        projection = engine.project(obj, config, facts)
+        projection = engine.project(obj, pod_templates(obj, config.workloads), config, facts)
         assert projection.crashes == ()
         return projection.target, facts
 

@@ -125,6 +125,11 @@ class WebhookConfig(Model):
         description="further kinds with pod templates, or better paths for known ones; a kind of your "
         "own must also stand in the rules of the ValidatingWebhookConfiguration",
     )
+    controllers: tuple[str, ...] = Field(
+        (),
+        description="globs of further accounts (user names) that controllers run under: what they make for "
+        "an owner is never refused. Service accounts, nodes and Kubernetes' own components are known",
+    )
     docs_url: str = Field("", description="where docs/ is published, for links in messages; empty: no links")
 
 

@@ -8,22 +8,25 @@ in that policy or rule.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
+from typing import Any, Final
 
+from policies.containers.commands import Allowance
 from policies.core import registry
 from policies.core.annotations import EXEMPT, POLICY_LABEL
 from policies.core.contracts import Family, Mutator, Rule
 from policies.core.facts import Cluster, Facts
-from policies.core.finding import Finding
+from policies.core.finding import Certainty, Finding
 from policies.core.mode import Mode
-from policies.core.target import PodTemplate, Target, pod_templates, with_template
+from policies.core.target import PodTemplate, Target, with_template
 from policies.kube.field_paths import named, scopes, value_at
 from policies.kube.group_kinds import kind_of
-from policies.kube.json import Json, dig, mapping
-from policies.kube.metadata import annotations_of, controller, labels_of
+from policies.kube.json import Json, dig, mapping, text
+from policies.kube.metadata import annotations_of, labels_of
+from webhook.admission.accounts import is_mirror_pod, owner_behind
+from webhook.admission.bounds import allowance, bounded
 from webhook.admission.configuration import Config, Effective
 from webhook.admission.envelope import Request
 from webhook.admission.exemptions import Exemptions, may_exempt
@@ -99,14 +102,14 @@ class Decision:
 def in_scope(request: Request, config: Config) -> bool:
     """Whether a request is looked at at all.
 
-    Subresources and dying objects are not, nor are mirror pods: they only show what a kubelet
-    runs from a file, and neither a patch nor a refusal would reach that.
+    Subresources, dying objects and mirror pods are not.
     """
     if request.object is None or request.subresource or request.operation not in ("CREATE", "UPDATE"):
         return False
-    if dig(request.object, "metadata", "deletionTimestamp") is not None:
+    dying = dig(request.object, "metadata", "deletionTimestamp") is not None
+    if dying and not (request.operation == "CREATE" and request.username):  # nobody creates what is dying
         return False
-    if "kubernetes.io/config.mirror" in annotations_of(request.object):
+    if is_mirror_pod(request):
         return False
     own_policy = labels_of(request.object).get(POLICY_LABEL) == "true"
     return own_policy or config.webhook.namespaces.covers(request.namespace)
@@ -138,8 +141,13 @@ def mutate(request: Request, config: Config, cluster: Cluster) -> Decision:
     policies = [p for p in _policies(obj) if created or kind in p.on_update]
     if not policies:
         return Decision(obj)
+    owned = owner_behind(request, config.webhook.controllers) is not None
+    bounds = bounded(obj, config.workloads, allowance())
+    if bounds.undecided:
+        return Decision(obj, notes=bounds.undecided, owned=owned)
     folded = _fold(obj, policies, config, Facts(request.namespace, cluster))
-    return replace(folded, patch=diff(obj, folded.object), owned=controller(obj) is not None)
+    results, notes = _foremost(folded.results, folded.notes)
+    return replace(folded, patch=diff(obj, folded.object), results=results, notes=notes, owned=owned)
 
 
 def _policies(obj: Json) -> Iterator[Mutator[Any]]:
@@ -170,7 +178,7 @@ def _fold(obj: Json, policies: Sequence[Mutator[Any]], config: Config, facts: Fa
         if patch:
             changes.append(Change(policy.id, mode, patch, current))
             current = after if mode is Mode.ENFORCE else current
-        results += [Result(policy.id, finding, mode.at_most(Mode.WARN)) for finding in advice]
+        results += [Result(policy.id, _cut(finding), mode.at_most(Mode.WARN)) for finding in advice]
     return Decision(current, (), tuple(changes), tuple(results), tuple(crashes), exemptions.notes)
 
 
@@ -187,10 +195,15 @@ def validate(request: Request, config: Config, cluster: Cluster) -> Decision:
     obj = request.object or {}
     if not in_scope(request, config):
         return Decision(obj)
+    allowed = allowance()
+    bounds = bounded(obj, config.workloads, allowed)
+    owned = owner_behind(request, config.webhook.controllers) is not None
+    if not bounds.whole:
+        return Decision(obj, notes=bounds.undecided, owned=owned, docs_url=config.webhook.docs_url)
     facts = Facts(request.namespace, cluster)
     effective = config.effective(obj, facts.namespace, facts.namespace_labels())
     facts = replace(facts, settings=effective.settings)
-    projection = project(obj, config, facts)
+    projection = project(obj, bounds.templates, config, facts)
     found, crashes = _findings(projection.target, effective, facts, config)
     exemptions = _exemptions(obj, projection.target, config, facts.namespace)
     results = [
@@ -207,16 +220,24 @@ def validate(request: Request, config: Config, cluster: Cluster) -> Decision:
     ]
     exempted = {rule for known in exemptions.get("", ()) for rule in known.reasons}
     crashes = [_harmless(crash) if crash.id in exempted else crash for crash in crashes]
-    if any(result.denies for result in results) or any(crash.denies for crash in crashes):
-        results, crashes = _spare(results, crashes, request, projection.target, config, effective, facts)
+    if bounds.undecided:
+        results, crashes = _spared(results, "part of it is not decided"), [*map(_harmless, crashes)]
+    elif any(result.denies for result in results) or any(crash.denies for crash in crashes):
+        results, crashes = _spare(
+            results, crashes, request, projection.target, config, effective, facts, allowed
+        )
+    said = (note for known in chain(*exemptions.values()) for note in known.notes)
+    kept, notes = _foremost(
+        (*results, *_unsaid(projection.advice, results)), (*bounds.undecided, *dict.fromkeys(said))
+    )
     return Decision(
         obj,
         changes=projection.changes,
-        results=(*results, *_unsaid(projection.advice, results)),
+        results=kept,
         crashes=(*projection.crashes, *crashes),
-        notes=tuple(dict.fromkeys(note for known in chain(*exemptions.values()) for note in known.notes)),
+        notes=notes,
         projected=projection.obj if projection.obj is not obj else None,
-        owned=controller(obj) is not None,
+        owned=owned,
         docs_url=config.webhook.docs_url,
     )
 
@@ -235,8 +256,8 @@ class Projection:
     crashes: tuple[Crash, ...] = ()
 
 
-def project(obj: Json, config: Config, facts: Facts) -> Projection:
-    """Apply the pod-level policies in force to a copy of each pod template that is projected.
+def project(obj: Json, own: Iterable[PodTemplate], config: Config, facts: Facts) -> Projection:
+    """Apply the pod-level policies in force to a copy of each of its pod templates that is projected.
 
     A Pod is judged as it is: its mutations have run before.
     """
@@ -245,7 +266,7 @@ def project(obj: Json, config: Config, facts: Facts) -> Projection:
     changes: list[Change] = []
     advice: list[Result] = []
     crashes: list[Crash] = []
-    for template in pod_templates(obj, config.workloads):
+    for template in own:
         if template.workload is None or not template.workload.projected or template.container_path:
             templates.append(template)
             continue
@@ -286,11 +307,37 @@ def _findings(
         if effective.modes.get(rule.id) is Mode.OFF:
             continue
         try:
-            found += [(rule, finding) for finding in rule.check(target, facts)]
+            found += [(rule, _cut(finding)) for finding in rule.check(target, facts)]
         except Exception as error:
             denies = config.webhook.on_error == "deny" and effective.rule_mode(rule) is Mode.ENFORCE
             crashes.append(_crash(rule.id, error, denies=denies))
     return found, crashes
+
+
+MOST_RESULTS: Final = 50
+"""Findings that a review answers with; what it refuses comes first."""
+_LONGEST: Final = 2000
+"""Characters of a finding's sentence: names that a user chose stand in it."""
+
+
+def _cut(finding: Finding) -> Finding:
+    if len(finding.message) <= _LONGEST and len(finding.hint) <= _LONGEST:
+        return finding
+    return replace(finding, message=_beginning(finding.message), hint=_beginning(finding.hint))
+
+
+def _beginning(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+
+
+def _foremost(results: Sequence[Result], notes: Sequence[str]) -> tuple[tuple[Result, ...], tuple[str, ...]]:
+    """The results that are answered, in their order, and the notes with one that counts the others."""
+    more = len(results) - MOST_RESULTS
+    if more <= 0:
+        return tuple(results), tuple(notes)
+    order = sorted(range(len(results)), key=lambda index: not results[index].denies)
+    kept = tuple(results[index] for index in sorted(order[:MOST_RESULTS]))
+    return kept, (*notes, f"{MOST_RESULTS} of {len(results):,} findings are shown")
 
 
 def _exempting(rule: Rule, finding: Finding, exemptions: Mapping[str, Sequence[Exemptions]]) -> str | None:
@@ -321,11 +368,11 @@ def _exemptions(
 # --- never turn a risk into an outage --------------------------------------------------------------
 
 
-def spared(request: Request) -> str:
+def spared(request: Request, config: Config) -> str:
     """Why nothing about a request is refused, since that would stop what already runs; empty if it may be."""
-    owner = controller(request.object or {})
+    owner = owner_behind(request, config.webhook.controllers)
     if owner is not None:
-        return f"it belongs to a {owner.get('kind')}, and its replacement is never refused"
+        return f"it belongs to a {text(owner, 'kind')[:63]}, and its replacement is never refused"
     if request.operation == "UPDATE" and same(_substance(request.old_object), _substance(request.object)):
         return "the update leaves the spec as it was"
     return ""
@@ -339,26 +386,71 @@ def _spare(
     config: Config,
     effective: Effective,
     facts: Facts,
+    allowed: Allowance,
 ) -> tuple[list[Result], list[Crash]]:
     """Warn where a refusal would stop what already runs: owned objects and old findings."""
-    old, why = request.old_object, spared(request)
+    old, why = request.old_object, spared(request, config)
     if why:
         return _spared(results, why), [_harmless(crash) for crash in crashes]
     if request.operation != "UPDATE" or old is None:
         return list(results), list(crashes)
-    before, crashed = _findings(project(old, config, facts).target, effective, facts, config)
-    known = {(rule.id, named(old, finding.path)): finding for rule, finding in before}
+    bounds = bounded(old, config.workloads, allowed)
+    if bounds.undecided:
+        unknown = "what it was before is too much to be compared"
+        return _spared(results, unknown), [_harmless(crash) for crash in crashes]
+    before, crashed = _findings(
+        project(old, bounds.templates, config, facts).target, effective, facts, config
+    )
+    known = _Earlier(old, before)
     kept: list[Result] = []
     for result in results:
-        path = result.finding.path
-        earlier = known.get((result.rule, named(target.obj, path)))
-        is_old = earlier is not None and (
-            earlier.message == result.finding.message
-            or same(value_at(old, earlier.path), value_at(request.object, path))
-        )
+        place = (result.rule, named(target.obj, result.finding.path))
+        is_old = known.excuses(place, result.finding, value_at(request.object, result.finding.path))
         kept += _spared([result], "it was there before this update") if is_old else [result]
     ids = {crash.id for crash in crashed}
     return kept, [_harmless(crash) if crash.id in ids else crash for crash in crashes]
+
+
+Place = tuple[str, tuple[str, ...]]
+"""A rule, and a field path with the names of list elements in place of their indices."""
+
+
+class _Earlier:
+    """What was found in an object before an update."""
+
+    def __init__(self, old: Json, found: Iterable[tuple[Rule, Finding]]) -> None:
+        self._old = old
+        self._there: dict[Place, Finding] = {}
+        self._said: dict[tuple[Place, str], Certainty] = {}
+        for rule, finding in found:
+            place = (rule.id, named(old, finding.path))
+            if place not in self._there or _surer(finding.certainty, self._there[place].certainty):
+                self._there[place] = finding
+            said = (place, finding.message)
+            if said not in self._said or _surer(finding.certainty, self._said[said]):
+                self._said[said] = finding.certainty
+
+    def excuses(self, place: Place, finding: Finding, value: Any) -> bool:
+        """Whether a finding was there before: the same words, or another about the same value.
+
+        What was only suspected excuses nothing that is certain.
+        """
+        said = self._said.get((place, finding.message))
+        if said is not None and not _surer(finding.certainty, said):
+            return True
+        there = self._there.get(place)
+        return (
+            there is not None
+            and not _surer(finding.certainty, there.certainty)
+            and same(value_at(self._old, there.path), value)
+        )
+
+
+def _surer(certainty: Certainty, other: Certainty) -> bool:
+    return _DOUBTS.index(certainty) < _DOUBTS.index(other)
+
+
+_DOUBTS: Final = (Certainty.SURE, Certainty.LIKELY, Certainty.UNDECIDED)
 
 
 def _spared(results: Sequence[Result], why: str) -> list[Result]:

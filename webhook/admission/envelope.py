@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from policies.kube.group_kinds import GroupKind
-from policies.kube.json import Json, dig, mapping, text
+from policies.kube.json import Json, dig, mapping, strings, text
 from webhook.admission.patch import Operation
 
 API_VERSION = "admission.k8s.io/v1"
@@ -44,6 +44,8 @@ class Request:
     old_object: Json | None = None
     dry_run: bool = False
     username: str = ""
+    """The account that asks; empty offline, where a manifest is taken at its word."""
+    groups: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,7 @@ def parse(body: bytes) -> Request:
         old_object=_object(request, "oldObject", required=operation == "UPDATE"),
         dry_run=request.get("dryRun") is True,
         username=text(request, "userInfo", "username"),
+        groups=tuple(strings(request, "userInfo", "groups")),
     )
 
 

@@ -42,6 +42,7 @@ def made(path: str, value: Any, api: str, kind: str) -> Json:
     [
         ("apps/v1", "Deployment", "spec.template", "spec.template", "ReplicaSet", False),
         ("apps/v1", "ReplicaSet", "spec.template", "spec.template", "ReplicaSet", False),
+        ("v1", "ReplicationController", "spec.template", "spec.template", "ReplicationController", False),
         ("apps/v1", "StatefulSet", "spec.template", "spec.template", "StatefulSet", False),
         ("apps/v1", "DaemonSet", "spec.template", "spec.template", "DaemonSet", False),
         ("batch/v1", "Job", "spec.template", "spec.template", "Job", True),

@@ -1,0 +1,49 @@
+"""What was worked out before, kept up to a size: a cache must not be a way to eat memory."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from typing import Final, Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+LARGEST: Final = 16 << 20
+"""Bytes, roughly, that one of these holds. Counted in bytes and not in entries: a thousand small containers
+fit as well as ten large ones, so that one review never drives out what it needs again."""
+_ENTRY: Final = 500
+"""Bytes of an entry beside what it holds."""
+
+
+class Remembered(Generic[K, V]):
+    """Values by key; what was not asked for longest goes first."""
+
+    def __init__(self, largest: int = LARGEST) -> None:
+        self._largest, self._size = largest, 0
+        self._values: OrderedDict[K, tuple[V, int]] = OrderedDict()
+
+    def get(self, key: K) -> V | None:
+        found = self._values.get(key)
+        if found is None:
+            return None
+        self._values.move_to_end(key)
+        return found[0]
+
+    def put(self, key: K, value: V, size: int) -> None:
+        """Keep a value of `size` bytes, its key counted; not where it is larger than all that may be kept."""
+        size += _ENTRY
+        if key in self._values or size > self._largest:
+            return
+        self._values[key] = (value, size)
+        self._size += size
+        while self._size > self._largest:
+            _, (_, dropped) = self._values.popitem(last=False)
+            self._size -= dropped
+
+    def clear(self) -> None:
+        self._values.clear()
+        self._size = 0
+
+    def __len__(self) -> int:
+        return len(self._values)

@@ -1,0 +1,185 @@
+"""The budget of a review: what it reaches is decided, what it doesn't is let be and said."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from policies.containers import commands
+from policies.core.mode import Mode
+from policies.kube.group_kinds import kind_of
+from policies.kube.names import listed
+from tests.hostile.objects import HOSTILE, Json, Made, deployment, pod, server
+from webhook.admission import engine, messages
+from webhook.admission.bounds import LONGEST_ANNOTATION, LONGEST_EXEMPTION, STEPS, allowance, bounded
+from webhook.admission.envelope import Request
+from webhook.config.load import load
+from webhook.kube.offline import ManifestCluster
+
+CONFIG = load({})
+NOWHERE = ManifestCluster([])
+STEADY = 3
+"""How many times more than the object the work may grow: fixed costs count at the small end."""
+CALLS = 30
+"""Calls of functions, of C functions too, that one step of the budget may stand for."""
+LOCAL: Json = {"httpGet": {"path": "/", "port": 1}, "failureThreshold": 1, "periodSeconds": 60}
+EXTERNAL: Json = {**LOCAL, "httpGet": {"path": "/", "port": 1, "host": "db"}, "failureThreshold": 3}
+SCRIPT = "if a; then b; fi;" * 900
+"""Most of what a review can read."""
+
+
+def asked(made: Made) -> Request:
+    old, new = made if isinstance(made, tuple) else (None, made)
+    operation = "CREATE" if old is None else "UPDATE"
+    return Request("u", kind_of(new), operation, "ml", object=new, old_object=old, username="ada")
+
+
+def decided(made: Made) -> tuple[engine.Decision, engine.Decision]:
+    request = asked(made)
+    return engine.mutate(request, CONFIG, NOWHERE), engine.validate(request, CONFIG, NOWHERE)
+
+
+def work(made: Made) -> int:
+    """Calls of functions, of C functions too, that both halves of a review take."""
+    count = 0
+
+    def called(frame: object, event: str, argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    commands.forget()
+    sys.setprofile(called)
+    try:
+        both = decided(made)
+        for decision in both:
+            messages.respond(decision)
+    finally:
+        sys.setprofile(None)
+    assert [crash.trace for decision in both for crash in decision.crashes] == []
+    return count
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_work_grows_no_faster_than_the_object_and_has_a_ceiling(name: str) -> None:
+    make, size = HOSTILE[name]
+    at = {each: work(make(each)) for each in (max(1, size // 100), max(1, size // 10), size)}
+    (small, *larger) = at
+    for each in larger:
+        assert at[each] <= STEADY * (at[small] + 1000) * each / small
+        small = each
+    assert max(at.values()) <= CALLS * STEPS
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_what_is_undecided_is_left_as_it_is_and_let_in(name: str) -> None:
+    make, size = HOSTILE[name]
+    mutated, judged = decided(make(size))
+    if not judged.notes or "is not decided" not in judged.notes[0]:
+        assert len(judged.results) <= engine.MOST_RESULTS
+        return
+    assert mutated.patch == ()
+    assert judged.allowed
+    (note,) = {note for note in judged.notes if "is not decided" in note}
+    assert note in " ".join(messages.warnings_of(judged))
+
+
+def heavy(name: str) -> Json:
+    """A container whose command takes more to read than a review can spend."""
+    return server(name, command=["sh", "-c", "f(){ g;g; };" + "if a; then b; fi;" * 7000])
+
+
+def test_a_command_that_is_too_much_leaves_its_pod_alone() -> None:
+    mutated, judged = decided(
+        pod(server(image="vllm/vllm-openai:v1"), heavy("b"), server("c", livenessProbe=EXTERNAL))
+    )
+    assert (mutated.object, mutated.patch) == (mutated.object, ())
+    assert judged.allowed
+    assert judged.results == ()
+    assert [note.partition(":")[0] for note in judged.notes] == ["the object is not decided"]
+
+
+def ray(*templates: Json) -> Json:
+    first, *rest = [{"template": {"metadata": {}, "spec": each["spec"]}} for each in templates]
+    groups = [{"groupName": f"g{n}", **each} for n, each in enumerate(rest)]
+    return {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayCluster",
+        "metadata": {"name": "r"},
+        "spec": {"headGroupSpec": first, "workerGroupSpecs": groups},
+    }
+
+
+def test_other_templates_are_judged_and_warned_of_at_the_most() -> None:
+    bad = pod(server(livenessProbe=EXTERNAL))
+    _, judged = decided(ray(bad, pod(heavy("b"))))
+    assert [(r.rule, r.mode, r.spared) for r in judged.results if r.rule.endswith("external-dependency")] == [
+        ("liveness-external-dependency", Mode.WARN, "part of it is not decided")
+    ]
+    assert not decided(ray(bad))[1].allowed
+
+
+def test_an_update_pays_for_both_objects_from_one_budget() -> None:
+    def half(**fields: Any) -> Json:
+        return deployment(
+            pod(server(livenessProbe=EXTERNAL, command=["sh", "-c", SCRIPT, fields.get("name", "")]))
+        )
+
+    assert not decided(half())[1].allowed
+    assert not decided((deployment(pod(server())), half()))[1].allowed
+    judged = decided((half(name="old"), half(name="new")))[1]
+    assert judged.allowed
+    assert {result.spared for result in judged.results if result.spared} == {
+        "what it was before is too much to be compared"
+    }
+
+
+def test_what_was_read_before_decides_nothing() -> None:
+    commands.forget()
+    made = deployment(pod(*[server(f"c{n}", command=["sh", "-c", SCRIPT]) for n in range(2)]))
+    spent = []
+    for _ in range(2):
+        given = allowance()
+        assert bounded(made, CONFIG.workloads, given).undecided == ()
+        spent.append(given.budget.spent)
+    assert spent[0] == spent[1]
+
+
+def test_a_command_is_paid_for_once_a_review() -> None:
+    one, many = (
+        deployment(pod(*[server(f"c{n}", command=["sh", "-c", SCRIPT]) for n in range(count)]))
+        for count in (1, 9)
+    )
+    spent = []
+    for made in (one, many):
+        given = allowance()
+        assert bounded(made, CONFIG.workloads, given).undecided == ()
+        spent.append(given.budget.spent)
+    assert spent[1] < 2 * spent[0]
+
+
+@pytest.mark.parametrize(
+    ("key", "most"), [("model-size", LONGEST_ANNOTATION), ("exempt", LONGEST_EXEMPTION)], ids=str
+)
+def test_a_long_annotation_is_not_read(key: str, most: int) -> None:
+    made: Callable[[int], Json] = lambda n: deployment(pod(annotations={f"mlchassis.dev/{key}": "x" * n}))  # noqa: E731
+    assert bounded(made(most), CONFIG.workloads, allowance()).undecided == ()
+    (sentence,) = bounded(made(most + 1), CONFIG.workloads, allowance()).undecided
+    assert f"annotation mlchassis.dev/{key} is longer than {most} characters" in sentence
+
+
+def test_what_is_refused_stands_before_what_is_only_said() -> None:
+    harmless = [server(f"c{n}", livenessProbe=LOCAL) for n in range(150)]
+    _, judged = decided(deployment(pod(*harmless, server("last", livenessProbe=EXTERNAL))))
+    assert len(judged.results) == engine.MOST_RESULTS
+    assert [result.rule for result in judged.results if result.denies] == ["liveness-external-dependency"]
+    assert judged.notes[-1].startswith("50 of ")
+
+
+def test_a_sentence_names_eight_and_counts_the_others() -> None:
+    assert listed("abcdefgh") == "a, b, c, d, e, f, g, h"
+    assert listed("abcdefghi") == "a, b, c, d, e, f, g, h and 1 other"
+    assert listed(map(str, range(5000))) == "0, 1, 2, 3, 4, 5, 6, 7 and 4,992 others"
+    assert len(listed(["x" * 10_000])) == 80

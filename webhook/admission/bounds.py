@@ -1,0 +1,146 @@
+"""How much of an object is looked at: one budget of steps for a review, whatever a user wrote.
+
+The object is measured before any policy sees it, and its commands are read once, on the same budget. What
+the budget does not reach, or no API server would take, is undecided: nothing is injected there, nothing is
+refused for it, and one sentence says so. Steps are counted, never seconds: an object is undecided on every
+machine or on none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from policies.commands import Budget, BudgetSpent
+from policies.containers.commands import Allowance, affords
+from policies.core.annotations import DOMAIN, EXEMPT
+from policies.core.target import PodTemplate, pod_templates
+from policies.core.workloads import Workload
+from policies.kube.group_kinds import GroupKind
+from policies.kube.json import Json
+
+STEPS: Final = 120_000
+"""What a review may spend, about as many microseconds. The costliest of 6,500 public and test workloads takes
+a twentieth of it."""
+
+LONGEST_ANNOTATION: Final = 2048
+"""Characters of one of our annotations; checked here, before anything is made of any of them."""
+LONGEST_EXEMPTION: Final = 32 * 1024
+"""Characters of the annotation in which people give reasons."""
+LONGEST_KEY: Final = 1024
+"""Characters of a field's name, a label's or an annotation's key: the API server takes 317 at most."""
+LONGEST_NAME: Final = 1024
+"""Characters of a container's name or image."""
+
+_OURS: Final = f"{DOMAIN}/"
+_FIELD: Final = 3
+_TEMPLATE: Final = 200
+_ANNOTATION: Final = 100
+_ELEMENTS: Final[Mapping[str, int]] = {
+    "containers": 150,
+    "initContainers": 150,
+    "limits": 30,
+    "requests": 30,
+    "matchExpressions": 20,
+    "ownerReferences": 20,
+    "ports": 10,
+}
+"""Steps that mutators and rules may take for each element under these names, beyond its fields."""
+_UNREAD: Final = frozenset({"managedFields", "status"})
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What of an object a review looks at."""
+
+    templates: tuple[PodTemplate, ...]
+    """The pod templates that can be decided."""
+    undecided: tuple[str, ...] = ()
+    """A sentence for each part that is not."""
+    whole: bool = True
+    """False where nothing of the object can be decided."""
+
+
+def allowance() -> Allowance:
+    """What one review may spend, on the object, on the old one of an update, on all of their commands."""
+    return Allowance(Budget(STEPS))
+
+
+def bounded(obj: Json, workloads: Mapping[GroupKind, Workload], allowance: Allowance) -> Bounds:
+    """What of an object the allowance of its review reaches, which pays for it."""
+    budget = allowance.budget
+    try:
+        if problem := _measured(obj, budget):
+            return Bounds((), (_sentence("", problem),), whole=False)
+        templates = pod_templates(obj, workloads)
+        budget.spend(_TEMPLATE * len(templates))
+    except BudgetSpent:
+        return Bounds((), (_sentence("", "it is larger than a review can look at"),), whole=False)
+    decided, undecided = [], []
+    for template in templates:
+        if problem := _unnameable(template):
+            undecided.append(_sentence(template.path, problem))
+        elif affords(template, allowance):
+            decided.append(template)
+        else:
+            undecided.append(
+                _sentence(template.path, "its commands take longer to read than a review can spend on them")
+            )
+    return Bounds(tuple(decided), _few(undecided), whole=bool(decided) or not undecided)
+
+
+def _measured(obj: Json, budget: Budget) -> str:
+    """Pay for the fields of an object; what is wrong with one of them, empty where nothing is. Raises
+    BudgetSpent."""
+    cost, most = 0, budget.limit - budget.spent
+    found: list[Any] = [obj]
+    for node in found:  # which grows meanwhile: every review goes through here, so few calls are made
+        cost += _FIELD * len(node)
+        if cost > most:
+            break
+        if type(node) is list:
+            found += [item for item in node if type(item) is dict or type(item) is list]
+            continue
+        for key, value in node.items():
+            if len(key) > LONGEST_KEY:
+                return f"the name of a field is longer than {LONGEST_KEY} characters"
+            if (type(value) is dict or type(value) is list) and key not in _UNREAD:
+                found.append(value)
+                if key in _ELEMENTS:
+                    cost += _ELEMENTS[key] * len(value)
+                elif (
+                    key == "annotations" and type(value) is dict and (problem := _annotations(value, budget))
+                ):
+                    return problem
+    budget.spend(cost)
+    return ""
+
+
+def _annotations(annotations: Json, budget: Budget) -> str:
+    for key, value in annotations.items():
+        if not key.startswith(_OURS):
+            continue
+        budget.spend(_ANNOTATION)
+        longest = LONGEST_EXEMPTION if key == EXEMPT else LONGEST_ANNOTATION
+        if type(value) is str and len(value) > longest:
+            return f"annotation {key[:LONGEST_KEY]} is longer than {longest} characters"
+    return ""
+
+
+def _unnameable(template: PodTemplate) -> str:
+    for container in template.containers():
+        if len(container.name) > LONGEST_NAME or len(container.image) > LONGEST_NAME:
+            return f"the name or image of a container is longer than {LONGEST_NAME} characters"
+    return ""
+
+
+def _sentence(path: str, why: str) -> str:
+    what = path or "the object"
+    return f"{what} is not decided: {why}. Nothing is injected into it, and nothing in it is refused"
+
+
+def _few(sentences: Iterable[str], most: int = 4) -> tuple[str, ...]:
+    every = tuple(sentences)
+    more = len(every) - most
+    return every if more <= 0 else (*every[:most], f"and {more:,} more pod templates are not decided")
