@@ -49,6 +49,11 @@ def preset_health(container: Container, settings: StandardProbes) -> Health | No
     )
 
 
+def may_be_asked(server: Server) -> bool:
+    """Whether a probe can reach the server wherever its port is, and finds it in every such pod."""
+    return not (server.sometimes or _only_loopback(server) or _answers_elsewhere(server))
+
+
 def unsure(container: Container, server: Server) -> tuple[str, str] | None:
     """Why a probe of a recognised server could fail although all is well, and how to mend that, each as part
     of a sentence; None where it could not."""

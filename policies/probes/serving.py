@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 from functools import cached_property
-from typing import Final
+from typing import Annotated, Final
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from policies.core.annotations import (
     HEALTH_PATH,
@@ -35,6 +35,7 @@ __all__ = [
     "HEALTH_PORT",
     "LIVE_PATH",
     "READY_PATH",
+    "Mirror",
     "StandardProbes",
     "Unknown",
     "istio_came_first",
@@ -55,6 +56,19 @@ class Unknown(StrEnum):
     HTTP = "http"
 
 
+class Mirror(StrEnum):
+    """Which readinessProbes may be asked as liveness, too."""
+
+    RECOGNISED = "recognised"
+    SIMILAR = "similar"
+    OFF = "off"
+
+
+def _mirror(value: object) -> object:
+    """Version 0.1 had a boolean."""
+    return {True: Mirror.SIMILAR, False: Mirror.OFF}[value] if isinstance(value, bool) else value
+
+
 class StandardProbes(Settings):
     """Key `standard-probes.yaml`."""
 
@@ -72,10 +86,12 @@ class StandardProbes(Settings):
         description="further proxies, log shippers and the like that are never given probes: "
         "container names or image repositories, `*` stands for any text inside a segment",
     )
-    mirror: bool = Field(
-        True,
-        description="whether a liveness probe is taken from the container's own readinessProbe where "
-        "nothing else tells the health endpoint",
+    mirror: Annotated[Mirror, BeforeValidator(_mirror)] = Field(
+        Mirror.RECOGNISED,
+        description="when a liveness probe is taken from the container's own readinessProbe, where nothing "
+        "else tells the health endpoint: `recognised` where its path is the liveness of a known server or "
+        "says that it is about being alive (`/livez`, `/health/live`), `similar` also where it is a general "
+        "check (`/health`, `/ping`, an open port), `off` never; what is about readiness by its name never is",
     )
     load_rate: Quantity = Field(
         64 << 20,

@@ -22,9 +22,11 @@ webhook must come first).
 2. A preset: the known server that the container runs, with its flags and variables heeded
    (`--port 8001`, `MLSERVER_HTTP_PORT`, `--ssl-keyfile` …). A server that listens on loopback alone, whose
    port can't be told, or that a script starts in some cases alone is left alone.
-3. The container's own readinessProbe, for liveness, if it is a local httpGet, tcpSocket or grpc check
-   (`mirror: false` turns that off). An exec check, or one with a `host`, is never taken over: what costs
-   much or asks others must not decide about a restart.
+3. The container's own readinessProbe, for liveness, where its path says that it is about being alive
+   (`/livez`, `/health/live`, `/-/healthy`), or is the known server's own liveness. `mirror: similar` also
+   takes over a general check (`/health`, `/ping`, an open port), `mirror: off` nothing. What is about
+   readiness by its name, asks a `host` or runs a command is never taken over: it waits for others, and asked
+   as liveness it restarts what is healthy. What is taken over is not asked at the start: liveness waits.
 4. The setting `unknown`: `warn` (default) says that nothing is known, `tcp` asks for the open port until
    there is an endpoint, `http` asks for `GET /health`.
 
@@ -51,7 +53,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from difflib import get_close_matches
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from policies.core.annotations import DOMAIN, EXPECTED_START, MODEL_SIZE
 from policies.core.contracts import Mutator
@@ -67,6 +69,7 @@ from policies.kube.names import listed
 from policies.kube.pods import Container, Role, containers, edited, is_ray_node
 from policies.probes.endpoints import declared_http_port, http_get, preset_health, unsure
 from policies.probes.health import AnnotationError, annotated_health, expected_start, is_meant
+from policies.probes.mirror import handler_of, mirrored
 from policies.probes.servers import tcp_ports
 from policies.probes.serving import (
     HEALTH_ANNOTATIONS,
@@ -79,7 +82,6 @@ from policies.probes.serving import (
 
 __all__ = ["MUTATOR", "StandardProbes", "advise", "mutate"]
 
-_HANDLERS: Final = ("httpGet", "tcpSocket", "grpc", "exec")
 _MOST_FAILURES: Final = 2**31 - 1
 """The API's failureThreshold is an int32, and users write the largest one for "never"."""
 _LONGEST_START: Final = 7 * 24 * 3600
@@ -111,18 +113,18 @@ def _with_probes(pod: Json, container: Container, settings: StandardProbes, fact
     if live is not None and ready is not None:
         return _with_guard(pod, container, settings, facts)
     try:
-        live_handler, ready_handler = _handlers(pod, container, settings, facts)
+        found = _handlers(pod, container, settings, facts)
     except AnnotationError:
         return _with_guard(pod, container, settings, facts)
     timeout = _timeout(container, settings)
     added: Json = {}
-    if ready is None and ready_handler is not None:
-        ready = added["readinessProbe"] = _readiness(ready_handler, settings, timeout, live)
-    if live is None and live_handler is not None:
+    if ready is None and found.ready is not None:
+        ready = added["readinessProbe"] = _readiness(found.ready, settings, timeout, live)
+    if live is None and found.live is not None:
         expected = expected_start(pod, container, facts) or settings.default_start
         start = max(expected, integer(ready, "initialDelaySeconds", default=0))
-        live = added["livenessProbe"] = _liveness(live_handler, settings, timeout, ready)
-        if startup is None and container.role is Role.SIDECAR:
+        live = added["livenessProbe"] = _liveness(found.live, settings, timeout, ready)
+        if startup is None and (found.mirrored or container.role is Role.SIDECAR):
             live["initialDelaySeconds"] = _budget(start, settings)
         elif startup is None:
             added["startupProbe"] = _startup(live, settings, start)
@@ -133,7 +135,7 @@ def _with_guard(pod: Json, container: Container, settings: StandardProbes, facts
     """The container with a startupProbe, if its livenessProbe would end a start that takes as long as
     is expected of it."""
     live = container.spec.get("livenessProbe")
-    if container.spec.get("startupProbe") is not None or not _handler(live):
+    if container.spec.get("startupProbe") is not None or not handler_of(live):
         return container.spec
     expected = expected_start(pod, container, facts)
     if expected is None or probe_timing.kill_budget(live) >= expected:
@@ -151,9 +153,14 @@ def _is_kuberays(pod: Json, container: Container) -> bool:
 # --- where the endpoint comes from -------------------------------------------------------------
 
 
-def _handlers(
-    pod: Json, container: Container, settings: StandardProbes, facts: Facts
-) -> tuple[Json | None, Json | None]:
+class _Handlers(NamedTuple):
+    live: Json | None
+    ready: Json | None
+    mirrored: bool
+    """Whether liveness asks what readiness asks because nothing better is known: never asked at the start."""
+
+
+def _handlers(pod: Json, container: Container, settings: StandardProbes, facts: Facts) -> _Handlers:
     """The handlers for liveness and readiness, each from the first source that knows. Raises
     AnnotationError."""
     known = [annotated_health(pod, container, facts), preset_health(container, settings)]
@@ -161,21 +168,13 @@ def _handlers(
         known = []
     ready = next((health.ready for health in known if health and health.ready), None)
     live = next((health.live for health in known if health and health.live), None)
-    if live is None and settings.mirror:
+    same = None
+    if live is None:
         own = container.spec.get("readinessProbe")
-        live = ready if own is None else _mirrored(own)
+        live = same = mirrored(ready if own is None else own, container, settings)
     if live is None and ready is None and not istio_came_first(pod):
         live = ready = _unknown(container, settings)
-    return live, ready
-
-
-def _mirrored(readiness: Any) -> Json | None:
-    """The handler of a readinessProbe, if a liveness probe may ask the same: a local and cheap check."""
-    handler = _handler(readiness)
-    (kind, action), *_ = handler.items() or [("", None)]
-    if kind in ("", "exec") or not isinstance(action, dict) or action.get("host"):
-        return None
-    return handler
+    return _Handlers(live, ready, mirrored=same is not None)
 
 
 def _unknown(container: Container, settings: StandardProbes) -> Json | None:
@@ -232,7 +231,7 @@ def _startup(live: Any, settings: StandardProbes, start: int) -> Json:
     period = max(settings.startup_period, timeout)
     budget = max(_budget(start, settings), probe_timing.kill_budget(live))
     return {
-        **_handler(live),
+        **handler_of(live),
         "periodSeconds": period,
         "timeoutSeconds": timeout,
         "failureThreshold": min(-(-budget // period), _MOST_FAILURES),
@@ -242,11 +241,6 @@ def _startup(live: Any, settings: StandardProbes, start: int) -> Json:
 def _budget(start: int, settings: StandardProbes) -> int:
     """Seconds that a start may take before the container counts as hanging."""
     return math.ceil(min(start, _LONGEST_START) * settings.startup_factor)
-
-
-def _handler(probe: Any) -> Json:
-    """The handler of a probe alone, without its timing."""
-    return {key: probe[key] for key in _HANDLERS if isinstance(probe, dict) and probe.get(key)}
 
 
 # --- what a person should know -------------------------------------------------------------------
@@ -332,21 +326,16 @@ def _left_alone(pod: Json, container: Container, settings: StandardProbes) -> Fi
             "Let this webhook run before Istio's: configurations are called in the order of their names.",
         )
     server = recognised(container, settings)
-    why, mend = (
-        "nothing tells where it answers for its health",
-        "Annotate the pod template with mlchassis.dev/health-path",
-    )
+    why = "nothing tells where it answers for its health"
+    hint = "Annotate the pod template with mlchassis.dev/health-path"
     if server is not None and (doubt := unsure(container, server)):
-        why, mend = f"it runs {server.name}, and {doubt[0]}", doubt[1]
+        why, hint = f"it runs {server.name}, and {doubt[0]}", doubt[1]
     elif dig(container.spec, "readinessProbe", "exec") is not None:
         why = "its readinessProbe runs a command, which must not decide about a restart"
     elif container.spec.get("readinessProbe") is not None:
-        why = "its readinessProbe must not decide about a restart"
-    return Finding(
-        path,
-        f"Container {container.name} gets no liveness probe: {why}.",
-        f"{mend}.",
-    )
+        why = "its readinessProbe tells whether it should get traffic, not whether it is alive"
+        hint = "Write a livenessProbe, or annotate the pod template with mlchassis.dev/live-path"
+    return Finding(path, f"Container {container.name} gets no liveness probe: {why}.", f"{hint}.")
 
 
 MUTATOR: Final = Mutator(
