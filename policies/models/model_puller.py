@@ -75,9 +75,9 @@ from policies.models.volumes import (
     with_model_mounts,
     with_models_volume,
 )
-from policies.probes.health import models_of
 from policies.probes.servers import PULLER
 from policies.probes.serving import StandardProbes, istio_came_first, recognised
+from policies.probes.start import models_of
 
 _KSERVE: Final = "internal.serving.kserve.io"
 _FIRST_NATIVE: Final = (1, 29)

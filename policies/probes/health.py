@@ -6,22 +6,18 @@ Law: unsure is None.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Final
 
 from policies.core.annotations import (
-    EXPECTED_START,
     HEALTH_PATH,
     HEALTH_PORT,
     LIVE_PATH,
-    MODEL_CONFIG,
-    MODEL_SIZE,
     READY_PATH,
 )
 from policies.core.facts import Facts
 from policies.core.finding import Finding
-from policies.kube import quantities as units
-from policies.kube.json import Json, mapping
+from policies.kube.json import Json
 from policies.kube.metadata import annotations_of
 from policies.kube.pods import Container, Role
 from policies.probes.endpoints import (
@@ -36,7 +32,6 @@ from policies.probes.endpoints import (
 from policies.probes.preset import Protocol
 from policies.probes.servers import Server, port_number, tcp_ports
 from policies.probes.serving import HEALTH_ANNOTATIONS, StandardProbes, recognised, serving_containers
-from puller import spec as model_spec
 
 DEFAULT_CONTAINER: Final = "kubectl.kubernetes.io/default-container"
 
@@ -178,75 +173,3 @@ def _misread(container: Container, name: str, key: str, value: str) -> Finding |
 
 def _finding(key: str, what: str, hint: str) -> Finding:
     return Finding(f"metadata.annotations[{key}]", f"Annotation {key} {what}", hint)
-
-
-# --- the expected start ----------------------------------------------------------------------
-
-
-def expected_start(pod: Json, container: Container, facts: Facts) -> int | None:
-    """Seconds from the container's start until it serves; None when nothing tells, or it never serves.
-
-    The annotation `mlchassis.dev/expected-start` decides; else the longer of what the preset says of
-    its server and of what the models' size comes to at the settings' `loadRate`.
-    """
-    settings = facts.settings(StandardProbes)
-    if settings.recogniser.is_infrastructure(container):
-        return None
-    annotated = _annotation(pod, container, EXPECTED_START, facts)
-    if annotated is not None:
-        try:
-            return units.parse_duration(annotated)
-        except ValueError:
-            pass
-    size = model_size(pod, container, facts)
-    server = recognised(container, settings)
-    known = [] if size is None else [settings.boot - (-size // settings.load_rate)]
-    if server is not None and server.preset.expected_start is not None:
-        known.append(server.preset.expected_start)
-    return max(known, default=None)
-
-
-def model_size(pod: Json, container: Container, facts: Facts) -> int | None:
-    """Bytes of model that a container loads before it serves: from the annotation
-    `mlchassis.dev/model-size`, else the sum in the pod's model config; None when neither tells."""
-    annotated = _annotation(pod, container, MODEL_SIZE, facts)
-    if annotated is not None:
-        try:
-            return units.parse_bytes(annotated)
-        except ValueError:
-            pass
-    name = _annotation(pod, container, MODEL_CONFIG, facts)
-    models = models_of(facts, name) if name else None
-    return sum(model.memory for model in models.values()) or None if models is not None else None
-
-
-def models_of(facts: Facts, config: str) -> Mapping[str, model_spec.ModelSpec] | None:
-    """The models that a model-config ConfigMap lists; None when it isn't known."""
-    if ("models", config) not in facts.memo:
-        found = facts.model_config(config)
-        data = {key: value for key, value in mapping(found, "data").items() if isinstance(value, str)}
-        facts.memo["models", config] = None if found is None else model_spec.parse(data).models
-    models: Mapping[str, model_spec.ModelSpec] | None = facts.memo["models", config]
-    return models
-
-
-def _annotation(pod: Json, container: Container, key: str, facts: Facts) -> str | None:
-    """What an annotation says of a container: by its name, or of all that serve."""
-    annotations = annotations_of(pod)
-    value = annotations.get(f"{key}.{container.name}")
-    if value is None and key in annotations and _loads_models(pod, container, facts):
-        value = annotations[key]
-    return value if isinstance(value, str) else None
-
-
-def _loads_models(pod: Json, container: Container, facts: Facts) -> bool:
-    """Whether what is said of the pod's models concerns a container: one that serves, or, where none
-    does, any main one. Native sidecars and helpers start at their own pace."""
-    if container.role is not Role.MAIN:
-        return False
-    key = ("loading", id(pod))
-    known = facts.memo.get(key)
-    if known is None or known[0] is not pod:
-        mains = (item.name for item in serving_containers(pod, facts) if item.role is Role.MAIN)
-        known = facts.memo[key] = (pod, frozenset(mains))
-    return not known[1] or container.name in known[1]

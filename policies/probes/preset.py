@@ -93,6 +93,11 @@ class Preset(Model):
     repository_api: str | None = Field(
         None, description="how the model puller loads models into it: v2, kserve, triton or tfserving"
     )
+    loads_model: bool = Field(
+        False,
+        description="whether it loads the model that its arguments, variables or image name before it "
+        "serves: the number of parameters in that name (`70B`, `8x22B`) then tells how long it takes",
+    )
     expected_start: Duration | None = Field(
         None, description="seconds from the container's start until a usual model is served"
     )

@@ -66,7 +66,7 @@ class Probe:
 
     def asks_as(self, other: Probe) -> bool:
         """Whether two probes of one container make the same check."""
-        mine, others = _check(self), _check(other)
+        mine, others = check_of(self), check_of(other)
         return mine is not None and mine == others
 
 
@@ -106,7 +106,7 @@ def is_written(target: Target, probe: Probe) -> bool:
     return (probe.container.name, probe.field) in template.memo[key]
 
 
-def _check(probe: Probe) -> object:
+def check_of(probe: Probe) -> object:
     """What a probe asks, in a form that can be compared; None if it asks nothing known."""
     for handler in ("httpGet", "tcpSocket", "grpc"):
         action = mapping(probe.spec, handler)

@@ -101,9 +101,24 @@ class StandardProbes(Settings):
     boot: Duration = Field(
         60, description="seconds a server takes to start, beside loading a model of known size"
     )
-    default_start: Duration = Field(300, description="expected start in seconds where nothing tells it", ge=1)
+    default_start: Duration = Field(
+        1200,
+        ge=1,
+        description="expected start in seconds where nothing tells it; times `startupFactor` it is an hour",
+    )
     startup_factor: float = Field(
-        3.0, ge=1.0, le=20.0, description="the startup budget is the expected start times this"
+        3.0,
+        ge=1.0,
+        le=20.0,
+        description="the startup budget is the expected start times this; twice that where a size tells the "
+        "start and no volume keeps what was fetched, for then a kill begins the download anew",
+    )
+    compiling: tuple[str, ...] = Field(
+        ("aws.amazon.com/neuron*", "google.com/tpu"),
+        description="resources of accelerators for which models are compiled at the start; `*` is any text",
+    )
+    compile_factor: float = Field(
+        3.0, ge=1.0, le=20.0, description="the startup budget is this many times as long where that is so"
     )
     startup_period: Duration = Field(5, ge=1, le=3600, description="seconds between two startup checks")
     readiness_period: Duration = Field(10, ge=1, le=3600, description="seconds between two readiness checks")

@@ -35,9 +35,11 @@ must shed traffic before it restarts anything.
 
 - *startup*: a check every 5 s for three times the expected start. That is the annotation
   `mlchassis.dev/expected-start`, or the longer of what the preset says of its server and
-  60 s + size / 64 MiB/s, with the size from `mlchassis.dev/model-size` or from the sum of the model
-  config's `memory`; 300 s where nothing is known. It guards the other two: neither is asked until it has
-  passed once. Being generous costs nothing in the good case, because the first success ends it.
+  60 s + size / 64 MiB/s, with the size from `mlchassis.dev/model-size`, from the sum of the model config's
+  `memory`, or from the number of parameters in the model's name. Twice that where no volume keeps what was
+  fetched, three times on accelerators for which models are compiled; where no size is known an hour, or more
+  where the accelerators and the memory could hold more. It guards the other two: neither is asked until it
+  has passed once. Being generous costs nothing in the good case, because the first success ends it.
 - *readiness*: every 10 s, out of the Service after 3 failures.
 - *liveness*: every 20 s, restart after at least 6 failures and never before twice the time in which
   readiness (ours or the user's) gives up.
@@ -68,7 +70,7 @@ from policies.kube.metadata import annotations_of
 from policies.kube.names import listed
 from policies.kube.pods import Container, Role, containers, edited, is_ray_node
 from policies.probes.endpoints import declared_http_port, http_get, preset_health, unsure
-from policies.probes.health import AnnotationError, annotated_health, expected_start, is_meant
+from policies.probes.health import AnnotationError, annotated_health, is_meant
 from policies.probes.mirror import handler_of, mirrored
 from policies.probes.servers import tcp_ports
 from policies.probes.serving import (
@@ -79,13 +81,12 @@ from policies.probes.serving import (
     recognised,
     serving_containers,
 )
+from policies.probes.start import LONGEST_START, expected_start, start_budget
 
 __all__ = ["MUTATOR", "StandardProbes", "advise", "mutate"]
 
 _MOST_FAILURES: Final = 2**31 - 1
 """The API's failureThreshold is an int32, and users write the largest one for "never"."""
-_LONGEST_START: Final = 7 * 24 * 3600
-"""Seconds. A budget beyond a week is a slip in an annotation; far beyond it overflows int32."""
 
 
 def mutate(pod: Json, settings: StandardProbes, facts: Facts) -> Json:
@@ -121,13 +122,12 @@ def _with_probes(pod: Json, container: Container, settings: StandardProbes, fact
     if ready is None and found.ready is not None:
         ready = added["readinessProbe"] = _readiness(found.ready, settings, timeout, live)
     if live is None and found.live is not None:
-        expected = expected_start(pod, container, facts) or settings.default_start
-        start = max(expected, integer(ready, "initialDelaySeconds", default=0))
+        budget = _budget(pod, container, ready, settings, facts)
         live = added["livenessProbe"] = _liveness(found.live, settings, timeout, ready)
         if startup is None and (found.mirrored or container.role is Role.SIDECAR):
-            live["initialDelaySeconds"] = _budget(start, settings)
+            live["initialDelaySeconds"] = budget
         elif startup is None:
-            added["startupProbe"] = _startup(live, settings, start)
+            added["startupProbe"] = _startup(live, settings, budget)
     return _with_guard(pod, replace(container, spec={**spec, **added} if added else spec), settings, facts)
 
 
@@ -142,7 +142,8 @@ def _with_guard(pod: Json, container: Container, settings: StandardProbes, facts
         return container.spec
     if container.role is not Role.MAIN or _is_kuberays(pod, container):
         return container.spec
-    return {**container.spec, "startupProbe": _startup(live, settings, expected)}
+    budget = start_budget(pod, container, facts)
+    return {**container.spec, "startupProbe": _startup(live, settings, budget)}
 
 
 def _is_kuberays(pod: Json, container: Container) -> bool:
@@ -225,11 +226,11 @@ def _liveness(handler: Json, settings: StandardProbes, timeout: int, ready: Any)
     }
 
 
-def _startup(live: Any, settings: StandardProbes, start: int) -> Json:
+def _startup(live: Any, settings: StandardProbes, budget: int) -> Json:
     """A startupProbe that asks what liveness asks, for as long as the start may take."""
     timeout = max(settings.timeout, integer(live, "timeoutSeconds", default=1))
     period = max(settings.startup_period, timeout)
-    budget = max(_budget(start, settings), probe_timing.kill_budget(live))
+    budget = max(budget, probe_timing.kill_budget(live))
     return {
         **handler_of(live),
         "periodSeconds": period,
@@ -238,9 +239,10 @@ def _startup(live: Any, settings: StandardProbes, start: int) -> Json:
     }
 
 
-def _budget(start: int, settings: StandardProbes) -> int:
-    """Seconds that a start may take before the container counts as hanging."""
-    return math.ceil(min(start, _LONGEST_START) * settings.startup_factor)
+def _budget(pod: Json, container: Container, ready: Any, settings: StandardProbes, facts: Facts) -> int:
+    """Seconds that a start may take before the container counts as hanging: more than readiness waits."""
+    delay = min(integer(ready, "initialDelaySeconds", default=0), LONGEST_START)
+    return max(start_budget(pod, container, facts), math.ceil(delay * settings.startup_factor))
 
 
 # --- what a person should know -------------------------------------------------------------------

@@ -16,12 +16,14 @@ from tests.policies.test_golden import CASES, case_id, documents, facts_of
 from webhook.config.load import rules
 
 ADDING = ("standard-probes", "model-puller")
+ONE = {"readiness-without-liveness": "liveness-missing"}
+"""Two rules for one gap: with a readinessProbe and without one."""
 
 
 def findings(pod: Json, facts: Facts) -> dict[tuple[str, str], str]:
     target = Target(pod, POD, pod_templates(pod, {}))
     return {
-        (rule.id, finding.path): finding.message
+        (ONE.get(rule.id, rule.id), finding.path): finding.message
         for rule in rules().values()
         if rule.kinds is None or POD in rule.kinds
         for finding in rule.check(target, facts)

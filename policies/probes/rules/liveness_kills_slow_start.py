@@ -6,30 +6,31 @@ from collections.abc import Iterator
 
 from policies.core.contracts import rule
 from policies.core.facts import Facts
-from policies.core.finding import Finding
+from policies.core.finding import Certainty, Finding
 from policies.core.mode import Mode
 from policies.core.target import Target
 from policies.kube.json import mapping
 from policies.kube.pods import Role
 from policies.kube.probe_timing import kill_budget
-from policies.probes.health import expected_start
 from policies.probes.probe import LIVENESS, STARTUP, Probe, probes
 from policies.probes.serving import StandardProbes
+from policies.probes.start import start_of
 
 
 def check(target: Target, facts: Facts) -> Iterator[Finding]:
     for probe in probes(target, LIVENESS):
         if _is_guarded(probe, facts):
             continue
-        expected = expected_start(probe.template.pod, probe.container, facts)
+        start = start_of(probe.template.pod, probe.container, facts)
         budget = kill_budget(probe.spec)
-        if expected is None or budget >= expected:
+        if start is None or budget >= start.seconds:
             continue
         yield Finding(
             probe.at(),
-            f"The {probe.name} kills it {budget} s after its start, but it takes about {expected} s until it "
-            "serves: it is killed again and again and never gets there.",
-            _slow_start_hint(probe, expected),
+            f"The {probe.name} kills it {budget} s after its start, but it takes about {start.seconds} s "
+            f"until it serves ({start.reason}): it is killed again and again and never gets there.",
+            _slow_start_hint(probe, start.seconds),
+            Certainty.SURE if start.told or budget < start.usual else Certainty.UNDECIDED,
         )
 
 

@@ -12,9 +12,12 @@ from policies.kube.json import mapping
 from policies.kube.pods import Role
 from policies.probes.probe import (
     STARTUP,
+    Probe,
+    check_of,
     is_written,
     liveness_and_readiness,
 )
+from policies.probes.start import start_budget
 
 
 def check(target: Target, facts: Facts) -> Iterator[Finding]:
@@ -22,6 +25,8 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
         if mapping(liveness.container.spec, STARTUP) or readiness.delay >= liveness.delay:
             continue
         if liveness.container.role is Role.SIDECAR:  # a startupProbe would hold back the containers after it
+            continue
+        if _waits_as_injected(liveness, readiness, facts):
             continue
         if not is_written(target, readiness) or not is_written(target, liveness):
             continue
@@ -32,6 +37,14 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
             "the delay is a guess at the start.",
             "Add a startupProbe and drop both delays: neither probe is asked before it has passed.",
         )
+
+
+def _waits_as_injected(liveness: Probe, readiness: Probe, facts: Facts) -> bool:
+    """Whether liveness is a copy of readiness that waits for the whole startup budget: `standard-probes` adds
+    such ones, for what is not known to be the server's own liveness must not be asked at its start."""
+    if check_of(liveness) != check_of(readiness):
+        return False
+    return liveness.delay >= start_budget(liveness.template.pod, liveness.container, facts)
 
 
 RULE = rule(__name__, check)

@@ -7,11 +7,10 @@ from policies.kube.pods import containers
 from policies.probes.health import (
     AnnotationError,
     annotated_health,
-    expected_start,
     is_meant,
     known_health,
-    model_size,
 )
+from policies.probes.start import expected_start, model_size
 
 GIB = 1 << 30
 TRITON = {"name": "triton", "image": "nvcr.io/nvidia/tritonserver:25.06-py3"}

@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 from policies.core.facts import Facts
 from policies.kube.pods import containers
 from policies.probes import standard_probes
-from policies.probes.health import expected_start
 from policies.probes.servers import image_matches, port_number, repository, tcp_ports
 from policies.probes.serving import StandardProbes, recognised, serving_containers
+from policies.probes.start import expected_start
 
 
 def pod(*specs: dict, init: tuple[dict, ...] = (), annotations: dict | None = None, **spec: object) -> dict:

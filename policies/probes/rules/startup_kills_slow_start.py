@@ -1,0 +1,34 @@
+"""startup-kills-slow-start: a startupProbe that gives up before the start is over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from policies.core.contracts import rule
+from policies.core.facts import Facts
+from policies.core.finding import Certainty, Finding
+from policies.core.target import Target
+from policies.kube.probe_timing import kill_budget
+from policies.probes.probe import STARTUP, probes
+from policies.probes.start import start_of
+
+
+def check(target: Target, facts: Facts) -> Iterator[Finding]:
+    for probe in probes(target, STARTUP):
+        if probe.template.completes:
+            continue
+        start = start_of(probe.template.pod, probe.container, facts)
+        budget = kill_budget(probe.spec)
+        if start is None or budget >= start.loading:  # what a server usually takes is no ground here
+            continue
+        yield Finding(
+            probe.at(),
+            f"The {probe.name} kills it {budget} s after its start, but it takes about {start.seconds} s "
+            f"until it serves ({start.reason}).",
+            f"Raise failureThreshold until periodSeconds * failureThreshold is well above {start.seconds}: a "
+            "start that is over sooner ends it sooner.",
+            Certainty.SURE if start.told else Certainty.UNDECIDED,
+        )
+
+
+RULE = rule(__name__, check)

@@ -1,0 +1,230 @@
+"""How long a serving container takes to start, and how long it may.
+
+The annotations say it, or the model's size does: from an annotation, the model config, or what the model's
+name and flags tell (`policies.probes.weights`). Law: what is expected is known; what is allowed is generous,
+for a generous budget costs nothing in the good case, and a mean one kills a start again and again.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Final
+
+from policies.containers.programs import option
+from policies.core.annotations import EXPECTED_START, MODEL_CONFIG, MODEL_SIZE
+from policies.core.facts import Facts
+from policies.kube import quantities as units
+from policies.kube.json import Json, mapping, maps, text
+from policies.kube.metadata import annotations_of
+from policies.kube.pods import Container, Role
+from policies.probes.servers import Server, repository
+from policies.probes.serving import StandardProbes, recognised, serving_containers
+from policies.probes.weights import weights
+from puller import spec as model_spec
+
+LONGEST_START: Final = 7 * 24 * 3600
+"""Seconds. A start beyond a week is a slip in an annotation; a budget far beyond it overflows int32."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """How long a container takes from its start until it serves."""
+
+    seconds: int
+    reason: str
+    """Where that is from, such as `140 GB at 64 MiB/s`."""
+    usual: int = 0
+    """Seconds that the server usually takes; 0 where nobody says so."""
+    loading: int = 0
+    """Seconds that the model's size comes to; 0 where it is not known."""
+    told: bool = False
+    """Whether an annotation or the model config says so, not an estimate."""
+    annotated: bool = False
+    """Whether the annotation says the very time."""
+
+
+def start_of(pod: Json, container: Container, facts: Facts) -> Start | None:
+    """How long a container takes to start; None when nothing tells, or it never serves.
+
+    The annotation `mlchassis.dev/expected-start` decides; else the longer of what the preset says of its
+    server and of what the model's size comes to at the settings' `loadRate`.
+    """
+    settings = facts.settings(StandardProbes)
+    if settings.recogniser.is_infrastructure(container):
+        return None
+    annotated = _annotation(pod, container, EXPECTED_START, facts)
+    if annotated is not None:
+        try:
+            seconds = units.parse_duration(annotated)
+        except ValueError:
+            pass
+        else:
+            return Start(seconds, f"the annotation {EXPECTED_START}", 0, seconds, told=True, annotated=True)
+    server = recognised(container, settings)
+    usual = (server and server.preset.expected_start) or 0
+    told = model_size(pod, container, facts)
+    size = told or (server and named_size(container, server)) or 0
+    loading = _seconds(size, settings) if size else 0
+    if not (usual or loading):
+        return None
+    reason = f"{_gigabytes(size)} at {_rate(settings.load_rate)}"
+    if server is not None and usual >= loading:
+        reason = f"the usual start of {server.name}"
+    return Start(max(usual, loading), reason, usual, loading, told=told is not None)
+
+
+def expected_start(pod: Json, container: Container, facts: Facts) -> int | None:
+    """Seconds from the container's start until it serves; None when nothing tells, or it never serves."""
+    start = start_of(pod, container, facts)
+    return start.seconds if start else None
+
+
+def start_budget(pod: Json, container: Container, facts: Facts) -> int:
+    """Seconds that a start may take before the container counts as hanging.
+
+    Several times the expected start; twice that where no volume keeps what was fetched, for then a kill
+    begins the download anew; more where the model is compiled first. Where no size is known: several times
+    `defaultStart`, or what filling the accelerators, the memory or the volumes takes.
+    """
+    settings = facts.settings(StandardProbes)
+    start = start_of(pod, container, facts)
+    if start is not None and start.annotated:
+        return _whole(start.seconds, settings.startup_factor)
+    factor = settings.startup_factor * (settings.compile_factor if _compiles(container, settings) else 1)
+    if start is not None and start.loading:
+        fetches = not (_keeps_files(pod, container) or MODEL_CONFIG in annotations_of(pod))
+        return _whole(start.seconds, factor * (2 if fetches else 1))
+    usual = max(settings.default_start, start.seconds if start else 0)
+    return max(_whole(usual, factor), _whole(_seconds(_most(pod, container), settings), 1))
+
+
+def _whole(seconds: float, factor: float) -> int:
+    return math.ceil(min(seconds, LONGEST_START) * factor)
+
+
+def _seconds(size: int, settings: StandardProbes) -> int:
+    return min(settings.boot - (-size // settings.load_rate), LONGEST_START)
+
+
+def _gigabytes(size: int) -> str:
+    return f"{size / 10**9:.0f} GB" if size >= 10**10 else f"{size / 10**9:.1f} GB"
+
+
+def _rate(rate: int) -> str:
+    return f"{rate / 2**20:g} MiB/s"
+
+
+# --- what is loaded ----------------------------------------------------------------------------
+
+
+def model_size(pod: Json, container: Container, facts: Facts) -> int | None:
+    """Bytes of model that a container loads before it serves: from the annotation
+    `mlchassis.dev/model-size`, else the sum in the pod's model config; None when neither tells."""
+    annotated = _annotation(pod, container, MODEL_SIZE, facts)
+    if annotated is not None:
+        try:
+            return units.parse_bytes(annotated)
+        except ValueError:
+            pass
+    name = _annotation(pod, container, MODEL_CONFIG, facts)
+    models = models_of(facts, name) if name else None
+    return sum(model.memory for model in models.values()) or None if models is not None else None
+
+
+def named_size(container: Container, server: Server) -> int | None:
+    """Bytes of the model that a server loads, by the names in its words, its variables and its image."""
+    if not server.preset.loads_model:
+        return None
+    variables = [value or "" for name, value in server.variables.items() if "MODEL" in name]
+    flags = (option(server.words, "--quantization", "-q", "--quantize"), option(server.words, "--dtype"))
+    return weights((*server.words, *variables, repository(container.image)), flags)
+
+
+def models_of(facts: Facts, config: str) -> Mapping[str, model_spec.ModelSpec] | None:
+    """The models that a model-config ConfigMap lists; None when it isn't known."""
+    if ("models", config) not in facts.memo:
+        found = facts.model_config(config)
+        data = {key: value for key, value in mapping(found, "data").items() if isinstance(value, str)}
+        facts.memo["models", config] = None if found is None else model_spec.parse(data).models
+    models: Mapping[str, model_spec.ModelSpec] | None = facts.memo["models", config]
+    return models
+
+
+def _annotation(pod: Json, container: Container, key: str, facts: Facts) -> str | None:
+    """What an annotation says of a container: by its name, or of all that serve."""
+    annotations = annotations_of(pod)
+    value = annotations.get(f"{key}.{container.name}")
+    if value is None and key in annotations and _loads_models(pod, container, facts):
+        value = annotations[key]
+    return value if isinstance(value, str) else None
+
+
+def _loads_models(pod: Json, container: Container, facts: Facts) -> bool:
+    """Whether what is said of the pod's models concerns a container: one that serves, or, where none
+    does, any main one. Native sidecars and helpers start at their own pace."""
+    if container.role is not Role.MAIN:
+        return False
+    key = ("loading", id(pod))
+    known = facts.memo.get(key)
+    if known is None or known[0] is not pod:
+        mains = (item.name for item in serving_containers(pod, facts) if item.role is Role.MAIN)
+        known = facts.memo[key] = (pod, frozenset(mains))
+    return not known[1] or container.name in known[1]
+
+
+# --- what may be loaded, where nothing tells ---------------------------------------------------
+
+_ACCELERATOR: Final = re.compile("gpu|gaudi|tpu|neuron|npu|/mig-")
+_ACCELERATOR_BYTES: Final = 80 * 10**9
+_PASSING: Final = ("configMap", "secret", "projected", "downwardAPI")
+"""Volumes that hold no model."""
+
+
+def _most(pod: Json, container: Container) -> int:
+    """Bytes that a container could load: what fits its accelerators, its memory and its own volumes."""
+    resources = mapping(container.spec, "resources")
+    asked = {**mapping(resources, "requests"), **mapping(resources, "limits")}
+    accelerators = sum(_number(value) for key, value in asked.items() if _ACCELERATOR.search(key))
+    own = [
+        max(_number(text(volume, "emptyDir", "sizeLimit")), _number(_claimed(volume)))
+        for volume in _volumes(pod, container)
+    ]
+    return max(accelerators * _ACCELERATOR_BYTES, _number(asked.get("memory")), *own, 0)
+
+
+def _claimed(volume: Json) -> object:
+    path = ("ephemeral", "volumeClaimTemplate", "spec", "resources", "requests")
+    return mapping(volume, *path).get("storage")
+
+
+def _number(value: object) -> int:
+    try:
+        return units.parse_bytes(value)
+    except ValueError:
+        return 0
+
+
+def _volumes(pod: Json, container: Container) -> list[Json]:
+    """The volumes that a container mounts, those in memory left out."""
+    mounted = {text(mount, "name") for mount in maps(container.spec, "volumeMounts")}
+    return [
+        volume
+        for volume in maps(pod, "spec", "volumes")
+        if text(volume, "name") in mounted and mapping(volume, "emptyDir").get("medium") != "Memory"
+    ]
+
+
+def _keeps_files(pod: Json, container: Container) -> bool:
+    """Whether a volume keeps what a container has fetched when it is killed: an emptyDir does, too."""
+    return any(volume.keys().isdisjoint(_PASSING) for volume in _volumes(pod, container))
+
+
+def _compiles(container: Container, settings: StandardProbes) -> bool:
+    """Whether a container asks for an accelerator for which models are compiled at the start."""
+    resources = mapping(container.spec, "resources")
+    asked = {*mapping(resources, "requests"), *mapping(resources, "limits")}
+    return any(fnmatchcase(key, glob) for key in asked for glob in settings.compiling)

@@ -1,0 +1,63 @@
+"""How many bytes a model's weights are, by its name: `Llama-3.1-70B` is 140 GB, `Qwen3-32B-AWQ` about 21 GB.
+
+Models' names carry the number of their parameters and how these are written; what is loaded before the first
+answer is the product. Law: a text that tells no number of parameters is None.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+_SPLIT: Final = re.compile(r"[^A-Za-z0-9.]+")
+_COUNT: Final = re.compile(r"(?:([0-9]{1,2})x)?([0-9]{1,4}(?:\.[0-9]{1,3})?)([bm])", re.IGNORECASE)
+"""`70B`, `8x22B`, `0.5b`, `350M`; not `A22B`, the active ones of many."""
+_EXPERTS: Final = re.compile(r"[0-9]{1,3}e", re.IGNORECASE)
+"""`17B-16E`: 17 billion are active, and nothing tells how many there are."""
+_UNITS: Final = {"b": 10**9, "m": 10**6}
+_LARGEST: Final = 4 * 10**12
+"""Parameters. Nobody serves more; what says so means something else."""
+
+_PLAIN: Final = 2.0
+"""Bytes of a parameter as models are published: bfloat16."""
+_WRITTEN: Final = {
+    **dict.fromkeys(("fp32", "f32", "float32"), 4.0),
+    **dict.fromkeys(("bf16", "fp16", "f16"), 2.0),
+    **dict.fromkeys(("fp8", "int8", "8bit", "w8a8", "w8a16"), 1.1),
+    **dict.fromkeys(("awq", "gptq", "int4", "4bit", "w4a16", "w4a8", "nf4", "fp4", "nvfp4", "mxfp4"), 0.65),
+}
+"""Bytes of a parameter, scales included, by what a name says of how they are written."""
+_GGUF: Final = re.compile(r"i?q([2-8])", re.IGNORECASE)
+"""`Q4_K_M`: four bits and what its blocks need beside them."""
+_BY_FLAG: Final = {
+    **dict.fromkeys(("awq", "awq_marlin"), 0.65),
+    **dict.fromkeys(("gptq", "gptq_marlin", "marlin"), 1.1),
+    **dict.fromkeys(("float32", "float"), 4.0),
+}
+"""What `--quantization` and `--dtype` say of the files. Others change what is loaded on the way."""
+
+
+def weights(texts: Iterable[str], flags: Iterable[str | None] = ()) -> int | None:
+    """Bytes of the largest model that one of the texts names; None where none names any.
+
+    `flags` are the values of `--quantization` and `--dtype`; a name that says how it is written wins.
+    """
+    written = [_BY_FLAG[flag] for flag in flags if flag in _BY_FLAG]
+    usual = max(written, default=_PLAIN)
+    return max((size for each in texts if (size := _size(each, usual))), default=None)
+
+
+def _size(text: str, usual: float) -> int | None:
+    parts = _SPLIT.split(text)
+    counts = [_parameters(match) for part in parts if (match := _COUNT.fullmatch(part))]
+    if not counts or any(_EXPERTS.fullmatch(part) for part in parts) or max(counts) > _LARGEST:
+        return None
+    lowered = [part.lower() for part in parts]
+    written = [_WRITTEN[part] for part in lowered if part in _WRITTEN]
+    written += [(int(match[1]) + 1) / 8 for part in parts if (match := _GGUF.fullmatch(part))]
+    return round(max(counts) * max(written, default=usual))
+
+
+def _parameters(match: re.Match[str]) -> float:
+    return int(match[1] or 1) * float(match[2]) * _UNITS[match[3].lower()]

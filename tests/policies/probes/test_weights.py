@@ -1,0 +1,59 @@
+"""What models' names tell of their size."""
+
+import pytest
+
+from policies.probes.weights import weights
+
+GB = 10**9
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        ("meta-llama/Llama-3.1-70B-Instruct", 140),
+        ("mistralai/Mixtral-8x22B-v0.1", 352),
+        ("Qwen/Qwen3-235B-A22B", 470),
+        ("Qwen/Qwen3-30B-A3B-Instruct-2507-FP8", 33),
+        ("openai/gpt-oss-120b", 240),
+        ("Qwen/Qwen2.5-0.5B-Instruct", 1),
+        ("HuggingFaceTB/SmolLM-135M", 0.27),
+        ("TheBloke/Llama-2-70B-AWQ", 45.5),
+        ("hugging-quants/Meta-Llama-3.1-405B-Instruct-GPTQ-INT4", 263.25),
+        ("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int8", 7.7),
+        ("RedHatAI/Llama-3.3-70B-Instruct-quantized.w4a16", 140),
+        ("bartowski/Llama-3.3-70B-Instruct-GGUF:Q4_K_M", 43.75),
+        ("unsloth/gemma-3-27b-it-bnb-4bit", 17.55),
+        ("--model=tiiuae/falcon-40b", 80),
+        ("nvcr.io/nim/meta/llama-3.1-8b-instruct", 16),
+        ("gemma3:27b", 54),
+    ],
+)
+def test_size_by_name(name: str, size: float) -> None:
+    assert weights([name]) == round(size * GB)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "meta-llama/Llama-4-Scout-17B-16E",
+        "deepseek-ai/DeepSeek-R1",
+        "google/flan-t5-xxl",
+        "--max-model-len=8192",
+        "/models/ours",
+        "A22B",
+        "4bit",
+        "9999999b",
+        "9000b",
+        "",
+    ],
+)
+def test_names_that_tell_nothing(name: str) -> None:
+    assert weights([name]) is None
+
+
+def test_the_largest_of_several_and_what_the_flags_say() -> None:
+    assert weights(["drafter-1B", "base-70B"]) == 140 * GB
+    assert weights(["base-7B"], ["awq", None]) == round(0.65 * 7 * GB)
+    assert weights(["base-7B"], [None, "float32"]) == 28 * GB
+    assert weights(["base-7B"], ["fp8", "bfloat16"]) == 14 * GB, "what is loaded is written in full"
+    assert weights(["base-7B-AWQ"], ["gptq"]) == round(0.65 * 7 * GB), "the name wins"
