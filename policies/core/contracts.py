@@ -62,15 +62,16 @@ class Check(Protocol):
 
 
 class Modes(Model):
-    """A rule's mode under each profile; under `observe` every rule is at `audit`."""
+    """A rule's mode under each profile; under `observe` only the rule that guards the policy refuses."""
 
+    observe: Mode = Mode.AUDIT
     standard: Mode
     strict: Mode
 
     def under(self, profile: Profile) -> Mode:
         """The mode under one profile."""
         if profile is Profile.OBSERVE:
-            return Mode.AUDIT
+            return self.observe
         return self.standard if profile is Profile.STANDARD else self.strict
 
 

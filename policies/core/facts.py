@@ -9,7 +9,8 @@ from enum import StrEnum
 from typing import Any, Protocol, TypeVar, overload
 
 from policies.core.settings import SettingsLookup, default_settings
-from policies.kube.json import Json
+from policies.kube.json import Json, maps
+from policies.kube.metadata import labels_of
 
 T = TypeVar("T")
 
@@ -133,7 +134,11 @@ class Facts:
         return self.cluster.listing(Resource.NODES)
 
     def oldest_kubelet(self) -> tuple[int, int] | None:
-        """(major, minor) of the oldest kubelet: what every node, and so the API server, can do."""
+        """(major, minor) of the oldest kubelet: what every node, and so the API server, can do.
+
+        A virtual kubelet (of a serverless platform) does not count: its version is that of the library it was
+        built with, for years, and says nothing of the API server.
+        """
         nodes = self.nodes()
         return nodes.derive(_oldest_kubelet) if nodes else None
 
@@ -162,8 +167,19 @@ def _kubelet_version(node: Json) -> str:
     return found if isinstance(found, str) else ""
 
 
+def _is_virtual(node: Json) -> bool:
+    """Whether no kubelet runs there: virtual-kubelet.io's own marks."""
+    taints = maps(node, "spec", "taints")
+    return (
+        labels_of(node).get("type") == "virtual-kubelet"
+        or any(taint.get("key") == "virtual-kubelet.io/provider" for taint in taints)
+        or "-vk-" in _kubelet_version(node)
+    )
+
+
 def _oldest_kubelet(nodes: Listing) -> tuple[int, int] | None:
-    found = [match for node in nodes if (match := re.match(r"v(\d+)\.(\d+)", _kubelet_version(node)))]
+    versions = [_kubelet_version(node) for node in nodes if not _is_virtual(node)]
+    found = [match for version in versions if (match := re.match(r"v(\d+)\.(\d+)", version))]
     return min(((int(match[1]), int(match[2])) for match in found), default=None)
 
 

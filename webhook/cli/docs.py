@@ -49,9 +49,9 @@ def _rules_table() -> str:
         f"{GENERATED}# Rules\n",
         "What is refused, or warned about, because it can hang forever, bring everything down, or lose "
         "work. The mode of each rule comes from the profile, `standard` unless you say otherwise; the "
-        "profile `observe` puts every rule at `audit`. Where two modes stand, the second is for findings "
-        "that are likely rather than sure. What can't be decided from what is known is warned about at "
-        "most.\n",
+        "profile `observe` puts every rule but `policy-config-invalid` at `audit`. Where two modes stand, "
+        "the second is for findings that are likely rather than sure. What can't be decided from what is "
+        "known is warned about at most.\n",
         "Modes, thresholds and exemptions are set in [the configuration](../configuration.md); one object is "
         'exempted by the annotation `mlchassis.dev/exempt: "<rule>=<reason>"`.\n',
     ]

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from functools import cache
 from hashlib import sha256
+from itertools import islice
 from types import MappingProxyType
 
 from pydantic import ValidationError
@@ -34,6 +35,8 @@ from webhook.kube.documents import BadDocument, load_policy
 LARGEST = 256 * 1024
 """Characters of a whole policy. Real ones have a hundredth of it; a mebibyte, as much as a ConfigMap holds,
 would keep every review waiting for seconds while it is read."""
+MOST_PROBLEMS = 50
+"""Problems that are looked for; to find what each of a thousand unknown names might mean takes a second."""
 
 
 class PolicyError(UserError):
@@ -56,8 +59,11 @@ def load(files: Mapping[str, str]) -> Config:
     if sum(map(len, files.values())) > LARGEST:
         largest = max(files, key=lambda name: len(files[name]))
         raise PolicyError(Problem(largest, "", f"the policy is larger than {LARGEST // 1024} KiB in all"))
-    known, values, problems = models(), {}, []
+    known, values = models(), {}
+    problems: list[Problem] = []
     for name, text in files.items():
+        if len(problems) >= MOST_PROBLEMS:
+            break
         if name not in known:
             problems.append(Problem(name, "", f"unknown key{_did_you_mean(name, known)}"))
             continue
@@ -66,16 +72,16 @@ def load(files: Mapping[str, str]) -> Config:
         except BadDocument as error:
             problems.append(Problem(name, "", str(error)))
         except ValidationError as error:
-            problems.extend(_problems(name, error))
+            problems.extend(islice(_problems(name, error), MOST_PROBLEMS))
     modes, webhook = values.get("rules.yaml"), values.get("webhook.yaml")
     modes = modes if isinstance(modes, RulesConfig) else RulesConfig()
     webhook = webhook if isinstance(webhook, WebhookConfig) else WebhookConfig()
-    problems.extend(_unknown_ids(modes, webhook))
+    problems.extend(islice(_unknown_ids(modes, webhook), MOST_PROBLEMS))
     by_model = {known[name]: value for name, value in values.items()}
     by_model[Thresholds] = modes.thresholds
     overridden = tuple(_overridden(webhook, by_model, problems))
     if problems:
-        raise PolicyError(*problems)
+        raise PolicyError(*problems[:MOST_PROBLEMS])
     digest = sha256("\0".join(f"{name}\0{files[name]}" for name in sorted(files)).encode()).hexdigest()[:12]
     return Config(modes, webhook, by_model, overridden, digest, own_rules())
 
@@ -161,6 +167,8 @@ def _overridden(
         replaced: dict[str, Model] = {}
         for name, fields in override.settings.items():
             path = f"overrides.{index}.settings.{name}"
+            if len(problems) >= MOST_PROBLEMS:
+                return
             if name not in known:
                 problems.append(
                     Problem("webhook.yaml", path, f"there is no such policy{_did_you_mean(name, known)}")

@@ -95,4 +95,10 @@ def test_the_oldest_kubelet_counts() -> None:
 
     assert Facts(cluster=Nodes(node("v1.36.1"), node("v1.9.0-gke.1"), node("?"))).oldest_kubelet() == (1, 9)
     assert Facts(cluster=Nodes({"metadata": {"name": "x"}})).oldest_kubelet() is None
+    serverless = node("v1.19.10-vk-azure-aci-1.4.4")
+    labelled = node("v1.14.3") | {"metadata": {"name": "l", "labels": {"type": "virtual-kubelet"}}}
+    tainted = node("v1.14.3") | {"spec": {"taints": [{"key": "virtual-kubelet.io/provider"}]}}
+    for virtual in (serverless, labelled, tainted):
+        assert Facts(cluster=Nodes(node("v1.36.1"), virtual)).oldest_kubelet() == (1, 36)
+        assert Facts(cluster=Nodes(virtual)).oldest_kubelet() is None
     assert Facts(cluster=Nodes({"status": "ready"}, {"status": {"nodeInfo": [1]}})).oldest_kubelet() is None

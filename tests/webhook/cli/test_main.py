@@ -154,12 +154,15 @@ def test_json_keeps_audited_and_exempted_findings(
         'namespace: ml, annotations: {mlchassis.dev/exempt: "liveness-external-dependency=test"}}',
     )
     (tmp_path / "exempt.yaml").write_text(exempt)
-    (audited,) = reviewed(capsys, files / "bad.yaml", "--profile", "observe")
+    (tmp_path / "hazard.yaml").write_text(hazard)
+    (audited,) = reviewed(capsys, tmp_path / "hazard.yaml", "--profile", "observe")
     (exempted,) = reviewed(capsys, tmp_path / "exempt.yaml")
     assert audited["allowed"]
     assert exempted["allowed"]
-    (finding,) = audited["findings"]
-    assert (finding["rule"], finding["mode"], finding["exempted"]) == ("policy-config-invalid", "audit", None)
+    (finding,) = (it for it in audited["findings"] if it["rule"] == "liveness-external-dependency")
+    assert (finding["mode"], finding["exempted"]) == ("audit", None)
+    (guarded,) = reviewed(capsys, files / "bad.yaml", "--profile", "observe")
+    assert not guarded["allowed"], "a policy that does not load is refused under every profile"
     assert set(finding) == {"rule", "mode", "path", "message", "hint", "exempted"}
     by_rule = {finding["rule"]: finding["exempted"] for finding in exempted["findings"]}
     assert by_rule["liveness-external-dependency"] == "test"

@@ -1,5 +1,6 @@
 """The policy: whole or not at all, errors with paths, and what is in force for an object."""
 
+import difflib
 from itertools import product
 from typing import Any
 
@@ -9,9 +10,10 @@ from policies.core import registry
 from policies.core.finding import Certainty
 from policies.core.mode import Mode, Profile
 from webhook.admission.configuration import Config, Problem
-from webhook.config.load import PolicyError, load, models, rules, schema
+from webhook.config.load import MOST_PROBLEMS, PolicyError, load, models, problems_of, rules, schema
 
-RULE = "policy-config-invalid"
+RULE = "drain-blocked-by-pdb"
+GUARD = "policy-config-invalid"
 POLICY = "worker-names"
 
 
@@ -50,7 +52,7 @@ def _models(found: Any) -> list[dict[str, Any]]:
         ({"rule.yaml": ""}, "rule.yaml: unknown key; did you mean rules.yaml?"),
         ({"rules.yaml": "profil: strict"}, "rules.yaml: profil: unknown field"),
         ({"rules.yaml": "profile: stern"}, "rules.yaml: profile: input should be"),
-        ({"rules.yaml": "modes: {policy-config-invalit: off}"}, f"did you mean {RULE}?"),
+        ({"rules.yaml": "modes: {drain-blocked-by-pdc: off}"}, f"did you mean {RULE}?"),
         ({"rules.yaml": f"modes: {{{RULE}: no}}"}, f"rules.yaml: modes.{RULE}: input should be"),
         ({"rules.yaml": f"modes: {{{RULE}: off, {RULE}: warn}}"}, "stands there twice"),
         ({"rules.yaml": "- a"}, "rules.yaml: "),
@@ -62,8 +64,8 @@ def _models(found: Any) -> list[dict[str, Any]]:
         ({"webhook.yaml": "onError: maybe"}, "webhook.yaml: onError: input should be 'allow' or 'deny'"),
         ({"webhook.yaml": "namespaces: {include: ml}"}, "webhook.yaml: namespaces.include: "),
         (
-            {"webhook.yaml": "exemptions: {forbidden: [policy-config-invalit]}"},
-            f"exemptions.forbidden: policy-config-invalit is no rule or policy; did you mean {RULE}?",
+            {"webhook.yaml": "exemptions: {forbidden: [drain-blocked-by-pdc]}"},
+            f"exemptions.forbidden: drain-blocked-by-pdc is no rule or policy; did you mean {RULE}?",
         ),
         ({"webhook.yaml": "exemptions: {onlyIn: {nope-*: [ml]}}"}, "exemptions.onlyIn: nope-* is no rule"),
         ({"webhook.yaml": "overrides: [{modes: {nope: off}}]"}, "webhook.yaml: overrides.0.modes.nope: "),
@@ -97,6 +99,40 @@ def rule_mode(files: dict[str, str], certainty: Certainty = Certainty.SURE, **ar
 def policy_mode(files: dict[str, str], **arguments: Any) -> Mode:
     mode: Mode = effective(files, **arguments).policy_mode(registry.mutators()[POLICY])
     return mode
+
+
+def test_a_thousand_unknown_names_are_not_all_compared_with_every_name_there_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compared: list[str] = []
+    real = difflib.get_close_matches
+
+    def count(name: str, known: list[str], n: int) -> list[str]:
+        compared.append(name)
+        return real(name, known, n=n)
+
+    monkeypatch.setattr(difflib, "get_close_matches", count)
+    modes = "".join(f"  no-such-rule-{n}: warn\n" for n in range(1000))
+    settings = "".join(f"    no-such-policy-{n}: {{}}\n" for n in range(1000))
+    files = {
+        "rules.yaml": f"modes:\n{modes}",
+        "webhook.yaml": f"overrides:\n- namespaces: [a]\n  settings:\n{settings}",
+        **{f"no-such-key-{n}.yaml": "" for n in range(1000)},
+    }
+    for keys in (list(files), ["rules.yaml", "webhook.yaml"], ["rules.yaml"], ["webhook.yaml"]):
+        some = {key: files[key] for key in keys}
+        compared.clear()
+        problems = problems_of(some)
+        assert len(problems) == MOST_PROBLEMS
+        assert len(compared) <= 2 * MOST_PROBLEMS
+
+
+def test_the_rule_that_guards_the_policy_refuses_under_every_profile() -> None:
+    guard = rules()[GUARD]
+    for profile in Profile:
+        assert load({"rules.yaml": f"profile: {profile}\n"}).effective({}).rule_mode(guard) is Mode.ENFORCE
+    off = load({"rules.yaml": f"modes: {{{GUARD}: off}}\n"}).effective({})
+    assert off.rule_mode(guard) is Mode.OFF, "whoever says so has said so"
 
 
 def test_a_profile_sets_every_mode_and_explicit_modes_win() -> None:
