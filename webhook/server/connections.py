@@ -201,7 +201,12 @@ class Gate:
     def _evict(self) -> bool:
         """End the connection that has been idle for longest, else the longest handshake."""
         latest = self._now() - FRESH_SECONDS
-        idle = [each for each in self._open if each.idle and each.used <= latest]
+        # The first bytes of a request may have come a moment ago, on a connection that was idle for long.
+        idle = [
+            each
+            for each in self._open
+            if each.idle and each.used <= latest and (each.head is None or each.head <= latest)
+        ]
         if idle:
             connection = min(idle, key=lambda each: each.used)
             self.refused.add("too-many-connections", most=self._most, peer=_peer(connection))

@@ -127,6 +127,24 @@ async def test_a_connection_with_a_request_in_flight_never_gives_way(monkeypatch
                 assert refused(running, "too-many-connections") >= 19
 
 
+async def test_a_connection_on_which_a_request_has_just_begun_does_not_give_way(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with callers(running, 1) as (caller,):
+        gate = gate_of(running)
+        await settled(gate, 1)
+        while gate._shaking:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        monkeypatch.setattr(connections, "FRESH_SECONDS", 0)
+        (connection,) = gate._open
+        now = asyncio.get_running_loop().time()
+        connection.used, connection.head = now - 1_000, now + 1_000
+        assert not gate._evict()
+        connection.head = now - 1_000
+        assert gate._evict()
+        assert await caller.answer() == b""
+
+
 async def test_callers_beyond_the_bound_wait_until_one_in_flight_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
