@@ -55,7 +55,6 @@ lint: $(SYNCED) ## ruff, mypy, import contracts, generated documents
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
-	@$(BIN)/mypy -p tests.e2e -p tests.realnode
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m webhook.cli.docs --check
 

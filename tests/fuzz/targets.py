@@ -45,7 +45,7 @@ def commands(data: bytes) -> int:
     return cost
 
 
-def annotations(data: bytes) -> int:
+def annotation_values(data: bytes) -> int:
     """The value of an annotation, in every place where one is parsed."""
     text = data.decode("utf-8", "replace")
     pod = {"metadata": {"annotations": {GPU_MEMORY: text, GPU_PRODUCT: text}}}
@@ -74,7 +74,7 @@ def model_config(data: bytes) -> int:
 
 TARGETS: Final[dict[str, Callable[[bytes], int]]] = {
     "commands": commands,
-    "annotations": annotations,
+    "annotations": annotation_values,
     "policy": policy,
     "model-config": model_config,
 }

@@ -2,9 +2,10 @@ import pytest
 
 from policies.containers.programs import has_option, launch_of, option, programs
 from policies.containers.programs import started as started_by
+from policies.kube.json import Json
 
 
-def started(container: dict) -> tuple[tuple[str, ...], ...]:
+def started(container: Json) -> tuple[tuple[str, ...], ...]:
     return programs(launch_of(container))
 
 
@@ -33,7 +34,7 @@ def started(container: dict) -> tuple[tuple[str, ...], ...]:
         ({"command": ["entrypoint.sh"]}, (("entrypoint.sh",),)),
     ],
 )
-def test_programs(container: dict, expected: tuple[tuple[str, ...], ...]) -> None:
+def test_programs(container: Json, expected: tuple[tuple[str, ...], ...]) -> None:
     assert started(container) == expected
 
 

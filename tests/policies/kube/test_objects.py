@@ -245,7 +245,7 @@ def test_field_paths() -> None:
 
 
 def test_editing_shares_what_did_not_change() -> None:
-    pod = {"metadata": {"labels": {}}, "spec": {"containers": [{"name": "a"}, {"name": "b"}]}}
+    pod: Json = {"metadata": {"labels": {}}, "spec": {"containers": [{"name": "a"}, {"name": "b"}]}}
     before = copy.deepcopy(pod)
     after = replaced(pod, ("spec", "containers", 1, "image"), "x")
     assert pod == before
@@ -263,7 +263,8 @@ def test_missing_parents_are_made() -> None:
 
 
 def test_what_the_user_wrote_stays() -> None:
-    for written in (0, "", False, [], {}):
+    values: tuple[object, ...] = (0, "", False, [], {})
+    for written in values:
         obj = {"a": {"b": written}}
         assert defaulted(obj, ("a", "b"), 1) is obj
     assert defaulted({"a": {"b": None}}, ("a", "b"), 1) == {"a": {"b": 1}}

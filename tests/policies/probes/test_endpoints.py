@@ -2,6 +2,7 @@
 
 import pytest
 
+from policies.kube.json import Json
 from policies.kube.pods import Container, containers
 from policies.probes.endpoints import declared_http_port, preset_health, server_port, unsure
 from policies.probes.serving import StandardProbes, recognised
@@ -15,14 +16,14 @@ TGI = {"image": "registry.example.com/own:1", "command": ["text-generation-launc
 FROM_ELSEWHERE = {"envFrom": [{"configMapRef": {"name": "c"}}]}
 
 
-def script(text: str) -> dict:
+def script(text: str) -> Json:
     return {"image": "vllm/vllm-openai", "command": ["bash", "-c", text]}
 
 
 HIDDEN = script('ARGS=(--tp 8 --port 9000)\nvllm serve m "${ARGS[@]}"')
 
 
-def container(spec: dict, **ports: int) -> Container:
+def container(spec: Json, **ports: int) -> Container:
     """A container; a port whose name begins with `_` has none."""
     declared = [
         {"containerPort": n} if name[0] == "_" else {"name": name, "containerPort": n}
@@ -69,7 +70,7 @@ def container(spec: dict, **ports: int) -> Container:
         (TGI, {"_1": 3000}, 3000),
     ],
 )
-def test_the_port_of_a_server_that_is_not_told_one(spec: dict, ports: dict, port: int | None) -> None:
+def test_the_port_of_a_server_that_is_not_told_one(spec: Json, ports: Json, port: int | None) -> None:
     of = container(spec, **ports)
     server = recognised(of, StandardProbes())
     assert server is not None
@@ -126,7 +127,7 @@ def test_options_within_an_option_are_not_hidden() -> None:
         ),
     ],
 )
-def test_where_a_probe_could_fail_none_is_known_and_why(spec: dict, why: str) -> None:
+def test_where_a_probe_could_fail_none_is_known_and_why(spec: Json, why: str) -> None:
     of = container(spec)
     server = recognised(of, StandardProbes())
     assert server is not None

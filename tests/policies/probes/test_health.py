@@ -1,9 +1,11 @@
 import json
+from typing import Any
 
 import pytest
 
 from policies.core.facts import Facts, Listing, Resource
-from policies.kube.pods import containers
+from policies.kube.json import Json
+from policies.kube.pods import Container, containers
 from policies.probes.health import (
     AnnotationError,
     annotated_health,
@@ -31,20 +33,20 @@ class Cluster:
         return Listing([self.config]) if resource is Resource.MODEL_CONFIGS else None
 
 
-def pod(*specs: dict, **annotations: str) -> dict:
+def pod(*specs: Json, **annotations: str) -> Json:
     said = {f"mlchassis.dev/{key.replace('_', '-')}": value for key, value in annotations.items()}
     return {"metadata": {"annotations": said}, "spec": {"containers": list(specs)}}
 
 
-def first(of: dict) -> tuple[dict, object]:
+def first(of: Json) -> tuple[Json, Container]:
     return of, next(iter(containers(of)))
 
 
-def health(of: dict):
+def health(of: Json) -> Any:
     return known_health(*first(of), Facts())
 
 
-def start(of: dict, facts: Facts | None = None) -> int | None:
+def start(of: Json, facts: Facts | None = None) -> int | None:
     return expected_start(*first(of), facts or Facts())
 
 
@@ -67,7 +69,7 @@ def test_an_annotation_wins_over_a_preset_and_each_half_has_its_own_source() -> 
         ({"live_path": "/l", "ready_path": ""}, "ready-path"),
     ],
 )
-def test_an_annotation_that_can_not_be_used_is_named(annotations: dict, key: str) -> None:
+def test_an_annotation_that_can_not_be_used_is_named(annotations: Json, key: str) -> None:
     of = pod(API, **annotations)
     with pytest.raises(AnnotationError) as error:
         annotated_health(*first(of), Facts())
@@ -80,7 +82,7 @@ def test_an_annotation_that_can_not_be_used_is_named(annotations: dict, key: str
 def test_whom_an_annotation_means() -> None:
     other = {"name": "other", "ports": [{"containerPort": 9000}]}
 
-    def meant(of: dict) -> list[str]:
+    def meant(of: Json) -> list[str]:
         return [item.name for item in containers(of) if is_meant(of, item, Facts())]
 
     assert meant(pod(API, health_path="/h")) == ["api"]

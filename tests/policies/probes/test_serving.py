@@ -3,6 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.core.facts import Facts
+from policies.kube.json import Json
 from policies.kube.pods import containers
 from policies.probes import standard_probes
 from policies.probes.servers import image_matches, port_number, repository, tcp_ports
@@ -10,7 +11,7 @@ from policies.probes.serving import StandardProbes, recognised, serving_containe
 from policies.probes.start import expected_start
 
 
-def pod(*specs: dict, init: tuple[dict, ...] = (), annotations: dict | None = None, **spec: object) -> dict:
+def pod(*specs: Json, init: tuple[Json, ...] = (), annotations: Json | None = None, **spec: object) -> Json:
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -19,7 +20,7 @@ def pod(*specs: dict, init: tuple[dict, ...] = (), annotations: dict | None = No
     }
 
 
-def serving(of: dict) -> list[str]:
+def serving(of: Json) -> list[str]:
     return [container.name for container in serving_containers(of, Facts())]
 
 
@@ -42,7 +43,7 @@ PORT = [{"containerPort": 8000}]
     ],
     ids=["port", "readiness", "image", "command"],
 )
-def test_a_container_serves(spec: dict) -> None:
+def test_a_container_serves(spec: Json) -> None:
     assert serving(pod({"name": "m", **spec})) == ["m"]
 
 
@@ -57,7 +58,7 @@ def test_a_container_serves(spec: dict) -> None:
     ],
     ids=["nothing", "udp", "other program", "mesh image", "proxy name"],
 )
-def test_a_container_does_not_serve(spec: dict) -> None:
+def test_a_container_does_not_serve(spec: Json) -> None:
     assert serving(pod({"name": "m", **spec})) == []
 
 
@@ -203,7 +204,7 @@ FIELDS = [
         json,
     ),
 )
-def test_no_shape_of_a_container_raises(spec: dict, annotations: dict) -> None:
+def test_no_shape_of_a_container_raises(spec: Json, annotations: Json) -> None:
     odd = pod({"image": "vllm/vllm-openai", **spec}, annotations=annotations)
     settings = StandardProbes()
     after = standard_probes.mutate(odd, settings, Facts())

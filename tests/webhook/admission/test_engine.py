@@ -77,7 +77,7 @@ def replicas_odd(target: Target, facts: Facts) -> Iterable[Finding]:
 
 def toy_rule(name: str, check: Any, **changes: Any) -> Rule:
     modes = Modes(standard=changes.pop("standard", Mode.ENFORCE), strict=Mode.ENFORCE)
-    words = dict.fromkeys(("what", "why", "remediation", "source", "bad", "good"), "-")
+    words: dict[str, Any] = dict.fromkeys(("what", "why", "remediation", "source", "bad", "good"), "-")
     document = RuleDocument(family=Family.CASCADE, modes=modes, **words, **changes)
     return Rule(name, check, None, lambda: document)
 
@@ -439,7 +439,7 @@ def test_updates_beside_the_spec_are_never_refused(change: str, monkeypatch: pyt
     # Even a rule that finds something else each time does not matter here.
     count = iter(range(9))
     check = lambda target, facts: [Finding("spec", f"No. {next(count)}", "")]  # noqa: E731
-    monkeypatch.setitem(registry.rules(), "no-bad-images", toy_rule("no-bad-images", check))  # type: ignore[arg-type]
+    monkeypatch.setitem(registry.rules(), "no-bad-images", toy_rule("no-bad-images", check))
     decision = judged(new, old)
     assert decision.allowed
     assert decision.results[0].spared == "the update leaves the spec as it was"

@@ -78,7 +78,7 @@ def test_shared_subtrees_are_not_walked() -> None:
         def __eq__(self, other: object) -> bool:
             raise AssertionError("compared by value")
 
-        __hash__ = None  # type: ignore[assignment]
+        __hash__ = None
 
         def items(self) -> Any:
             raise AssertionError("walked")

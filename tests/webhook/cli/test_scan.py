@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from policies.core.annotations import ADMISSION
 from policies.core.finding import Finding
 from policies.core.mode import Mode
 from tests.webhook.cli.scanned import (
@@ -130,7 +131,7 @@ async def test_labelled_config_maps_alone_are_read(fake: FakeApiServer, chassis:
 async def test_namespaces_and_their_labels_count_as_in_admission(
     fake: FakeApiServer, chassis: Scan, tmp_path: Path
 ) -> None:
-    for name, labels in (("ml", {"tier": "test"}), ("prod", {}), ("off", {scan.ADMISSION: "disabled"})):
+    for name, labels in (("ml", {"tier": "test"}), ("prod", {}), ("off", {ADMISSION: "disabled"})):
         await fake.put("/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
     await fake.put("/api/v1/namespaces", {"metadata": {"name": "kube-system"}})
     for namespace in ("ml", "prod", "off", "kube-system"):

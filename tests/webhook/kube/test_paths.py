@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -46,7 +47,7 @@ PARTS = [
 
 @pytest.mark.parametrize("part", PARTS)
 def test_what_is_no_segment_is_refused(part: str) -> None:
-    for build in (
+    builders: tuple[Callable[[], str], ...] = (
         lambda: paths.group(part),
         lambda: paths.root(f"ray.io/{part}"),
         lambda: paths.root(f"{part}/v1"),
@@ -55,7 +56,8 @@ def test_what_is_no_segment_is_refused(part: str) -> None:
         lambda: paths.one("v1", "pods", "a", f"x{part}/"),
         lambda: paths.one("v1", "pods", "a", "ml", f"{part}/"),
         lambda: paths.within("/api/v1/pods", part),
-    ):
+    )
+    for build in builders:
         with pytest.raises(ApiError) as refused:
             build()
         assert refused.value.reason == "BadPath"

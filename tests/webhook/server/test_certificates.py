@@ -515,7 +515,8 @@ async def test_a_torn_pair_is_read_again_at_the_next_event_and_not_after_a_pause
 
         async def changes(self) -> AsyncIterator[None]:
             while True:
-                yield await events.get()
+                await events.get()
+                yield
 
     installed: asyncio.Future[Bundle] = asyncio.get_running_loop().create_future()
     task = asyncio.create_task(certs.keep(Source(), ServingCertificate(), installed.set_result))

@@ -13,7 +13,7 @@ from policies.kube.json import Json
 from webhook.server import record as module
 from webhook.server.record import Reading, Record, Restarts, Suspects, digest
 
-POD = {
+POD: Json = {
     "apiVersion": "v1",
     "kind": "Pod",
     "metadata": {

@@ -11,6 +11,7 @@ import pytest
 
 from policies.core.annotations import WORKER_NAMES
 from policies.kube.group_kinds import GroupKind
+from policies.kube.json import Json
 from tests.webhook.worker_names.setting import (
     CLUSTERS,
     EVENTS,
@@ -18,7 +19,6 @@ from tests.webhook.worker_names.setting import (
     OWN,
     PATIENCE,
     PODS,
-    Json,
     Setting,
     labelled,
     worker,

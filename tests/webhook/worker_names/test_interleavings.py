@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from policies.kube.json import Json
 from policies.worker_names import worker_names as policy
 from policies.worker_names.worker_names import Answer, Give, Group, Strategy, WorkerNames
 from policies.worker_names.workers import Ledger, Owner, Worker, existing, wanted
@@ -21,7 +22,6 @@ from tests.webhook.worker_names.world import (
     SETTINGS,
     Allocate,
     FakeWorkers,
-    Json,
     Request,
     World,
     create,
