@@ -14,6 +14,7 @@ from benchmarks._timing import best, table
 from policies.containers import commands as _commands
 from policies.core.contracts import Rule
 from policies.core.facts import Facts
+from policies.core.target import pod_templates
 from policies.kube.json import Json
 from webhook.admission import engine
 from webhook.config.load import load, rules
@@ -134,7 +135,7 @@ def main() -> None:
     request = Document("benchmark", 0, obj).request()
     facts = Facts(request.namespace, ManifestCluster(surroundings()))
     facts = replace(facts, settings=config.effective(obj, facts.namespace).settings)
-    target = engine.project(obj, config, facts).target
+    target = engine.project(obj, pod_templates(obj, config.workloads), config, facts).target
     judging = [rule for rule in rules().values() if rule.kinds is None or target.kind in rule.kinds]
 
     def judged() -> int:

@@ -86,7 +86,11 @@ def _values(size: int) -> Json:
 
 
 def _of_pod(field: str, each: Callable[[int], Any]) -> Callable[[int], Json]:
-    return lambda size: deployment(pod(gpu_server(), **{field: [each(n) for n in range(size)]}))
+    def build(size: int) -> Json:
+        fields: dict[str, Any] = {field: [each(n) for n in range(size)]}
+        return deployment(pod(gpu_server(), **fields))
+
+    return build
 
 
 def _of_container(field: str, each: Callable[[int], Any]) -> Callable[[int], Json]:
@@ -166,7 +170,7 @@ def _waiting(size: int) -> Json:
 def _asking(size: int) -> Json:
     script = ";".join(f"curl http://db{n}" for n in range(size))
     probe = {"exec": {"command": ["sh", "-c", script]}}
-    fields = dict.fromkeys(("livenessProbe", "readinessProbe", "startupProbe"), probe)
+    fields: dict[str, Any] = dict.fromkeys(("livenessProbe", "readinessProbe", "startupProbe"), probe)
     return deployment(pod(server(**fields)))
 
 

@@ -1,5 +1,7 @@
 """How long a start is expected to take, and how long it may. test_health.py has the annotations."""
 
+from typing import Any
+
 import pytest
 
 from policies.core.facts import Facts
@@ -53,7 +55,7 @@ def test_the_arithmetic_is_told() -> None:
         {"command": ["sh", "-c", f"exec vllm serve {LLAMA} --port 8000"]},
     ],
 )
-def test_wherever_the_model_is_named(container: dict[str, object]) -> None:
+def test_wherever_the_model_is_named(container: dict[str, Any]) -> None:
     found = start(pod(**container))
     assert found is not None
     assert found.loading == SECONDS
@@ -103,7 +105,7 @@ def test_room_in_volumes() -> None:
 
 @pytest.mark.parametrize("resource", ["aws.amazon.com/neuron", "aws.amazon.com/neuroncore", "google.com/tpu"])
 def test_models_are_compiled_first(resource: str) -> None:
-    asking = {"resources": {"limits": {resource: 1}}}
+    asking: dict[str, Any] = {"resources": {"limits": {resource: 1}}}
     assert budget(pod(args=["/models/ours"], **asking)) == 3 * HOUR
     assert budget(pod(args=[LLAMA], **asking)) == 18 * SECONDS
     told = pod(args=[LLAMA], **asking)

@@ -566,5 +566,5 @@ def test_what_was_only_suspected_excuses_nothing_that_is_certain(
             certainty = Certainty.UNDECIDED if "maybe" in image else Certainty.SURE
             yield Finding("spec.selector", image, "", certainty)
 
-    monkeypatch.setitem(registry.rules(), "no-bad-images", toy_rule("no-bad-images", check))  # type: ignore[arg-type]
+    monkeypatch.setitem(registry.rules(), "no-bad-images", toy_rule("no-bad-images", check))
     assert judged(deployment("bad"), deployment(old)).allowed is allowed
