@@ -5,15 +5,16 @@ with a label in `trainingLabels`) get `cluster-autoscaler.kubernetes.io/safe-to-
 `karpenter.sh/do-not-disrupt: "true"`, unless they say otherwise themselves: an autoscaler that moves
 a pod to save a node throws away everything since its last checkpoint. A pod that hangs would then
 hold its node forever, so the guard is bounded by `maxDuration`: a pod whose activeDeadlineSeconds is
-longer gets none, and for one that has none there is a warning (a Job's own deadline counts when the
-Job is created), or, with `addDeadline`, the deadline.
+longer gets none, with a warning; with `addDeadline`, one without a deadline gets that.
 
 **Serving pods** whose containers have no preStop hook get a short native sleep there
 (`lifecycle.preStop.sleep`, Kubernetes 1.30 or newer; none where an older node is known). A dying pod is
 sent SIGTERM and withdrawn from its Services at the same time, and for a moment requests still arrive; the
 sleep lets them.
 terminationGracePeriodSeconds is raised to match only where it is the default; where the user gave
-less than sleep and drain time need, nothing is added.
+less than sleep and drain time need, nothing is added. Agents of the node (pods of a DaemonSet, or with
+hostNetwork) and controllers (that elect a leader, or have ports for metrics, health and webhooks alone)
+serve nobody whose requests would be cut off, and get none.
 
 Sources: https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/FAQ.md,
 https://karpenter.sh/docs/concepts/disruption/#pod-level-controls,
@@ -38,9 +39,9 @@ from policies.core.target import completes
 from policies.jobs.jobs import is_someone_elses, jobs_in
 from policies.kube.field_paths import field_path
 from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET, POD, kind_of
-from policies.kube.json import Json, defaulted, dig, integer, replaced
+from policies.kube.json import Json, defaulted, dig, integer, maps, replaced, strings, text
 from policies.kube.metadata import annotations_of, controller, has_room, labels_of
-from policies.kube.pods import DEFAULT_GRACE, Role, edited, is_ray_node
+from policies.kube.pods import DEFAULT_GRACE, Container, Role, edited, is_ray_node
 from policies.probes.serving import serving_containers
 
 GUARDS: Final = {
@@ -66,8 +67,8 @@ class DisruptionGuard(Settings):
     )
     add_deadline: bool = Field(
         False,
-        description="whether a training pod without activeDeadlineSeconds gets maxDuration as its own; else "
-        "there is a warning. The deadline ends whatever still runs then",
+        description="whether a training pod without activeDeadlineSeconds gets maxDuration as its own: the "
+        "deadline ends whatever still runs then",
     )
     pre_stop_sleep: Duration = Field(
         5, description="seconds that a serving container sleeps before it is stopped; 0: none"
@@ -75,6 +76,13 @@ class DisruptionGuard(Settings):
     drain: Duration = Field(
         20, description="seconds that a server has left for its last requests after the sleep"
     )
+
+
+_ELECTS: Final = ("--leader-elect", "--enable-leader-election", "--leader-election", "-leader-elect")
+"""How a controller is started that takes turns with its replicas."""
+
+_INSIGHT: Final = ("metric", "health", "probe", "webhook", "prof")
+"""Parts of the names of ports by which a controller is watched, or asked by the API server."""
 
 
 def mutate(pod: Json, settings: DisruptionGuard, facts: Facts) -> Json:
@@ -128,7 +136,9 @@ def _draining(pod: Json, settings: DisruptionGuard, facts: Facts) -> Json:
         container
         for container in serving_containers(pod, facts)
         # Native sidecars are stopped after the main containers: their clients are gone by then.
-        if container.role is Role.MAIN and _has_no_pre_stop(container.spec)
+        if container.role is Role.MAIN
+        and _has_no_pre_stop(container.spec)
+        and not _is_machinery(pod, container)
     ]
     if not bare:
         return pod
@@ -143,6 +153,20 @@ def _draining(pod: Json, settings: DisruptionGuard, facts: Facts) -> Json:
     for container in bare:
         pod = edited(pod, container, replaced(container.spec, ("lifecycle", "preStop"), sleep))
     return pod
+
+
+def _is_machinery(pod: Json, container: Container) -> bool:
+    """Whether a container belongs to the cluster rather than to a Service: an agent of its node (a CSI
+    driver, a CNI plugin) or a controller. Nobody's requests are cut off when it stops, and a sleep keeps its
+    successor, or the lock of its leader, waiting."""
+    owner = controller(pod)
+    if (owner is not None and owner.get("kind") == "DaemonSet") or dig(pod, "spec", "hostNetwork") is True:
+        return True
+    words = (*strings(container.spec, "command"), *strings(container.spec, "args"))
+    if any(word.startswith(_ELECTS) for word in words):
+        return True
+    names = [text(port, "name") for port in maps(container.spec, "ports")]
+    return bool(names) and all(any(part in name for part in _INSIGHT) for name in names)
 
 
 def _can_sleep(facts: Facts) -> bool:
@@ -160,7 +184,7 @@ def _has_no_pre_stop(container: Json) -> bool:
 
 
 def advise(obj: Json, settings: DisruptionGuard, facts: Facts) -> Iterator[Finding]:
-    """Where a guard has no bound, or was not given for want of one.
+    """Where a guard ends before the training's own deadline, or was not given because of that.
 
     Said of a Job when the Job is created, since its own deadline ends its pods too, and of pods that
     no Job made.
@@ -187,13 +211,6 @@ def _unbounded(deadline: int, path: str, guarded: bool, settings: DisruptionGuar
         yield Finding(
             f"{path}.activeDeadlineSeconds",
             f"The training {fate} the {most} s that it may hold a node: its deadline is {deadline} s.",
-            f"Set activeDeadlineSeconds to at most {most}.",
-            Certainty.UNDECIDED,
-        )
-    elif not deadline and guarded:
-        yield Finding(
-            f"{path}.activeDeadlineSeconds",
-            "The training is kept from eviction and nothing ends it: if it hangs, it holds its node.",
             f"Set activeDeadlineSeconds to at most {most}.",
             Certainty.UNDECIDED,
         )

@@ -14,6 +14,7 @@ from typing import Final
 
 from policies.containers.programs import Launch, Program, has_option, launch_of, option, started
 from policies.containers.remembered import Remembered
+from policies.kube.images import repository_and_tag
 from policies.kube.json import Json, maps, strings, text
 from policies.kube.pods import Container
 from policies.probes.preset import Preset
@@ -303,23 +304,6 @@ def image_matches(image: str, globs: tuple[str, ...]) -> bool:
     `registry/acme/ray:2.9`, not in `my-ray`. A glob with `:` is matched against path and tag."""
     path, tag = repository_and_tag(image)
     return any(_glob(glob).fullmatch(f"{path}:{tag}" if ":" in glob else path) for glob in globs)
-
-
-def repository(image: str) -> str:
-    """An image reference without registry, tag and digest."""
-    return repository_and_tag(image)[0]
-
-
-def repository_and_tag(image: str) -> tuple[str, str]:
-    """An image reference without registry and digest: `nvcr.io/nvidia/tritonserver:24.01` is
-    `nvidia/tritonserver` and `24.01`."""
-    path = image.partition("@")[0]
-    first, slash, rest = path.partition("/")
-    if slash and ("." in first or ":" in first or first == "localhost"):
-        path = rest
-    head, slash, last = path.rpartition("/")
-    name, _, tag = last.partition(":")
-    return f"{head}{slash}{name}", tag
 
 
 def _vagueness(glob: str) -> tuple[int, int, int]:

@@ -23,11 +23,12 @@ from policies.core.annotations import (
 from policies.core.facts import Facts
 from policies.core.settings import Duration, Quantity, Settings
 from policies.core.target import completes
+from policies.kube.images import repository
 from policies.kube.json import Json
 from policies.kube.metadata import annotations_of
 from policies.kube.pods import Container, Role, containers
 from policies.probes.preset import Preset, known_presets
-from policies.probes.servers import Recogniser, Server, repository, tcp_ports
+from policies.probes.servers import Recogniser, Server, tcp_ports
 
 __all__ = [
     "HEALTH_ANNOTATIONS",

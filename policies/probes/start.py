@@ -18,10 +18,11 @@ from policies.containers.programs import option
 from policies.core.annotations import EXPECTED_START, MODEL_CONFIG, MODEL_SIZE
 from policies.core.facts import Facts
 from policies.kube import quantities as units
+from policies.kube.images import repository
 from policies.kube.json import Json, mapping, maps, text
 from policies.kube.metadata import annotations_of
 from policies.kube.pods import Container, Role
-from policies.probes.servers import Server, repository
+from policies.probes.servers import Server
 from policies.probes.serving import StandardProbes, recognised, serving_containers
 from policies.probes.weights import weights
 from puller import spec as model_spec

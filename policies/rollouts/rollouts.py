@@ -98,3 +98,8 @@ def least_replicas(workload: Json, facts: Facts) -> int:
     if autoscaler is None or replicas_of(workload) == 0:  # 0 switches the autoscaler off
         return replicas_of(workload)
     return integer(autoscaler, "spec", "minReplicas", default=1)
+
+
+def running_replicas(workload: Json, facts: Facts) -> int:
+    """The pods that run at the least; 0 where it is switched off."""
+    return least_replicas(workload, facts) if replicas_of(workload) else 0

@@ -21,7 +21,6 @@ REFUSED = {
 }
 WARNED = {
     "batch-scoring-cronjob.yaml": {"job-logs-lost"},
-    "drain-blocked.yaml": {"drain-blocked-by-pdb"},
     "fastapi-unknown.yaml": {"liveness-missing"},
     "rollout-deadlock.yaml": {"single-replica-eviction"},
     "vector-database.yaml": {"readiness-without-liveness"},

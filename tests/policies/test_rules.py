@@ -38,8 +38,8 @@ HEADER = re.compile(r"\A(?:# expect: .*\n|#   .*\n)+")
 
 MODES: dict[str, tuple[Mode, Mode] | tuple[Mode, Mode, tuple[Mode, Mode]]] = {
     # Deadlock
-    "liveness-missing": (Mode.WARN, Mode.ENFORCE),
-    "readiness-without-liveness": (Mode.WARN, Mode.ENFORCE),
+    "liveness-missing": (Mode.WARN, Mode.WARN),
+    "readiness-without-liveness": (Mode.WARN, Mode.WARN),
     "readiness-waits-on-own-service": (Mode.ENFORCE, Mode.ENFORCE),
     "init-waits-on-own-service": (Mode.ENFORCE, Mode.ENFORCE),
     "init-wait-unbounded": (Mode.WARN, Mode.WARN),
@@ -47,7 +47,7 @@ MODES: dict[str, tuple[Mode, Mode] | tuple[Mode, Mode, tuple[Mode, Mode]]] = {
     "rollout-host-port-deadlock": (Mode.ENFORCE, Mode.ENFORCE, (Mode.WARN, Mode.ENFORCE)),
     "rollout-gpu-deadlock": (Mode.ENFORCE, Mode.ENFORCE),
     "progress-deadline-too-short": (Mode.WARN, Mode.ENFORCE),
-    "drain-blocked-by-pdb": (Mode.ENFORCE, Mode.ENFORCE),
+    "drain-blocked-by-pdb": (Mode.ENFORCE, Mode.ENFORCE, (Mode.WARN, Mode.ENFORCE)),
     "job-sidecar-blocks-completion": (Mode.ENFORCE, Mode.ENFORCE, (Mode.WARN, Mode.WARN)),
     "gpu-unschedulable": (Mode.ENFORCE, Mode.ENFORCE, (Mode.WARN, Mode.ENFORCE)),
     "ordered-start-deadlock": (Mode.ENFORCE, Mode.ENFORCE),
@@ -62,19 +62,19 @@ MODES: dict[str, tuple[Mode, Mode] | tuple[Mode, Mode, tuple[Mode, Mode]]] = {
     "startup-external-dependency": (Mode.WARN, Mode.ENFORCE),
     "probe-heavy-command": (Mode.ENFORCE, Mode.ENFORCE, (Mode.WARN, Mode.ENFORCE)),
     "liveness-kills-slow-start": (Mode.ENFORCE, Mode.ENFORCE),
-    "liveness-as-strict-as-readiness": (Mode.WARN, Mode.ENFORCE),
+    "liveness-as-strict-as-readiness": (Mode.WARN, Mode.WARN),
     "readiness-before-liveness": (Mode.WARN, Mode.WARN),
     "tcp-probe": (Mode.WARN, Mode.WARN),
-    "probe-timeout-exceeds-period": (Mode.WARN, Mode.ENFORCE),
+    "probe-timeout-exceeds-period": (Mode.WARN, Mode.WARN),
     "probe-inner-timeout": (Mode.WARN, Mode.WARN),
-    "exec-probe-default-timeout": (Mode.WARN, Mode.ENFORCE),
+    "exec-probe-default-timeout": (Mode.WARN, Mode.WARN),
     "liveness-single-failure": (Mode.WARN, Mode.ENFORCE),
     "rollout-takes-all-down": (Mode.ENFORCE, Mode.ENFORCE, (Mode.WARN, Mode.ENFORCE)),
     "single-replica-eviction": (Mode.WARN, Mode.WARN),
     # Jobs
     "job-retries-real-failures": (Mode.WARN, Mode.ENFORCE),
     "job-lost-on-eviction": (Mode.WARN, Mode.ENFORCE),
-    "job-logs-lost": (Mode.WARN, Mode.ENFORCE),
+    "job-logs-lost": (Mode.WARN, Mode.WARN),
     "training-state-not-durable": (Mode.WARN, Mode.WARN),
 }
 """The public contract: each rule's modes under (standard, strict), and those of likely findings."""

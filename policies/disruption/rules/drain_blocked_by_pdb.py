@@ -27,6 +27,8 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
 
 
 def _budget(target: Target, facts: Facts) -> Iterator[Finding]:
+    if _is_meant(target.spec.get("selector")):
+        return
     most, least = target.spec.get("maxUnavailable"), target.spec.get("minAvailable")
     if _is_all(least) or _is_none(most):
         field = "minAvailable" if _is_all(least) else "maxUnavailable"
@@ -37,6 +39,15 @@ def _budget(target: Target, facts: Facts) -> Iterator[Finding]:
         )
     elif least is not None:
         yield from _short_of_replicas(target, least, facts)
+
+
+def _is_meant(selector: Any) -> bool:
+    """Whether the selector itself says that its pods must not be evicted, as `do-not-evict: "true"` does."""
+    labels = mapping(selector, "matchLabels").items()
+    terms = maps(selector, "matchExpressions")
+    words = [f"{key} {value}" for key, value in labels]
+    words += [text(term, "key") for term in terms if term.get("operator") in ("In", "Exists")]
+    return any(part in word.lower() for word in words for part in ("evict", "disrupt", "drain"))
 
 
 def _is_none(value: Any) -> bool:
@@ -76,7 +87,7 @@ def _short_of_replicas(target: Target, least: Any, facts: Facts) -> Iterator[Fin
         f"With minAvailable {least} of the {_pods(replicas)} that {names}{more} {has}, none can be evicted: "
         f"a drain of its node never ends{'' if alone else ', unless the budget selects other pods too'}.",
         _HINT,
-        Certainty.SURE if counted else Certainty.UNDECIDED,
+        Certainty.UNDECIDED if not counted else Certainty.LIKELY if replicas == 1 else Certainty.SURE,
     )
 
 
@@ -147,7 +158,7 @@ def _workload(target: Target, facts: Facts) -> Iterator[Finding]:
         and _selects(budget, template)
     )
     for budget, least in islice(blocking, _MOST_BUDGETS):
-        if _is_alone(target, budget, facts):
+        if _is_alone(target, budget, facts) and not _was_there(target, least, facts):
             yield Finding(
                 "spec.replicas",
                 f"PodDisruptionBudget {_name(budget)} has minAvailable {least}: with {_pods(replicas)} none "
@@ -155,6 +166,15 @@ def _workload(target: Target, facts: Facts) -> Iterator[Finding]:
                 "Run more replicas than the budget's minAvailable, or give the budget maxUnavailable 1.",
                 Certainty.UNDECIDED,
             )
+
+
+def _was_there(target: Target, least: Any, facts: Facts) -> bool:
+    """Whether the workload stood there already, no larger: then the budget has its own finding."""
+    return any(
+        (text(workload, "kind"), _name(workload)) == (target.kind.kind, target.name)
+        and _blocks(least, least_replicas(workload, facts))
+        for workload in facts.listing(Resource.WORKLOADS) or ()
+    )
 
 
 def _by_label(budgets: Listing) -> dict[Any, list[Json]]:

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from policies.accelerators.requests import GpuAffinity
+from policies.commands import SHELLS
+from policies.containers.commands import container_command
 from policies.core.annotations import CHECKPOINT
 from policies.core.contracts import rule
 from policies.core.facts import Facts
@@ -13,8 +15,10 @@ from policies.core.finding import Finding
 from policies.core.target import PodTemplate, Target
 from policies.jobs.jobs import is_someone_elses
 from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET, KUBEFLOW_JOBS
-from policies.kube.json import Json, dig, maps, text
+from policies.kube.images import repository
+from policies.kube.json import Json, dig, maps, strings, text
 from policies.kube.metadata import annotations_of
+from policies.kube.pods import Role
 
 _FLEETING: Final = frozenset(
     {"emptyDir", "ephemeral", "configMap", "secret", "downwardAPI", "projected", "image"}
@@ -29,19 +33,72 @@ _NO_STORAGE: Final = (
 """Inline CSI drivers that mount credentials, not storage."""
 
 
+_STORAGE: Final = (
+    *("s3://", "s3a://", "gs://", "gcs://", "hf://", "az://", "abfs://", "abfss://", "wasb://", "wasbs://"),
+    *("oss://", "cos://", "obs://", "oci://", "hdfs://", "r2://"),
+)
+"""Schemes of storage that outlives a pod."""
+
+_MEASURES: Final = (
+    "nccl",
+    "rccl",
+    "bench",
+    "_perf",
+    "gpu-burn",
+    "gpu_burn",
+    "vectoradd",
+    "vector-add",
+    "dcgm",
+)
+"""Parts of the names of programs and images that measure a machine, or try it: they have nothing to save."""
+
+_IDLE: Final = frozenset({"sleep", "tail", "true", "echo", "pause", "nvidia-smi", "rocm-smi", "neuron-ls"})
+"""Programs of a pod that a person works in, or that shows what is there."""
+
+
 def check(target: Target, facts: Facts) -> Iterator[Finding]:
     catalogue = facts.settings(GpuAffinity).catalogue
-    training = [t for t in target.templates if t.completes and catalogue.requests(t.pod)]
+    training = [t for t in target.templates if t.completes and catalogue.requests(t.pod) and _trains(t)]
     if not training or is_someone_elses(target.obj) or CHECKPOINT in annotations_of(target.obj):
         return
     # One rank writes for all: storage in one template is enough.
-    if any(CHECKPOINT in annotations_of(t.pod) or _has_durable_volume(t) for t in target.templates):
+    if any(
+        CHECKPOINT in annotations_of(t.pod) or _has_durable_volume(t) or _names_storage(t)
+        for t in target.templates
+    ):
         return
     yield Finding(
         f"{training[0].spec_path}.volumes",
         "Whatever the training writes dies with its pod: no container mounts a volume that outlives it.",
         "Mount a PersistentVolumeClaim for checkpoints, or name where they go in the annotation "
         f"{CHECKPOINT}.",
+    )
+
+
+def _trains(template: PodTemplate) -> bool:
+    """Whether the pod may be a training: none that only idles, and no benchmark."""
+    names: list[str] = []
+    for container in template.containers(Role.MAIN):
+        summary = container_command(template, container)
+        programs = {command.name for command in summary.commands} - SHELLS
+        if summary.commands and programs <= _IDLE:
+            continue
+        names += [container.name, repository(container.image).rpartition("/")[2], *programs]
+        names += [script.path for script in summary.scripts]
+    return bool(names) and not any(part in name.lower() for name in names for part in _MEASURES)
+
+
+def _names_storage(template: PodTemplate) -> bool:
+    """Whether a container's words or variables name a place in an object store."""
+    return any(
+        scheme in word
+        for container in template.containers()
+        for word in (
+            *strings(container.spec, "command"),
+            *strings(container.spec, "args"),
+            *(text(entry, "value") for entry in maps(container.spec, "env")),
+        )
+        for scheme in _STORAGE
     )
 
 

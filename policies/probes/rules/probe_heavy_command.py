@@ -143,7 +143,7 @@ def _is_shallow(arguments: tuple[str, ...]) -> bool:
 
 
 def _costly(summary: CommandSummary) -> tuple[str, Certainty] | None:
-    """Work whose cost isn't known, or a whole interpreter's start."""
+    """Work whose cost depends on what is there. A script's content isn't seen, so nothing is said of it."""
     for command in summary.commands:
         framework = next((call for call in command.calls if call.partition(".")[0] in _FRAMEWORKS), None)
         if framework:
@@ -151,9 +151,6 @@ def _costly(summary: CommandSummary) -> tuple[str, Certainty] | None:
         words = set(command.argv)
         if command.name == "find" and not _is_shallow(command.argv) and words & _TREE_TESTS:
             return "walks a directory tree with find", Certainty.LIKELY
-    if summary.scripts:
-        script = summary.scripts[0]
-        return f"runs {script.interpreter} {script.path[:80]}".replace("  ", " "), Certainty.LIKELY
     return None
 
 

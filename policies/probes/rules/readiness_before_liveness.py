@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from policies.core.contracts import rule
 from policies.core.facts import Facts
@@ -19,10 +20,15 @@ from policies.probes.probe import (
 )
 from policies.probes.start import start_budget
 
+SHORTEST_GUESS: Final = 60
+"""Seconds of a liveness delay below which it is no guess at a start: operators are generated with 15."""
+
 
 def check(target: Target, facts: Facts) -> Iterator[Finding]:
     for liveness, readiness in liveness_and_readiness(target):
         if mapping(liveness.container.spec, STARTUP) or readiness.delay >= liveness.delay:
+            continue
+        if liveness.delay < SHORTEST_GUESS:
             continue
         if liveness.container.role is Role.SIDECAR:  # a startupProbe would hold back the containers after it
             continue

@@ -33,7 +33,7 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
         return
     # The user's own template: what the webhook injects is generous on purpose and must not count.
     slowest = _slowest_start(mapping(target.obj, "spec", "template"))
-    if slowest is None or slowest[1] < deadline:
+    if slowest is None or slowest[1] * 10 <= deadline * 11:  # a tenth above is rounding
         return
     name, seconds = slowest
     yield Finding(

@@ -10,13 +10,13 @@ from policies.core.finding import Certainty, Finding
 from policies.core.target import Target
 from policies.kube.group_kinds import DEPLOYMENT, STATEFUL_SET
 from policies.kube.json import Json, dig, integer, replaced, text
-from policies.rollouts.rollouts import count_of, is_recreate, rolling_update
-from policies.rollouts.serving import running_replicas, serves
+from policies.probes.serving import serving_containers
+from policies.rollouts.rollouts import count_of, is_recreate, rolling_update, running_replicas
 
 
 def check(target: Target, facts: Facts) -> Iterator[Finding]:
-    replicas = running_replicas(target, facts)
-    if replicas < 2 or not serves(target, facts):
+    replicas = running_replicas(target.obj, facts)
+    if replicas < 2 or not any(serving_containers(template.pod, facts) for template in target.templates):
         return
     if target.kind == STATEFUL_SET:
         unavailable = _unavailable_of_stateful_set(target.obj, replicas)

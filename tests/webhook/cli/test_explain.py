@@ -49,6 +49,6 @@ def test_the_overview_names_everything() -> None:
 
 def test_modes_in_words() -> None:
     known = rules()
-    assert explain.modes(known["drain-blocked-by-pdb"]) == "enforce / enforce"
+    assert explain.modes(known["init-waits-on-own-service"]) == "enforce / enforce"
     assert explain.modes(known["rollout-volume-deadlock"]) == "enforce or warn / enforce"
     assert explain.modes(known["init-wait-unbounded"]) == "warn / warn"

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from policies.accelerators.requests import wants_accelerator
 from policies.core.contracts import rule
 from policies.core.facts import Facts, Resource
 from policies.core.finding import Finding
 from policies.core.target import Target
 from policies.kube.group_kinds import DEPLOYMENT, STATEFUL_SET
-from policies.rollouts.serving import running_replicas, serves
+from policies.kube.json import Json
+from policies.probes.serving import StandardProbes, recognised, serving_containers
+from policies.rollouts.rollouts import running_replicas
 
 
 def check(target: Target, facts: Facts) -> Iterator[Finding]:
     given = target.spec.get("replicas")
     if given is None and facts.listing(Resource.AUTOSCALERS) is None:
         return  # an autoscaler that isn't known may set it
-    if running_replicas(target, facts) == 1 and serves(target, facts):
+    if running_replicas(target.obj, facts) == 1 and any(_is_slow(t.pod, facts) for t in target.templates):
         yield Finding(
             "spec.replicas",
             "One replica serves: when its node is drained or fails, nothing serves until another pod has "
@@ -24,6 +27,15 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
             "Run two replicas with a PodDisruptionBudget of maxUnavailable 1, or accept the gap with an "
             "exemption.",
         )
+
+
+def _is_slow(pod: Json, facts: Facts) -> bool:
+    """Whether a pod serves a model, so that its replacement takes long: a web page is back in seconds."""
+    settings = facts.settings(StandardProbes)
+    serving = serving_containers(pod, facts)
+    return bool(serving) and (
+        wants_accelerator(pod, facts) or any(recognised(container, settings) for container in serving)
+    )
 
 
 RULE = rule(__name__, check, (DEPLOYMENT, STATEFUL_SET))
