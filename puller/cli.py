@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from puller import http
+from puller.flags import Flags, boolean
 from puller.log import configure, logger
 from puller.options import Options
 from puller.reconcile import Reconciler
@@ -121,8 +122,12 @@ def options_of(arguments: argparse.Namespace) -> Options:
 
 def parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
     """Every flag may also be given as CHASSIS_PULLER_<FLAG>; the command line wins."""
-    made = _Parser(prog="chassis-puller", description="Keeps a pod's models equal to a ConfigMap.", env=env)
-    flag = made.flag
+    made = argparse.ArgumentParser(
+        prog="chassis-puller",
+        description="Keeps a pod's models equal to a ConfigMap.",
+        allow_abbrev=False,
+    )
+    flag = _flag(made, Flags(_ENV, env))
     flag("--config-dir", Path, Options.config_dir, "where the model ConfigMap is mounted")
     flag("--model-dir", Path, Options.model_dir, "where models go, one directory each")
     flag("--pvc-dir", Path, Options.claims_dir, "where claims named by pvc:// URIs are mounted")
@@ -144,7 +149,7 @@ def parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
     flag("--resync", _seconds, Options.resync, "seconds between full comparisons")
     flag("--config-poll", _seconds, Options.config_poll, "seconds between reads of the config directory")
     flag("--server-poll", _seconds, Options.server_poll, "seconds between looks at the model server")
-    flag("--allow-link-local", _switch, "false", "whether link-local addresses may be downloaded from")
+    flag("--allow-link-local", boolean, "false", "whether link-local addresses may be downloaded from")
     flag("--connect-timeout", _seconds, Limits().connect_timeout, "seconds to reach the storage")
     flag("--stall-timeout", _seconds, Limits().stall_timeout, "seconds without a byte from the storage")
     flag("--probe-timeout", _seconds, Timeouts().probe, "seconds for a health or ready call")
@@ -154,7 +159,7 @@ def parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
     flag("--backoff-max", _seconds, Options.backoff_max, "seconds between retries at most")
     flag("--grace", _seconds, Options.grace, "seconds a load in flight may finish in after SIGTERM")
     flag("--pod-uid", str, "", "this pod: where it was ready once, a puller that starts anew in it is, too")
-    flag("--supervise", _switch, "false", "whether a puller that dies is begun anew in this container")
+    flag("--supervise", boolean, "false", "whether a puller that dies is begun anew in this container")
     flag("--log-level", str, "info", "least level logged", choices=("debug", "info", "warning", "error"))
     made.add_argument(
         "--enable-puller", nargs="?", const="true", help="accepted, as KServe's agent takes it; always on"
@@ -162,43 +167,24 @@ def parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
     return made
 
 
-class _Parser(argparse.ArgumentParser):
-    """A parser whose defaults come from the environment, and are checked like arguments."""
-
-    def __init__(self, *, prog: str, description: str, env: Mapping[str, str]) -> None:
-        super().__init__(prog=prog, description=description, allow_abbrev=False)
-        self._env = env
+def _flag(made: argparse.ArgumentParser, flags: Flags) -> Callable[..., None]:
+    """A line of the table above: name, type, default, help."""
 
     def flag(
-        self,
         name: str,
-        kind: type | object,
+        kind: object,
         default: object,
         text: str,
         *,
         choices: Sequence[str] | None = None,
         alias: str | None = None,
     ) -> None:
-        variable = _ENV + name.lstrip("-").replace("-", "_").upper()
         shown = "" if default in (None, "") or "default" in text else f" (default: {default})"
-        self.add_argument(
-            *([name, alias] if alias else [name]),
-            type=_one_of(choices) if choices else kind,  # type: ignore[arg-type]
-            default=self._env.get(variable, default),
-            metavar=f"{{{','.join(choices)}}}" if choices else None,
-            help=f"{text}{shown} [{variable}]",
-        )
+        options = {"choices": choices} if choices else {"type": kind}
+        names = [name, alias] if alias else [name]
+        flags.add(made, *names, default=default, help=f"{text}{shown}", **options)
 
-
-def _one_of(choices: Sequence[str]) -> Callable[[str], str]:
-    """Like argparse's own choices, but also for what comes from the environment."""
-
-    def chosen(text: str) -> str:
-        if text not in choices:
-            raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(choices)}")
-        return text
-
-    return chosen
+    return flag
 
 
 def _port(text: str) -> int:
@@ -206,12 +192,6 @@ def _port(text: str) -> int:
     if not 0 <= number <= 65535:
         raise argparse.ArgumentTypeError("must be a port, 0 to 65535")
     return number
-
-
-def _switch(text: str) -> bool:
-    if text not in ("true", "false"):
-        raise argparse.ArgumentTypeError("must be true or false")
-    return text == "true"
 
 
 def _schemes(text: str) -> tuple[str, ...]:

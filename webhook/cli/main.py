@@ -18,7 +18,7 @@ from webhook.cli.exit_status import BAD_INPUT
 from webhook.errors import UserError
 
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
-    "serve": ("webhook.server.options", "run the webhook"),
+    "serve": ("webhook.server.main", "run the webhook"),
     "review": ("webhook.cli.review", "decide about manifests without a cluster"),
     "scan": ("webhook.cli.scan", "decide about what already runs in a cluster"),
     "explain": ("webhook.cli.explain", "what a rule or policy does, why, and how to fix what it finds"),

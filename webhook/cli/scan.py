@@ -28,6 +28,8 @@ from webhook.cli.output import policyreport as policy_reports
 from webhook.cli.output.review import Review, Tally
 from webhook.cli.output.show import show
 from webhook.config.load import load, rules
+from webhook.config.location import CONFIG_MAP as LOCATED
+from webhook.config.location import config_map
 from webhook.config.source import read_directory
 from webhook.errors import UserError
 from webhook.kube import paths
@@ -36,7 +38,7 @@ from webhook.kube.caches import MODEL_CONFIG_SELECTOR, ClusterCache, Store
 from webhook.kube.discovery import Collection, may_list, served
 from webhook.kube.errors import ApiError
 from webhook.kube.offline import Document
-from webhook.server import options as serve
+from webhook.kube.own_pod import in_cluster
 
 INSTALLED: Final = ("mlchassis-system", "mlchassis-policy")
 """Namespace and name of the policy that the shipped manifests install."""
@@ -158,7 +160,7 @@ def _kubeconfig(given: str | None) -> str | None:
         return given
     usual = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
     found = os.pathsep.join(path for path in usual.split(os.pathsep) if Path(path).is_file())
-    if not found and not serve.in_cluster():
+    if not found and not in_cluster():
         raise UserError("no cluster to scan: there is no kubeconfig, and this is no pod")
     return found or None
 
@@ -168,14 +170,14 @@ def _kubeconfig(given: str | None) -> str | None:
 
 async def _policy(api: ApiServer, where: str | None) -> Config:
     """The policy that is asked for, or the one installed in the cluster, or the built-in one."""
-    if where and not where.startswith(serve.CONFIG_MAP):
+    if where and not where.startswith(LOCATED):
         try:
             files = read_directory(Path(where))
         except OSError as error:
             raise UserError(f"{where}: {error.strerror}") from None
         tell(f"the policy is the one in {where}")
         return load(files)
-    namespace, name = serve.config_map(where) if where else INSTALLED
+    namespace, name = config_map(where) if where else INSTALLED
     try:
         found = await api.get(paths.one("v1", "configmaps", name, namespace))
         missing = "there is no"

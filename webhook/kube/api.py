@@ -27,6 +27,7 @@ from policies.kube.json import Json, dig, integer, mapping, text
 from webhook.errors import UserError
 from webhook.kube import paths
 from webhook.kube.errors import ApiError
+from webhook.kube.own_pod import own_namespace
 
 if TYPE_CHECKING:
     from kubernetes.aio.client import ApiClient
@@ -43,7 +44,6 @@ LARGEST_ANSWER = 32 * 1024 * 1024
 is larger is asked for again in smaller pages."""
 WATCH_SECONDS = 240
 """How long the API server is asked to keep one watch open."""
-SERVICE_ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 ADMISSION_REGISTRATION = "admissionregistration.k8s.io/v1"
 BAD_ANSWER, TOO_LARGE, UNREACHABLE = "BadAnswer", "TooLarge", "Unreachable"
@@ -53,14 +53,6 @@ JSON_MERGE = "application/merge-patch+json"
 
 class NoApiServer(UserError):
     """There is no API server to talk to: neither inside a pod nor given a kubeconfig."""
-
-
-def own_namespace(default: str = "mlchassis-system") -> str:
-    """The namespace of the pod we run in."""
-    try:
-        return SERVICE_ACCOUNT_NAMESPACE.read_text().strip() or default
-    except OSError:
-        return default
 
 
 def load_client() -> None:

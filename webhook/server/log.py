@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Literal, TextIO
+from typing import TextIO
 
 import structlog
 
-Format = Literal["auto", "json", "console"]
-LEVELS = ("debug", "info", "warning", "error")
-FORMATS: tuple[Format, ...] = ("auto", "json", "console")
+from webhook.server.options import Format
 
 
 def configure(level: str = "info", form: Format = "auto", stream: TextIO | None = None) -> None:

@@ -175,5 +175,5 @@ def metrics_of_ended(pid: int) -> None:
 
 
 def _several() -> bool:
-    """Whether several worker processes share their counters (see `webhook.server.options`)."""
+    """Whether several worker processes share their counters (see `webhook.server.main`)."""
     return "PROMETHEUS_MULTIPROC_DIR" in os.environ

@@ -1,53 +1,81 @@
-"""`chassis serve`: its flags, what goes together, and how many processes there are.
-
-Light to import: the server itself, in `webhook.server.http.process`, is imported when it is to run.
-"""
+"""The options of `chassis serve`: its flags, and which of them go together. Light to import."""
 
 from __future__ import annotations
 
 import argparse
 import os
-import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
+from puller.flags import Flags
+from webhook.config.location import CONFIG_MAP, config_map
 from webhook.errors import UserError
+from webhook.kube.own_pod import in_cluster
 
 ENVIRONMENT = "CHASSIS_"
-CONFIG_MAP = "configmap:"
 
 
-# --- flags ---------------------------------------------------------------------------------------------
+LEVELS = ("debug", "info", "warning", "error")
+Format = Literal["auto", "json", "console"]
+FORMATS: tuple[Format, ...] = ("auto", "json", "console")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the command line decides. Times in seconds."""
+
+    policy: str | None
+    """A directory, or `configmap:NS/NAME`; None: everything is at its default."""
+    tls_cert: Path | None
+    tls_key: Path | None
+    tls_ca: Path | None
+    self_signed: bool
+    tls_secret: str
+    tls_host: Sequence[str] | None
+    kubeconfig: Path | None
+    facts: Path | None
+    namespace: str | None
+    service: str
+    webhook_configurations: str
+    host: str
+    port: int
+    workers: int
+    drain_grace: float
+    drain_patience: float
+    log_level: str
+    log_format: Format
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `chassis serve`; each has an environment variable, `CHASSIS_` and its name."""
-    parser.set_defaults(run=run)
+    flags = Flags(ENVIRONMENT, os.environ)
     policy = parser.add_argument_group("policy")
-    _flag(
+    flags.add(
         policy,
         "--policy",
         metavar="DIR|configmap:NS/NAME",
         help="where the policy comes from; without it everything is at its default",
     )
     tls = parser.add_argument_group("serving certificate")
-    _flag(tls, "--tls-cert", type=Path, metavar="FILE", help="PEM certificate chain, with --tls-key")
-    _flag(tls, "--tls-key", type=Path, metavar="FILE", help="PEM key of --tls-cert")
-    _flag(tls, "--tls-ca", type=Path, metavar="FILE", help="PEM CA of --tls-cert, to be kept as caBundle")
-    _switch(
+    flags.add(tls, "--tls-cert", type=Path, metavar="FILE", help="PEM certificate chain, with --tls-key")
+    flags.add(tls, "--tls-key", type=Path, metavar="FILE", help="PEM key of --tls-cert")
+    flags.add(tls, "--tls-ca", type=Path, metavar="FILE", help="PEM CA of --tls-cert, to be kept as caBundle")
+    flags.add_switch(
         tls,
         "--self-signed",
         help="make a CA and certificate, renew them, and keep the caBundle; in a cluster they stand in "
         "--tls-secret, shared by all replicas, elsewhere in memory",
     )
-    _flag(
+    flags.add(
         tls,
         "--tls-secret",
         default="mlchassis-tls",
         metavar="NAME",
         help="Secret of --self-signed (%(default)s)",
     )
-    _flag(
+    flags.add(
         tls,
         "--tls-host",
         metavar="NAME|IP",
@@ -55,21 +83,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="another name in the certificate; may be repeated (in the environment: commas)",
     )
     cluster = parser.add_argument_group("cluster")
-    _flag(
+    flags.add(
         cluster, "--kubeconfig", type=Path, metavar="FILE", help="API server to use (default: the pod's own)"
     )
-    _flag(
+    flags.add(
         cluster,
         "--facts",
         type=Path,
         metavar="PATH",
         help="manifests that stand for the cluster where there is none, as for chassis review",
     )
-    _flag(cluster, "--namespace", metavar="NAME", help="our own namespace (default: the pod's)")
-    _flag(
+    flags.add(cluster, "--namespace", metavar="NAME", help="our own namespace (default: the pod's)")
+    flags.add(
         cluster, "--service", default="mlchassis", metavar="NAME", help="Service in front of us (%(default)s)"
     )
-    _flag(
+    flags.add(
         cluster,
         "--webhook-configurations",
         default="chassis.mlchassis.dev",
@@ -77,10 +105,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="name of the Mutating- and ValidatingWebhookConfiguration that call us (%(default)s)",
     )
     serving = parser.add_argument_group("serving")
-    _flag(serving, "--host", default="", help="address to listen on (default: all)")
-    _flag(serving, "--port", type=int, default=8443, help="port to listen on, 0 for a free one (%(default)s)")
-    _flag(serving, "--workers", type=int, default=1, help="processes that share the port (%(default)s)")
-    _flag(
+    flags.add(serving, "--host", default="", help="address to listen on (default: all)")
+    flags.add(
+        serving, "--port", type=int, default=8443, help="port to listen on, 0 for a free one (%(default)s)"
+    )
+    flags.add(serving, "--workers", type=int, default=1, help="processes that share the port (%(default)s)")
+    flags.add(
         serving,
         "--drain-grace",
         type=float,
@@ -88,7 +118,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="how long to go on serving, unready, after SIGTERM (%(default)s)",
     )
-    _flag(
+    flags.add(
         serving,
         "--drain-patience",
         type=float,
@@ -97,30 +127,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how long requests in flight may take after that (%(default)s)",
     )
     logs = parser.add_argument_group("log")
-    _flag(logs, "--log-level", choices=("debug", "info", "warning", "error"), default="info")
-    _flag(logs, "--log-format", choices=("auto", "json", "console"), default="auto")
+    flags.add(
+        logs, "--log-level", choices=LEVELS, default="info", help="least level that is logged (%(default)s)"
+    )
+    flags.add(
+        logs,
+        "--log-format",
+        choices=FORMATS,
+        default="auto",
+        help="how: `auto` is JSON in a pod, columns on a terminal (%(default)s)",
+    )
 
 
-def _variable(flag: str) -> str:
-    return ENVIRONMENT + flag.removeprefix("--").replace("-", "_").upper()
-
-
-def _flag(group: argparse._ArgumentGroup, flag: str, **options: Any) -> None:
-    value = os.environ.get(_variable(flag))
-    if value is not None:
-        # argparse converts a default that is text by the flag's own type.
-        options["default"] = value.split(",") if options.get("action") == "append" else value
-    options["help"] = f"{options.get('help', '')} [{_variable(flag)}]".strip()
-    group.add_argument(flag, **options)
-
-
-def _switch(group: argparse._ArgumentGroup, flag: str, help: str) -> None:
-    default = os.environ.get(_variable(flag), "").lower() in ("1", "true")
-    group.add_argument(flag, action="store_true", default=default, help=f"{help} [{_variable(flag)}]")
-
-
-def check(args: argparse.Namespace) -> None:
-    """Raise UserError if the flags of `chassis serve` don't go together."""
+def options_of(args: argparse.Namespace) -> Options:
+    """Parsed arguments as Options. UserError if they don't go together."""
     files = bool(args.tls_cert), bool(args.tls_key)
     if any(files) and not all(files):
         raise UserError("--tls-cert and --tls-key belong together")
@@ -132,35 +152,4 @@ def check(args: argparse.Namespace) -> None:
             raise UserError("--policy configmap: needs a cluster: run in a pod or give --kubeconfig")
     if args.workers < 1:
         raise UserError("--workers must be 1 or more")
-
-
-def config_map(value: str) -> tuple[str, str]:
-    """Namespace and name in `configmap:NS/NAME`. UserError if they are not there."""
-    namespace, _, name = value.removeprefix(CONFIG_MAP).partition("/")
-    if not namespace or not name or "/" in name:
-        raise UserError(f"--policy {value!r} must be configmap:NAMESPACE/NAME")
-    return namespace, name
-
-
-def in_cluster() -> bool:
-    """Whether this process runs in a pod that may talk to its API server."""
-    return bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
-
-
-def run(args: argparse.Namespace) -> int:
-    """Serve until SIGTERM; the exit status. UserError if the flags don't go together."""
-    check(args)
-    if args.workers == 1:
-        return _start(args)
-    with tempfile.TemporaryDirectory(prefix="chassis-metrics-") as directory:
-        # Before prometheus_client is imported: it decides then where it keeps its counters.
-        os.environ["PROMETHEUS_MULTIPROC_DIR"] = directory
-        return _start(args)
-
-
-def _start(args: argparse.Namespace) -> int:
-    # Imported here: the server's libraries are not worth a `chassis --help`'s time.
-    from webhook.server import log, process
-
-    log.configure(args.log_level, args.log_format)
-    return process.serve(args)
+    return Options(**{field.name: getattr(args, field.name) for field in fields(Options)})

@@ -6,7 +6,6 @@ fails, and meanwhile the server answers from what it has.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import socket
@@ -25,11 +24,13 @@ from policies.core.workloads import known_workloads
 from webhook.admission import engine
 from webhook.admission import messages as answer
 from webhook.admission.envelope import Request, Response, allowed, denied
+from webhook.config.location import CONFIG_MAP, config_map
 from webhook.config.source import ConfigMap, Defaults, Directory, LivePolicy, PolicySource
 from webhook.errors import UserError
-from webhook.kube.api import ApiServer, NoApiServer, load_client, own_namespace
+from webhook.kube.api import ApiServer, NoApiServer, load_client
 from webhook.kube.caches import ClusterCache
 from webhook.kube.offline import ManifestCluster, read
+from webhook.kube.own_pod import in_cluster, own_namespace
 from webhook.kube.reflector import Reflector
 from webhook.server import certificates as certs
 from webhook.server import pki
@@ -37,7 +38,7 @@ from webhook.server.ca_bundle import Registration
 from webhook.server.connections import raise_descriptors
 from webhook.server.http import Answer, Endpoint, OnError, Readiness, Server, listen
 from webhook.server.metrics import Metrics, metrics_of_ended
-from webhook.server.options import CONFIG_MAP, config_map, in_cluster
+from webhook.server.options import Options
 from webhook.server.prefork import stopping_signals, supervise
 from webhook.server.record import Station
 from webhook.worker_names.cluster import LiveWorkers
@@ -57,35 +58,35 @@ POLICY_PATIENCE = 15.0
 observes does more good than one that an unreachable API server keeps out of service."""
 
 
-def serve(args: argparse.Namespace) -> int:
+def serve(options: Options) -> int:
     """Serve until SIGTERM or SIGINT; the exit status."""
     raise_descriptors()
     try:
-        listener = listen(args.host, args.port)
+        listener = listen(options.host, options.port)
     except OSError as error:
         raise UserError(
-            f"can't listen on {args.host or '*'}:{args.port}: {error.strerror or error}"
+            f"can't listen on {options.host or '*'}:{options.port}: {error.strerror or error}"
         ) from None
 
     def serve_one(listener: socket.socket, station: Station) -> int:
         try:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                return runner.run(_serve(args, listener, station))
+                return runner.run(_serve(options, listener, station))
         except UserError as error:
             for problem in error.problems:  # the worker never returns to the command line
                 print(f"chassis: {problem}", file=sys.stderr, flush=True)
             return USAGE
 
-    _load(args)
-    return supervise(args.workers, listener, serve_one, metrics_of_ended)
+    _load(options)
+    return supervise(options.workers, listener, serve_one, metrics_of_ended)
 
 
-def _load(args: argparse.Namespace) -> None:
+def _load(options: Options) -> None:
     """Read what every worker needs before the first is forked, so that another one serves at once."""
     _kinds()
     registry.rules()
     registry.mutators()
-    if args.kubeconfig or in_cluster():
+    if options.kubeconfig or in_cluster():
         load_client()
 
 
@@ -94,19 +95,19 @@ def _kinds() -> tuple[str, ...]:
     return ("Pod", "ConfigMap", "PodDisruptionBudget", *(each.kind for each in known_workloads()))
 
 
-async def _serve(args: argparse.Namespace, listener: socket.socket, station: Station) -> int:
+async def _serve(options: Options, listener: socket.socket, station: Station) -> int:
     stopped = _stop_signal()
     beating = asyncio.create_task(_beat(station, stopped))
     metrics, readiness = Metrics(_kinds(), station.restarts.counts), Readiness()
     policy = LivePolicy(metrics)
     async with AsyncExitStack() as stack:
-        api = await _connect(args, stack)
-        cluster, reflectors = _facts(args, api, metrics)
-        workers = LiveWorkers(api, args.namespace or own_namespace()) if api else None
+        api = await _connect(options, stack)
+        cluster, reflectors = _facts(options, api, metrics)
+        workers = LiveWorkers(api, options.namespace or own_namespace()) if api else None
         namer = _namer(workers, policy, cluster, metrics)
-        source = _certificate_source(args, api)
+        source = _certificate_source(options, api)
         serving = certs.ServingCertificate()
-        registration = _registration(args, api, source)
+        registration = _registration(options, api, source)
 
         def installed(bundle: pki.Bundle) -> None:
             readiness.certificate = True
@@ -121,14 +122,14 @@ async def _serve(args: argparse.Namespace, listener: socket.socket, station: Sta
             metrics,
             readiness,
             station=station,
-            patience=args.drain_patience,
+            patience=options.drain_patience,
         )
         host, port = listener.getsockname()[:2]
         await server.start(listener, lambda: serving.context)
         station.record.served()
         log.info("listening", host=host, port=port, pid=os.getpid())
         background: list[tuple[str, Work]] = [
-            ("policy", lambda: _policy_source(args, api).follow(policy)),
+            ("policy", lambda: _policy_source(options, api).follow(policy)),
             ("certificate", lambda: certs.keep(source, serving, installed)),
             *(("facts", reflector.run) for reflector in reflectors),
             *([("caBundle", registration.run)] if registration else []),
@@ -137,8 +138,8 @@ async def _serve(args: argparse.Namespace, listener: socket.socket, station: Sta
         tasks = [asyncio.create_task(_kept_running(name, work)) for name, work in background]
         tasks.append(asyncio.create_task(_await_policy(policy, readiness)))
         await stopped.wait()
-        log.info("draining", grace=args.drain_grace)
-        await server.drain(args.drain_grace)
+        log.info("draining", grace=options.drain_grace)
+        await server.drain(options.drain_grace)
         if namer:
             await namer.close()
         for task in tasks:
@@ -220,23 +221,21 @@ def on_error(policy: LivePolicy) -> OnError:
     return respond
 
 
-async def _connect(args: argparse.Namespace, stack: AsyncExitStack) -> ApiServer | None:
-    if not (args.kubeconfig or in_cluster()):
+async def _connect(options: Options, stack: AsyncExitStack) -> ApiServer | None:
+    if not (options.kubeconfig or in_cluster()):
         return None
     try:
-        return await stack.enter_async_context(ApiServer.connect(args.kubeconfig))
+        return await stack.enter_async_context(ApiServer.connect(options.kubeconfig))
     except NoApiServer as error:
-        if args.kubeconfig or args.self_signed or (args.policy or "").startswith(CONFIG_MAP):
+        if options.kubeconfig or options.self_signed or (options.policy or "").startswith(CONFIG_MAP):
             raise UserError(f"no API server to use: {error}") from None
         log.warning("nothing is known of the cluster", why=str(error))
         return None
 
 
-def _facts(
-    args: argparse.Namespace, api: ApiServer | None, metrics: Metrics
-) -> tuple[Cluster, list[Reflector]]:
+def _facts(options: Options, api: ApiServer | None, metrics: Metrics) -> tuple[Cluster, list[Reflector]]:
     if api is None:
-        return _manifests(args.facts) if args.facts else NoCluster(), []
+        return _manifests(options.facts) if options.facts else NoCluster(), []
 
     def told(resource: Resource, synced: bool) -> None:
         metrics.facts_synced.labels(resource.value).set(synced)
@@ -266,32 +265,32 @@ def _namer(
     )
 
 
-def _policy_source(args: argparse.Namespace, api: ApiServer | None) -> PolicySource:
-    if not args.policy:
+def _policy_source(options: Options, api: ApiServer | None) -> PolicySource:
+    if not options.policy:
         return Defaults()
-    if api is not None and args.policy.startswith(CONFIG_MAP):
-        return ConfigMap(api, api, *config_map(args.policy))
-    return Directory(Path(args.policy))
+    if api is not None and options.policy.startswith(CONFIG_MAP):
+        return ConfigMap(api, api, *config_map(options.policy))
+    return Directory(Path(options.policy))
 
 
-def _certificate_source(args: argparse.Namespace, api: ApiServer | None) -> certs.CertificateSource:
-    if args.tls_cert:
-        return certs.MountedFiles(args.tls_cert, args.tls_key, args.tls_ca)
-    namespace = args.namespace or own_namespace()
-    addressed = [args.host] if args.host and args.host not in ("0.0.0.0", "::") else []  # noqa: S104
-    hosts = pki.service_hosts(namespace, args.service, [*(args.tls_host or ()), *addressed])
+def _certificate_source(options: Options, api: ApiServer | None) -> certs.CertificateSource:
+    if options.tls_cert and options.tls_key:
+        return certs.MountedFiles(options.tls_cert, options.tls_key, options.tls_ca)
+    namespace = options.namespace or own_namespace()
+    addressed = [options.host] if options.host and options.host not in ("0.0.0.0", "::") else []  # noqa: S104
+    hosts = pki.service_hosts(namespace, options.service, [*(options.tls_host or ()), *addressed])
     if api is None:
         return certs.SelfSigned([*hosts, "localhost", "127.0.0.1", "::1"])
-    return certs.ManagedSecret(api, namespace, args.tls_secret, hosts)
+    return certs.ManagedSecret(api, namespace, options.tls_secret, hosts)
 
 
 def _registration(
-    args: argparse.Namespace, api: ApiServer | None, source: certs.CertificateSource
+    options: Options, api: ApiServer | None, source: certs.CertificateSource
 ) -> Registration | None:
-    if api is None or not args.webhook_configurations or (args.tls_cert and not args.tls_ca):
+    if api is None or not options.webhook_configurations or (options.tls_cert and not options.tls_ca):
         return None
 
     async def ca() -> bytes:
         return (await source.read()).ca
 
-    return Registration(api, args.webhook_configurations, ca)
+    return Registration(api, options.webhook_configurations, ca)

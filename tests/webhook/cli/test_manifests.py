@@ -23,7 +23,7 @@ from webhook.cli import manifests
 from webhook.config.load import load
 from webhook.errors import UserError
 from webhook.kube import caches as facts
-from webhook.kube.api import own_namespace
+from webhook.kube.own_pod import own_namespace
 from webhook.server import options as serve
 from webhook.server import pki
 
@@ -264,7 +264,7 @@ def served(objects: list[Json]) -> Any:
             assert variable["name"].startswith("CHASSIS_")
             patch.setenv(variable["name"], variable["value"])
         args = cli._parser("chassis", container["args"]).parse_args(container["args"])
-        serve.check(args)
+        serve.options_of(args)
         return args
 
 

@@ -11,6 +11,7 @@ import pytest
 import structlog
 
 from webhook.server import log
+from webhook.server.options import Format
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +60,7 @@ def test_records_below_the_level_are_not_written() -> None:
 
 
 @pytest.mark.parametrize(("form", "stream"), [("auto", Terminal()), ("console", io.StringIO())])
-def test_a_person_gets_columns(form: log.Format, stream: io.StringIO) -> None:
+def test_a_person_gets_columns(form: Format, stream: io.StringIO) -> None:
     log.configure("info", form, stream)
     structlog.get_logger().info("listening", port=8443)
     assert "listening" in stream.getvalue()

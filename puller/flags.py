@@ -1,0 +1,63 @@
+"""Flags that may be given in the environment, too. Shared by the puller and the webhook; nothing but the
+standard library.
+
+`--log-level` under the prefix `CHASSIS_` is also `CHASSIS_LOG_LEVEL`. The command line wins; what comes from
+the environment is checked like an argument.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+
+class Container(Protocol):
+    """A parser or a group of arguments."""
+
+    def add_argument(self, *names: str, **options: Any) -> argparse.Action: ...
+
+
+class Flags:
+    """Adds flags whose defaults come from the environment."""
+
+    def __init__(self, prefix: str, env: Mapping[str, str]) -> None:
+        self._prefix, self._env = prefix, env
+
+    def variable(self, flag: str) -> str:
+        """The environment variable of a flag."""
+        return self._prefix + flag.removeprefix("--").replace("-", "_").upper()
+
+    def add(self, container: Container, *names: str, help: str, **options: Any) -> None:
+        """`add_argument`, with the default from the environment. Lists stand there with commas."""
+        variable = self.variable(names[0])
+        value = self._env.get(variable)
+        if value is not None:
+            # argparse converts a default that is text by the flag's own type, but asks for no choice.
+            options["default"] = value.split(",") if options.get("action") == "append" else value
+        if (choices := options.pop("choices", None)) is not None:
+            options |= {"type": one_of(choices), "metavar": f"{{{','.join(choices)}}}"}
+        container.add_argument(*names, help=f"{help} [{variable}]".strip(), **options)
+
+    def add_switch(self, container: Container, name: str, *, help: str) -> None:
+        """A flag without a value that is off unless given; `true` or `false` in the environment."""
+        self.add(container, name, help=help, type=boolean, nargs="?", const=True, default=False)
+
+
+def one_of(choices: Sequence[str]) -> Callable[[str], str]:
+    """Like argparse's own choices, but also for what comes from the environment."""
+
+    def chosen(text: str) -> str:
+        if text not in choices:
+            raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(choices)}")
+        return text
+
+    return chosen
+
+
+def boolean(text: str) -> bool:
+    """`true` or `false`, in any case, or 1 or 0. ArgumentTypeError for anything else."""
+    known = {"true": True, "1": True, "false": False, "0": False, "": False}
+    if text.lower() not in known:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
+    return known[text.lower()]

@@ -1,0 +1,34 @@
+"""`chassis serve`: from the command line to the supervisor. Light to import, unlike the server."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+
+from webhook.server import options
+from webhook.server.options import Options
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of `chassis serve`."""
+    options.add_arguments(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until SIGTERM; the exit status. UserError if the flags don't go together."""
+    chosen = options.options_of(args)
+    if chosen.workers == 1:
+        return _start(chosen)
+    with tempfile.TemporaryDirectory(prefix="chassis-metrics-") as directory:
+        # Before prometheus_client is imported: it decides then where it keeps its counters.
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = directory
+        return _start(chosen)
+
+
+def _start(chosen: Options) -> int:
+    from webhook.server import log, process
+
+    log.configure(chosen.log_level, chosen.log_format)
+    return process.serve(chosen)
