@@ -90,9 +90,7 @@ class ByLabel(Model):
 class ModelPuller(Settings):
     """Key `model-puller.yaml`."""
 
-    image: str = Field(
-        "ghcr.io/ml-chassis/ml-chassis:0.1.0", pattern=r"^\S+$", description="the puller's image"
-    )
+    image: str = Field("ghcr.io/ml-chassis/puller:0.1.0", pattern=r"^\S+$", description="the puller's image")
     program: Program = Field(
         Program.CHASSIS_PULLER,
         description="chassis-puller, or kserve-agent where the image is KServe's agent",

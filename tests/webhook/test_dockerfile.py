@@ -39,29 +39,72 @@ def test_every_package_and_data_directory_of_the_wheel_is_copied() -> None:
     assert {*wheel["packages"], *wheel["shared-data"]} <= set(copied())
 
 
-def test_both_stages_are_the_same_slim_python_and_the_last_holds_no_build_tools() -> None:
-    first, last = instructions("FROM")
-    assert first.removesuffix(" AS build") == last
-    assert "-slim" in last
-    version = re.search(r"ARG PYTHON_VERSION=(\S+)", DOCKERFILE)
-    assert version is not None
-    assert PROJECT["project"]["requires-python"] == f">={version[1]}"
-    final_stage = DOCKERFILE.split("FROM ")[-1]
-    assert not re.search(r"apt|gcc|build-essential|pip install|uv ", final_stage)
+def test_every_stage_is_the_same_slim_python_and_what_runs_holds_no_build_tools() -> None:
+    assert re.findall(r"^FROM (\S+) AS (\S+)$", DOCKERFILE, re.MULTILINE) == [
+        ("${BASE}", "tools"),
+        ("tools", "webhook-build"),
+        ("tools", "puller-build"),
+        ("${BASE}", "runtime"),
+        ("runtime", "puller"),
+        ("runtime", "webhook"),
+    ]
+    base = re.search(r"^ARG BASE=python:(\S+)-slim-bookworm$", DOCKERFILE, re.MULTILINE)
+    assert base is not None
+    assert PROJECT["project"]["requires-python"] == f">={base[1]}"
+    runs = DOCKERFILE.split("FROM ${BASE} AS runtime")[-1]
+    assert not re.search(r"apt|gcc|build-essential|pip install|uv ", runs)
 
 
-def test_it_runs_as_a_numeric_user_that_is_not_root() -> None:
-    (user,) = instructions("USER")
+def test_nothing_in_it_is_tied_to_one_architecture() -> None:
+    """Every dependency has wheels for arm64, so that no stage has to compile."""
+    assert not re.search(r"amd64|x86_64|aarch64", DOCKERFILE.replace("linux/arm64", ""))
+    lock = tomllib.loads((ROOT / "uv.lock").read_text())
+    packages = {package["name"]: package for package in lock["package"]}
+    wanted, reached = ["ml-chassis"], set()
+    while wanted:
+        name = wanted.pop()
+        if name not in reached:
+            reached.add(name)
+            wanted += [dependency["name"] for dependency in packages[name].get("dependencies", ())]
+    assert len(reached) > 20
+    for name in reached - {"ml-chassis"}:
+        wheels = [wheel["url"] for wheel in packages[name].get("wheels", ())]
+        fits = [
+            url for url in wheels if url.endswith("-any.whl") or ("manylinux" in url and "aarch64" in url)
+        ]
+        assert fits or "win32" in name or name in ("colorama", "tzdata"), name
+
+
+def test_an_image_says_what_it_is_made_of() -> None:
+    stages = DOCKERFILE.split("\nFROM ")
+    for built in ("AS webhook-build", "AS puller-build"):
+        (stage,) = (it for it in stages if built in it.splitlines()[0])
+        assert re.search(r"cyclonedx-bom==\S+ cyclonedx-py environment --output-reproducible", stage)
+        assert "python docker/tidy.py /opt/chassis" in stage
+    labels = " ".join(instructions("LABEL"))
+    assert f'org.opencontainers.image.version="{PROJECT["project"]["version"]}"' in labels
+    assert labels.count("org.opencontainers.image.title=") == 2
+
+
+def test_both_run_as_a_numeric_user_that_is_not_root() -> None:
+    users = set(instructions("USER"))
+    assert len(instructions("USER")) == 2
+    (user,) = users
     assert all(int(part) > 0 for part in user.split(":"))
-    assert LINES.index(["USER", user]) > max(n for n, line in enumerate(LINES) if line[0] in ("RUN", "COPY"))
+    for stage in DOCKERFILE.split("FROM runtime AS ")[1:]:
+        assert stage.index("USER ") > stage.index("COPY --from")
+        assert "RUN " not in stage
     manifest = (ROOT / "manifests" / "base" / "deployment.yaml").read_text()
     assert f"runAsUser: {user.split(':')[0]}" in manifest
 
 
-def test_it_starts_a_command_of_the_project() -> None:
-    (entrypoint,) = instructions("ENTRYPOINT")
-    (program,) = json.loads(entrypoint)
-    assert {program, "chassis-puller"} <= set(PROJECT["project"]["scripts"])
+def test_each_starts_a_command_of_the_project() -> None:
+    programs = [json.loads(entrypoint) for entrypoint in instructions("ENTRYPOINT")]
+    assert programs == [["chassis-puller"], ["chassis"]]
+    assert {program for (program,) in programs} <= set(PROJECT["project"]["scripts"])
+    script = "from puller.__main__ import main"
+    assert PROJECT["project"]["scripts"]["chassis-puller"] == "puller.__main__:main"
+    assert script in DOCKERFILE
 
 
 def test_the_image_is_built_with_the_uv_that_the_makefile_uses() -> None:

@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from policies.models.settings import ModelPuller
 from tests.e2e.binaries import BinaryError, cache_directory, locked, say
 from tests.e2e.install import BASE, REPOSITORY
 from tests.e2e.node import packages
@@ -78,6 +79,7 @@ def everything() -> list[Image]:
     return [
         Image(SANDBOX, CONTEXTS / "sandbox"),
         Image(webhook_name(), REPOSITORY),
+        Image(ModelPuller().image, REPOSITORY, target="puller"),
         Image("docker.io/" + VLLM, CONTEXTS / "model-server"),
     ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -109,6 +110,27 @@ async def test_in_a_pod_the_service_account_is_used_and_its_token_read_again(
             later = datetime.now() + timedelta(minutes=2)
             monkeypatch.setattr(incluster, "datetime", _Clock(later))
             assert await api.get(f"{SERVICES}/a")
+
+
+async def test_an_exec_plugin_gives_the_token(fake: FakeApiServer, tmp_path: Path) -> None:
+    """As `aws eks get-token` and gke-gcloud-auth-plugin do."""
+    credential = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "kind": "ExecCredential",
+        "status": {"token": fake.token},
+    }
+    plugin = tmp_path / "plugin"
+    plugin.write_text(f"#!/bin/sh\necho '{json.dumps(credential)}'\n")
+    plugin.chmod(0o755)
+    kubeconfig = fake.kubeconfig(tmp_path)
+    config = json.loads(kubeconfig.read_text())
+    config["users"][0]["user"] = {
+        "exec": {"apiVersion": credential["apiVersion"], "command": str(plugin), "interactiveMode": "Never"}
+    }
+    kubeconfig.write_text(json.dumps(config))
+    await fake.put(SERVICES, named("a"))
+    async with ApiServer.connect(kubeconfig) as api:
+        assert await api.get(f"{SERVICES}/a")
 
 
 class _Clock:

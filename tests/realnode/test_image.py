@@ -1,0 +1,142 @@
+"""The two images of the Dockerfile: how large they are, and what they need to run."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from policies.models.settings import ModelPuller
+from tests.e2e.api import JSON
+from tests.e2e.node import images
+from tests.e2e.node.cluster import CONTAINERD_STATE, RealNode
+from tests.e2e.node.webhook import Webhook
+from tests.e2e.workloads import container, pod
+
+pytestmark = pytest.mark.realnode
+PULLER = ModelPuller().image
+MEGABYTE = 1 << 20
+
+
+def layers(name: str) -> dict[str, int]:
+    """The digests of an image's layers and their bytes, unpacked."""
+    listed = images.ctr(CONTAINERD_STATE, "images", "list", f"name=={name}").stdout
+    digest = re.findall(r"sha256:[0-9a-f]{64}", listed)[0]
+    manifest = json.loads(images.ctr(CONTAINERD_STATE, "content", "get", digest).stdout)
+    return {layer["digest"]: layer["size"] for layer in manifest["layers"]}
+
+
+@pytest.mark.parametrize(("name", "most"), [(images.webhook_name(), 120), (PULLER, 60)])
+def test_what_an_image_adds_to_its_base(node: RealNode, name: str, most: int) -> None:
+    base, whole = layers(images.base_name()), layers(name)
+    assert base.items() <= whole.items()
+    added = sum(whole.values()) - sum(base.values())
+    assert added < most * MEGABYTE, f"{added / MEGABYTE:.0f} MB"
+
+
+def held(pid: int) -> int:
+    """Bytes of memory of a process; what it shares with others counts for its share."""
+    found = re.search(r"^Pss:\s+(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
+    assert found is not None
+    return int(found[1]) << 10
+
+
+def test_an_idle_process_holds_less_than_60_megabytes(node: RealNode, webhook: Webhook) -> None:
+    for replica in webhook.pods():
+        processes = {pid: held(pid) for pid in node.pids(replica, "chassis")}
+        assert processes
+        assert max(processes.values()) < 60 * MEGABYTE, processes
+
+
+def run_to_its_end(node: RealNode, namespace: str, item: JSON) -> str:
+    """Create a pod, wait for its success, and return what it printed."""
+    name = node.api.create(item, namespace).body["metadata"]["name"]
+    done = node.api.wait("pods", name, _ended, namespace=namespace, timeout=120)
+    said = node.kubectl("-n", namespace, "logs", name).stdout
+    assert done["status"]["phase"] == "Succeeded", said
+    return said
+
+
+def _ended(item: JSON) -> bool:
+    return item["status"]["phase"] in ("Succeeded", "Failed")
+
+
+def restricted(name: str, image: str, *command: str, **spec: object) -> JSON:
+    """A pod as the strictest namespaces ask for it, with nothing to write to."""
+    security = {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "runAsNonRoot": True,
+        "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    mounts = {"volumeMounts": spec.pop("mounts")} if "mounts" in spec else {}
+    main = container(image, None, command=list(command), securityContext=security, **mounts)
+    return pod(name, main, restartPolicy="Never", **spec)
+
+
+def test_the_puller_starts_and_carries_nothing_of_the_webhook(node: RealNode, bare: str) -> None:
+    code = "import puller.cli, os, sys; print(os.listdir(sys.path[-1]))"
+    present = run_to_its_end(node, bare, restricted("puller", PULLER, "python", "-c", code))
+    assert "'puller'" in present
+    assert "'obstore'" in present
+    for absent in ("kubernetes", "webhook", "policies", "pydantic", "pip"):
+        assert f"'{absent}'" not in present
+    assert "--config-dir" in run_to_its_end(
+        node, bare, restricted("usage", PULLER, "chassis-puller", "--help")
+    )
+
+
+PLUGIN = """\
+#!/bin/sh
+echo "{\\"apiVersion\\": \\"client.authentication.k8s.io/v1\\", \\"kind\\": \\"ExecCredential\\",
+       \\"status\\": {\\"token\\": \\"$(cat /account/token)\\"}}"
+"""
+
+
+def test_the_command_line_in_the_image_logs_in_by_an_exec_plugin(node: RealNode, namespace: str) -> None:
+    plugin = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "command": "/config/plugin",
+        "interactiveMode": "Never",
+    }
+    cluster = {"server": "https://10.0.0.1", "certificate-authority": "/account/ca.crt"}
+    kubeconfig = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "it",
+        "clusters": [{"name": "it", "cluster": cluster}],
+        "users": [{"name": "it", "user": {"exec": plugin}}],
+        "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
+    }
+    node.apply(
+        [
+            {
+                "apiVersion": "v1",
+                "kind": "ConfigMap",
+                "metadata": {"name": "config", "namespace": namespace},
+                "data": {"kubeconfig": json.dumps(kubeconfig), "plugin": PLUGIN},
+            },
+            {
+                "apiVersion": "rbac.authorization.k8s.io/v1",
+                "kind": "ClusterRoleBinding",
+                "metadata": {"name": f"reads-{namespace}"},
+                "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"},
+                "subjects": [{"kind": "ServiceAccount", "namespace": namespace, "name": "default"}],
+            },
+        ]
+    )
+    account = [{"serviceAccountToken": {"path": "token"}}, {"configMap": {"name": "kube-root-ca.crt"}}]
+    scan = restricted(
+        "scan", images.webhook_name(),
+        "chassis", "scan", "-n", namespace, "-o", "json", "--kubeconfig", "/config/kubeconfig",
+        mounts=[{"name": "config", "mountPath": "/config"}, {"name": "account", "mountPath": "/account"}],
+        automountServiceAccountToken=False,
+        volumes=[
+            {"name": "config", "configMap": {"name": "config", "defaultMode": 0o555}},
+            {"name": "account", "projected": {"sources": account}},
+        ],
+    )  # fmt: skip
+    assert '"scan"' in run_to_its_end(node, namespace, scan), "it found itself"
