@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Final
 
-from policies.commands import SHELLS, is_python
 from policies.core.contracts import rule
 from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding
 from policies.core.target import PodTemplate, Target
 from policies.core.thresholds import Thresholds
-from policies.kube.json import strings
-from policies.kube.metadata import controller
+from policies.jobs.sidecars import is_of_a_job, may_end, stops_another
 from policies.kube.pods import Container, Role
 
 NEVER_ENDING: Final = {
@@ -63,34 +60,21 @@ NAMES: Final = {
     "daprd": "Dapr's sidecar",
 }
 """Container names that only these programs have, for images that were copied to a registry of one's own."""
-_STOPS: Final = re.compile(
-    r"quitquitquit|/(?:quit|shutdown|stop)\b|\bp?kill(?:all)?\b|linkerd-await|\bscuttle\b|\btimeout\b"
-)
-_ENDS: Final = re.compile(
-    # --quitquitquit switches the proxy's own way to be stopped on: somebody is to use it.
-    r"exit[-_]after[-_]auth|quitquitquit|--exit-zero-on-sigterm|\bexit\b|\bp?kill\b|\btimeout\b"
-)
 
 
 def check(target: Target, facts: Facts) -> Iterator[Finding]:
     for template in target.templates:
-        if not _is_of_a_job(template):
+        if not is_of_a_job(template):
             continue
         mains = list(template.containers(Role.MAIN))
         known = {container.name: program for container in mains if (program := _program(container, facts))}
         others = [container for container in mains if container.name not in known]
         if not others:
             continue
-        stopped = any(_STOPS.search(_words(container)) for container in others)
+        stopped = any(stops_another(container) for container in others)
         for container in mains:
             if container.name in known:
-                yield _finding(template, container, known[container.name], stopped or _may_end(container))
-
-
-def _is_of_a_job(template: PodTemplate) -> bool:
-    """Whether a Job waits for every ordinary container; Kubeflow's operators look at one alone."""
-    owner = controller(template.pod)
-    return owner is not None and owner.get("kind") == "Job"
+                yield _finding(template, container, known[container.name], stopped or may_end(container))
 
 
 def _program(container: Container, facts: Facts) -> str | None:
@@ -102,16 +86,6 @@ def _program(container: Container, facts: Facts) -> str | None:
     further = {image: image for image in facts.settings(Thresholds).endless_sidecars}
     known = {**NEVER_ENDING, **further}.items()
     return next((name for image, name in known if repository.endswith(f"/{image}")), None)
-
-
-def _may_end(container: Container) -> bool:
-    """Whether it runs something else than its image, or says itself when it ends."""
-    first = next(iter(strings(container.spec, "command")), "").rpartition("/")[2]
-    return first in SHELLS or is_python(first) or _ENDS.search(_words(container)) is not None
-
-
-def _words(container: Container) -> str:
-    return " ".join((*strings(container.spec, "command"), *strings(container.spec, "args")))
 
 
 def _finding(template: PodTemplate, container: Container, program: str, stopped: bool) -> Finding:

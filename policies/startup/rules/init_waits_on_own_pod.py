@@ -1,0 +1,42 @@
+"""init-waits-on-own-pod: init containers that wait for a server that starts only after them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from policies.commands import SHELLS, Reach
+from policies.containers.commands import container_command
+from policies.core.contracts import rule
+from policies.core.facts import Facts
+from policies.core.finding import Finding
+from policies.core.target import Target
+from policies.kube.json import strings
+from policies.kube.pods import Role
+
+_WAITS: Final = SHELLS | {"sleep", "echo", "printf", "date", "test", "[", "[[", "true", "set"}
+"""What a script that only waits runs beside the client."""
+
+
+def check(target: Target, facts: Facts) -> Iterator[Finding]:
+    for template in target.templates:
+        # On the node's network, loopback is the node's; a native sidecar may be the one that answers.
+        if template.spec.get("hostNetwork") is True or any(template.containers(Role.SIDECAR)):
+            continue
+        for container in template.containers(Role.INIT):
+            summary = container_command(template, container)
+            loops = [loop for loop in summary.loops if loop.hosts and not loop.bounded]
+            if not loops or any(host.reach is not Reach.LOCAL for loop in loops for host in loop.hosts):
+                continue
+            if any(command.name not in _WAITS and not command.hosts for command in summary.commands):
+                continue  # it may start the server itself
+            yield Finding(
+                template.at(container, "command" if strings(container.spec, "command") else "args"),
+                f"Init container {container.name} waits for {loops[0].hosts[0].name or 'a server'} in its "
+                "own pod, and the pod's other containers start only after it has ended.",
+                "Wait in the main container, or make the server a native sidecar: an init container before "
+                "this one, with restartPolicy: Always.",
+            )
+
+
+RULE = rule(__name__, check)
