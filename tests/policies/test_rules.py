@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -28,7 +28,8 @@ from policies.core.mode import Mode, Profile
 from policies.core.target import Target, pod_templates
 from policies.kube.json import Json, mapping
 from policies.kube.metadata import labels_of
-from webhook.admission import engine
+from webhook.admission.context import Context
+from webhook.admission.mutation import project
 from webhook.config.load import load, rules
 from webhook.kube import offline
 
@@ -111,12 +112,10 @@ class Case:
         policy = [other for other in rest if labels_of(other).get(POLICY_LABEL) == "true"]
         config = load(mapping(policy[0], "data") if policy else {})
         request = offline.Document("case", 0, obj).request()
-        facts = Facts(request.namespace, offline.ManifestCluster(self.objects))
-        effective = config.effective(obj, facts.namespace, facts.namespace_labels())
-        facts = replace(facts, settings=effective.settings)
-        projection = engine.project(obj, pod_templates(obj, config.workloads), config, facts)
+        context = Context.of(obj, request.namespace, config, offline.ManifestCluster(self.objects))
+        projection = project(obj, pod_templates(obj, config.workloads), context)
         assert projection.crashes == ()
-        return projection.target, facts
+        return projection.target, context.facts
 
 
 def findings(rule: Rule, target: Target, facts: Facts) -> list[Finding]:

@@ -8,17 +8,19 @@ machine or on none.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from policies.commands import Budget, BudgetSpent
 from policies.containers.commands import Allowance, affords
 from policies.core.annotations import DOMAIN, EXEMPT
+from policies.core.finding import Finding
 from policies.core.target import PodTemplate, pod_templates
 from policies.core.workloads import Workload
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json
+from webhook.admission.decision import Result
 
 STEPS: Final = 120_000
 """What a review may spend, about as many microseconds. The costliest of 6,500 public and test workloads takes
@@ -144,3 +146,30 @@ def _few(sentences: Iterable[str], most: int = 4) -> tuple[str, ...]:
     every = tuple(sentences)
     more = len(every) - most
     return every if more <= 0 else (*every[:most], f"and {more:,} more pod templates are not decided")
+
+
+MOST_RESULTS: Final = 50
+"""Findings that a review answers with; what it refuses comes first."""
+_LONGEST: Final = 2000
+"""Characters of a finding's sentence: names that a user chose stand in it."""
+
+
+def bounded_words(finding: Finding) -> Finding:
+    """The finding with sentences of bounded length."""
+    if len(finding.message) <= _LONGEST and len(finding.hint) <= _LONGEST:
+        return finding
+    return replace(finding, message=_beginning(finding.message), hint=_beginning(finding.hint))
+
+
+def _beginning(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+
+
+def foremost(results: Sequence[Result], notes: Sequence[str]) -> tuple[tuple[Result, ...], tuple[str, ...]]:
+    """The results that are answered, in their order, and the notes with one that counts the others."""
+    more = len(results) - MOST_RESULTS
+    if more <= 0:
+        return tuple(results), tuple(notes)
+    order = sorted(range(len(results)), key=lambda index: not results[index].denies)
+    kept = tuple(results[index] for index in sorted(order[:MOST_RESULTS]))
+    return kept, (*notes, f"{MOST_RESULTS} of {len(results):,} findings are shown")

@@ -10,7 +10,7 @@ import orjson
 from policies.core.mode import Mode
 from policies.kube.field_paths import field_path
 from policies.kube.json import Json, dig
-from webhook.admission.engine import Change, Crash, Decision, Result
+from webhook.admission.decision import Change, Crash, Decision, Result
 from webhook.admission.envelope import Response, allowed, denied, patched
 
 MESSAGE_WIDTH = 78
@@ -53,7 +53,7 @@ def warnings_of(decision: Decision) -> Iterator[str]:
 def sentence(result: Result) -> str:
     """A verdict in one line: rule, why, how, where."""
     finding = result.finding
-    spared = f" Not refused: {result.spared}." if result.spared else ""
+    spared = f" Not refused: {result.ratcheted}." if result.ratcheted else ""
     return " ".join(f"{result.rule}: {finding.message} {finding.hint} ({finding.path}){spared}".split())
 
 

@@ -23,7 +23,7 @@ from aiohttp import web
 from policies.core.mode import Mode
 from policies.kube.json import text
 from webhook.admission import envelope as review
-from webhook.admission.engine import Decision
+from webhook.admission.decision import Decision
 from webhook.admission.envelope import BadReview, Request, Response, allowed
 from webhook.server import bodies
 from webhook.server import metrics as m

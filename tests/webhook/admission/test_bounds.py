@@ -13,8 +13,9 @@ from policies.core.mode import Mode
 from policies.kube.group_kinds import kind_of
 from policies.kube.names import listed
 from tests.hostile.objects import HOSTILE, Json, Made, deployment, pod, server
-from webhook.admission import engine, messages
+from webhook.admission import bounds, engine, messages
 from webhook.admission.bounds import LONGEST_ANNOTATION, LONGEST_EXEMPTION, STEPS, allowance, bounded
+from webhook.admission.decision import Decision
 from webhook.admission.envelope import Request
 from webhook.config.load import load
 from webhook.kube.offline import ManifestCluster
@@ -37,7 +38,7 @@ def asked(made: Made) -> Request:
     return Request("u", kind_of(new), operation, "ml", object=new, old_object=old, username="ada")
 
 
-def decided(made: Made) -> tuple[engine.Decision, engine.Decision]:
+def decided(made: Made) -> tuple[Decision, Decision]:
     request = asked(made)
     return engine.mutate(request, CONFIG, NOWHERE), engine.validate(request, CONFIG, NOWHERE)
 
@@ -78,7 +79,7 @@ def test_what_is_undecided_is_left_as_it_is_and_let_in(name: str) -> None:
     make, size = HOSTILE[name]
     mutated, judged = decided(make(size))
     if not judged.notes or "is not decided" not in judged.notes[0]:
-        assert len(judged.results) <= engine.MOST_RESULTS
+        assert len(judged.results) <= bounds.MOST_RESULTS
         return
     assert mutated.patch == ()
     assert judged.allowed
@@ -115,9 +116,9 @@ def ray(*templates: Json) -> Json:
 def test_other_templates_are_judged_and_warned_of_at_the_most() -> None:
     bad = pod(server(livenessProbe=EXTERNAL))
     _, judged = decided(ray(bad, pod(heavy("b"))))
-    assert [(r.rule, r.mode, r.spared) for r in judged.results if r.rule.endswith("external-dependency")] == [
-        ("liveness-external-dependency", Mode.WARN, "part of it is not decided")
-    ]
+    assert [
+        (r.rule, r.mode, r.ratcheted) for r in judged.results if r.rule.endswith("external-dependency")
+    ] == [("liveness-external-dependency", Mode.WARN, "part of it is not decided")]
     assert not decided(ray(bad))[1].allowed
 
 
@@ -131,7 +132,7 @@ def test_an_update_pays_for_both_objects_from_one_budget() -> None:
     assert not decided((deployment(pod(server())), half()))[1].allowed
     judged = decided((half(name="old"), half(name="new")))[1]
     assert judged.allowed
-    assert {result.spared for result in judged.results if result.spared} == {
+    assert {result.ratcheted for result in judged.results if result.ratcheted} == {
         "what it was before is too much to be compared"
     }
 
@@ -173,7 +174,7 @@ def test_a_long_annotation_is_not_read(key: str, most: int) -> None:
 def test_what_is_refused_stands_before_what_is_only_said() -> None:
     harmless = [server(f"c{n}", livenessProbe=LOCAL) for n in range(150)]
     _, judged = decided(deployment(pod(*harmless, server("last", livenessProbe=EXTERNAL))))
-    assert len(judged.results) == engine.MOST_RESULTS
+    assert len(judged.results) == bounds.MOST_RESULTS
     assert [result.rule for result in judged.results if result.denies] == ["liveness-external-dependency"]
     assert judged.notes[-1].startswith("50 of ")
 

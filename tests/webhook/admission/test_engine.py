@@ -20,8 +20,9 @@ from policies.core.target import Target
 from policies.kube.group_kinds import POD
 from policies.kube.json import Json, appended, defaulted, text
 from policies.kube.pods import Role
-from webhook.admission import engine
+from webhook.admission import bounds, engine
 from webhook.admission.configuration import Config
+from webhook.admission.decision import Decision
 from webhook.admission.engine import decide, mutate, validate
 from webhook.admission.envelope import Request
 from webhook.config.load import load
@@ -124,7 +125,7 @@ def request(obj: Json, old: Json | None = None, **changes: Any) -> Request:
     return Request(**{name: getattr(made, name) for name in Request.__dataclass_fields__} | changes)
 
 
-def judged(obj: Json, old: Json | None = None, policy: dict[str, str] | None = None) -> engine.Decision:
+def judged(obj: Json, old: Json | None = None, policy: dict[str, str] | None = None) -> Decision:
     return decide(request(obj, old), load(policy or {}), NoCluster())
 
 
@@ -350,7 +351,7 @@ def test_the_work_grows_with_the_object_and_not_with_its_square() -> None:
             decision = validate(request(jobset), load({}), NoCluster())
         finally:
             sys.setprofile(None)
-        assert len(decision.results) == min(groups, engine.MOST_RESULTS)
+        assert len(decision.results) == min(groups, bounds.MOST_RESULTS)
         return count
 
     assert calls(200) < 5 * calls(50)
@@ -367,7 +368,7 @@ def test_a_controllers_pod_is_warned_about_and_never_denied() -> None:
     decision = judged(pod("bad", ownerReferences=[OWNER]))
     assert decision.allowed
     assert decision.owned
-    assert [(v.mode, v.spared) for v in decision.results] == [
+    assert [(v.mode, v.ratcheted) for v in decision.results] == [
         (Mode.WARN, "it belongs to a ReplicaSet, and its replacement is never refused")
     ]
 
@@ -405,7 +406,9 @@ def test_an_old_finding_does_not_block_an_update() -> None:
     old = deployment("bad", "good:1")
     decision = judged(deployment("bad", "good:2"), old)
     assert decision.allowed
-    assert [(v.mode, v.spared) for v in decision.results] == [(Mode.WARN, "it was there before this update")]
+    assert [(v.mode, v.ratcheted) for v in decision.results] == [
+        (Mode.WARN, "it was there before this update")
+    ]
 
 
 def test_a_new_finding_blocks_an_update() -> None:
@@ -442,7 +445,7 @@ def test_updates_beside_the_spec_are_never_refused(change: str, monkeypatch: pyt
     monkeypatch.setitem(registry.rules(), "no-bad-images", toy_rule("no-bad-images", check))
     decision = judged(new, old)
     assert decision.allowed
-    assert decision.results[0].spared == "the update leaves the spec as it was"
+    assert decision.results[0].ratcheted == "the update leaves the spec as it was"
 
 
 # --- facts ---------------------------------------------------------------------------------------
@@ -491,7 +494,7 @@ NODE: dict[str, Any] = {"username": "system:node:n1", "groups": ("system:nodes",
 ADA: dict[str, Any] = {"username": "ada", "groups": ("system:authenticated",)}
 
 
-def asked(obj: Json, old: Json | None = None, policy: str = "", **account: Any) -> engine.Decision:
+def asked(obj: Json, old: Json | None = None, policy: str = "", **account: Any) -> Decision:
     return decide(request(obj, old, **account), load({"webhook.yaml": policy}), NoCluster())
 
 
@@ -500,7 +503,7 @@ def test_what_a_controllers_account_makes_for_its_owner_is_never_refused(usernam
     decision = asked(pod("bad", ownerReferences=[OWNER]), username=username)
     assert decision.allowed
     assert decision.owned
-    assert [result.spared for result in decision.results] == [
+    assert [result.ratcheted for result in decision.results] == [
         "it belongs to a ReplicaSet, and its replacement is never refused"
     ]
 

@@ -10,7 +10,7 @@ from policies.core.finding import Finding
 from policies.core.mode import Mode
 from policies.kube.json import Json
 from webhook.admission import messages as answer
-from webhook.admission.engine import Change, Crash, Decision, Result
+from webhook.admission.decision import Change, Crash, Decision, Result
 
 POD = {"spec": {"containers": [{"name": "api", "volumeMounts": [{"name": "m", "mountPath": "/m"}]}]}}
 
@@ -108,7 +108,7 @@ def test_a_denial_because_of_a_crash_says_so() -> None:
 
 
 def test_warnings_carry_rule_why_how_and_where() -> None:
-    spared = result(mode=Mode.WARN, spared="it was there before this update")
+    spared = result(mode=Mode.WARN, ratcheted="it was there before this update")
     (said,) = answer.warnings_of(Decision({}, results=(spared,)))
     assert said == (
         "policy-config-invalid: The policy does not load, and that for a long reason. Mend the key. "

@@ -33,7 +33,7 @@ from tests.webhook.cli.scanned import (
 )
 from tests.webhook.kube.apiserver import FakeApiServer
 from webhook.admission import engine
-from webhook.admission.engine import Decision, Result
+from webhook.admission.decision import Decision, Result
 from webhook.cli import main as cli
 from webhook.cli import scan
 from webhook.cli.output import sarif

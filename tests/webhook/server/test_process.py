@@ -22,7 +22,7 @@ from policies.core.facts import NoCluster
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json
 from tests.webhook.kube.apiserver import FakeApiServer, running, until
-from webhook.admission import engine
+from webhook.admission.decision import Crash
 from webhook.admission.envelope import Request, parse
 from webhook.config.source import LivePolicy
 from webhook.errors import UserError
@@ -239,7 +239,7 @@ async def test_a_policy_that_crashes_is_counted_and_logged_with_its_trace() -> N
     async def crashing(request: Request, deadline: float) -> Answer:
         answer = await real(request, deadline)
         assert answer.decision is not None
-        crash = engine.Crash("some-rule", "KeyError: 'x'", "Traceback …")
+        crash = Crash("some-rule", "KeyError: 'x'", "Traceback …")
         return replace(answer, decision=replace(answer.decision, crashes=(crash,)))
 
     wired.endpoints["validate"] = crashing

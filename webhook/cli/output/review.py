@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from policies.core.mode import Mode
 from policies.kube.json import Json, text
-from webhook.admission.engine import Change, Decision, Result
+from webhook.admission.decision import Change, Decision, Result
 from webhook.kube.offline import Document
 
 

@@ -10,7 +10,7 @@ import orjson
 
 from policies.core.mode import Mode
 from policies.kube.json import Json
-from webhook.admission.engine import Result
+from webhook.admission.decision import Result
 from webhook.cli.output.review import Review
 from webhook.config.load import rules
 

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from policies.core.mode import Mode
 from webhook.admission import messages
-from webhook.admission.engine import Result
+from webhook.admission.decision import Result
 from webhook.cli.output.review import Review
 
 Line: TypeAlias = tuple[str, str]
@@ -65,8 +65,8 @@ def _finding(label: str, result: Result, style: str) -> Iterator[Line]:
     yield from _wrapped("", result.finding.message, "", indent=4)
     if result.finding.hint:
         yield from _wrapped("Fix: ", result.finding.hint, "", indent=4)
-    if result.spared:
-        yield from _wrapped("Not refused: ", f"{result.spared}.", "", indent=4)
+    if result.ratcheted:
+        yield from _wrapped("Not refused: ", f"{result.ratcheted}.", "", indent=4)
 
 
 def _wrapped(mark: str, sentence: str, style: str, indent: int = 2) -> Iterator[Line]:

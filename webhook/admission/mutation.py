@@ -1,0 +1,109 @@
+"""Folding mutators over an object, and over the pods that a workload will make of its templates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from policies.core import registry
+from policies.core.annotations import EXEMPT
+from policies.core.contracts import Mutator
+from policies.core.finding import Finding
+from policies.core.mode import Mode
+from policies.core.target import PodTemplate, Target, with_template
+from policies.kube.field_paths import scopes
+from policies.kube.group_kinds import kind_of
+from policies.kube.json import Json
+from policies.kube.metadata import annotations_of
+from webhook.admission.bounds import bounded_words
+from webhook.admission.context import Context
+from webhook.admission.decision import Change, Crash, Decision, Result, crash_of
+from webhook.admission.exemptions import Exemptions
+from webhook.admission.patch import diff
+
+
+def mutators_of(obj: Json) -> Iterator[Mutator[Any]]:
+    """The mutators that look at an object of this kind, in the order in which they are folded over it."""
+    kind = kind_of(obj)
+    return (p for p in registry.mutators().values() if p.mutate is not None and kind in p.kinds)
+
+
+def fold(obj: Json, mutators: Iterable[Mutator[Any]], context: Context) -> Decision:
+    """The object after the mutators that are in force for it, each seeing the one before."""
+    effective, facts = context.effective, context.facts
+    exemptions = Exemptions.read(annotations_of(obj), context.config, context.namespace)
+    current, changes, results, crashes = obj, [], [], []
+    for mutator in mutators:
+        mode = effective.policy_mode(mutator)
+        if mode is Mode.OFF or mutator.mutate is None:
+            continue
+        if mutator.id in exemptions.reasons:
+            results.append(_exempted(mutator.id, exemptions.reasons[mutator.id]))
+            continue
+        settings = effective.settings(mutator.settings)
+        try:
+            after = mutator.mutate(current, settings, facts)
+            patch = diff(current, after)
+            advice = list(mutator.advise(after, settings, facts)) if mutator.advise else []
+        except Exception as error:
+            crashes.append(crash_of(mutator.id, error))
+            continue
+        if patch:
+            changes.append(Change(mutator.id, mode, patch, current))
+            current = after if mode is Mode.ENFORCE else current
+        results += [Result(mutator.id, bounded_words(finding), mode.at_most(Mode.WARN)) for finding in advice]
+    return Decision(current, (), tuple(changes), tuple(results), tuple(crashes), exemptions.notes)
+
+
+def _exempted(policy_id: str, reason: str) -> Result:
+    path = f"metadata.annotations[{EXEMPT}]"
+    return Result(policy_id, Finding(path, "The policy was not applied.", ""), Mode.AUDIT, exempted=reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """A workload as judged: its pods as they will be made."""
+
+    target: Target
+    """`obj` is the object as sent; its `templates` are the projected ones."""
+    obj: Json
+    """The object with its pod templates projected; the one sent where nothing is changed."""
+    changes: tuple[Change, ...] = ()
+    advice: tuple[Result, ...] = ()
+    """What the policies have to say of the pods; nobody reads it at the pods that a controller makes."""
+    crashes: tuple[Crash, ...] = ()
+
+
+def project(obj: Json, templates: Iterable[PodTemplate], context: Context) -> Projection:
+    """Apply the pod-level policies in force to a copy of each of its pod templates that is projected.
+
+    A Pod is judged as it is: its mutations have run before.
+    """
+    projected = obj
+    judged: list[PodTemplate] = []
+    changes: list[Change] = []
+    advice: list[Result] = []
+    crashes: list[Crash] = []
+    for template in templates:
+        if template.workload is None or not template.workload.projected or template.container_path:
+            judged.append(template)
+            continue
+        folded = fold(template.pod, mutators_of(template.pod), context.of_pod(template.pod))
+        if folded.object is not template.pod:
+            projected = with_template(projected, template, folded.object)
+        judged.append(replace(template, pod=folded.object))
+        changes += [replace(change, template=template.path) for change in folded.changes]
+        advice += [_at_template(template, result) for result in folded.results]
+        crashes += folded.crashes
+    target = Target(obj, kind_of(obj), tuple(judged))
+    return Projection(target, projected, tuple(changes), tuple(advice), tuple(crashes))
+
+
+def _at_template(template: PodTemplate, result: Result) -> Result:
+    """What was said of a pod, with its path in the workload that the pod is made from."""
+    finding = result.finding
+    for root, place in (("metadata", template.metadata_path), ("spec", template.spec_path)):
+        if root in scopes(finding.path):
+            return replace(result, finding=replace(finding, path=place + finding.path.removeprefix(root)))
+    return result

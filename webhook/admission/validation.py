@@ -1,0 +1,64 @@
+"""Running the rules over a target, and what of their findings is exempted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import chain
+
+from policies.core import registry
+from policies.core.annotations import EXEMPT
+from policies.core.contracts import Rule
+from policies.core.finding import Finding
+from policies.core.mode import Mode
+from policies.core.target import Target
+from policies.kube.field_paths import scopes
+from policies.kube.json import Json
+from policies.kube.metadata import annotations_of
+from webhook.admission.bounds import bounded_words
+from webhook.admission.configuration import Config
+from webhook.admission.context import Context
+from webhook.admission.decision import Crash, crash_of
+from webhook.admission.exemptions import Exemptions
+
+
+def findings(target: Target, context: Context) -> tuple[list[tuple[Rule, Finding]], list[Crash]]:
+    """What every rule that is not off finds in a target, and the rules that failed on it."""
+    config, effective, facts = context.config, context.effective, context.facts
+    found: list[tuple[Rule, Finding]] = []
+    crashes: list[Crash] = []
+    for rule in chain(registry.rules().values(), config.own_rules.values()):
+        if not (target.templates if rule.kinds is None else target.kind in rule.kinds):
+            continue
+        if effective.modes.get(rule.id) is Mode.OFF:
+            continue
+        try:
+            found += [(rule, bounded_words(finding)) for finding in rule.check(target, facts)]
+        except Exception as error:
+            denies = config.webhook.on_error == "deny" and effective.rule_mode(rule) is Mode.ENFORCE
+            crashes.append(crash_of(rule.id, error, denies=denies))
+    return found, crashes
+
+
+def exempting(rule: Rule, finding: Finding, exemptions: Mapping[str, Sequence[Exemptions]]) -> str | None:
+    """The reason of the first exemption from the rule that covers the finding's place."""
+    reasons = (
+        known.reasons.get(rule.id) for scope in scopes(finding.path) for known in exemptions.get(scope, ())
+    )
+    return next((reason for reason in reasons if reason is not None), None)
+
+
+def exemptions_of(
+    obj: Json, target: Target, config: Config, namespace: str
+) -> Mapping[str, Sequence[Exemptions]]:
+    """What is exempted, by the path below which it counts: at the object all of it, at one of several pod
+    templates that template."""
+    annotated = [("", annotations_of(obj))]
+    for template in target.templates:
+        if template.path:
+            scope = "" if len(target.templates) == 1 else template.path
+            annotated.append((scope, annotations_of(template.pod)))
+    found: dict[str, list[Exemptions]] = {}
+    for scope, own in annotated:
+        if EXEMPT in own:
+            found.setdefault(scope, []).append(Exemptions.read(own, config, namespace))
+    return found
