@@ -64,6 +64,7 @@ MODES: dict[str, tuple[Mode, Mode] | tuple[Mode, Mode, tuple[Mode, Mode]]] = {
     "readiness-external-dependency": (Mode.ENFORCE, Mode.ENFORCE),
     "startup-external-dependency": (Mode.WARN, Mode.ENFORCE),
     "probe-heavy-command": (Mode.ENFORCE, Mode.ENFORCE, (Mode.WARN, Mode.ENFORCE)),
+    "ray-start-without-block": (Mode.WARN, Mode.ENFORCE),
     "liveness-kills-slow-start": (Mode.ENFORCE, Mode.ENFORCE),
     "liveness-as-strict-as-readiness": (Mode.WARN, Mode.WARN),
     "readiness-before-liveness": (Mode.WARN, Mode.WARN),

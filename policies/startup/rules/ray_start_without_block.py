@@ -1,0 +1,43 @@
+"""ray-start-without-block: containers that end as soon as Ray has started in the background."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from policies.commands import CommandSummary
+from policies.containers.commands import container_command
+from policies.core.contracts import rule
+from policies.core.facts import Facts
+from policies.core.finding import Finding
+from policies.core.target import Target
+from policies.kube.json import strings
+from policies.kube.pods import Role
+
+
+def check(target: Target, facts: Facts) -> Iterator[Finding]:
+    for template in target.templates:
+        if template.is_ray or template.completes:  # KubeRay writes the command of its own pods
+            continue
+        for container in template.containers(Role.MAIN):
+            if _ends_at_once(container_command(template, container)):
+                yield Finding(
+                    template.at(container, "command" if strings(container.spec, "command") else "args"),
+                    f"Container {container.name} runs `ray start` without --block: the command returns while "
+                    "Ray runs in the background, and the container ends and is restarted again and again.",
+                    "Add --block.",
+                )
+
+
+def _ends_at_once(summary: CommandSummary) -> bool:
+    """Whether `ray start` is the last that a container runs, and its words are all known."""
+    if not summary.commands:
+        return False
+    last = summary.commands[-1]
+    return (
+        last.name == "ray"
+        and last.argv[1:2] == ("start",)
+        and not any(word.startswith("--block") or "$" in word for word in last.argv)
+    )
+
+
+RULE = rule(__name__, check)
