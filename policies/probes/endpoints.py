@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from policies.containers.programs import has_option, launch_of, programs
-from policies.kube.json import Json
+from policies.kube.json import Json, maps, text
 from policies.kube.pods import Container
-from policies.probes.preset import Protocol
+from policies.probes.preset import Preset, Protocol
 from policies.probes.servers import Server, tcp_ports
 from policies.probes.serving import StandardProbes, recognised
 
@@ -51,7 +51,8 @@ def preset_health(container: Container, settings: StandardProbes) -> Health | No
 
 def may_be_asked(server: Server) -> bool:
     """Whether a probe can reach the server wherever its port is, and finds it in every such pod."""
-    return not (server.sometimes or _only_loopback(server) or _answers_elsewhere(server))
+    elsewhere = _only_loopback(server) or _answers_elsewhere(server)
+    return not (server.sometimes or elsewhere or server.node_rank != "0")
 
 
 def unsure(container: Container, server: Server) -> tuple[str, str] | None:
@@ -60,12 +61,23 @@ def unsure(container: Container, server: Server) -> tuple[str, str] | None:
     preset, port = server.preset, server_port(container, server)
     if server.sometimes:
         return "a script starts it in some cases alone", "Write probes for the pods in which it serves"
+    if server.node_rank != "0":
+        return (
+            "it is one of several nodes, of which only the first serves",
+            "Write probes for the first alone",
+        )
+    if preset.doubt:
+        return preset.doubt, preset.advice or _ANNOTATE
+    if server.outdated:
+        return "this version of it has no health endpoint", preset.advice or _ANNOTATE
     if _only_loopback(server):
         flag = "".join(f" ({flag} 0.0.0.0)" for flag in preset.host_flags[:1])
         return (
             "it listens on loopback alone",
             f"Let it listen on all addresses{flag}, or write probes with a command",
         )
+    if _has_own_config(container, preset):
+        return "a mounted file may change its port or require TLS", _ANNOTATE
     if _answers_elsewhere(server):
         return "its options move its health endpoint or keep it from everybody", _ANNOTATE
     if port is None:
@@ -175,6 +187,12 @@ def _answers_elsewhere(server: Server) -> bool:
         or server.may_have_option(*preset.unless_flags, *preset.tls_flags)
         or server.has_variable(*preset.unless_env)
     )
+
+
+def _has_own_config(container: Container, preset: Preset) -> bool:
+    """Whether something is mounted where the server reads its configuration."""
+    mounted = [text(mount, "mountPath").rstrip("/") for mount in maps(container.spec, "volumeMounts")]
+    return any(f"{path}/".startswith(f"{place}/") for path in mounted for place in preset.config_mounts)
 
 
 def _only_loopback(server: Server) -> bool:

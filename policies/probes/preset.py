@@ -24,6 +24,17 @@ class Protocol(StrEnum):
     GRPC = "grpc"
 
 
+class Older(Model):
+    """What a server had before one of its versions."""
+
+    before: str = Field(
+        pattern=r"^[0-9]+(\.[0-9]+)+$",
+        description="the first version that is as the preset says, such as 0.10",
+    )
+    live_path: str | None = Field(None, description="its liveness path until then; absent: it had none")
+    ready_path: str | None = Field(None, description="its readiness path until then; absent: it had none")
+
+
 class Preset(Model):
     """One kind of model server. In the settings every field is optional: what is not said stays."""
 
@@ -39,10 +50,14 @@ class Preset(Model):
     commands: tuple[str, ...] = Field(
         (),
         description="what the container runs, such as `vllm serve` or the Python module `mlserver`; words "
-        "that begin with `-` may stand anywhere among the arguments. Behind interpreters and launchers too",
+        "that begin with `-` may stand anywhere among the arguments, and alone mean an image that is run "
+        "with them and no program's name. Behind interpreters and launchers too",
     )
     commands_need_image: bool = Field(
         False, description="whether the commands count in the preset's own images alone"
+    )
+    other_commands: tuple[str, ...] = Field(
+        (), description="programs with which its images tell nothing: the server in ways that are not known"
     )
     port_names: tuple[str, ...] = Field(
         (), description="container port names that only this server uses, such as `triton-http`"
@@ -53,6 +68,9 @@ class Preset(Model):
     unless_env: tuple[str, ...] = Field(
         (), description="environment variables with which it answers nowhere, elsewhere or not to everybody"
     )
+    worker_flags: tuple[str, ...] = Field(
+        (), description="flags that number the nodes of a group, of which only the first, 0, serves"
+    )
     protocol: Protocol = Field(Protocol.HTTP, description="http or grpc")
     live_path: str | None = Field(
         None, description="HTTP path of the liveness check; `{model}` is the model's name"
@@ -60,6 +78,17 @@ class Preset(Model):
     ready_path: str | None = Field(
         None, description="HTTP path of the readiness check; `{model}` is the model's name"
     )
+    older: tuple[Older, ...] = Field(
+        (),
+        description="what earlier versions had instead, by the tag of its own images, the oldest first; a "
+        "tag that tells no version counts as new",
+    )
+    doubt: str | None = Field(
+        None,
+        description="why nothing is injected, where the server is known and has no endpoint that is right "
+        "for every pod: the end of a sentence that begins with `it runs <name>, and`",
+    )
+    advice: str | None = Field(None, description="what to write then, as a sentence without its full stop")
     grpc_service: str | None = Field(None, description="service name asked over gRPC; absent: the server")
     port: int = Field(0, ge=0, le=65535, description="the port on which it answers unless told otherwise")
     port_flags: tuple[str, ...] = Field((), description="flags that set the port, such as `--port`")
@@ -78,6 +107,9 @@ class Preset(Model):
     )
     config_env: tuple[str, ...] = Field(
         (), description="environment variables that name a file which may set the port, or hold its text"
+    )
+    config_mounts: tuple[str, ...] = Field(
+        (), description="paths where a mounted file may change the port or require TLS: then nothing is known"
     )
     host_flags: tuple[str, ...] = Field((), description="flags that set the address it listens on")
     host_env: tuple[str, ...] = Field((), description="environment variables that set the address")
@@ -107,7 +139,8 @@ class Preset(Model):
         le=3600,
         description="seconds one check may take, where it takes longer than the settings allow",
     )
-    source: str | None = Field(None, description="the documentation that says so")
+    source: str | None = Field(None, description="the documentation or source that says so")
+    checked: str | None = Field(None, description="the versions of which that was read")
 
 
 @cache

@@ -17,7 +17,7 @@ from policies.containers.remembered import Remembered
 from policies.kube.images import repository_and_tag
 from policies.kube.json import Json, maps, strings, text
 from policies.kube.pods import Container
-from policies.probes.preset import Preset
+from policies.probes.preset import Older, Preset
 
 INFRASTRUCTURE: Final = (
     "istio-proxy",
@@ -76,6 +76,8 @@ class Server:
     """Whether it is started in some cases alone: in one branch of a script."""
     open: bool
     """Whether `envFrom` may set further variables."""
+    outdated: bool
+    """Whether its version is one from before its preset's health endpoint."""
     hidden: Program
     """What a word such as `$ARGS` may stand for: words of the script that no program is seen to get."""
 
@@ -85,6 +87,12 @@ class Server:
 
     def has_option(self, *flags: str) -> bool:
         return has_option(self.words, *flags)
+
+    @property
+    def node_rank(self) -> str:
+        """Its number in a group of nodes of which only the first serves: `0` for that one."""
+        told = option(self.words, *self.preset.worker_flags)
+        return "0" if told is None else told
 
     def has_variable(self, *names: str) -> bool:
         """Whether one of the variables is set to something."""
@@ -160,15 +168,28 @@ class Recogniser:
             _by_command(presets, image, programs)
             or _by_port_name(presets, ports, programs)
             or _by_image(presets, image, launch, ports, programs)
+            or _by_arguments(presets, image, programs)
         )
         if found is None:
             return None
         name, words = found
         preset = presets[name]
         own_image = image_matches(image, preset.images)
+        older = _older(preset, image) if own_image else None
+        if older is not None:
+            had = {"live_path": older.live_path, "ready_path": older.ready_path}
+            preset = preset.model_copy(update=had)
         hidden = _hidden(launch, programs) if any(word.startswith("$") for word in words) else ()
         return Server(
-            name, preset, words, launch.variables, own_image, words in sometimes, launch.open, hidden
+            name=name,
+            preset=preset,
+            words=words,
+            variables=launch.variables,
+            own_image=own_image,
+            sometimes=words in sometimes,
+            open=launch.open,
+            outdated=older is not None and not (older.live_path or older.ready_path),
+            hidden=hidden,
         )
 
 
@@ -184,12 +205,26 @@ def _by_command(presets: Mapping[str, Preset], image: str, programs: tuple[Progr
         and (not preset.commands_need_image or image_matches(image, preset.images))
         for n, program in enumerate(programs)
         for pattern in preset.commands
-        if _runs(program, pattern)
+        if not pattern.startswith("-") and _runs(program, pattern)
     ]
     if not claims:
         return None
     _, n, *_, name = min(claims)
     return name, programs[n]
+
+
+def _by_arguments(presets: Mapping[str, Preset], image: str, programs: tuple[Program, ...]) -> Found:
+    """The preset whose flags tell most of arguments before which no program stands: the image starts it."""
+    if not programs or not programs[0] or not programs[0][0].startswith("-"):
+        return None
+    claims = [
+        (*_generality(pattern), name)
+        for name, preset in presets.items()
+        if not preset.commands_need_image or image_matches(image, preset.images)
+        for pattern in preset.commands
+        if pattern.startswith("-") and _runs(programs[0], pattern)
+    ]
+    return (min(claims)[-1], programs[0]) if claims else None
 
 
 def _by_port_name(presets: Mapping[str, Preset], ports: Ports, programs: tuple[Program, ...]) -> Found:
@@ -215,7 +250,7 @@ def _by_image(
         return None
     *_, name = min(matching)
     preset = presets[name]
-    own = {pattern.split()[0] for pattern in preset.commands}
+    own = {*(pattern.split()[0] for pattern in preset.commands), *preset.other_commands}
     if any(program[0] in own for program in programs):
         return None  # the server itself, but in none of the ways in which its endpoint is known
     if programs and programs[-1][0] in _IDLE:
@@ -304,6 +339,23 @@ def image_matches(image: str, globs: tuple[str, ...]) -> bool:
     `registry/acme/ray:2.9`, not in `my-ray`. A glob with `:` is matched against path and tag."""
     path, tag = repository_and_tag(image)
     return any(_glob(glob).fullmatch(f"{path}:{tag}" if ":" in glob else path) for glob in globs)
+
+
+def _older(preset: Preset, image: str) -> Older | None:
+    """What the version in an image's tag had instead of what the preset says; None for new and unknown."""
+    version = version_of(repository_and_tag(image)[1])
+    if not version:
+        return None
+    return next((each for each in preset.older if version < version_of(each.before)), None)
+
+
+def version_of(tag: str) -> tuple[int, ...]:
+    """The numbers that a tag begins with: `v0.9.1-cpu` is (0, 9, 1); empty for one that tells no version."""
+    match = _VERSION.match(tag)
+    return tuple(int(part) for part in match[1].split(".")) if match else ()
+
+
+_VERSION: Final = re.compile(r"v?([0-9]{1,4}(?:\.[0-9]{1,4}){1,3})(?![0-9])")
 
 
 def _vagueness(glob: str) -> tuple[int, int, int]:

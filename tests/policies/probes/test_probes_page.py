@@ -1,26 +1,48 @@
 """The table of servers in docs/probes.md is the table in the code; `make golden` writes it."""
 
 import re
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from policies.probes.preset import Preset, Protocol, known_presets
+from policies.core.settings import default_settings
+from policies.kube.pods import containers
+from policies.probes.preset import Older, Preset, Protocol, known_presets
+from policies.probes.servers import version_of
+from policies.probes.serving import StandardProbes, recognised
+from webhook.kube.documents import load_all
 
 PAGE = Path(__file__).parents[3] / "docs" / "probes.md"
 BLOCK = re.compile(r"(<!-- presets: begin [^>]*-->\n).*?(<!-- presets: end -->)", re.DOTALL)
 
 
 def row(name: str, preset: Preset) -> str:
+    told_by = ", ".join(f"`{item}`" for item in dict.fromkeys((*preset.commands, *preset.images)))
+    checked = preset.checked or ""
+    if preset.doubt:
+        return f"| [{name}]({preset.source}) | nothing: {preset.doubt} | | | {told_by} | {checked} |"
     ready = "" if preset.ready_path == preset.live_path else f", `{preset.ready_path}`"
     asked = "gRPC health" if preset.protocol is Protocol.GRPC else f"`{preset.live_path}`{ready}"
-    told_by = ", ".join(f"`{item}`" for item in dict.fromkeys((*preset.commands, *preset.images)))
-    start = f"{preset.expected_start} s"
-    return f"| [{name}]({preset.source}) | {asked} | {preset.port} | {start} | {told_by} |"
+    older = "".join(f"; before {each.before} {had(each)}" for each in preset.older)
+    port = preset.port or "its flag"
+    return (
+        f"| [{name}]({preset.source}) | {asked}{older} | {port} | {preset.expected_start} s | {told_by} "
+        f"| {checked} |"
+    )
+
+
+def had(older: Older) -> str:
+    paths = ", ".join(f"`{path}`" for path in dict.fromkeys((older.live_path, older.ready_path)) if path)
+    return f"{paths} alone" if paths else "nothing"
 
 
 def table() -> str:
-    head = "| server | liveness, readiness | port | usual start | told by |\n|---|---|---|---|---|\n"
+    head = (
+        "| server | liveness, readiness | port | usual start | told by | versions that were read |\n"
+        "|---|---|---|---|---|---|\n"
+    )
     return head + "".join(f"{row(name, preset)}\n" for name, preset in known_presets().items())
 
 
@@ -32,16 +54,90 @@ def test_the_page_lists_the_servers(request: pytest.FixtureRequest) -> None:
     assert PAGE.read_text() == wanted
 
 
-@pytest.mark.parametrize("name", known_presets())
+PRESETS = known_presets()
+
+
+@pytest.mark.parametrize("name", PRESETS)
 def test_a_preset_is_whole(name: str) -> None:
-    preset = known_presets()[name]
+    preset = PRESETS[name]
     assert preset.source
     assert preset.source.startswith("https://")
-    assert preset.port
-    assert preset.expected_start
     assert preset.images or preset.commands
+    if preset.doubt:
+        assert preset.advice, "where nothing is injected a warning says what to write"
+        assert (preset.live_path, preset.ready_path, preset.port) == (None, None, 0)
+        return
+    assert preset.port or preset.port_flags
+    assert preset.expected_start
     if preset.protocol is Protocol.HTTP:
-        assert preset.live_path
-        assert preset.ready_path
-        assert preset.live_path.startswith("/")
-        assert preset.ready_path.startswith("/")
+        for path in (preset.live_path, preset.ready_path):
+            assert path
+            assert path.startswith("/")
+    versions = [version_of(older.before) for older in preset.older]
+    assert all(versions)
+    assert versions == sorted(versions)
+
+
+def test_no_two_presets_claim_the_same_and_so_no_order_decides() -> None:
+    commands = Counter(command for preset in PRESETS.values() for command in preset.commands)
+    images = Counter(
+        image for preset in PRESETS.values() if not preset.commands_need_image for image in preset.images
+    )
+    assert [claim for claims in (commands, images) for claim, count in claims.items() if count > 1] == []
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_has_a_golden_case(name: str) -> None:
+    """Each is recognised in one of them, by itself."""
+    assert name in RECOGNISED
+
+
+def recognised_in_cases() -> Iterator[str]:
+    for case in (Path(__file__).parent / "standard-probes").glob("*/input.yaml"):
+        for pod in load_all(case.read_text()):
+            for container in containers(pod):
+                server = recognised(container, default_settings(StandardProbes))
+                if server is not None:
+                    yield server.name
+
+
+RECOGNISED = set(recognised_in_cases())
+
+
+@pytest.mark.parametrize(
+    ("tag", "version"),
+    [
+        ("v0.9.1", (0, 9, 1)),
+        ("0.10", (0, 10)),
+        ("2.9.0-gpu", (2, 9, 0)),
+        ("25.06-py3", (25, 6)),
+        ("latest", ()),
+        ("", ()),
+        ("nightly-2024.1", ()),
+        ("20240101", ()),
+        ("v2", ()),
+        ("1.2.3.4.5", (1, 2, 3, 4)),
+    ],
+)
+def test_version_of_a_tag(tag: str, version: tuple[int, ...]) -> None:
+    assert version_of(tag) == version
+
+
+@pytest.mark.parametrize(
+    ("image", "ready"),
+    [
+        ("kserve/sklearnserver:v0.9.0", None),
+        ("kserve/sklearnserver:v0.10.0", "/v2/health/ready"),
+        ("kserve/sklearnserver:v0.15.2", "/v2/health/ready"),
+        ("kserve/sklearnserver:latest", "/v2/health/ready"),
+        ("kserve/sklearnserver@sha256:0123", "/v2/health/ready"),
+        ("kserve/sklearnserver", "/v2/health/ready"),
+    ],
+)
+def test_a_version_that_is_known_to_be_older_gets_what_it_has(image: str, ready: str | None) -> None:
+    [container] = containers({"spec": {"containers": [{"name": "m", "image": image}]}})
+    server = recognised(container, default_settings(StandardProbes))
+    assert server is not None
+    assert server.preset.live_path == "/v2/health/live"
+    assert server.preset.ready_path == ready
+    assert known_presets()["kserve"].ready_path == "/v2/health/ready", "the table stays"
