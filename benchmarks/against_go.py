@@ -1,0 +1,246 @@
+"""CPU of the HTTPS server for a review, beside a webhook on controller-runtime (`benchmarks/peers`).
+
+The figure is CPU seconds of the server's process, which a busy machine bends least. Within a round every
+server answers the same reviews, one server after the other, and each round gives one ratio; what is written
+down is the median of the rounds and how far they spread. Writes docs/benchmarks.md and its plot.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import orjson
+
+from benchmarks import _load as load
+from benchmarks._plot import bars
+from benchmarks._reviews import Stream, Workloads, cluster
+from webhook.server import pki
+
+PEER = Path(__file__).with_name("peers")
+DOCS = Path(__file__).parents[1] / "docs"
+ROUNDS = int(os.environ.get("ROUNDS", "9"))
+REVIEWS = int(os.environ.get("REVIEWS", "1000"))
+"""Of one server in one round: so many that the kernel's ticks of 10 ms are below 2 %."""
+RATES = (200, 1000)
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One stream of reviews at one endpoint, and what the project aims at."""
+
+    name: str
+    path: str
+    stream: Callable[[int], Stream]
+    goal: float
+
+
+SCENARIOS = (
+    Scenario("/mutate, pods, all new", "mutate", lambda seed: Workloads(seed).pods(REVIEWS, 0), 1),
+    Scenario("/mutate, pods, 50 % seen", "mutate", lambda seed: Workloads(seed).pods(REVIEWS, 0.5), 2),
+    Scenario("/mutate, pods, 90 % seen", "mutate", lambda seed: Workloads(seed).pods(REVIEWS, 0.9), 5),
+    Scenario("/validate, pods, all new", "validate", lambda seed: Workloads(seed).pods(REVIEWS, 0), 1),
+    Scenario("/validate, pods, 90 % seen", "validate", lambda seed: Workloads(seed).pods(REVIEWS, 0.9), 3),
+    Scenario(
+        "/validate, Deployments, all new",
+        "validate",
+        lambda seed: Workloads(seed).deployments(REVIEWS // 2, 0),
+        1,
+    ),
+    Scenario(
+        "/validate, Deployments, all seen",
+        "validate",
+        lambda seed: Workloads(seed).deployments(REVIEWS // 2, 1),
+        5,
+    ),
+)
+
+
+@dataclass
+class Running:
+    """A server that is being measured."""
+
+    name: str
+    port: int
+    pid: int
+
+
+@dataclass
+class Costs:
+    """CPU seconds of one review, round by round, for each server."""
+
+    by_server: dict[str, list[float]] = field(default_factory=dict)
+
+    def ratios(self, peer: str) -> list[float]:
+        """How many times the CPU of ours the peer used, in each round."""
+        return [
+            theirs / ours
+            for ours, theirs in zip(self.by_server["ML Chassis"], self.by_server[peer], strict=True)
+        ]
+
+
+# --- servers -----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _serving(name: str, command: list[str], port: int, env: dict[str, str]) -> Iterator[Running]:
+    process = subprocess.Popen(
+        command, env={**os.environ, **env}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        _await(port, process)
+        yield Running(name, port, _worker(process.pid))
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _worker(pid: int) -> int:
+    """The process that answers: a supervisor's only child, or the process itself."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return int(children[0]) if children else pid
+
+
+def _await(port: int, process: subprocess.Popen[bytes]) -> None:
+    review = Workloads(0).pods(1, 0).measured
+    for _ in range(600):
+        if process.poll() is not None:
+            raise SystemExit(f"the server ended with status {process.returncode} before it served")
+        try:
+            load.closed(port, "mutate", review)
+        except OSError:
+            time.sleep(0.1)
+        else:
+            return
+    raise SystemExit("the server did not come up within a minute")
+
+
+def built_peer(directory: Path) -> Path | None:
+    """The peer, built from its module; None where Go is not there."""
+    go = shutil.which("go") or shutil.which("/usr/local/go/bin/go")
+    if go is None:
+        return None
+    binary = directory / "peer"
+    env = os.environ | {"CGO_ENABLED": "0", "GOWORK": "off", "GOFLAGS": "-mod=readonly"}
+    subprocess.run(
+        [go, "build", "-trimpath", "-ldflags", "-s -w", "-o", str(binary), "."], cwd=PEER, env=env, check=True
+    )
+    return binary
+
+
+def _servers(scratch: Path, peer: Path, stack: ExitStack) -> list[Running]:
+    bundle = pki.issue(["127.0.0.1"], datetime.now(UTC))
+    (scratch / "tls.crt").write_bytes(bundle.certificate)
+    (scratch / "tls.key").write_bytes(bundle.key)
+    facts = scratch / "facts.json"
+    facts.write_bytes(orjson.dumps({"apiVersion": "v1", "kind": "List", "items": cluster()}))
+    ours = [sys.executable, "-m", "webhook.cli", "serve", "--host", "127.0.0.1", "--facts", str(facts)]
+    ours += ["--tls-cert", str(scratch / "tls.crt"), "--tls-key", str(scratch / "tls.key")]
+    first = 20_000 + os.getpid() % 10_000
+    go = [str(peer), "-certs", str(scratch)]
+    commands = [
+        ("ML Chassis", [*ours, "--port", str(first)], {}),
+        ("Go", [*go, "-port", str(first + 1)], {"GOMAXPROCS": "1"}),
+        ("Go, GOGC=400", [*go, "-port", str(first + 2)], {"GOMAXPROCS": "1", "GOGC": "400"}),
+    ]
+    return [
+        stack.enter_context(_serving(name, command, first + number, env))
+        for number, (name, command, env) in enumerate(commands)
+    ]
+
+
+# --- measuring ---------------------------------------------------------------------------------------------
+
+
+def _cost(server: Running, scenario: Scenario, stream: Stream) -> float:
+    load.closed(server.port, scenario.path, stream.known)
+    before = load.cpu(server.pid)
+    load.closed(server.port, scenario.path, stream.measured)
+    return (load.cpu(server.pid) - before) / len(stream.measured)
+
+
+def _measured(servers: list[Running]) -> dict[str, Costs]:
+    costs = {scenario.name: Costs() for scenario in SCENARIOS}
+    for number in range(ROUNDS):
+        for scenario in SCENARIOS:
+            stream = scenario.stream(number)
+            turn = number % len(servers)
+            for server in (*servers[turn:], *servers[:turn]):  # no server is always the first
+                cost = _cost(server, scenario, stream)
+                costs[scenario.name].by_server.setdefault(server.name, []).append(cost)
+        print(f"  round {number + 1} of {ROUNDS}", flush=True)
+    return costs
+
+
+def _latencies(servers: list[Running]) -> list[str]:
+    rows = []
+    for rate in RATES:
+        for server in servers:
+            found = []
+            for number in range(3):
+                stream = Workloads(1000 + number).pods(2 * rate, 0.9)
+                load.closed(server.port, "mutate", stream.known)
+                found.append(load.open_loop(server.port, "mutate", stream.measured, rate, number))
+            middle = statistics.median(each[len(each) // 2] for each in found) * 1e3
+            last = statistics.median(each[len(each) * 99 // 100] for each in found) * 1e3
+            rows.append(f"| {rate:,} | {server.name} | {middle:.1f} | {last:.1f} |")
+    return rows
+
+
+# --- the page ----------------------------------------------------------------------------------------------
+
+
+def _row(scenario: Scenario, costs: Costs) -> str:
+    cells = [f"{statistics.median(costs.by_server[name]) * 1e6:,.0f}" for name in costs.by_server]
+    for peer in ("Go", "Go, GOGC=400"):
+        ratios = sorted(costs.ratios(peer))
+        cells.append(f"**{statistics.median(ratios):.2f}** ({ratios[0]:.2f} to {ratios[-1]:.2f})")
+    return f"| {scenario.name} | {' | '.join(cells)} | {scenario.goal:g} |"
+
+
+def _page(costs: dict[str, Costs], latencies: list[str]) -> str:
+    rows = "\n".join(_row(scenario, costs[scenario.name]) for scenario in SCENARIOS)
+    answered = "\n".join(latencies)
+    prose = (Path(__file__).parent / "peers" / "page.md").read_text()
+    machine = f"Python {platform.python_version()}, {os.cpu_count()} CPUs, {platform.machine()}"
+    load_now = os.getloadavg()[1]
+    return prose.format(
+        rows=rows, latencies=answered, machine=machine, load=f"{load_now:.0f}", rounds=ROUNDS, reviews=REVIEWS
+    )
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
+        scratch = Path(directory)
+        peer = built_peer(scratch)
+        if peer is None:
+            print("Go is not there, so the peer is not built and nothing is measured.")
+            return
+        servers = _servers(scratch, peer, stack)
+        costs = _measured(servers)
+        latencies = _latencies(servers)
+    page = _page(costs, latencies)
+    DOCS.joinpath("benchmarks.md").write_text(page)
+    medians = {
+        scenario.name: {
+            name: statistics.median(each) * 1e6 for name, each in costs[scenario.name].by_server.items()
+        }
+        for scenario in SCENARIOS
+    }
+    DOCS.joinpath("benchmarks.svg").write_text(bars("CPU of the server for one review, µs", medians))
+    print(page)
+
+
+if __name__ == "__main__":
+    main()
