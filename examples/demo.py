@@ -95,14 +95,16 @@ def serving() -> Iterator[Webhook]:
 
 
 def _port(process: subprocess.Popen[str]) -> int:
-    said = []
+    """The port, once the webhook listens there with its certificate in force."""
+    printed, events = [], {}
     for line in process.stderr or ():
-        said.append(line)
+        printed.append(line)
         with contextlib.suppress(json.JSONDecodeError):
             record = json.loads(line)
-            if record.get("event") == "listening":
-                return int(record["port"])
-    raise SystemExit(f"the webhook did not start:\n{''.join(said)}")
+            events[record.get("event")] = record
+            if events.keys() >= {"listening", "certificate in force"}:
+                return int(events["listening"]["port"])
+    raise SystemExit(f"the webhook did not start:\n{''.join(printed)}")
 
 
 @dataclass

@@ -5,57 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any, Protocol, TypeVar, overload
 
+from policies.core.resources import Resource
 from policies.core.settings import SettingsLookup, default_settings
 from policies.kube.json import Json, maps
 from policies.kube.metadata import labels_of
 
 T = TypeVar("T")
-
-
-class Resource(StrEnum):
-    """The kinds of cluster object that policies and rules may ask about."""
-
-    SERVICES = "services"
-    CLAIMS = "persistentvolumeclaims"
-    BUDGETS = "poddisruptionbudgets"
-    AUTOSCALERS = "horizontalpodautoscalers"
-    WORKLOADS = "workloads"
-    """Deployments, StatefulSets and ReplicaSets without a controller, each with its `kind`."""
-    NODES = "nodes"
-    MODEL_CONFIGS = "configmaps"
-    """ConfigMaps with the label `mlchassis.dev/model-config: "true"`, with their `data`."""
-    NAMESPACES = "namespaces"
-
-
-FIELDS: Mapping[Resource, tuple[str, ...]] = {
-    Resource.SERVICES: (
-        "spec.selector",
-        "spec.clusterIP",
-        "spec.type",
-        "spec.externalName",
-        "spec.publishNotReadyAddresses",
-    ),
-    Resource.CLAIMS: ("spec.accessModes", "spec.volumeName", "spec.storageClassName"),
-    Resource.BUDGETS: ("spec.selector", "spec.minAvailable", "spec.maxUnavailable"),
-    Resource.AUTOSCALERS: ("spec.scaleTargetRef", "spec.minReplicas", "spec.maxReplicas"),
-    Resource.WORKLOADS: ("kind", "spec.replicas", "spec.selector", "spec.template.metadata.labels"),
-    Resource.NODES: (
-        "metadata.labels",
-        "spec.taints",
-        "spec.unschedulable",
-        "status.allocatable",
-        "status.nodeInfo.kubeletVersion",
-    ),
-    Resource.MODEL_CONFIGS: ("metadata.labels", "data"),
-    Resource.NAMESPACES: ("metadata.labels",),
-}
-"""What a cache keeps of each object, beside `metadata.name` and `metadata.namespace`.
-
-A rule that wants to read another field adds it here; a cache of 50,000 claims must fit in memory.
-"""
 
 
 class Listing(Sequence[Json]):

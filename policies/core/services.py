@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from policies.core.facts import Facts, Listing, Resource
+from policies.core.facts import Facts, Listing
 from policies.core.finding import Certainty
+from policies.core.resources import Resource
 from policies.core.target import PodTemplate, Target
 from policies.kube.json import Json, dig, mapping, maps, text
 from policies.kube.metadata import labels_of

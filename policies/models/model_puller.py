@@ -54,8 +54,9 @@ from typing import Final
 
 from policies.core.annotations import MODEL_CONFIG, MODEL_DIR, MODEL_SERVER
 from policies.core.contracts import Mutator
-from policies.core.facts import Facts, Resource
+from policies.core.facts import Facts
 from policies.core.finding import Finding
+from policies.core.resources import Resource
 from policies.core.target import completes
 from policies.kube.group_kinds import POD
 from policies.kube.json import Json, appended, dig, mapping, replaced, text

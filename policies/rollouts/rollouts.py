@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from policies.core.facts import Facts, Listing, Resource
+from policies.core.facts import Facts, Listing
+from policies.core.resources import Resource
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json, dig, integer, mapping, text
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from policies.core.facts import Resource
+from policies.core.resources import Resource
 from tests.e2e.api import JSON, Answer, ApiError
 from tests.e2e.controlplane import HOST, ControlPlane
 from tests.e2e.install import CONFIGURATIONS, NAMESPACE, Chassis

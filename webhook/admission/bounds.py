@@ -22,7 +22,7 @@ from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json
 from webhook.admission.decision import Result
 
-STEPS: Final = 120_000
+STEPS: Final = 60_000
 """What a review may spend, about as many microseconds. The costliest of 6,500 public and test workloads takes
 a twentieth of it."""
 

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from policies.core import registry
-from policies.core.annotations import ADMISSION, POLICY_LABEL
-from policies.core.facts import Facts, Resource
+from policies.core.annotations import ADMISSION, MODEL_CONFIG, POLICY_LABEL
+from policies.core.facts import Facts
+from policies.core.resources import Resource
 from policies.kube.group_kinds import CONFIG_MAP, JOB, POD, GroupKind, kind_of
 from policies.kube.json import Json, maps, text
 from policies.kube.metadata import controller
@@ -34,7 +35,7 @@ from webhook.config.source import read_directory
 from webhook.errors import UserError
 from webhook.kube import paths
 from webhook.kube.api import TOO_LARGE, ApiServer, NoApiServer
-from webhook.kube.caches import MODEL_CONFIG_SELECTOR, ClusterCache, Store
+from webhook.kube.caches import ClusterCache, Store
 from webhook.kube.discovery import Collection, may_list, served
 from webhook.kube.errors import ApiError
 from webhook.kube.offline import Document
@@ -46,7 +47,7 @@ INSTALLED: Final = ("mlchassis-system", "mlchassis-policy")
 RETRIES: Final = 10
 """How often a call is made again that the API server puts off, as it does where it has too much to do."""
 SELECTORS: Final[Mapping[GroupKind, Sequence[str]]] = {
-    CONFIG_MAP: (f"{POLICY_LABEL}=true", MODEL_CONFIG_SELECTOR),
+    CONFIG_MAP: (f"{POLICY_LABEL}=true", f"{MODEL_CONFIG}=true"),
 }
 """Kinds of which only some objects are looked at: whatever one of the label selectors selects."""
 

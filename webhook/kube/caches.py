@@ -1,7 +1,7 @@
 """What is known of the cluster: watch caches of the few resources that policies and rules ask about.
 
 Law: a cache answers from memory or says that it does not know; it never makes a request wait. Only the
-fields of `policies.core.facts.FIELDS` are kept, so that 5,000 nodes, 10,000 Services and 50,000 claims fit.
+fields that `policies.core.resources` names are kept: 5,000 nodes, 10,000 Services and 50,000 claims fit.
 
 A resource is unknown until its first list is complete, and again once the API server says that it may not
 be read. While the API server is merely away, the last picture stays: stale knowledge of, say, a Service's
@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from sys import getsizeof
-from typing import Any, NamedTuple
+from typing import Any
 
-from policies.core.annotations import MODEL_CONFIG
-from policies.core.facts import FIELDS, Listing, Resource
+from policies.core.facts import Listing
+from policies.core.resources import KNOWN, Known, Resource
 from policies.kube.json import Json
 from webhook.kube import paths
 from webhook.kube.api import TOO_LARGE
@@ -32,44 +32,6 @@ how many: a kind with more than this is unknown, rather than the end of the proc
 _ENTRY_BYTES = 40
 """What a value costs beside its own size: its entry in a dict or a list."""
 
-MODEL_CONFIG_SELECTOR = f"{MODEL_CONFIG}=true"
-
-Keep = Callable[[Json], bool]
-
-
-def _uncontrolled(item: Json) -> bool:
-    return not any(owner.get("controller") for owner in item["metadata"].get("ownerReferences") or ())
-
-
-class Source(NamedTuple):
-    """One list of the API that is watched for a resource."""
-
-    resource: Resource
-    kind: str
-    api_version: str
-    plural: str
-    query: Mapping[str, str] = {}
-    keep: Keep | None = None
-    """Which of its objects are kept; None: all."""
-
-    @property
-    def path(self) -> str:
-        return paths.collection(self.api_version, self.plural)
-
-
-SOURCES: tuple[Source, ...] = (
-    Source(Resource.SERVICES, "Service", "v1", "services"),
-    Source(Resource.CLAIMS, "PersistentVolumeClaim", "v1", "persistentvolumeclaims"),
-    Source(Resource.BUDGETS, "PodDisruptionBudget", "policy/v1", "poddisruptionbudgets"),
-    Source(Resource.AUTOSCALERS, "HorizontalPodAutoscaler", "autoscaling/v2", "horizontalpodautoscalers"),
-    Source(Resource.WORKLOADS, "Deployment", "apps/v1", "deployments"),
-    Source(Resource.WORKLOADS, "StatefulSet", "apps/v1", "statefulsets"),
-    Source(Resource.WORKLOADS, "ReplicaSet", "apps/v1", "replicasets", keep=_uncontrolled),
-    Source(Resource.NODES, "Node", "v1", "nodes"),
-    Source(Resource.MODEL_CONFIGS, "ConfigMap", "v1", "configmaps", {"labelSelector": MODEL_CONFIG_SELECTOR}),
-    Source(Resource.NAMESPACES, "Namespace", "v1", "namespaces"),
-)
-
 
 class ClusterCache:
     """The `policies.core.facts.Cluster` of a running webhook."""
@@ -79,12 +41,11 @@ class ClusterCache:
         self._stores: dict[Resource, list[Store]] = {}
         self.sources: list[tuple[str, Mapping[str, str], Store]] = []
         intern = Interner()
-        for source in SOURCES:
-            store = Store(
-                source.resource, source.kind, intern, source.keep, told=self._tell, changed=self._changed
-            )
-            self._stores.setdefault(source.resource, []).append(store)
-            self.sources.append((source.path, source.query, store))
+        for known in KNOWN:
+            store = Store(known, intern, told=self._tell, changed=self._changed)
+            self._stores.setdefault(known.resource, []).append(store)
+            query = {"labelSelector": known.selector} if known.selector else {}
+            self.sources.append((paths.collection(known.api_version, known.plural), query, store))
         for resource in self._stores:
             told(resource, False)
         self._told = told
@@ -169,19 +130,16 @@ class Store:
 
     def __init__(
         self,
-        resource: Resource,
-        kind: str,
+        known: Known,
         intern: Interner | None = None,
-        keep: Keep | None = None,
         *,
         told: Callable[[Resource], None] = lambda _: None,
         changed: Callable[[Resource, str | None], None] = lambda _, __: None,
     ) -> None:
         """`told` is called when `synced` changes, `changed` with a namespace, or None for all of them, whose
         listing is no longer the one that was answered."""
-        self._resource, self.kind = resource, kind
-        self._paths = tuple(tuple(path.split(".")) for path in FIELDS[resource])
-        self._keep = keep
+        self._known, self.kind = known, known.group_kind.kind
+        self._paths = tuple(tuple(path.split(".")) for path in known.fields)
         self._intern = intern or Interner()
         self._told, self._changed = told, changed
         self._objects: dict[str, dict[str, Json]] = {}
@@ -212,7 +170,7 @@ class Store:
         self._fresh, self._fresh_bytes = {}, 0
 
     def put(self, item: Json) -> None:
-        if self._keep is not None and not self._keep(item):
+        if not self._known.counts(item):
             self.remove(item)
             return
         trimmed = self._trimmed(item)
@@ -253,7 +211,7 @@ class Store:
     def _sync(self, synced: bool) -> None:
         if synced is not self.synced:
             self.synced = synced
-            self._told(self._resource)
+            self._told(self._known.resource)
 
     def _weigh(self, put: Json | None, gone: Json | None) -> None:
         """Count an object in and the one that it replaces out. ApiError if that is too much to keep."""
@@ -269,11 +227,11 @@ class Store:
     def _forget(self, namespace: str) -> None:
         self._listings.pop(namespace, None)
         self._listings.pop(None, None)
-        self._changed(self._resource, namespace)
+        self._changed(self._known.resource, namespace)
 
     def _forget_all(self) -> None:
         self._listings.clear()
-        self._changed(self._resource, None)
+        self._changed(self._known.resource, None)
 
     def _trimmed(self, item: Json) -> Json:
         metadata = item.get("metadata") or {}

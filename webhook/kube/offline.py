@@ -9,38 +9,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
-from policies.core.annotations import MODEL_CONFIG
-from policies.core.facts import Listing, Resource
+from policies.core.facts import Listing
+from policies.core.resources import KNOWN, Known, Resource
 from policies.kube.group_kinds import (
-    CONFIG_MAP,
-    DEPLOYMENT,
-    DISRUPTION_BUDGET,
-    REPLICA_SET,
-    SERVICE,
-    STATEFUL_SET,
     GroupKind,
     kind_of,
 )
-from policies.kube.json import Json, dig, text
-from policies.kube.metadata import controller, labels_of
+from policies.kube.json import Json, text
 from webhook.admission.envelope import Request
 from webhook.errors import UserError
 from webhook.kube.documents import BadDocument, load_all
 
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 
-RESOURCES: Final[Mapping[GroupKind, Resource]] = {
-    SERVICE: Resource.SERVICES,
-    GroupKind("", "PersistentVolumeClaim"): Resource.CLAIMS,
-    DISRUPTION_BUDGET: Resource.BUDGETS,
-    GroupKind("autoscaling", "HorizontalPodAutoscaler"): Resource.AUTOSCALERS,
-    DEPLOYMENT: Resource.WORKLOADS,
-    STATEFUL_SET: Resource.WORKLOADS,
-    REPLICA_SET: Resource.WORKLOADS,
-    GroupKind("", "Node"): Resource.NODES,
-    CONFIG_MAP: Resource.MODEL_CONFIGS,
-    GroupKind("", "Namespace"): Resource.NAMESPACES,
-}
+_KNOWN: Final[Mapping[GroupKind, Known]] = {known.group_kind: known for known in KNOWN}
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,12 +156,14 @@ class ManifestCluster:
     def _known(self) -> dict[tuple[Resource, str | None], Listing]:
         found: dict[tuple[Resource, str | None], list[Json]] = {}
         for obj in self._objects:
-            resource = RESOURCES.get(kind_of(obj))
-            if resource is None or not text(obj, "metadata", "name") or not _is_fact(resource, obj):
+            known = _KNOWN.get(kind_of(obj))
+            if known is None or not text(obj, "metadata", "name") or not known.counts(obj):
                 continue
-            found.setdefault((resource, None), []).append(obj)
-            if resource not in (Resource.NODES, Resource.NAMESPACES):
-                found.setdefault((resource, text(obj, "metadata", "namespace") or "default"), []).append(obj)
+            found.setdefault((known.resource, None), []).append(obj)
+            if known.namespaced:
+                found.setdefault(
+                    (known.resource, text(obj, "metadata", "namespace") or "default"), []
+                ).append(obj)
         return {key: Listing(objects) for key, objects in found.items()}
 
     def listing(self, resource: Resource, namespace: str | None = None) -> Listing | None:
@@ -189,9 +173,3 @@ class ManifestCluster:
 
 
 _EMPTY: Final = Listing()
-
-
-def _is_fact(resource: Resource, obj: Json) -> bool:
-    if resource is Resource.MODEL_CONFIGS:
-        return labels_of(obj).get(MODEL_CONFIG) == "true" and isinstance(dig(obj, "data"), dict)
-    return resource is not Resource.WORKLOADS or controller(obj) is None

@@ -19,7 +19,8 @@ import structlog
 import uvloop
 
 from policies.core import registry
-from policies.core.facts import Cluster, NoCluster, Resource
+from policies.core.facts import Cluster, NoCluster
+from policies.core.resources import Resource
 from policies.core.workloads import known_workloads
 from webhook.admission import engine
 from webhook.admission import messages as answer

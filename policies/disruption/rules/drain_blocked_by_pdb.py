@@ -7,8 +7,9 @@ from itertools import islice, product
 from typing import Any, Final
 
 from policies.core.contracts import rule
-from policies.core.facts import Facts, Listing, Resource
+from policies.core.facts import Facts, Listing
 from policies.core.finding import Certainty, Finding
+from policies.core.resources import Resource
 from policies.core.target import Target
 from policies.kube.group_kinds import DEPLOYMENT, DISRUPTION_BUDGET, STATEFUL_SET
 from policies.kube.json import Json, dig, mapping, maps, strings, text

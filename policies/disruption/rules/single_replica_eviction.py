@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from policies.accelerators.requests import wants_accelerator
 from policies.core.contracts import rule
-from policies.core.facts import Facts, Resource
+from policies.core.facts import Facts
 from policies.core.finding import Finding
+from policies.core.resources import Resource
 from policies.core.target import Target
 from policies.kube.group_kinds import DEPLOYMENT, STATEFUL_SET
 from policies.kube.json import Json

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from policies.core.contracts import rule
-from policies.core.facts import Facts, Listing, Resource
+from policies.core.facts import Facts, Listing
 from policies.core.finding import Certainty, Finding
+from policies.core.resources import Resource
 from policies.core.target import PodTemplate, Target
 from policies.kube.group_kinds import DEPLOYMENT
 from policies.kube.json import indexed_maps, strings, text

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from policies.core.contracts import rule
-from policies.core.facts import Facts, Resource
+from policies.core.facts import Facts
 from policies.core.finding import Finding
+from policies.core.resources import Resource
 from policies.core.services import own_service
 from policies.core.target import Target
 from policies.kube.pods import Role

@@ -6,9 +6,10 @@ import pytest
 from pydantic import BaseModel
 
 from policies.core.contracts import Family, Modes, Rule, RuleDocument
-from policies.core.facts import Facts, Listing, NoCluster, Resource
+from policies.core.facts import Facts, Listing, NoCluster
 from policies.core.finding import Certainty
 from policies.core.mode import Mode, Profile
+from policies.core.resources import Resource
 from policies.core.settings import Duration, Model, Quantity
 from policies.kube.json import Json
 

@@ -15,6 +15,7 @@ import yaml
 
 from policies.core import registry
 from policies.core.annotations import POLICY_LABEL
+from policies.core.resources import KNOWN
 from policies.core.workloads import known_workloads
 from policies.kube.json import Json
 from webhook.admission.configuration import Namespaces
@@ -22,7 +23,6 @@ from webhook.cli import main as cli
 from webhook.cli import manifests
 from webhook.config.load import load
 from webhook.errors import UserError
-from webhook.kube import caches as facts
 from webhook.kube.own_pod import own_namespace
 from webhook.server import options as serve
 from webhook.server import pki
@@ -314,9 +314,17 @@ def test_the_account_may_read_every_fact_and_write_little(objects: list[Json]) -
         for group in rule["apiGroups"]
         for resource in rule["resources"]
     }
-    for source in facts.SOURCES:
-        group = source.api_version.rpartition("/")[0]
-        assert (group, source.plural) in readable, source
+    assert {(known.group_kind.group, known.plural) for known in KNOWN} <= readable
+    [facts] = [
+        role for role in of_kind(objects, "ClusterRole") if role["metadata"]["name"].endswith("-facts")
+    ]
+    granted = {
+        (group, resource)
+        for rule in facts["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+    assert granted == {(known.group_kind.group, known.plural) for known in KNOWN}, "no more than is asked for"
     writable = {
         resource
         for rule in rules

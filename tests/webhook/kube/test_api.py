@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import structlog
 
-from policies.core.facts import Resource
+from policies.core.resources import Resource
 from policies.kube.json import Json
 from tests.webhook.kube.apiserver import FakeApiServer, running, until
 from webhook.kube import events, reflector

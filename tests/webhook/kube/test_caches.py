@@ -8,11 +8,15 @@ from typing import Any
 import orjson
 import pytest
 
-from policies.core.facts import Listing, Resource
+from policies.core.annotations import MODEL_CONFIG
+from policies.core.facts import Listing
+from policies.core.resources import KNOWN, Resource
 from policies.kube.json import Json
 from webhook.kube import caches as facts
-from webhook.kube.caches import SOURCES, ClusterCache, Interner, Store
+from webhook.kube.caches import ClusterCache, Interner, Store
 from webhook.kube.errors import ApiError
+
+[SERVICES] = [known for known in KNOWN if known.resource is Resource.SERVICES]
 
 
 def service(name: str, namespace: str = "ml", **spec: Any) -> Json:
@@ -37,7 +41,7 @@ def names(listing: Listing | None) -> list[str]:
 
 @pytest.fixture
 def store() -> Store:
-    return Store(Resource.SERVICES, "Service")
+    return Store(SERVICES)
 
 
 def test_only_the_fields_that_rules_read_are_kept(store: Store) -> None:
@@ -51,13 +55,14 @@ def test_only_the_fields_that_rules_read_are_kept(store: Store) -> None:
 
 
 def test_every_resource_has_a_source_and_each_kept_object_is_recognisable() -> None:
-    assert {resource for resource, *_ in SOURCES} == set(Resource)
-    for resource, kind, *_ in SOURCES:
-        store = Store(resource, kind)
-        listed(store, {"metadata": {"name": "a"}})
+    assert {known.resource for known in KNOWN} == set(Resource)
+    for known in KNOWN:
+        store = Store(known)
+        labels = {known.label: "true"} if known.label else {}
+        listed(store, {"metadata": {"name": "a", "labels": labels}})
         (item,) = store.listing(None)
         assert item["metadata"]["name"] == "a"
-        assert item.get("kind", kind) == kind
+        assert item.get("kind", known.group_kind.kind) == known.group_kind.kind
 
 
 def test_a_listing_stays_the_same_object_until_something_in_its_namespace_changes(store: Store) -> None:
@@ -273,7 +278,11 @@ def test_a_kind_of_which_there_is_too_much_is_unknown_until_there_is_less(
     store = stores(cache)["ConfigMap"]
 
     def item(n: int, size: int = 30_000) -> Json:
-        return {"metadata": {"name": f"m-{n}", "namespace": "ml"}, "data": {"a": "x" * size}}
+        labels = {MODEL_CONFIG: "true"}
+        return {
+            "metadata": {"name": f"m-{n}", "namespace": "ml", "labels": labels},
+            "data": {"a": "x" * size},
+        }
 
     listed(store, item(0), item(1), item(2))
     for _ in range(100):  # edits count once

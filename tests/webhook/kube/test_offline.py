@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from policies.core.facts import Resource
+from policies.core.resources import Resource
 from webhook.errors import UserError
 from webhook.kube.offline import ManifestCluster, read
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from policies.core.facts import Resource
+from policies.core.resources import KNOWN, Resource
 from tests.webhook.kube.apiserver import running, until
 from webhook.kube import api as cluster
 from webhook.kube import reflector
@@ -39,7 +39,7 @@ async def test_a_strange_answer_is_no_empty_list_and_no_end(
 ) -> None:
     monkeypatch.setattr(reflector, "FIRST_PAUSE", 0.01)
     monkeypatch.setattr(cluster, "LARGEST_ANSWER", 8_000)
-    store = Store(Resource.SERVICES, "Service")
+    store = Store(next(known for known in KNOWN if known.resource is Resource.SERVICES))
     async with running() as fake, ApiServer.connect(fake.kubeconfig(tmp_path)) as api:
         fake.spoilt[SERVICES] = answer
         task = asyncio.create_task(Reflector(api, SERVICES, store, longest_pause=0.05).run())

@@ -1,0 +1,144 @@
+"""The resources of a cluster that mutators and rules may ask about: the one table of what is read, kept and
+recognised. The ClusterRole `mlchassis-facts` grants just this, which a test holds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from policies.core.annotations import MODEL_CONFIG
+from policies.kube.group_kinds import (
+    CONFIG_MAP,
+    DEPLOYMENT,
+    DISRUPTION_BUDGET,
+    REPLICA_SET,
+    SERVICE,
+    STATEFUL_SET,
+    GroupKind,
+)
+from policies.kube.json import Json
+from policies.kube.metadata import controller, labels_of
+
+
+class Resource(StrEnum):
+    """What mutators and rules call it."""
+
+    SERVICES = "services"
+    CLAIMS = "persistentvolumeclaims"
+    BUDGETS = "poddisruptionbudgets"
+    AUTOSCALERS = "horizontalpodautoscalers"
+    WORKLOADS = "workloads"
+    """Deployments, StatefulSets and ReplicaSets without a controller, each with its `kind`."""
+    NODES = "nodes"
+    MODEL_CONFIGS = "configmaps"
+    """ConfigMaps with the label `mlchassis.dev/model-config: "true"`, with their `data`."""
+    NAMESPACES = "namespaces"
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A kind of object that a resource is made of, and what of each object is kept."""
+
+    resource: Resource
+    group_kind: GroupKind
+    version: str
+    plural: str
+    fields: tuple[str, ...]
+    """Paths kept beside `metadata.name` and `metadata.namespace`. A rule that wants to read another field
+    adds it here; a cache of 50,000 claims must fit in memory."""
+    label: str = ""
+    """Only objects with this label at "true" are read."""
+    namespaced: bool = True
+    controlled: bool = True
+    """Whether those count that have a controller: it is the one that is asked about."""
+
+    @property
+    def api_version(self) -> str:
+        group = self.group_kind.group
+        return f"{group}/{self.version}" if group else self.version
+
+    @property
+    def selector(self) -> str:
+        """The label selector to list with; empty: all."""
+        return f"{self.label}=true" if self.label else ""
+
+    def counts(self, obj: Json) -> bool:
+        """Whether an object of this kind is one that is asked about."""
+        if self.label and labels_of(obj).get(self.label) != "true":
+            return False
+        return self.controlled or controller(obj) is None
+
+
+_WORKLOAD: Final = ("kind", "spec.replicas", "spec.selector", "spec.template.metadata.labels")
+
+KNOWN: Final = (
+    Known(
+        Resource.SERVICES,
+        SERVICE,
+        "v1",
+        "services",
+        (
+            "spec.selector",
+            "spec.clusterIP",
+            "spec.type",
+            "spec.externalName",
+            "spec.publishNotReadyAddresses",
+        ),
+    ),
+    Known(
+        Resource.CLAIMS,
+        GroupKind("", "PersistentVolumeClaim"),
+        "v1",
+        "persistentvolumeclaims",
+        ("spec.accessModes", "spec.volumeName", "spec.storageClassName"),
+    ),
+    Known(
+        Resource.BUDGETS,
+        DISRUPTION_BUDGET,
+        "v1",
+        "poddisruptionbudgets",
+        ("spec.selector", "spec.minAvailable", "spec.maxUnavailable"),
+    ),
+    Known(
+        Resource.AUTOSCALERS,
+        GroupKind("autoscaling", "HorizontalPodAutoscaler"),
+        "v2",
+        "horizontalpodautoscalers",
+        ("spec.scaleTargetRef", "spec.minReplicas", "spec.maxReplicas"),
+    ),
+    Known(Resource.WORKLOADS, DEPLOYMENT, "v1", "deployments", _WORKLOAD, controlled=False),
+    Known(Resource.WORKLOADS, STATEFUL_SET, "v1", "statefulsets", _WORKLOAD, controlled=False),
+    Known(Resource.WORKLOADS, REPLICA_SET, "v1", "replicasets", _WORKLOAD, controlled=False),
+    Known(
+        Resource.NODES,
+        GroupKind("", "Node"),
+        "v1",
+        "nodes",
+        (
+            "metadata.labels",
+            "spec.taints",
+            "spec.unschedulable",
+            "status.allocatable",
+            "status.nodeInfo.kubeletVersion",
+        ),
+        namespaced=False,
+    ),
+    Known(
+        Resource.MODEL_CONFIGS,
+        CONFIG_MAP,
+        "v1",
+        "configmaps",
+        ("metadata.labels", "data"),
+        label=MODEL_CONFIG,
+    ),
+    Known(
+        Resource.NAMESPACES,
+        GroupKind("", "Namespace"),
+        "v1",
+        "namespaces",
+        ("metadata.labels",),
+        namespaced=False,
+    ),
+)
