@@ -13,10 +13,10 @@ import orjson
 from benchmarks._timing import best, table
 from policies.containers import commands as _commands
 from policies.core.contracts import Rule
-from policies.core.facts import Facts
 from policies.core.target import pod_templates
 from policies.kube.json import Json
-from webhook.admission import engine
+from webhook.admission.context import Context
+from webhook.admission.mutation import project
 from webhook.config.load import load, rules
 from webhook.kube.offline import Document, ManifestCluster
 
@@ -133,9 +133,9 @@ def main() -> None:
     sent = orjson.dumps(obj)
     config = load({})
     request = Document("benchmark", 0, obj).request()
-    facts = Facts(request.namespace, ManifestCluster(surroundings()))
-    facts = replace(facts, settings=config.effective(obj, facts.namespace).settings)
-    target = engine.project(obj, pod_templates(obj, config.workloads), config, facts).target
+    context = Context.of(obj, request.namespace, config, ManifestCluster(surroundings()))
+    facts = context.facts
+    target = project(obj, pod_templates(obj, config.workloads), context).target
     judging = [rule for rule in rules().values() if rule.kinds is None or target.kind in rule.kinds]
 
     def judged() -> int:
