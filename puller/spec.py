@@ -1,7 +1,7 @@
 """What models are wanted: the text of a model ConfigMap -> specs, and one error for each that is refused.
 
-Law: a pure leaf. Standard library only, no I/O, no clock, nothing else of this package: the webhook
-judges a ConfigMap at admission with the very parser the sidecar runs. One bad model never takes
+Law: pure. Standard library only, no I/O, no clock, no other module of this package but quantities: the
+webhook judges a ConfigMap at admission with the very parser the sidecar runs. One bad model never takes
 another one with it, and no input, however hostile, raises.
 """
 
@@ -11,10 +11,12 @@ import json
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from decimal import ROUND_CEILING, Decimal
+from decimal import ROUND_CEILING
 from hashlib import sha256
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
+
+from puller.quantities import decimal_of
 
 LIST_KEY = "models.json"
 """The key that holds an array of models; every other `<name>.json` key holds one."""
@@ -40,16 +42,6 @@ _HF_PATH = re.compile(r"/[^/:]+(:[^/:]+)?/?")
 _BUCKET = re.compile(r"[a-zA-Z0-9_$][a-zA-Z0-9._$-]{0,254}")
 """Not quite any store's grammar, and no character with which a bucket could become another host."""
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
-_QUANTITY = re.compile(
-    r"([+-]?(?:[0-9]{1,40}(?:\.[0-9]{0,40})?|\.[0-9]{1,40}))([eE][+-]?[0-9]{1,2}|[a-zA-Z]{0,2})"
-)
-_UNITS = {
-    **{
-        unit: Decimal(1000) ** power
-        for power, unit in enumerate(("n", "u", "m", "", "k", "M", "G", "T", "P", "E"), -3)
-    },
-    **{unit: Decimal(1024) ** power for power, unit in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), 1)},
-}
 _FIELDS = frozenset({"storageUri", "framework", "memory", "sha256", "version", "files", "priority"})
 
 
@@ -222,21 +214,12 @@ def quantity(value: object) -> int:
         raise ValueError(  # noqa: TRY004  (a refused value like any other)
             f"must be a number of bytes or a Kubernetes quantity such as 2Gi, not {_kind(value)}."
         )
-    match = _QUANTITY.fullmatch(str(value).strip())
-    if match is None:
+    number = decimal_of(str(value))
+    if number is None:
         raise ValueError(
             f"{_shown(value)} is neither a number of bytes nor a Kubernetes quantity such as 2Gi."
         )
-    number, unit = Decimal(match[1]), match[2]
-    if unit in _UNITS:
-        factor = _UNITS[unit]
-    elif unit[1:].lstrip("+-").isdigit():
-        factor = Decimal(10) ** int(unit[1:])
-    else:
-        raise ValueError(
-            f"{_shown(value)} ends in the unknown unit {unit!r}; Kubernetes has k, M, G, Ki, Mi, Gi …"
-        )
-    return int((number * factor).to_integral_value(ROUND_CEILING))
+    return int(number.to_integral_value(ROUND_CEILING))
 
 
 def _entries(key: str, text: str) -> list[tuple[str, Any]]:

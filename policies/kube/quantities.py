@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import re
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
+
+from puller.quantities import MOST_CHARACTERS as MOST_CHARACTERS
+from puller.quantities import decimal_of
 
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", re.ASCII)
-_QUANTITY = re.compile(r"([+-]?(?:\d+(?:\.\d*)?|\.\d+))(m|k|[KMGTPE]i?|[eE][+-]?\d{1,3})?", re.ASCII)
-MOST_CHARACTERS = 64
-"""Characters of a duration or a quantity: none that can be counted needs more."""
 _MOST_SECONDS = 2**31 - 1
 _MOST_BYTES = 2**63 - 1
-_SUFFIX: dict[str | None, Decimal] = {
-    None: Decimal(1),
-    "m": Decimal("0.001"),
-    "k": Decimal(10) ** 3,
-    **{unit: Decimal(10) ** (3 * n) for n, unit in enumerate("MGTPE", 2)},
-    **{f"{unit}i": Decimal(2) ** (10 * n) for n, unit in enumerate("KMGTPE", 1)},
-}
 
 
 def parse_duration(value: object) -> int:
@@ -41,19 +34,13 @@ def parse_quantity(value: object) -> Decimal:
     """A Kubernetes quantity (`500m`, `40Gi`, `1e3`, 2) as an exact number.
 
     Raises ValueError when it is none.
-    Source: https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
     """
     if isinstance(value, int | float) and not isinstance(value, bool):
         return Decimal(str(value))
-    match = _QUANTITY.fullmatch(value) if isinstance(value, str) and len(value) <= MOST_CHARACTERS else None
-    if match is None:
+    number = decimal_of(value) if isinstance(value, str) else None
+    if number is None:
         raise ValueError(f"{shown(value)} is not a quantity: write a number, or for example 500M, 40Gi")
-    number, suffix = match.groups()
-    try:
-        scale = _SUFFIX[suffix] if suffix in _SUFFIX else Decimal(f"1{suffix}")
-        return Decimal(number) * scale
-    except InvalidOperation:
-        raise ValueError(f"{value!r} is not a quantity that can be counted") from None
+    return number
 
 
 def parse_bytes(value: object) -> int:

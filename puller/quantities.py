@@ -1,0 +1,36 @@
+"""Kubernetes quantities (`500m`, `40Gi`, `1e3`) as exact numbers: the one parser that there is.
+
+Law: a pure leaf. Standard library only, bounded in length.
+Source: https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from typing import Final
+
+MOST_CHARACTERS: Final = 64
+"""Of a quantity: none that can be counted needs more."""
+
+_QUANTITY: Final = re.compile(
+    r"([+-]?(?:\d+(?:\.\d*)?|\.\d+))([numkMGTPE]|[KMGTPE]i|[eE][+-]?\d{1,3})?", re.ASCII
+)
+_SUFFIX: Final[dict[str | None, Decimal]] = {
+    None: Decimal(1),
+    **{unit: Decimal(1000) ** power for power, unit in enumerate("num", -3)},
+    **{unit: Decimal(1000) ** power for power, unit in enumerate("kMGTPE", 1)},
+    **{f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTPE", 1)},
+}
+
+
+def decimal_of(text: str) -> Decimal | None:
+    """The exact number that a quantity stands for; None where the API server would refuse the text.
+
+    Blanks are refused, as there.
+    """
+    match = _QUANTITY.fullmatch(text) if len(text) <= MOST_CHARACTERS else None
+    if match is None:
+        return None
+    number, suffix = match.groups()
+    return Decimal(number) * (_SUFFIX[suffix] if suffix in _SUFFIX else Decimal(f"1{suffix}"))
