@@ -24,7 +24,6 @@ https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#pod-terminatio
 from __future__ import annotations
 
 from collections.abc import Iterator
-from fnmatch import fnmatchcase
 from typing import Final
 
 from pydantic import Field
@@ -36,7 +35,7 @@ from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding
 from policies.core.settings import Duration, Settings
 from policies.core.target import completes
-from policies.jobs.jobs import is_someone_elses, jobs_in
+from policies.jobs.jobs import has_label, is_someone_elses, jobs_in
 from policies.kube.field_paths import field_path
 from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET, POD, kind_of
 from policies.kube.json import Json, defaulted, dig, integer, maps, replaced, strings, text
@@ -103,16 +102,7 @@ def is_training(pod: Json, settings: DisruptionGuard, facts: Facts) -> bool:
     ray = is_ray_node(pod) and labels_of(pod).get(RAY_ORIGIN) != "RayService"
     if not ray and not completes(pod):
         return False
-    return _labelled(pod, settings) or wants_accelerator(pod, facts)
-
-
-def _labelled(pod: Json, settings: DisruptionGuard) -> bool:
-    labels = labels_of(pod)
-    for pattern in settings.training_labels:
-        key, _, value = pattern.partition("=")
-        if key in labels and fnmatchcase(str(labels[key]), value or "*"):
-            return True
-    return False
+    return has_label(labels_of(pod), settings.training_labels) or wants_accelerator(pod, facts)
 
 
 def _guarded(pod: Json, settings: DisruptionGuard) -> Json:

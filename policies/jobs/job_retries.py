@@ -6,21 +6,26 @@ training run, and runs a broken program seven times, hours of accelerators each.
 
 1. a pod with the condition DisruptionTarget (eviction, preemption, a node that goes away) is
    replaced and not counted;
-2. a main container that exits with anything but 0 and the retryable codes (`retryableExitCodes`,
-   143 and 137, and those of the annotation `mlchassis.dev/retryable-exit-codes: "75"`) fails the Job
-   at once, or its index where `backoffLimitPerIndex` is set. Sidecars and init containers don't count.
+2. where the Job trains (it asks for an accelerator, or carries one of `trainingLabels`) or names its
+   retryable exit codes, and leaves `backoffLimit` at the API's default, a main container that exits with
+   anything but 0 and the retryable codes (`retryableExitCodes`, 143 and 137, and those of the annotation
+   `mlchassis.dev/retryable-exit-codes: "75"`) fails the Job at once. Sidecars and init containers don't
+   count. Any other number of retries, `backoffLimitPerIndex` too, is a decision, and gets the first rule
+   alone.
 
 `podReplacementPolicy` becomes `Failed` beside it, as the API demands. With `restartPolicy: OnFailure`
 no such policy is allowed, and a policy that the user wrote stays as it is.
 
-Logs go when the Job goes: `ttlSecondsAfterFinished` below `minLogRetention` is raised to it, a
-CronJob's history limits of 0 become 1, and a `backoffLimit` of 0 is raised where the first eviction
-would still end the Job: by default only where accelerators are at stake, since these values were
-written by someone (`raises: all|accelerators|none`).
+Several pods with accelerators that work as one (an Indexed Job, a JobSet) get nothing: a replaced pod
+leaves the others waiting for the lost one.
+
+What was written stays: `ttlSecondsAfterFinished`, history limits and a `backoffLimit` of 0 are warned
+about where they lose something, and raised only if the setting `raises` says so (`all`, `accelerators`).
 
 Suspended and Kueue-managed Jobs are treated like others: suspending deletes pods without counting
-them. Jobs of another controller (a RayJob's submitter, the children of a JobSet), Jobs that another
-controller runs (`managedBy`), and JobSets with a `failurePolicy` of their own stay as they are.
+them. Hooks of Helm and Argo CD, Jobs of another controller (a RayJob's submitter, the children of a
+JobSet), Jobs that another controller runs (`managedBy`), and JobSets with a `failurePolicy` of their own
+stay as they are.
 
 Source: https://kubernetes.io/docs/tasks/job/pod-failure-policy/
 """
@@ -39,9 +44,12 @@ from policies.jobs.jobs import (
     JobRetries,
     JobSpec,
     handles_failures_itself,
+    is_gang,
+    is_hook,
     is_someone_elses,
     jobs_in,
     may_raise,
+    trains,
 )
 from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET, kind_of
 from policies.kube.json import Json, dig, integer, replaced, text
@@ -53,17 +61,18 @@ _MOST_RULES: Final = 20
 
 
 def mutate(obj: Json, settings: JobRetries, facts: Facts) -> Json:
-    if is_someone_elses(obj):
+    if is_someone_elses(obj) or is_hook(obj):
         return obj
     stored = bool(text(obj, "metadata", "uid"))
     if stored and kind_of(obj) != CRON_JOB:
         return obj  # what would change can't be changed after creation
+    alone = not (handles_failures_itself(obj) or is_gang(obj, facts))
     for job in jobs_in(obj):
         spec = job.spec
-        if not handles_failures_itself(obj):
-            spec = _failing_early(obj, job, settings)
+        if alone:
+            spec = _with_policy(obj, job, settings, facts)
         if not stored and may_raise(job, settings, facts):
-            if spec is job.spec and not handles_failures_itself(obj):
+            if spec is job.spec and alone:
                 spec = _surviving_eviction(job, settings)
             spec = _kept(spec, settings)
         if spec is not job.spec:
@@ -71,27 +80,31 @@ def mutate(obj: Json, settings: JobRetries, facts: Facts) -> Json:
     return obj if stored else _with_history(obj, settings, facts)
 
 
-def _failing_early(obj: Json, job: JobSpec, settings: JobRetries) -> Json:
+def _with_policy(obj: Json, job: JobSpec, settings: JobRetries, facts: Facts) -> Json:
     never = text(job.template, "spec", "restartPolicy") == "Never"
     if job.has_failure_policy or not never:
         return job.spec
-    policy = {"rules": _rules(job, _exit_codes(obj, job, settings))}
-    return {**job.spec, "podFailurePolicy": policy, "podReplacementPolicy": "Failed"}
+    rules: list[Json] = [
+        {"action": "Ignore", "onPodConditions": [{"type": DISRUPTION_TARGET, "status": "True"}]}
+    ]
+    # Order counts: an evicted pod's containers exit with 143, or with whatever they make of SIGTERM.
+    if job.leaves_retries_open and (trains(obj, job, settings, facts) or _names_exit_codes(obj, job)):
+        rules += _failing(job, _exit_codes(obj, job, settings))
+    return {**job.spec, "podFailurePolicy": {"rules": rules}, "podReplacementPolicy": "Failed"}
 
 
-def _rules(job: JobSpec, retryable: list[int]) -> list[Json]:
-    """Order counts: an evicted pod's containers exit with 143, or with whatever they make of SIGTERM."""
-    action = "FailJob" if job.spec.get("backoffLimitPerIndex") is None else "FailIndex"
-    condition = {"type": DISRUPTION_TARGET, "status": "True"}
+def _names_exit_codes(obj: Json, job: JobSpec) -> bool:
+    return any(RETRYABLE_EXIT_CODES in annotations_of(carrier) for carrier in (obj, job.template))
+
+
+def _failing(job: JobSpec, retryable: list[int]) -> list[Json]:
+    """The rules that end the Job when one of its main containers fails by its own fault."""
     names = [container.name for container in containers(job.template, Role.MAIN)]
     # Named, because a sidecar that is ended after the main container exits with a code of its own.
     each = [{"containerName": name} for name in names] if len(names) < _MOST_RULES else [{}]
     return [
-        {"action": "Ignore", "onPodConditions": [condition]},
-        *(
-            {"action": action, "onExitCodes": {**name, "operator": "NotIn", "values": retryable}}
-            for name in each
-        ),
+        {"action": "FailJob", "onExitCodes": {**name, "operator": "NotIn", "values": retryable}}
+        for name in each
     ]
 
 

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from fnmatch import fnmatchcase
 from typing import Annotated, Final
 
 from pydantic import Field
 
 from policies.accelerators.requests import wants_accelerator
+from policies.core.annotations import TRAINING
 from policies.core.facts import Facts
 from policies.core.settings import Duration, Settings
 from policies.core.target import Target
 from policies.kube.field_paths import field_path
 from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET, kind_of
 from policies.kube.json import Json, dig, indexed_maps, integer, mapping, maps, text
-from policies.kube.metadata import controller
+from policies.kube.metadata import annotations_of, controller, labels_of
 
 DISRUPTION_TARGET: Final = "DisruptionTarget"
 """The pod condition that eviction, preemption, taints and node shutdown leave.
 https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions"""
+
+HOOKS: Final = ("helm.sh/hook", "argocd.argoproj.io/hook")
+"""Annotations of Jobs that a release runs and watches: it reads their logs, or deletes them itself."""
+
+_DEFAULT_BACKOFF: Final = 6
+"""What the API server makes of a backoffLimit that nobody wrote, before any webhook sees the Job."""
 
 _BUILT_IN: Final = (
     "",
@@ -49,11 +57,16 @@ class JobRetries(Settings):
         description="exit codes that are retried within backoffLimit, beside 0: 143 is SIGTERM, 137 SIGKILL, "
         "which also ends what uses too much memory; every other code is a real error",
     )
+    training_labels: tuple[str, ...] = Field(
+        (f"{TRAINING}=true",),
+        description="labels, `key=value` or `key`, that make a Job one that trains although it asks for no "
+        "accelerator of its own; `*` is any text",
+    )
     raises: Raises = Field(
-        Raises.ACCELERATORS,
+        Raises.NONE,
         description="whose ttlSecondsAfterFinished, history limits and backoffLimit 0 are raised although "
-        "someone wrote them: of all Jobs, of Jobs with accelerators, or of none; a cluster that submits "
-        "thousands of short Jobs an hour must not keep them all for a day",
+        "someone wrote them: of all Jobs, of Jobs with accelerators, or of none, as what was written is a "
+        "decision",
     )
     min_log_retention: Duration = Field(
         86400,
@@ -92,7 +105,22 @@ class JobSpec:
     @property
     def backoff_limit(self) -> int:
         """Retries for the whole Job; the default is 6, and more where they are counted for each index."""
-        return integer(self.spec, "backoffLimit", default=6)
+        return integer(self.spec, "backoffLimit", default=_DEFAULT_BACKOFF)
+
+    @property
+    def leaves_retries_open(self) -> bool:
+        """Whether nobody said how often it is to be tried: every other number is a decision."""
+        per_index = self.spec.get("backoffLimitPerIndex") is not None
+        return self.spec.get("backoffLimit") in (None, _DEFAULT_BACKOFF) and not per_index
+
+    @property
+    def parallelism(self) -> int:
+        return integer(self.spec, "parallelism", default=1)
+
+    @property
+    def is_indexed(self) -> bool:
+        """Whether its pods have numbers, and so names by which they find each other."""
+        return self.spec.get("completionMode") == "Indexed"
 
     @property
     def has_failure_policy(self) -> bool:
@@ -141,6 +169,42 @@ def handles_failures_itself(obj: Json) -> bool:
     return kind_of(obj) == JOB_SET and dig(obj, "spec", "failurePolicy") is not None
 
 
+def is_hook(obj: Json) -> bool:
+    """Whether a release of Helm or Argo CD runs the Job and watches what becomes of it."""
+    return any(key in annotations_of(obj) for key in HOOKS)
+
+
+def is_gang(obj: Json, facts: Facts) -> bool:
+    """Whether several pods with accelerators work as one: when a single one of them is replaced, the others
+    wait for the lost one, until a deadline if they have one."""
+    pods = 0
+    for job in jobs_in(obj):
+        if not wants_accelerator(job.template, facts):
+            continue
+        if kind_of(obj) == JOB_SET:
+            pods += job.parallelism * integer(obj, *job.steps[:3], "replicas", default=1)
+        elif job.is_indexed:
+            pods += job.parallelism
+    return pods > 1
+
+
+def trains(obj: Json, job: JobSpec, settings: JobRetries, facts: Facts) -> bool:
+    """Whether a Job trains: by its accelerators or its labels."""
+    if wants_accelerator(job.template, facts):
+        return True
+    labels = {**labels_of(obj), **labels_of(job.template)}
+    return has_label(labels, settings.training_labels)
+
+
+def has_label(labels: Mapping[str, object], patterns: Iterable[str]) -> bool:
+    """Whether one of the labels is one of the patterns: `key=value`, in which `*` is any text, or `key`."""
+    for pattern in patterns:
+        key, _, value = pattern.partition("=")
+        if key in labels and fnmatchcase(str(labels[key]), value or "*"):
+            return True
+    return False
+
+
 def may_raise(job: JobSpec, settings: JobRetries, facts: Facts) -> bool:
     """Whether values that the Job's author wrote may be raised."""
     if settings.raises is Raises.ACCELERATORS:
@@ -150,5 +214,5 @@ def may_raise(job: JobSpec, settings: JobRetries, facts: Facts) -> bool:
 
 def own_jobs(target: Target) -> Iterator[JobSpec]:
     """The Jobs whose retries are the author's to decide here."""
-    if not is_someone_elses(target.obj) and not handles_failures_itself(target.obj):
+    if not (is_someone_elses(target.obj) or handles_failures_itself(target.obj) or is_hook(target.obj)):
         yield from jobs_in(target.obj)

@@ -23,7 +23,6 @@ WARNED = {
     "batch-scoring-cronjob.yaml": {"job-logs-lost"},
     "fastapi-unknown.yaml": {"liveness-missing"},
     "rollout-deadlock.yaml": {"single-replica-eviction"},
-    "vector-database.yaml": {"readiness-without-liveness"},
 }
 PROBED = {
     "bare-pod.yaml",
@@ -35,6 +34,8 @@ PROBED = {
     "tensorflow-serving.yaml",
     "triton.yaml",
 }
+ALIVE = {"vector-database.yaml"}
+"""Examples with a readinessProbe of their own: liveness is added, and what guards it."""
 
 
 GUARDED = {"vllm.yaml", "torchserve.yaml"}
@@ -72,6 +73,8 @@ def test_its_pods_get_the_probes_it_says(example: tuple[str, Any]) -> None:
     } & {"startupProbe", "livenessProbe", "readinessProbe"}
     if name in GUARDED:
         assert added == {"startupProbe"}
+    elif name in ALIVE:
+        assert added == {"startupProbe", "livenessProbe"}
     elif name in PROBED:
         assert added == {"startupProbe", "livenessProbe", "readinessProbe"}
     else:

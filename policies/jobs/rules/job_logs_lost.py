@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
 from policies.core.contracts import rule
 from policies.core.facts import Facts
 from policies.core.finding import Finding
 from policies.core.target import Target
-from policies.jobs.jobs import JobRetries, is_someone_elses, jobs_in
+from policies.jobs.jobs import JobRetries, is_hook, is_someone_elses, jobs_in
 from policies.kube.field_paths import field_path
 from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET, KUBEFLOW_JOBS, RAY_JOB
 from policies.kube.json import dig, integer
-from policies.kube.metadata import annotations_of
-
-HOOKS: Final = ("helm.sh/hook", "argocd.argoproj.io/hook")
-"""Annotations of Jobs that a release runs and watches: it reads their logs, or deletes them itself."""
 
 
 def check(target: Target, facts: Facts) -> Iterator[Finding]:
-    if is_someone_elses(target.obj) or any(key in annotations_of(target.obj) for key in HOOKS):
+    if is_someone_elses(target.obj) or is_hook(target.obj):
         return
     least = facts.settings(JobRetries).min_log_retention
     for steps in _time_to_live(target):
