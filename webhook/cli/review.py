@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,8 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `chassis review`."""
     parser.description = (
         "Decide about manifests as the webhook would. Services, claims, budgets, nodes and so on among "
-        "them serve as what is known of the cluster. Exit status: 0 all admitted, 1 something denied, 2 bad "
-        "input."
+        "them serve as what is known of the cluster. A file that is no YAML is named, and the others are "
+        "reviewed. Exit status: 0 all admitted, 1 something denied, 2 something could not be read."
     )
     parser.add_argument(
         "paths", nargs="*", metavar="PATH", help="files, directories, or - for standard input"
@@ -49,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     """Print what is decided about the manifests; the exit status."""
     from webhook.cli.output.show import show
     from webhook.cli.policy import read_policy
-    from webhook.kube.offline import read
+    from webhook.kube.offline import read, read_what_can_be
 
     paths = [*args.paths, *args.filename]
     if not paths:
@@ -57,10 +58,16 @@ def run(args: argparse.Namespace) -> int:
     if args.old and args.operation != "UPDATE":
         raise UserError("review: --old goes with --operation UPDATE")
     config = read_policy(args.policy, args.profile)
-    documents = read(paths, lenient=args.skip_non_kubernetes)
+    documents, problems = read_what_can_be(paths, lenient=args.skip_non_kubernetes)
+    if problems and not documents:
+        raise UserError(*problems)
     old = read(args.old)
     reviews = review_documents(documents, config, args.operation, old)
-    return decision_flags.exit_status(show(reviews, args.output), args)
+    tally = show(reviews, args.output)
+    if problems:
+        sys.stdout.flush()
+        raise UserError(*problems)
+    return decision_flags.exit_status(tally, args)
 
 
 def review_documents(

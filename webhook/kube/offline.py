@@ -78,16 +78,39 @@ def read(
     A `List` counts as its items. In a directory, what is no Kubernetes object (Helm's values, say)
     is passed over; a file that was named must hold one unless `lenient`. Raises UserError.
     """
-    documents: list[Document] = []
-    for path in paths:
-        if path == "-":
-            documents += _parse("standard input", stdin(), strict=not lenient)
-        elif Path(path).is_dir():
-            for file in _manifests(Path(path)):
-                documents += _parse(str(file), _text(file), strict=False)
-        else:
-            documents += _parse(path, _text(Path(path)), strict=not lenient)
+    documents, problems = read_what_can_be(paths, stdin, lenient=lenient)
+    if problems:
+        raise problems[0]
     return documents
+
+
+def read_what_can_be(
+    paths: Iterable[str], stdin: Callable[[], str] = lambda: sys.stdin.read(), *, lenient: bool = False
+) -> tuple[list[Document], list[UserError]]:
+    """The same, with what is wrong with each file that can't be read, in place of the first such error: a
+    template of Helm's among the manifests must not keep the others from being read."""
+    documents: list[Document] = []
+    problems: list[UserError] = []
+    for path in paths:
+        try:
+            for source, strict in _sources(path):
+                try:
+                    content = stdin() if source == "-" else _text(Path(source))
+                    name = "standard input" if source == "-" else source
+                    documents += list(_parse(name, content, strict=strict and not lenient))
+                except UserError as problem:
+                    problems.append(problem)
+        except UserError as problem:
+            problems.append(problem)
+    return documents, problems
+
+
+def _sources(path: str) -> Iterator[tuple[str, bool]]:
+    """What a path stands for, and whether each of it must hold an object."""
+    if path != "-" and Path(path).is_dir():
+        yield from ((str(file), False) for file in _manifests(Path(path)))
+    else:
+        yield path, True
 
 
 def _manifests(directory: Path) -> list[Path]:

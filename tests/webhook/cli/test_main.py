@@ -62,6 +62,18 @@ def reviewed(capsys: pytest.CaptureFixture[str], *argv: object) -> list[dict[str
     return records
 
 
+def test_a_file_that_cannot_be_read_is_named_and_the_others_are_reviewed(
+    capsys: pytest.CaptureFixture[str], files: Path
+) -> None:
+    (files / "template.yaml").write_text("kind: Pod\nmetadata:\n  {{ .Values.metadata }}\n")
+    status, out, err = run(capsys, "review", files, "-o", "json")
+    assert status == 2, "something was denied, and something was not even read"
+    assert any(not each["allowed"] for each in json.loads(out))
+    assert "template.yaml: line 3" in err
+    assert "a template must be rendered first" in err
+    assert len(err.splitlines()) == 1
+
+
 def test_exit_status(capsys: pytest.CaptureFixture[str], files: Path) -> None:
     assert run(capsys, "review", files / "good.yaml")[0] == 0
     assert run(capsys, "review", files / "bad.yaml")[0] == 1

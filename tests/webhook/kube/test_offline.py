@@ -6,7 +6,7 @@ import pytest
 
 from policies.core.resources import Resource
 from webhook.errors import UserError
-from webhook.kube.offline import ManifestCluster, read
+from webhook.kube.offline import ManifestCluster, read, read_what_can_be
 
 POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n"
 SERVICE = "apiVersion: v1\nkind: Service\nmetadata: {name: s, namespace: ml}\n"
@@ -28,6 +28,25 @@ def test_files_directories_and_standard_input(tmp_path: Path) -> None:
         ("c.json", 0, "c"),
         ("standard input", 0, "a"),
     ]
+
+
+def test_what_cannot_be_read_is_named_and_the_rest_is_read(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(POD)
+    (tmp_path / "chart").mkdir()
+    (tmp_path / "chart" / "b.yaml").write_text('kind: Pod\nmetadata:\n  {{- include "labels" . }}\n')
+    (tmp_path / "chart" / "values.yaml").write_text("image: x\nimage: y\n")
+    (tmp_path / "z.yaml").write_text(SERVICE)
+    absent = str(tmp_path / "absent.yaml")
+    found, problems = read_what_can_be([str(tmp_path), absent, "-"], stdin=lambda: "a: [")
+    assert [d.name for d in found] == ["a", "s"]
+    assert [str(problem).removeprefix(f"{tmp_path}/").partition(" (")[0] for problem in problems] == [
+        "chart/b.yaml: line 3: did not find expected node content",
+        "chart/values.yaml: line 2: the key 'image' stands there twice",
+        "absent.yaml: No such file or directory",
+        "standard input: line 2: did not find expected node content",
+    ]
+    with pytest.raises(UserError, match=r"b\.yaml: line 3"):
+        read([str(tmp_path)])
 
 
 def test_a_list_counts_as_its_items() -> None:
