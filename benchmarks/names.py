@@ -18,10 +18,10 @@ from policies.worker_names.worker_names import (
     Strategy,
     WorkerNames,
     by_index,
-    by_ledger,
+    by_record,
     name_of,
 )
-from policies.worker_names.workers import Ledger, Owner, Reservation, Want, Worker, existing
+from policies.worker_names.workers import AllocationRecord, Owner, Reservation, Want, Worker, existing
 
 SIZES = (10, 200, 2_000)
 OWNER = Owner("ray.io/v1", "RayCluster", "demo", "0f4e7c1a-1f0e-4b7e-9c43-2d9a8f5c6b10")
@@ -48,29 +48,29 @@ def main() -> None:
         promises = tuple(
             Reservation((name_of(WORKER, Strategy.SEQUENCE, size + n),), 1000.0) for n in range(8)
         )
-        ledger = Ledger(size + 8, promises)
+        record = AllocationRecord(size + 8, promises)
 
         table(
             f"one more worker in a group of {size} ({len(listed) / 1024:.0f} KiB listed)",
             "orjson.loads of the list",
             {
                 "orjson.loads of the list": best(partial(orjson.loads, listed)),
-                "sequence": best(partial(decide, by_ledger, pods, ledger)),
-                "index": best(partial(decide, by_index, pods, Ledger())),
-                "the ledger, read and written": best(partial(rewrite, ledger)),
+                "sequence": best(partial(decide, by_record, pods, record)),
+                "index": best(partial(decide, by_index, pods, AllocationRecord())),
+                "the record, read and written": best(partial(rewrite, record)),
             },
         )
 
 
 def decide(
-    by: Callable[[Worker, Group, WorkerNames], Answer], pods: Sequence[Json], ledger: Ledger
+    by: Callable[[Worker, Group, WorkerNames], Answer], pods: Sequence[Json], record: AllocationRecord
 ) -> Answer:
-    group = Group(Want(len(pods) + 100), [existing(item) for item in pods], ledger, 1000.0)
+    group = Group(Want(len(pods) + 100), [existing(item) for item in pods], record, 1000.0)
     return by(WORKER, group, SETTINGS)
 
 
-def rewrite(ledger: Ledger) -> Ledger:
-    return Ledger.load(ledger.dump())
+def rewrite(record: AllocationRecord) -> AllocationRecord:
+    return AllocationRecord.load(record.dump())
 
 
 if __name__ == "__main__":

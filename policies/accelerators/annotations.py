@@ -28,19 +28,19 @@ _OPERATORS: Final = (">=", "<=", ">", "<")
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """A wish as node selector expressions."""
+    """A request as node selector expressions."""
 
     alternatives: tuple[Alternative, ...]
     """Empty where no node carries a label that could be asked for."""
     keys: frozenset[str]
     """The label keys that speak of the same thing: where the user's own terms have one, they stand."""
     good: frozenset[tuple[str, str]]
-    """The labels, key and value, that fulfil the wish."""
+    """The labels, key and value, that fulfil the request."""
     present: tuple[str, ...]
     """What there is, in the words of the labels."""
 
     def fits(self, labels: Mapping[str, str]) -> bool:
-        """Whether a node with these labels fulfils the wish."""
+        """Whether a node with these labels fulfils the request."""
         return any((key, labels[key]) in self.good for key in self.keys if key in labels)
 
 

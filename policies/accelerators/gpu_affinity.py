@@ -100,7 +100,7 @@ def _placed(pod: Json, requests: Mapping[str, int], settings: GpuAffinity, facts
         fleet = inventory.fleets.get(name)
         pod = _tolerating(pod, settings.catalogue.vendors[name], fleet)
         if fleet is not None:
-            pod = _as_wished(pod, fleet)
+            pod = _as_requested(pod, fleet)
             pod = _drawn(pod, fleet, settings)
     return pod
 
@@ -135,7 +135,7 @@ def _speaks_of(toleration: Json, key: str, effect: str) -> bool:
     return text(toleration, "key") in ("", key) and text(toleration, "effect") in ("", effect)
 
 
-def _as_wished(pod: Json, fleet: Fleet) -> Json:
+def _as_requested(pod: Json, fleet: Fleet) -> Json:
     globs = wanted_products(pod)
     if globs:
         product = resolve_product(fleet, globs)
@@ -252,12 +252,12 @@ def _together(pod: Json, settings: GpuAffinity) -> Togetherness | None:
 
 
 def _brought_together(pod: Json, settings: GpuAffinity, facts: Facts) -> Json:
-    wish, group = _together(pod, settings), _group(pod)
-    if wish is None or not group or kept_apart(pod, wish.key):
+    topology, group = _together(pod, settings), _group(pod)
+    if topology is None or not group or kept_apart(pod, topology.key):
         return pod
     wanted: Json
-    term = {"labelSelector": {"matchLabels": group}, "topologyKey": wish.key}
-    if wish.required and _carried(wish.key, facts):
+    term = {"labelSelector": {"matchLabels": group}, "topologyKey": topology.key}
+    if topology.required and _carried(topology.key, facts):
         path = (*_POD_AFFINITY, "requiredDuringSchedulingIgnoredDuringExecution")
         wanted, present = term, maps(pod, *path)
     else:
@@ -342,8 +342,8 @@ def _advise_labels(vendor: str, fleet: Fleet, present: list[str]) -> Iterator[Fi
 def _advise_topology(pod: Json, settings: GpuAffinity, facts: Facts) -> Iterator[Finding]:
     if TOPOLOGY not in annotations_of(pod):
         return
-    wish = _together(pod, settings)
-    if wish is None:
+    topology = _together(pod, settings)
+    if topology is None:
         yield _note(
             TOPOLOGY,
             "can't be read",
@@ -355,12 +355,14 @@ def _advise_topology(pod: Json, settings: GpuAffinity, facts: Facts) -> Iterator
             "has no effect: no label tells which pods belong together",
             "Use it on the pods of a Job, JobSet, Ray cluster or another group that its controller labels.",
         )
-    elif kept_apart(pod, wish.key):
+    elif kept_apart(pod, topology.key):
         yield _note(TOPOLOGY, "has no effect: the pod's own anti-affinity forbids it", "Drop one of the two.")
-    elif wish.required and facts.nodes() is None:
+    elif topology.required and facts.nodes() is None:
         yield _note(TOPOLOGY, "is only preferred: the nodes are not known", _LOOK_AGAIN)
-    elif wish.required and not _carried(wish.key, facts):
-        yield _note(TOPOLOGY, f"is only preferred: no node is known to carry {wish.key}", "Label the nodes.")
+    elif topology.required and not _carried(topology.key, facts):
+        yield _note(
+            TOPOLOGY, f"is only preferred: no node is known to carry {topology.key}", "Label the nodes."
+        )
 
 
 def _note(annotation: str, message: str, hint: str) -> Finding:

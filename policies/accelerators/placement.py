@@ -166,16 +166,16 @@ def _by_resources(pod: Json, requests: Mapping[str, int], fleets: list[Fleet], n
 def _by_product(pod: Json, requests: Mapping[str, int], fleets: list[Fleet], nodes: Nodes) -> Narrowed:
     globs = wanted_products(pod)
     for fleet in fleets if globs else ():
-        wish = resolve_product(fleet, globs)
-        if not wish.alternatives:
+        request = resolve_product(fleet, globs)
+        if not request.alternatives:
             continue  # no node says what it has: the annotation is not followed
-        left = tuple(node for node in nodes if wish.fits(node.described))
+        left = tuple(node for node in nodes if request.fits(node.described))
         if not left:
             asked = _listed(f"{count} {resource}" for resource, count in requests.items())
             message = (
                 f"No node and no declared pool with {asked} has a product that matches {_listed(globs)}."
             )
-            hint = f"Choose among {_listed(wish.present)}, or declare the pool in gpu-affinity.yaml."
+            hint = f"Choose among {_listed(request.present)}, or declare the pool in gpu-affinity.yaml."
             return (), Obstacle(Place.PRODUCT, message, hint)
         nodes = left
     return nodes, None
@@ -189,15 +189,15 @@ def _by_memory(pod: Json, requests: Mapping[str, int], fleets: list[Fleet], node
     if bound is None:
         return nodes, None
     for fleet in fleets:
-        wish = resolve_memory(fleet, bound)
-        if not wish.alternatives:
+        request = resolve_memory(fleet, bound)
+        if not request.alternatives:
             continue
-        left = tuple(node for node in nodes if wish.fits(node.described))
+        left = tuple(node for node in nodes if request.fits(node.described))
         if not left:
             amount = f"{bound.operator}{bound.amount // MIB}Mi"
             message = f"No node and no declared pool that is left has accelerators with {amount} of memory."
             hint = (
-                f"There is {_listed(wish.present)}; a card sold as 40 GB reports less than 40Gi, so "
+                f"There is {_listed(request.present)}; a card sold as 40 GB reports less than 40Gi, so "
                 "write 40G."
             )
             return (), Obstacle(Place.MEMORY, message, hint)

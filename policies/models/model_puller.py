@@ -63,7 +63,7 @@ from policies.kube.json import Json, appended, dig, mapping, replaced, text
 from policies.kube.metadata import annotations_of, has_room, labels_of
 from policies.kube.pods import Container, containers, is_ray_node
 from policies.kube.quantities import parse_quantity
-from policies.models.pulling import Wish, WishError, claims_of, wish_of
+from policies.models.pulling import ModelPull, PullError, claims_of, pull_of
 from policies.models.settings import ModelPuller, Program, ReadyWhen, Sidecar
 from policies.models.volumes import (
     CLAIMS_DIR,
@@ -93,42 +93,42 @@ def mutate(pod: Json, settings: ModelPuller, facts: Facts) -> Json:
     """The pod with the sidecar, its volumes and the mounts of the models, if it asks for models."""
     try:
         return _with_puller(_asking(pod, settings), settings, facts)
-    except WishError:
+    except PullError:
         return pod
 
 
 def _with_puller(pod: Json, settings: ModelPuller, facts: Facts) -> Json:
-    wish = wish_of(pod, facts, settings.model_dir)
-    if wish is None or not wish.targets or not _is_sound(pod):
+    pull = pull_of(pod, facts, settings.model_dir)
+    if pull is None or not pull.targets or not _is_sound(pod):
         return pod
-    present = running_puller(pod, wish.config)
+    present = running_puller(pod, pull.config)
     if present is not None:
         mount = models_mount(present)
-        return pod if mount is None else with_model_mounts(pod, wish, mount)
+        return pod if mount is None else with_model_mounts(pod, pull, mount)
     _check_system(pod)
-    _check_paths(wish, settings)
+    _check_paths(pull, settings)
     native = _is_native(settings, facts)
     if not native and completes(pod):
-        raise WishError(
+        raise PullError(
             f"metadata.annotations[{MODEL_CONFIG}]",
             "An ordinary sidecar would keep this pod from completing, and native ones are not to be had.",
             "Use nodes of 1.29 or later, or fetch the models in an init container.",
         )
-    pod, mount, size = with_models_volume(pod, wish, _volume_size(wish, settings, facts))
-    pod, config_volume = with_config_volume(pod, wish)
-    pod, claim_mounts = with_claims(pod, claims_of(models_of(facts, wish.config)))
+    pod, mount, size = with_models_volume(pod, pull, _volume_size(pull, settings, facts))
+    pod, config_volume = with_config_volume(pod, pull)
+    pod, claim_mounts = with_claims(pod, claims_of(models_of(facts, pull.config)))
     mounts = [
         mount,
         {"name": config_volume, "mountPath": settings.config_dir, "readOnly": True},
         *claim_mounts,
     ]
-    puller = _puller(pod, wish, settings, native=native, size=size) | {"volumeMounts": mounts}
+    puller = _puller(pod, pull, settings, native=native, size=size) | {"volumeMounts": mounts}
     place = ("spec", "initContainers" if native else "containers")
-    return appended(with_model_mounts(pod, wish, mount), place, puller)
+    return appended(with_model_mounts(pod, pull, mount), place, puller)
 
 
 def _asking(pod: Json, settings: ModelPuller) -> Json:
-    """The pod with our annotation, where it asks by its labels or in KServe's way. Raises WishError."""
+    """The pod with our annotation, where it asks by its labels or in KServe's way. Raises PullError."""
     annotations, labels = annotations_of(pod), labels_of(pod)
     if MODEL_CONFIG in annotations:
         return pod
@@ -142,7 +142,7 @@ def _asking(pod: Json, settings: ModelPuller) -> Json:
         if not added and entry.match_labels.items() <= labels.items():
             added[MODEL_CONFIG] = entry.model_config_map
     if added and not has_room(annotations, added):
-        raise WishError(
+        raise PullError(
             "metadata.annotations",
             "The pod asks for models by labels, and its annotations leave no room for the puller's.",
             "Shorten them: the API server takes 256 KiB.",
@@ -150,9 +150,9 @@ def _asking(pod: Json, settings: ModelPuller) -> Json:
     return replaced(pod, ("metadata", "annotations"), {**annotations, **added}) if added else pod
 
 
-def _volume_size(wish: Wish, settings: ModelPuller, facts: Facts) -> int:
+def _volume_size(pull: ModelPull, settings: ModelPuller, facts: Facts) -> int:
     """Bytes: a new version of a model lies beside the old one until it is complete."""
-    models = models_of(facts, wish.config) or {}
+    models = models_of(facts, pull.config) or {}
     return max(settings.volume_size, 3 * sum(model.memory for model in models.values()))
 
 
@@ -168,23 +168,23 @@ def _is_sound(pod: Json) -> bool:
 
 
 def _check_system(pod: Json) -> None:
-    """Raises WishError on Windows, where the API server refuses the sidecar's securityContext."""
+    """Raises PullError on Windows, where the API server refuses the sidecar's securityContext."""
     system = text(pod, "spec", "os", "name") or text(pod, "spec", "nodeSelector", "kubernetes.io/os")
     if system not in ("", "linux"):
-        raise WishError(
+        raise PullError(
             f"metadata.annotations[{MODEL_CONFIG}]",
             f"The puller runs on Linux alone, and this is a pod for {system}.",
             "Fetch the models in a container of your own.",
         )
 
 
-def _check_paths(wish: Wish, settings: ModelPuller) -> None:
-    """Raises WishError where the models would hide the sidecar's own mounts, or these the models."""
+def _check_paths(pull: ModelPull, settings: ModelPuller) -> None:
+    """Raises PullError where the models would hide the sidecar's own mounts, or these the models."""
     for path in (settings.config_dir, CLAIMS_DIR):
-        if f"{wish.model_dir}/".startswith(f"{path}/") or f"{path}/".startswith(f"{wish.model_dir}/"):
-            raise WishError(
+        if f"{pull.model_dir}/".startswith(f"{path}/") or f"{path}/".startswith(f"{pull.model_dir}/"):
+            raise PullError(
                 f"metadata.annotations[{MODEL_DIR}]",
-                f"The models can't be mounted at {wish.model_dir}: the puller has its own files at {path}.",
+                f"The models can't be mounted at {pull.model_dir}: the puller has its own files at {path}.",
                 f"Name another path in {MODEL_DIR}, such as /mnt/models.",
             )
 
@@ -199,7 +199,7 @@ def _is_native(settings: ModelPuller, facts: Facts) -> bool:
 # --- the sidecar -------------------------------------------------------------------------------
 
 
-def _puller(pod: Json, wish: Wish, settings: ModelPuller, *, native: bool, size: int | None) -> Json:
+def _puller(pod: Json, pull: ModelPull, settings: ModelPuller, *, native: bool, size: int | None) -> Json:
     """The sidecar's container, without its mounts."""
     # Both Ray autoscalers take the first container by name for Ray's own: an ordinary one comes last.
     name = f"zz-{settings.name}" if is_ray_node(pod) and not native else settings.name
@@ -210,17 +210,17 @@ def _puller(pod: Json, wish: Wish, settings: ModelPuller, *, native: bool, size:
     }
     if own:
         container["command"] = [PULLER]
-    container["args"] = [*_arguments(wish, settings, size), *settings.args]
+    container["args"] = [*_arguments(pull, settings, size), *settings.args]
     if native:
         container["restartPolicy"] = "Always"
     if own:
         container["env"] = list(_variables(settings))
-    if wish.credentials:
-        container["envFrom"] = [{"secretRef": {"name": wish.credentials}}]
+    if pull.credentials:
+        container["envFrom"] = [{"secretRef": {"name": pull.credentials}}]
     if dig(pod, "spec", "hostNetwork") is not True:
         container["ports"] = [{"name": "puller", "containerPort": settings.port}]
     if own and not istio_came_first(pod):
-        container |= _probes(pod, wish, settings, native=native)
+        container |= _probes(pod, pull, settings, native=native)
     container["resources"] = _resources(pod, settings, size)
     user, group = (dig(pod, "spec", "securityContext", name) for name in ("runAsUser", "runAsGroup"))
     container["securityContext"] = {
@@ -271,16 +271,16 @@ def _amount(value: str) -> Decimal:
         return Decimal("Infinity")  # a spelling that is not known here, such as nanocores
 
 
-def _arguments(wish: Wish, settings: ModelPuller, size: int | None) -> Iterator[str]:
+def _arguments(pull: ModelPull, settings: ModelPuller, size: int | None) -> Iterator[str]:
     """The flags; those that KServe's agent has too come first."""
     yield "--enable-puller"
     yield f"--config-dir={settings.config_dir}"
-    yield f"--model-dir={wish.model_dir}"
+    yield f"--model-dir={pull.model_dir}"
     yield f"--workers={settings.workers}"
-    yield f"--component-port={wish.port}"
+    yield f"--component-port={pull.port}"
     yield f"--port={settings.port}"
     if settings.program is Program.CHASSIS_PULLER:
-        yield f"--server={wish.server}"
+        yield f"--server={pull.server}"
         yield f"--ready-when={settings.ready_when}"
         if size is not None:  # refuse a download rather than have the kubelet evict the pod
             yield f"--max-disk={size * 9 // 10 >> 20}Mi"
@@ -296,7 +296,7 @@ def _variables(settings: ModelPuller) -> Iterator[Json]:
     }
 
 
-def _probes(pod: Json, wish: Wish, settings: ModelPuller, *, native: bool) -> Json:
+def _probes(pod: Json, pull: ModelPull, settings: ModelPuller, *, native: bool) -> Json:
     """Liveness asks whether the loop turns; readiness, or a Job's start, whether the models are there."""
     live = {"httpGet": {"path": "/healthz", "port": settings.port}}
     ready = {"httpGet": {"path": "/readyz", "port": settings.port}}
@@ -317,7 +317,7 @@ def _probes(pod: Json, wish: Wish, settings: ModelPuller, *, native: bool) -> Js
             "timeoutSeconds": 5,
             "failureThreshold": 36 if lasting else 3,
         }
-    elif native and settings.jobs_wait and wish.server == "none":
+    elif native and settings.jobs_wait and pull.server == "none":
         # The containers after a native sidecar wait for its startupProbe. A server among them could
         # never load the models that it is made to wait for: only where nothing is to be loaded.
         probes["startupProbe"] = {
@@ -341,62 +341,62 @@ def advise(pod: Json, settings: ModelPuller, facts: Facts) -> Iterator[Finding]:
     try:
         asking = _asking(pod, settings)
         _with_puller(asking, settings, facts)
-        wish = wish_of(asking, facts, settings.model_dir)
-    except WishError as error:
+        pull = pull_of(asking, facts, settings.model_dir)
+    except PullError as error:
         yield Finding(error.path, error.message, error.hint)
         return
-    if wish is None:
+    if pull is None:
         return
     path = f"metadata.annotations[{MODEL_CONFIG}]"
-    if facts.listing(Resource.MODEL_CONFIGS) is not None and facts.model_config(wish.config) is None:
+    if facts.listing(Resource.MODEL_CONFIGS) is not None and facts.model_config(pull.config) is None:
         yield Finding(
             path,
-            f"ConfigMap {wish.config} with the label {MODEL_CONFIG} is not in namespace {facts.namespace}: "
+            f"ConfigMap {pull.config} with the label {MODEL_CONFIG} is not in namespace {facts.namespace}: "
             "the pod waits for it.",
             f'Create it, with the label {MODEL_CONFIG}: "true".',
         )
-    if wish.server == "none" and MODEL_SERVER not in annotations_of(pod) and not completes(pod):
+    if pull.server == "none" and MODEL_SERVER not in annotations_of(pod) and not completes(pod):
         yield Finding(
             path,
             "The model server is not recognised: models are downloaded, and nothing loads them.",
             f"Say how it is spoken to: {MODEL_SERVER}: v2, kserve, triton, tfserving or none.",
         )
-    yield from _volume_advice(asking, wish)
-    for container in wish.targets:
-        yield from _server_advice(container, wish, facts)
+    yield from _volume_advice(asking, pull)
+    for container in pull.targets:
+        yield from _server_advice(container, pull, facts)
 
 
-def _volume_advice(pod: Json, wish: Wish) -> Iterator[Finding]:
+def _volume_advice(pod: Json, pull: ModelPull) -> Iterator[Finding]:
     """That the puller takes a volume for its own which may hold what others put there."""
-    container, volume = next(mounted_models(pod, wish), (None, {}))
-    asked = wish.claim and text(volume, "persistentVolumeClaim", "claimName") == wish.claim
+    container, volume = next(mounted_models(pod, pull), (None, {}))
+    asked = pull.claim and text(volume, "persistentVolumeClaim", "claimName") == pull.claim
     if container is None or {"emptyDir", "ephemeral"} & volume.keys() or asked:
         return
     yield Finding(
         f"spec.containers[{container.index}].volumeMounts",
-        f"The puller makes volume {text(volume, 'name')} its own: directories at {wish.model_dir} that it "
+        f"The puller makes volume {text(volume, 'name')} its own: directories at {pull.model_dir} that it "
         "didn't make are deleted.",
         f"Keep other data elsewhere, or name another path in {MODEL_DIR}.",
     )
 
 
-def _server_advice(container: Container, wish: Wish, facts: Facts) -> Iterator[Finding]:
+def _server_advice(container: Container, pull: ModelPull, facts: Facts) -> Iterator[Finding]:
     """Flags without which a server ignores the puller."""
     server = recognised(container, facts.settings(StandardProbes))
     if server is None:
         return
     path = f"spec.containers[{container.index}].args"
-    if wish.server == "triton" and not server.has_option("--model-control-mode=explicit"):
+    if pull.server == "triton" and not server.has_option("--model-control-mode=explicit"):
         yield Finding(
             path,
             f"Triton in container {container.name} loads models on request only in explicit mode.",
             "Add --model-control-mode=explicit.",
         )
-    if wish.server == "tfserving" and not server.has_option("--model_config_file"):
+    if pull.server == "tfserving" and not server.has_option("--model_config_file"):
         yield Finding(
             path,
             f"TensorFlow Serving in container {container.name} doesn't read the list that the puller writes.",
-            f"Add --model_config_file={wish.model_dir}/models.config and "
+            f"Add --model_config_file={pull.model_dir}/models.config and "
             "--model_config_file_poll_wait_seconds=1.",
         )
 

@@ -1,7 +1,7 @@
 """What a pod says about the models it wants pulled: its annotations, its containers, its model config.
 
 Pure reading; `policies.models.model_puller` makes the sidecar of it. What can't be used raises
-WishError, in one sentence for the person who wrote it.
+PullError, in one sentence for the person who wrote it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SERVERS: Final = ("v2", "kserve", "triton", "tfserving", "none")
 DEFAULT_PORT: Final = 8080
 
 
-class WishError(ValueError):
+class PullError(ValueError):
     """Why a pod that asks for models gets no sidecar: where, what and how to mend it."""
 
     def __init__(self, path: str, message: str, hint: str) -> None:
@@ -44,7 +44,7 @@ class WishError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ModelPull:
     """What a pod asks for."""
 
     config: str
@@ -63,8 +63,8 @@ class Wish:
     """The port on which the model server answers."""
 
 
-def wish_of(pod: Json, facts: Facts, model_dir: str) -> Wish | None:
-    """What the pod asks for; None when it does not ask. Raises WishError.
+def pull_of(pod: Json, facts: Facts, model_dir: str) -> ModelPull | None:
+    """What the pod asks for; None when it does not ask. Raises PullError.
 
     `model_dir`: the path when the pod names none.
     """
@@ -73,7 +73,7 @@ def wish_of(pod: Json, facts: Facts, model_dir: str) -> Wish | None:
         return None
     targets = _targets(pod, facts)
     server, port = _server(pod, targets, facts)
-    return Wish(
+    return ModelPull(
         config=config,
         model_dir=_directory(pod) or model_dir,
         claim=_name(pod, MODEL_CLAIM) or "",
@@ -90,7 +90,7 @@ def _name(pod: Json, key: str) -> str | None:
         return None
     if isinstance(value, str) and is_subdomain(value):
         return value
-    raise WishError(
+    raise PullError(
         _path(key), f"Annotation {key} is {value!r}, which is not a name.", "Write the object's name."
     )
 
@@ -101,7 +101,7 @@ def _directory(pod: Json) -> str | None:
         return None
     if isinstance(value, str) and re.fullmatch(r"(/[\w.-]+)+", value) and ".." not in value.split("/"):
         return value
-    raise WishError(
+    raise PullError(
         _path(MODEL_DIR),
         f"Annotation {MODEL_DIR} is {value!r}, which is not an absolute path.",
         "Write a path such as /mnt/models.",
@@ -122,7 +122,7 @@ def _targets(pod: Json, facts: Facts) -> tuple[Container, ...]:
         wanted = [name.strip() for name in named.split(",") if name.strip()]
         missing = set(wanted) - {container.name for container in mains}
         if missing or not wanted:
-            raise WishError(
+            raise PullError(
                 _path(MODEL_CONTAINERS),
                 f"Annotation {MODEL_CONTAINERS} names containers that the pod doesn't have: "
                 f"{listed(sorted(missing))}.",
@@ -145,7 +145,7 @@ def _server(pod: Json, targets: Iterable[Container], facts: Facts) -> tuple[str,
     )
     told = annotations_of(pod).get(MODEL_SERVER)
     if told is not None and told not in SERVERS:
-        raise WishError(
+        raise PullError(
             _path(MODEL_SERVER),
             f"Annotation {MODEL_SERVER} is {told!r}.",
             f"Write one of {', '.join(SERVERS)}.",
@@ -160,7 +160,7 @@ def _server_port(pod: Json, container: Container | None, server: Server | None) 
     if told is not None:
         port = port_number(spec, told)
         if port is None:
-            raise WishError(
+            raise PullError(
                 _path(MODEL_SERVER_PORT),
                 f"Annotation {MODEL_SERVER_PORT} is {told!r}: neither a port number nor a port's name.",
                 "Write a number from 1 to 65535 or the name of a declared port.",

@@ -13,7 +13,7 @@ from typing import Final
 from policies.core.annotations import MODEL_DIR
 from policies.kube.json import Json, appended, mapping, maps, strings, text
 from policies.kube.pods import Container, containers, edited
-from policies.models.pulling import Wish, WishError
+from policies.models.pulling import ModelPull, PullError
 
 MODELS: Final = "mlchassis-models"
 CONFIG: Final = "mlchassis-model-config"
@@ -23,32 +23,32 @@ CLAIMS_DIR: Final = "/mnt/pvc"
 _READ_ONLY_KINDS: Final = frozenset({"configMap", "secret", "projected", "downwardAPI", "image"})
 
 
-def with_models_volume(pod: Json, wish: Wish, size: int) -> tuple[Json, Json, int | None]:
+def with_models_volume(pod: Json, pull: ModelPull, size: int) -> tuple[Json, Json, int | None]:
     """The pod with a volume for the models, the sidecar's mount of it, and its size where it is limited.
 
     `size`: bytes that an emptyDir may take. A volume that is there for it already is taken. Raises
-    WishError where the models' path is occupied by one that can't be written to, or by a block device.
+    PullError where the models' path is occupied by one that can't be written to, or by a block device.
     """
-    for container in wish.targets:
-        if _has_device_at(container.spec, wish.model_dir):
-            raise WishError(
+    for container in pull.targets:
+        if _has_device_at(container.spec, pull.model_dir):
+            raise PullError(
                 f"spec.containers[{container.index}].volumeDevices",
-                f"Container {container.name} has a block device at {wish.model_dir}, the models' place.",
+                f"Container {container.name} has a block device at {pull.model_dir}, the models' place.",
                 f"Name another path in {MODEL_DIR}.",
             )
-    for container in wish.targets:
-        mount = mount_at(container.spec, wish.model_dir)
+    for container in pull.targets:
+        mount = mount_at(container.spec, pull.model_dir)
         if mount is not None:
             if not _is_writable(_volume_named(pod, text(mount, "name"))) or mount.get("subPathExpr"):
-                raise WishError(
+                raise PullError(
                     f"spec.containers[{container.index}].volumeMounts",
-                    f"What container {container.name} mounts at {wish.model_dir} can't be written to.",
+                    f"What container {container.name} mounts at {pull.model_dir} can't be written to.",
                     f"Mount it elsewhere, or name another path in {MODEL_DIR}.",
                 )
             return pod, {key: value for key, value in mount.items() if key not in _CONTAINERS_OWN}, None
-    mount = {"name": MODELS, "mountPath": wish.model_dir}
-    if wish.claim:
-        volume: Json = {"persistentVolumeClaim": {"claimName": wish.claim}}
+    mount = {"name": MODELS, "mountPath": pull.model_dir}
+    if pull.claim:
+        volume: Json = {"persistentVolumeClaim": {"claimName": pull.claim}}
     else:
         existing = _volume_named(pod, MODELS)
         if existing is not None and _is_writable(existing):
@@ -56,7 +56,7 @@ def with_models_volume(pod: Json, wish: Wish, size: int) -> tuple[Json, Json, in
         volume = {"emptyDir": {"sizeLimit": f"{-(-size // (1 << 30))}Gi"}}
     name = free_name(MODELS, _volume_names(pod))
     pod = appended(pod, ("spec", "volumes"), {"name": name, **volume})
-    return pod, {**mount, "name": name}, None if wish.claim else size
+    return pod, {**mount, "name": name}, None if pull.claim else size
 
 
 _CONTAINERS_OWN: Final = ("readOnly", "recursiveReadOnly", "mountPropagation")
@@ -84,14 +84,14 @@ def _is_writable(volume: Json | None) -> bool:
     return claim.get("readOnly") is not True and _READ_ONLY_KINDS.isdisjoint(volume)
 
 
-def with_config_volume(pod: Json, wish: Wish) -> tuple[Json, str]:
+def with_config_volume(pod: Json, pull: ModelPull) -> tuple[Json, str]:
     """The pod with the ConfigMap as a volume, and that volume's name."""
     for volume in maps(pod, "spec", "volumes"):
         config = volume.get("configMap")
-        if isinstance(config, dict) and config.get("name") == wish.config and not config.get("items"):
+        if isinstance(config, dict) and config.get("name") == pull.config and not config.get("items"):
             return pod, text(volume, "name")
     name = free_name(CONFIG, _volume_names(pod))
-    return appended(pod, ("spec", "volumes"), {"name": name, "configMap": {"name": wish.config}}), name
+    return appended(pod, ("spec", "volumes"), {"name": name, "configMap": {"name": pull.config}}), name
 
 
 def with_claims(pod: Json, claims: list[str]) -> tuple[Json, list[Json]]:
@@ -110,11 +110,11 @@ def with_claims(pod: Json, claims: list[str]) -> tuple[Json, list[Json]]:
     return appended(pod, ("spec", "volumes"), *added) if added else pod, mounts
 
 
-def with_model_mounts(pod: Json, wish: Wish, mount: Json) -> Json:
+def with_model_mounts(pod: Json, pull: ModelPull, mount: Json) -> Json:
     """The pod with the models mounted, read-only, in every container that reads them."""
-    for container in wish.targets:
-        if mount_at(container.spec, wish.model_dir) is None:
-            added = {**mount, "mountPath": wish.model_dir, "readOnly": True}
+    for container in pull.targets:
+        if mount_at(container.spec, pull.model_dir) is None:
+            added = {**mount, "mountPath": pull.model_dir, "readOnly": True}
             pod = edited(pod, container, appended(container.spec, ("volumeMounts",), added))
     return pod
 
@@ -135,10 +135,10 @@ def mount_at(container: Json, path: str) -> Json | None:
     )
 
 
-def mounted_models(pod: Json, wish: Wish) -> Iterator[tuple[Container, Json]]:
+def mounted_models(pod: Json, pull: ModelPull) -> Iterator[tuple[Container, Json]]:
     """The containers that mount a volume of the pod at the models' path by themselves, with that volume."""
-    for container in wish.targets:
-        mount = mount_at(container.spec, wish.model_dir)
+    for container in pull.targets:
+        mount = mount_at(container.spec, pull.model_dir)
         volume = _volume_named(pod, text(mount, "name")) if mount else None
         if volume is not None:
             yield container, volume

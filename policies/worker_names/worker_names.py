@@ -27,7 +27,7 @@ from policies.core.contracts import Mutator
 from policies.core.settings import Duration, Settings
 from policies.kube.group_kinds import POD
 from policies.kube.json import Json, replaced
-from policies.worker_names.workers import Existing, Ledger, Reservation, Want, Worker, occupied
+from policies.worker_names.workers import AllocationRecord, Existing, Reservation, Want, Worker, occupied
 
 LONGEST_NAME: Final = 63
 """A pod's name is its hostname, a DNS label (RFC 1123)."""
@@ -101,10 +101,10 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Give:
-    """The name the pod gets once `ledger`, if there is one, has been swapped in."""
+    """The name the pod gets once `record`, if there is one, has been swapped in."""
 
     name: str
-    ledger: Ledger | None = None
+    record: AllocationRecord | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,16 +122,16 @@ Answer = Give | Refuse
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The group as it was read: first the ledger, then the list, and `now` no later than either.
+    """The group as it was read: first the record, then the list, and `now` no later than either.
 
-    The order carries the proof: a name that the ledger no longer reserves was listed by someone
-    before the ledger was read, so its pod is in this later list or gone for good. `created` are
+    The order carries the proof: a name that the record no longer reserves was listed by someone
+    before the record was read, so its pod is in this later list or gone for good. `created` are
     names known to have been created before the list was made.
     """
 
     want: Want
     pods: Sequence[Existing]
-    ledger: Ledger
+    record: AllocationRecord
     now: float
     version: str = ""
     created: frozenset[str] = frozenset()
@@ -148,7 +148,7 @@ def _tag(worker: Worker, strategy: Strategy, epoch: str) -> str:
 
     Cluster `a`, group `b-c` and cluster `a-b`, group `c` would share their names otherwise, and so
     would long names that are cut, or two strategies used one after the other; and so would a number
-    that is counted up again because its ledger was lost, or its cluster made anew.
+    that is counted up again because its record was lost, or its cluster made anew.
     """
     role = "head" if worker.head else "worker"
     begun = (epoch,) if epoch and strategy is Strategy.SEQUENCE else ()
@@ -164,7 +164,7 @@ def _hashed(*parts: str) -> str:
 def name_of(worker: Worker, strategy: Strategy, number: int, host: int | None = None, epoch: str = "") -> str:
     """`<cluster>-<group>-worker-<tag>-<number>[-<host>]`, `<cluster>-head-<tag>-<number>`; at most 63.
 
-    Only the cluster and the group are ever cut. `epoch` is the ledger's.
+    Only the cluster and the group are ever cut. `epoch` is the record's.
     """
     role = "-head" if worker.head else "-worker" if worker.owner.is_ray else ""
     end = f"{role}-{_tag(worker, strategy, epoch)}-{number}" + ("" if host is None else f"-{host}")
@@ -199,8 +199,8 @@ def indexed(worker: Worker, strategy: Strategy) -> bool:
     return strategy is Strategy.INDEX and (worker.replica_index is not None or worker.head)
 
 
-def ledger_strategy(strategy: Strategy) -> Strategy:
-    """The strategy of a name that comes with a ledger: whatever is not `slot` falls back on `sequence`."""
+def recorded_strategy(strategy: Strategy) -> Strategy:
+    """The strategy of a name that comes with a record: whatever is not `slot` falls back on `sequence`."""
     return Strategy.SLOT if strategy is Strategy.SLOT else Strategy.SEQUENCE
 
 
@@ -228,15 +228,15 @@ def by_index(worker: Worker, group: Group, settings: WorkerNames) -> Answer:
     return Give(_own_name(worker, Strategy.INDEX, number))
 
 
-def by_ledger(worker: Worker, group: Group, settings: WorkerNames) -> Answer:
-    """The next number or the lowest free slot, with the ledger that promises it. Pure.
+def by_record(worker: Worker, group: Group, settings: WorkerNames) -> Answer:
+    """The next number or the lowest free slot, with the record that promises it. Pure.
 
-    The name may be given only after that ledger has replaced the one that was read, by
+    The name may be given only after that record has replaced the one that was read, by
     compare-and-swap.
     """
-    strategy = ledger_strategy(settings.strategy)
+    strategy = recorded_strategy(settings.strategy)
     seen = frozenset(pod.name for pod in group.pods) | group.created
-    group = replace(group, ledger=group.ledger.without(seen, group.now, settings.reservation))
+    group = replace(group, record=group.record.without(seen, group.now, settings.reservation))
     siblings = _siblings(worker, group) if worker.host else []
     taken = None if worker.host else _index_taken(worker, group, settings)
     if taken:
@@ -244,17 +244,17 @@ def by_ledger(worker: Worker, group: Group, settings: WorkerNames) -> Answer:
     # KubeRay deletes a broken replica and makes it anew, for as long as one of its hosts is refused.
     if not siblings and _is_full(worker, group, settings):
         return _full(worker, group, settings)
-    epoch = group.ledger.epoch
+    epoch = group.record.epoch
     number = max(_numbers(siblings, worker, strategy, epoch), default=None)
     if number is None:
         number = _next_number(worker, group, strategy)
     if number is None:
         return _no_free_slot(worker, group)
     names = _names(worker, strategy, number, group.want, epoch)
-    others = tuple(r for r in group.ledger.reservations if not worker.replica or r.replica != worker.replica)
+    others = tuple(r for r in group.record.reservations if not worker.replica or r.replica != worker.replica)
     promise = Reservation(names, group.now, group.version, worker.replica, worker.replica_index)
-    ledger = Ledger(max(group.ledger.highest, number), (*others, promise), epoch)
-    return Give(_own_name(worker, strategy, number, epoch), ledger)
+    record = AllocationRecord(max(group.record.highest, number), (*others, promise), epoch)
+    return Give(_own_name(worker, strategy, number, epoch), record)
 
 
 def _index_taken(worker: Worker, group: Group, settings: WorkerNames) -> Refuse | None:
@@ -263,7 +263,7 @@ def _index_taken(worker: Worker, group: Group, settings: WorkerNames) -> Refuse 
     if live:
         return _index_lives(worker, live)
     index = worker.replica_index
-    promises = tuple(r for r in group.ledger.reservations if index is not None and r.index == index)
+    promises = tuple(r for r in group.record.reservations if index is not None and r.index == index)
     if not promises:
         return None
     names = [name for promise in promises for name in promise.names]
@@ -280,7 +280,7 @@ def _has_index(pod: Existing, worker: Worker) -> bool:
 
 
 def _is_full(worker: Worker, group: Group, settings: WorkerNames) -> bool:
-    taken = occupied(group.pods, group.ledger, worker, group.want, group.now, settings.reservation)
+    taken = occupied(group.pods, group.record, worker, group.want, group.now, settings.reservation)
     return taken + _size(worker, group.want) > group.want.pods
 
 
@@ -295,21 +295,21 @@ def _siblings(worker: Worker, group: Group) -> list[str]:
     API server lets in one.
     """
     siblings = [pod.name for pod in group.pods if pod.replica == worker.replica and not pod.terminating]
-    return siblings + [n for r in group.ledger.reservations if r.replica == worker.replica for n in r.names]
+    return siblings + [n for r in group.record.reservations if r.replica == worker.replica for n in r.names]
 
 
 def _next_number(worker: Worker, group: Group, strategy: Strategy) -> int | None:
     """The number to give; None if `slot` has none left."""
     listed = [pod.name for pod in group.pods]
     if strategy is Strategy.SLOT:
-        held = group.want.barred.union(listed, *(r.names for r in group.ledger.reservations))
+        held = group.want.barred.union(listed, *(r.names for r in group.record.reservations))
         slots = range(group.want.pods // _size(worker, group.want))
         return next(
             (n for n in slots if held.isdisjoint(_names(worker, strategy, n, group.want))),
             None,
         )
-    epoch = group.ledger.epoch
-    number = 1 + max((group.ledger.highest, *_numbers(listed, worker, strategy, epoch)))
+    epoch = group.record.epoch
+    number = 1 + max((group.record.highest, *_numbers(listed, worker, strategy, epoch)))
     while not group.want.barred.isdisjoint(_names(worker, strategy, number, group.want, epoch)):
         number += 1
     return number
@@ -332,7 +332,7 @@ _LAPSES: Final = "A name whose pod never came is free again after {} s."
 
 
 def _full(worker: Worker, group: Group, settings: WorkerNames) -> Refuse:
-    want, promises = group.want, group.ledger.reservations
+    want, promises = group.want, group.record.reservations
     names = [pod.name for pod in group.pods]
     promised = [name for promise in promises for name in promise.names]
     counted = f"{want.pods} wanted" + (f" because {want.note}" if want.note else "")
@@ -343,7 +343,7 @@ def _full(worker: Worker, group: Group, settings: WorkerNames) -> Refuse:
         hint += f" {_LAPSES.format(settings.reservation)}"
     if not worker.head and not want.note:
         hint += " For more workers raise replicas."
-    exist = occupied(group.pods, Ledger(), worker, want, group.now, settings.reservation)
+    exist = occupied(group.pods, AllocationRecord(), worker, want, group.now, settings.reservation)
     ambiguous = exist + _size(worker, want) <= want.pods
     return Refuse(
         Reason.PROMISED if ambiguous else Reason.EXISTS,
@@ -377,7 +377,7 @@ def _no_free_slot(worker: Worker, group: Group) -> Refuse:
         f"{worker}: {group.want.pods} wanted, and every slot is held by a terminating pod, a pod being "
         "created or a name in scaleStrategy.workersToDelete. The operator tries again until one is "
         "free; with the strategy sequence it need not wait.",
-        group.ledger.reservations,
+        group.record.reservations,
     )
 
 

@@ -249,11 +249,11 @@ class Reservation:
 
 
 @dataclass(frozen=True, slots=True)
-class Ledger:
+class AllocationRecord:
     """What the Lease of a group holds: the highest number ever given, and the open reservations.
 
-    `epoch` is drawn when the ledger is begun and goes into every name with a number that only goes up.
-    A ledger that is lost and begun anew cannot give a name again, whatever its numbers are.
+    `epoch` is drawn when the record is begun and goes into every name with a number that only goes up.
+    A record that is lost and begun anew cannot give a name again, whatever its numbers are.
     """
 
     highest: int = -1
@@ -268,14 +268,14 @@ class Ledger:
             | ({} if r.index is None else {"index": r.index})
             for r in self.reservations
         ]
-        ledger = {"highest": self.highest, "reservations": entries}
-        return json.dumps(ledger | ({"epoch": self.epoch} if self.epoch else {}), separators=(",", ":"))
+        record = {"highest": self.highest, "reservations": entries}
+        return json.dumps(record | ({"epoch": self.epoch} if self.epoch else {}), separators=(",", ":"))
 
     @classmethod
-    def load(cls, dumped: str | None) -> Ledger:
+    def load(cls, dumped: str | None) -> AllocationRecord:
         """From an annotation; empty when there is none or somebody has spoilt it.
 
-        An empty ledger is safe to go on from, once it has an epoch of its own. What is lost is the
+        An empty record is safe to go on from, once it has an epoch of its own. What is lost is the
         open reservations.
         """
         try:
@@ -287,7 +287,7 @@ class Ledger:
             return cls()
         return cls(highest, reservations, epoch) if -1 <= highest <= _MAX_INT32 else cls()
 
-    def without(self, seen: frozenset[str], now: float, lifetime: float) -> Ledger:
+    def without(self, seen: frozenset[str], now: float, lifetime: float) -> AllocationRecord:
         """Without the names that have been seen to exist and what is older than `lifetime` seconds.
 
         So is a time that far in the future: it was not written by this cluster's clocks.
@@ -312,7 +312,12 @@ def _reservation(entry: Mapping[str, Any]) -> Reservation:
 
 
 def occupied(
-    pods: Iterable[Existing], ledger: Ledger, worker: Worker, want: Want, now: float, patience: float
+    pods: Iterable[Existing],
+    record: AllocationRecord,
+    worker: Worker,
+    want: Want,
+    now: float,
+    patience: float,
 ) -> int:
     """How many of the wanted pods exist or are promised.
 
@@ -322,7 +327,7 @@ def occupied(
     for pod in pods:
         if counts(pod, worker, want, now, patience):
             units[_unit(pod.replica, pod.name)] = want.hosts if pod.replica else 1
-    for reservation in ledger.reservations:
+    for reservation in record.reservations:
         units[_unit(reservation.replica, reservation.names[0])] = want.hosts if reservation.replica else 1
     return sum(units.values())
 

@@ -38,7 +38,7 @@ def api(control_plane: ControlPlane, chassis: Chassis) -> Api:
 
 def leases(api: Api, namespace: str) -> list[JSON]:
     """The Leases of the worker groups in a namespace; they stand in the webhook's own."""
-    held = api.items("leases", NAMESPACE, "mlchassis.dev/worker-names=ledger")
+    held = api.items("leases", NAMESPACE, "mlchassis.dev/worker-names=record")
     return [item for item in held if _owner_of(item)["namespace"] == namespace]
 
 
@@ -258,11 +258,11 @@ def test_numbers_and_promises_of_an_earlier_release_are_taken_over(
         member = worker_of(worker(cluster), namespace)
         assert member is not None
         promise = {"names": ["demo-small-worker-abcde-6"], "at": time.time(), "from": ""}
-        ledger = {"highest": 6, "reservations": [promise]}
+        record = {"highest": 6, "reservations": [promise]}
         metadata: JSON = {
             "name": earlier_lease_name(member),
             "namespace": namespace,
-            "annotations": {"mlchassis.dev/worker-names": json.dumps(ledger)},
+            "annotations": {"mlchassis.dev/worker-names": json.dumps(record)},
         }
         earlier = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata}
         stored = api.create(earlier).body

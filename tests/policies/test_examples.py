@@ -33,6 +33,7 @@ PROBED = {
     "rollout-deadlock.yaml",
     "tensorflow-serving.yaml",
     "triton.yaml",
+    "vector-database.yaml",
 }
 ALIVE = {"vector-database.yaml"}
 """Examples with a readinessProbe of their own: liveness is added, and what guards it."""

@@ -112,7 +112,7 @@ def validate(request: Request, config: Config, cluster: Cluster) -> Decision:
         results, crashes = ratchet(results, crashes, request, projection.target, context, allowed)
     said = (note for known in chain(*exemptions.values()) for note in known.notes)
     kept, notes = foremost(
-        (*results, *_unsaid(projection.advice, results)), (*bounds.undecided, *dict.fromkeys(said))
+        (*results, *_not_covered(projection.advice, results)), (*bounds.undecided, *dict.fromkeys(said))
     )
     return Decision(
         obj,
@@ -126,7 +126,7 @@ def validate(request: Request, config: Config, cluster: Cluster) -> Decision:
     )
 
 
-def _unsaid(advice: Sequence[Result], results: Sequence[Result]) -> list[Result]:
-    """The advice about places of which no rule has spoken: one warning for one thing."""
+def _not_covered(advice: Sequence[Result], results: Sequence[Result]) -> list[Result]:
+    """The advice about places that no rule reports on: one warning for one thing."""
     said = {scope for result in results for scope in scopes(result.finding.path)}
     return [each for each in advice if each.finding.path not in said]

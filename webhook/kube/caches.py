@@ -36,19 +36,19 @@ _ENTRY_BYTES = 40
 class ClusterCache:
     """The `policies.core.facts.Cluster` of a running webhook."""
 
-    def __init__(self, told: Callable[[Resource, bool], None] = lambda _, __: None) -> None:
-        """`told` hears of every change in whether a resource is known."""
+    def __init__(self, on_change: Callable[[Resource, bool], None] = lambda _, __: None) -> None:
+        """`on_change` is called with every change in whether a resource is known."""
         self._stores: dict[Resource, list[Store]] = {}
         self.sources: list[tuple[str, Mapping[str, str], Store]] = []
         intern = Interner()
         for known in KNOWN:
-            store = Store(known, intern, told=self._tell, changed=self._changed)
+            store = Store(known, intern, on_change=self._tell, changed=self._changed)
             self._stores.setdefault(known.resource, []).append(store)
             query = {"labelSelector": known.selector} if known.selector else {}
             self.sources.append((paths.collection(known.api_version, known.plural), query, store))
         for resource in self._stores:
-            told(resource, False)
-        self._told = told
+            on_change(resource, False)
+        self._on_change = on_change
         self._merged: dict[tuple[Resource, str | None], tuple[tuple[Listing, ...], Listing]] = {}
 
     def reflectors(self, lister: Lister) -> list[Reflector]:
@@ -56,7 +56,7 @@ class ClusterCache:
         return [Reflector(lister, path, store, query=query) for path, query, store in self.sources]
 
     def _tell(self, resource: Resource) -> None:
-        self._told(resource, self.synced(resource))
+        self._on_change(resource, self.synced(resource))
 
     def _changed(self, resource: Resource, namespace: str | None) -> None:
         if namespace is None:
@@ -133,15 +133,15 @@ class Store:
         known: Known,
         intern: Interner | None = None,
         *,
-        told: Callable[[Resource], None] = lambda _: None,
+        on_change: Callable[[Resource], None] = lambda _: None,
         changed: Callable[[Resource, str | None], None] = lambda _, __: None,
     ) -> None:
-        """`told` is called when `synced` changes, `changed` with a namespace, or None for all of them, whose
-        listing is no longer the one that was answered."""
+        """`on_change` is called when `synced` changes, `changed` with a namespace, or None for all of them,
+        whose listing is no longer the one that was answered."""
         self._known, self.kind = known, known.group_kind.kind
         self._paths = tuple(tuple(path.split(".")) for path in known.fields)
         self._intern = intern or Interner()
-        self._told, self._changed = told, changed
+        self._on_change, self._changed = on_change, changed
         self._objects: dict[str, dict[str, Json]] = {}
         self._fresh: dict[str, dict[str, Json]] | None = None
         self._listings: dict[str | None, Listing] = {}
@@ -211,7 +211,7 @@ class Store:
     def _sync(self, synced: bool) -> None:
         if synced is not self.synced:
             self.synced = synced
-            self._told(self._known.resource)
+            self._on_change(self._known.resource)
 
     def _weigh(self, put: Json | None, gone: Json | None) -> None:
         """Count an object in and the one that it replaces out. ApiError if that is too much to keep."""

@@ -239,10 +239,10 @@ def _facts(options: Options, api: ApiServer | None, metrics: Metrics) -> tuple[C
     if api is None:
         return _manifests(options.facts) if options.facts else NoCluster(), []
 
-    def told(resource: Resource, synced: bool) -> None:
+    def on_change(resource: Resource, synced: bool) -> None:
         metrics.facts_synced.labels(resource.value).set(synced)
 
-    cache = ClusterCache(told)
+    cache = ClusterCache(on_change)
     return cache, cache.reflectors(api)
 
 

@@ -29,7 +29,7 @@ SCALABLE_KEPT = 256
 
 
 class LiveWorkers:
-    """The `Workers` and the `Ledgers` of a running webhook; `namespace` is the one of its Leases."""
+    """The `Workers` and the `Records` of a running webhook; `namespace` is the one of its Leases."""
 
     def __init__(self, api: ApiServer, namespace: str) -> None:
         self._api, self._namespace = api, namespace
@@ -132,7 +132,7 @@ class LiveWorkers:
 
     async def leases(self) -> AsyncIterator[Json]:
         path = paths.collection(LEASES, "leases", self._namespace)
-        async for page, _ in self._api.pages(path, _selecting({WORKER_NAMES: "ledger"}), consistent=False):
+        async for page, _ in self._api.pages(path, _selecting({WORKER_NAMES: "record"}), consistent=False):
             for lease in page:
                 yield lease
 

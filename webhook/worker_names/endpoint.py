@@ -1,6 +1,6 @@
 """The endpoint /name: names for workers, allocated against the live state of the cluster.
 
-Law: a name leaves here only after the ledger that promises it has been swapped into the group's Lease, or
+Law: a name leaves here only after the record that promises it has been swapped into the group's Lease, or
 where the API server itself arbitrates (`index`). What to answer is decided in
 `policies.worker_names.worker_names`; here is the order of the reads, the compare-and-swap, and what happens
 when time runs out.
@@ -35,7 +35,16 @@ from policies.worker_names.worker_names import (
     Strategy,
     WorkerNames,
 )
-from policies.worker_names.workers import Ledger, Owner, Untrusted, Want, Worker, existing, wanted, worker_of
+from policies.worker_names.workers import (
+    AllocationRecord,
+    Owner,
+    Untrusted,
+    Want,
+    Worker,
+    existing,
+    wanted,
+    worker_of,
+)
 from webhook.admission import engine, exemptions
 from webhook.admission.configuration import Config
 from webhook.admission.envelope import Request, Response, allowed, denied, patched
@@ -46,8 +55,8 @@ from webhook.worker_names.leases import (
     NoScale,
     earlier_lease_name,
     lease_name,
-    ledger_of,
     new_lease,
+    record_of,
     written,
 )
 
@@ -261,8 +270,8 @@ class Namer:
             warnings = [f"worker-names would name this pod {answer.name}"] if mode is Mode.WARN else []
             return allowed(warnings, {"would-name": answer.name})
         if not request.dry_run:
-            by_ledger = policy.ledger_strategy(settings.strategy)
-            strategy = Strategy.INDEX if answer.ledger is None else by_ledger
+            by_record = policy.recorded_strategy(settings.strategy)
+            strategy = Strategy.INDEX if answer.record is None else by_record
             self._metrics.given.labels(strategy.value).inc()
             log.info("worker named", name=answer.name, worker=str(worker), namespace=worker.namespace)
         pod = request.object or {}
@@ -308,7 +317,7 @@ async def allocate_by_index(workers: Workers, worker: Worker, settings: WorkerNa
     now = workers.now()
     want = wanted(await workers.owner(worker.owner, worker.namespace), worker)
     listed = await workers.pods(worker.namespace, worker.selector, phases=not worker.owner.is_ray)
-    return policy.by_index(worker, _group(want, listed, Ledger(), now), settings)
+    return policy.by_index(worker, _group(want, listed, AllocationRecord(), now), settings)
 
 
 async def allocate(
@@ -324,32 +333,32 @@ async def allocate(
     """Read the Lease, then list the pods, decide, swap; start over when the swap is lost.
 
     A dry run answers with the name that would be given and swaps nothing. `lost` is called at each lost
-    swap, `epoch` for a ledger that is begun. Raises Untrusted. It goes on until it is cancelled.
+    swap, `epoch` for a record that is begun. Raises Untrusted. It goes on until it is cancelled.
     """
     name, created = lease_name(worker), frozenset[str]()
     while True:
         now = workers.now()
         owner, lease = await workers.owner_and_lease(worker.owner, worker.namespace, name)
         want = wanted(owner, worker)
-        ledger = ledger_of(lease)
+        record = record_of(lease)
         if lease is None:
             earlier = await workers.earlier_lease(worker.namespace, earlier_lease_name(worker))
-            ledger = replace(ledger_of(earlier), epoch="")
-        if not ledger.epoch:
-            ledger = replace(ledger, epoch=epoch())
+            record = replace(record_of(earlier), epoch="")
+        if not record.epoch:
+            record = replace(record, epoch=epoch())
         # Only now: whoever dropped a promise before that Lease was written had seen its pod.
         listed = await workers.pods(worker.namespace, worker.selector, phases=not worker.owner.is_ray)
-        answer = policy.by_ledger(worker, _group(want, listed, ledger, now, created), settings)
+        answer = policy.by_record(worker, _group(want, listed, record, now, created), settings)
         if isinstance(answer, Refuse):
             kept = await _created(workers, worker, answer)
             if not kept:
                 return answer
             created |= kept
             continue
-        if dry_run or answer.ledger is None:
+        if dry_run or answer.record is None:
             return answer
         swap = workers.create_lease if lease is None else workers.replace_lease
-        if await swap(written(lease or new_lease(worker, name), worker, answer.ledger, identity)):
+        if await swap(written(lease or new_lease(worker, name), worker, answer.record, identity)):
             return answer
         lost()
 
@@ -369,6 +378,6 @@ async def _created(workers: Workers, worker: Worker, refusal: Refuse) -> frozens
 
 
 def _group(
-    want: Want, listed: Listed, ledger: Ledger, now: float, created: frozenset[str] = frozenset()
+    want: Want, listed: Listed, record: AllocationRecord, now: float, created: frozenset[str] = frozenset()
 ) -> Group:
-    return Group(want, [existing(pod) for pod in listed.pods], ledger, now, listed.version, created)
+    return Group(want, [existing(pod) for pod in listed.pods], record, now, listed.version, created)

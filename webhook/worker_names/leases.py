@@ -1,4 +1,4 @@
-"""The Leases that hold the ledgers of worker names, all in the webhook's own namespace.
+"""The Leases that hold the records of worker names, all in the webhook's own namespace.
 
 They stand there, and not beside the workers, because RBAC can't say "these Leases" in every namespace: an
 account that may write them everywhere may take any leader election. An owner reference can't cross
@@ -21,7 +21,7 @@ import structlog
 from policies.core.annotations import WORKER_NAMES, WORKER_NAMES_OWNER
 from policies.kube.json import Json, mapping, text
 from policies.kube.metadata import annotations_of
-from policies.worker_names.workers import Ledger, Owner, Worker
+from policies.worker_names.workers import AllocationRecord, Owner, Worker
 from webhook.kube.errors import ApiError
 
 log = structlog.get_logger()
@@ -68,12 +68,12 @@ def new_lease(worker: Worker, name: str) -> Json:
     return {
         "apiVersion": "coordination.k8s.io/v1",
         "kind": "Lease",
-        "metadata": {"name": name, "labels": {WORKER_NAMES: "ledger"}},
+        "metadata": {"name": name, "labels": {WORKER_NAMES: "record"}},
     }
 
 
-def written(lease: Json, worker: Worker, ledger: Ledger, identity: str) -> Json:
-    """A copy of the Lease with another ledger, its resourceVersion and all that is not ours kept."""
+def written(lease: Json, worker: Worker, record: AllocationRecord, identity: str) -> Json:
+    """A copy of the Lease with another record, its resourceVersion and all that is not ours kept."""
     owner = worker.owner
     ours = {
         "apiVersion": owner.api_version,
@@ -82,27 +82,27 @@ def written(lease: Json, worker: Worker, ledger: Ledger, identity: str) -> Json:
         "name": owner.name,
         "uid": owner.uid,
     }
-    annotations = {**annotations_of(lease), WORKER_NAMES: ledger.dump(), WORKER_NAMES_OWNER: json.dumps(ours)}
+    annotations = {**annotations_of(lease), WORKER_NAMES: record.dump(), WORKER_NAMES_OWNER: json.dumps(ours)}
     now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
     spec = {**mapping(lease, "spec"), "holderIdentity": identity, "renewTime": now}
     return {**lease, "metadata": {**lease["metadata"], "annotations": annotations}, "spec": spec}
 
 
-def ledger_of(lease: Json | None) -> Ledger:
-    """The ledger in a Lease; an empty one where there is none."""
-    return Ledger.load(annotations_of(lease or {}).get(WORKER_NAMES))
+def record_of(lease: Json | None) -> AllocationRecord:
+    """The record in a Lease; an empty one where there is none."""
+    return AllocationRecord.load(annotations_of(lease or {}).get(WORKER_NAMES))
 
 
 # --- Leases whose owner is gone --------------------------------------------------------------------------
 
 
-class Ledgers(Protocol):
+class Records(Protocol):
     """What a sweep asks of the API server; every method may raise ApiError."""
 
     def now(self) -> float: ...
 
     def leases(self) -> AsyncIterator[Json]:
-        """All Leases in our namespace that hold a ledger."""
+        """All Leases in our namespace that hold a record."""
         ...
 
     async def owner(self, owner: Owner, namespace: str) -> Json | None:
@@ -118,12 +118,12 @@ class Sweep:
     """Deletes the Leases of owners that are gone.
 
     It is safe at any time and from every replica at once: an owner's UID never comes back, so nobody can
-    need its ledger; a Lease that is written meanwhile is another one, which stays; and were a ledger lost
+    need its record; a Lease that is written meanwhile is another one, which stays; and were a record lost
     all the same, the next has an epoch of its own, so that no name is given again.
     """
 
-    def __init__(self, ledgers: Ledgers, *, pace: float = PACE_SECONDS) -> None:
-        self._ledgers, self._pace = ledgers, pace
+    def __init__(self, records: Records, *, pace: float = PACE_SECONDS) -> None:
+        self._records, self._pace = records, pace
 
     async def run(self) -> None:
         """Sweep now and then until cancelled."""
@@ -140,10 +140,10 @@ class Sweep:
     async def once(self) -> int:
         """How many were deleted. A Lease that can't be judged stays. ApiError if they can't be listed."""
         swept = 0
-        async for lease in self._ledgers.leases():
+        async for lease in self._records.leases():
             try:
                 if self._idle(lease) and await self._orphaned(lease):
-                    swept += await self._ledgers.delete_lease(lease)
+                    swept += await self._records.delete_lease(lease)
             except ApiError as error:
                 log.info("worker names: Lease kept", lease=text(lease, "metadata", "name"), error=str(error))
         return swept
@@ -153,7 +153,7 @@ class Sweep:
             renewed = datetime.fromisoformat(text(lease, "spec", "renewTime")).timestamp()
         except ValueError:
             return False
-        return self._ledgers.now() - renewed > IDLE_SECONDS
+        return self._records.now() - renewed > IDLE_SECONDS
 
     async def _orphaned(self, lease: Json) -> bool:
         """Whether the owner is surely gone; a Lease that does not say whose it is stays."""
@@ -167,7 +167,7 @@ class Sweep:
             return False
         await asyncio.sleep(self._pace)
         try:
-            found = await self._ledgers.owner(owner, namespace)
+            found = await self._records.owner(owner, namespace)
         except NoScale:
             return True  # nothing can be allocated for it
         return found is None or text(found, "metadata", "uid") != owner.uid

@@ -1,8 +1,8 @@
 """The golden cases of worker names: tests/policies/worker_names/worker-names/<case>/.
 
 `given.yaml` is what the allocation has read: the `pod` that is asked for, its live `owner`, the `pods` of
-the group, the `ledger` in its Lease, `now` and the policy's `settings`. `expected.yaml` is the answer: the
-name with the ledger to swap in, the refusal, or that the pod is left alone. `make golden` rewrites it.
+the group, the `record` in its Lease, `now` and the policy's `settings`. `expected.yaml` is the answer: the
+name with the record to swap in, the refusal, or that the pod is left alone. `make golden` rewrites it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,15 @@ import yaml
 from policies.kube.json import Json, mapping, maps, text
 from policies.worker_names import worker_names as policy
 from policies.worker_names.worker_names import Answer, Give, Group, Refuse, Strategy, WorkerNames
-from policies.worker_names.workers import Ledger, Owner, Untrusted, Worker, existing, wanted, worker_of
+from policies.worker_names.workers import (
+    AllocationRecord,
+    Owner,
+    Untrusted,
+    Worker,
+    existing,
+    wanted,
+    worker_of,
+)
 from webhook.config.load import load
 from webhook.kube.documents import load_all
 
@@ -36,19 +44,19 @@ def answer(given: Json) -> Answer | None:
     except Untrusted as error:
         return policy.untrusted(worker, str(error))
     pods = [existing(pod) for pod in maps(given, "pods")]
-    ledger = Ledger.load(json.dumps(mapping(given, "ledger")))
-    group = Group(want, pods, Ledger(), given.get("now", 1000), "500")
+    record = AllocationRecord.load(json.dumps(mapping(given, "record")))
+    group = Group(want, pods, AllocationRecord(), given.get("now", 1000), "500")
     if policy.indexed(worker, settings.strategy):
         return policy.by_index(worker, group, settings)
-    return policy.by_ledger(worker, Group(want, pods, ledger, group.now, "500"), settings)
+    return policy.by_record(worker, Group(want, pods, record, group.now, "500"), settings)
 
 
 def described(given: Json) -> Json:
     match answer(given):
         case Give(name, None):
             return {"name": name}
-        case Give(name, Ledger() as ledger):
-            return {"name": name, "ledger": json.loads(ledger.dump())}
+        case Give(name, AllocationRecord() as record):
+            return {"name": name, "record": json.loads(record.dump())}
         case Refuse(reason, message, ambiguous):
             unclear = [name for promise in ambiguous for name in promise.names]
             return {"refused": str(reason), "message": message} | ({"unclear": unclear} if unclear else {})
@@ -142,7 +150,7 @@ def test_a_kind_of_the_same_name_in_another_group_is_not_kuberays() -> None:
     assert not Owner("example.com/v1", "RayCluster", "demo", "uid").is_ray
 
 
-# --- the ledger --------------------------------------------------------------------------------------------
+# --- the record --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -163,32 +171,32 @@ def test_a_kind_of_the_same_name_in_another_group_is_not_kuberays() -> None:
     ],
     ids=lambda spoilt: str(spoilt)[:40],
 )
-def test_a_spoilt_ledger_is_an_empty_one(spoilt: str | None) -> None:
-    assert Ledger.load(spoilt) == Ledger()
+def test_a_spoilt_record_is_an_empty_one(spoilt: str | None) -> None:
+    assert AllocationRecord.load(spoilt) == AllocationRecord()
 
 
-def test_a_ledger_survives_its_lease() -> None:
-    ledger = policy.by_ledger(
+def test_a_record_survives_its_lease() -> None:
+    record = policy.by_record(
         worker(replica="small-x7k2p"),
-        Group(wanted(_cluster(replicas=2, hosts=4), worker()), [], Ledger(7), 1000.5, "88"),
+        Group(wanted(_cluster(replicas=2, hosts=4), worker()), [], AllocationRecord(7), 1000.5, "88"),
         WorkerNames(),
     )
-    assert isinstance(ledger, Give)
-    assert ledger.ledger is not None
-    assert Ledger.load(ledger.ledger.dump()) == ledger.ledger
-    assert len(ledger.ledger.reservations[0].names) == 4
+    assert isinstance(record, Give)
+    assert record.record is not None
+    assert AllocationRecord.load(record.record.dump()) == record.record
+    assert len(record.record.reservations[0].names) == 4
 
 
 @pytest.mark.parametrize("host", [0, 1, 999_999_999])
 @pytest.mark.parametrize("hosts", [2, 2**31 - 1])
 def test_absurd_numbers_of_hosts_make_neither_a_long_loop_nor_a_large_lease(hosts: int, host: int) -> None:
     member = worker(replica="small-x7k2p", host=host, replica_index=0)
-    group = Group(wanted(_cluster(replicas=1, hosts=hosts), member), [], Ledger(), 1000)
-    given = policy.by_ledger(member, group, WorkerNames())
+    group = Group(wanted(_cluster(replicas=1, hosts=hosts), member), [], AllocationRecord(), 1000)
+    given = policy.by_record(member, group, WorkerNames())
     assert isinstance(given, Give)
     assert given.name.endswith(f"-0-{host}")
-    assert given.ledger is not None
-    assert len(given.ledger.dump()) < 100_000
+    assert given.record is not None
+    assert len(given.record.dump()) < 100_000
     assert isinstance(policy.by_index(member, group, WorkerNames()), Give)
 
 

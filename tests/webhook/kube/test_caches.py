@@ -120,10 +120,10 @@ def test_what_may_not_be_read_is_unknown_what_is_merely_away_is_not(
 
 
 def test_nothing_is_known_before_the_first_list_and_unknown_is_not_empty() -> None:
-    told: list[tuple[Resource, bool]] = []
-    cache = ClusterCache(lambda resource, synced: told.append((resource, synced)))
+    seen: list[tuple[Resource, bool]] = []
+    cache = ClusterCache(lambda resource, synced: seen.append((resource, synced)))
     assert all(cache.listing(resource) is None for resource in Resource)
-    assert set(told) == {(resource, False) for resource in Resource}
+    assert set(seen) == {(resource, False) for resource in Resource}
 
 
 def stores(cache: ClusterCache) -> dict[str, Store]:
@@ -131,8 +131,8 @@ def stores(cache: ClusterCache) -> dict[str, Store]:
 
 
 def test_workloads_are_known_once_all_their_kinds_are() -> None:
-    told: list[bool] = []
-    cache = ClusterCache(lambda resource, synced: told.append(synced) if resource == "workloads" else None)
+    seen: list[bool] = []
+    cache = ClusterCache(lambda resource, synced: seen.append(synced) if resource == "workloads" else None)
     by_kind = stores(cache)
     deployment = {"metadata": {"name": "d", "namespace": "ml"}, "spec": {"replicas": 2}}
     listed(by_kind["Deployment"], deployment)
@@ -154,7 +154,7 @@ def test_workloads_are_known_once_all_their_kinds_are() -> None:
     assert names(cache.listing(Resource.WORKLOADS, "empty")) == []
     by_kind["ReplicaSet"].lost(ApiError(403, "Forbidden", ""))
     assert cache.listing(Resource.WORKLOADS, "ml") is None
-    assert told[-2:] == [True, False]
+    assert seen[-2:] == [True, False]
 
 
 def test_listings_of_namespaces_that_are_gone_are_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ import pytest
 from policies.kube.json import Json
 from policies.worker_names import worker_names as policy
 from policies.worker_names.worker_names import Answer, Give, Group, Strategy, WorkerNames
-from policies.worker_names.workers import Ledger, Owner, Worker, existing, wanted
+from policies.worker_names.workers import AllocationRecord, Owner, Worker, existing, wanted
 from tests.webhook.worker_names.world import (
     LIFETIME,
     SETTINGS,
@@ -227,10 +227,10 @@ async def count_only(workers: FakeWorkers, worker: Worker, settings: WorkerNames
     now = workers.now()
     want = wanted(await workers.owner(worker.owner, worker.namespace), worker)
     listed = await workers.pods(worker.namespace, worker.selector)
-    unnumbered = Ledger(workers.world.version + len(workers.world.created))
+    unnumbered = AllocationRecord(workers.world.version + len(workers.world.created))
     group = Group(want, [existing(pod) for pod in listed.pods], unnumbered, now)
-    answer = policy.by_ledger(worker, group, settings)
-    return replace(answer, ledger=None) if isinstance(answer, Give) else answer
+    answer = policy.by_record(worker, group, settings)
+    return replace(answer, record=None) if isinstance(answer, Give) else answer
 
 
 class ListFirst(FakeWorkers):
@@ -274,7 +274,7 @@ def short_lived(workers: FakeWorkers, worker: Worker, settings: WorkerNames) -> 
 
 
 def one_epoch(workers: FakeWorkers, worker: Worker, settings: WorkerNames) -> Awaitable[Answer]:
-    """A ledger that is begun anew looks like the one that was lost."""
+    """A record that is begun anew looks like the one that was lost."""
     return allocate(workers, worker, settings, epoch=lambda: "the same")
 
 

@@ -85,8 +85,8 @@ def put_earlier_lease(setting: Setting, promised: str = "") -> str:
     """Its path."""
     name = earlier_lease_name(member())
     promise = {"names": [promised], "at": setting.workers.now(), "from": "1"}
-    ledger = json.dumps({"highest": 7, "reservations": [promise] if promised else []})
-    metadata = {"name": name, "namespace": "ml", "annotations": {WORKER_NAMES: ledger}}
+    record = json.dumps({"highest": 7, "reservations": [promise] if promised else []})
+    metadata = {"name": name, "namespace": "ml", "annotations": {WORKER_NAMES: record}}
     setting.fake.objects[f"{EARLIER_LEASES}/{name}"] = {"metadata": metadata}
     return f"{EARLIER_LEASES}/{name}"
 
@@ -138,7 +138,7 @@ async def put_lease(setting: Setting, lease: str, idle: float = IDLE_SECONDS + 6
         {
             "metadata": {
                 "name": lease,
-                "labels": {WORKER_NAMES: "ledger"},
+                "labels": {WORKER_NAMES: "record"},
                 "annotations": {WORKER_NAMES_OWNER: json.dumps(ours | owner)},
             },
             "spec": {"renewTime": renewed.replace("+00:00", "Z")},
@@ -215,7 +215,7 @@ async def test_a_lease_that_is_written_during_the_sweep_stays(setting: Setting) 
 
 
 async def test_a_sweep_between_two_creates_brings_no_name_back(setting: Setting) -> None:
-    """Whatever a sweep might take by mistake: the next ledger is another one."""
+    """Whatever a sweep might take by mistake: the next record is another one."""
     await setting.cluster(1)
     first = await setting.create()
     await setting.fake.delete(f"{PODS}/{first}")

@@ -95,12 +95,12 @@ class World:
 
     def key(self) -> object:
         """Everything that can make a difference from here on."""
-        ledger = self.lease and (self.lease["metadata"]["resourceVersion"], _ledger(self.lease))
+        record = self.lease and (self.lease["metadata"]["resourceVersion"], _record(self.lease))
         pods = tuple(sorted((pod.name, pod.terminating) for pod in self.pods.values()))
-        return (self.desired, self.clock, self.version, pods, ledger, tuple(self.created))
+        return (self.desired, self.clock, self.version, pods, record, tuple(self.created))
 
 
-def _ledger(lease: Json) -> str:
+def _record(lease: Json) -> str:
     return str(lease["metadata"]["annotations"][WORKER_NAMES])
 
 
