@@ -91,7 +91,7 @@ def _kuberay(release: str) -> Tool:
 
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kwok")
 NODE = ("kubelet", "kube-proxy")
-KUBERAY = ("kuberay-1.0", "kuberay-1.2", "kuberay-1.6")
+KUBERAY = ("kuberay-1.0", "kuberay-1.2", "kuberay-1.5", "kuberay-1.6")
 TABLE: dict[str, Tool] = {
     tool.name: tool
     for tool in (
@@ -105,6 +105,7 @@ TABLE: dict[str, Tool] = {
         Tool("kwok", "sigs.k8s.io/kwok", "sigs.k8s.io/kwok/cmd/kwok", "kwok"),
         _kuberay("1.0"),
         _kuberay("1.2"),
+        _kuberay("1.5"),
         _kuberay("1.6"),
     )
 }
@@ -143,6 +144,21 @@ def module_directory(name: str) -> Path:
     return Path(json.loads(answer)["Dir"])
 
 
+@cache
+def module_source(module: str, version: str, checksum: str) -> Path:
+    """The source (read-only) of a module of which nothing is built, at the version and with the checksum.
+
+    Raises:
+        BinaryError: Go is missing, the module cannot be had, or it is another one than it was.
+    """
+    answer = json.loads(
+        _go("mod", "download", "-json", f"{module}@{version}", directory=Path(tempfile.gettempdir()))
+    )
+    if answer["Sum"] != checksum:
+        raise BinaryError(f"{module}@{version} has the checksum {answer['Sum']}, not {checksum}.")
+    return Path(answer["Dir"])
+
+
 def cache_directory() -> Path:
     """`$XDG_CACHE_HOME/ml-chassis`, by default `~/.cache/ml-chassis`: all that tests keep."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -173,7 +189,8 @@ def _go(*arguments: str, directory: Path) -> str:
     env = os.environ | {"CGO_ENABLED": "0", "GOWORK": "off", "GOFLAGS": "-mod=readonly"}
     done = subprocess.run([go, *arguments], cwd=directory, env=env, text=True, capture_output=True)
     if done.returncode:
-        raise BinaryError(f"`go {' '.join(arguments)}` failed in {directory}:\n{done.stderr.strip()}")
+        said = done.stderr.strip() or done.stdout.strip()  # with -json, errors are in the answer
+        raise BinaryError(f"`go {' '.join(arguments)}` failed in {directory}:\n{said}")
     return done.stdout
 
 

@@ -69,7 +69,14 @@ def _is_established(definition: JSON) -> bool:
 class Operator:
     """One process of a KubeRay release that watches one namespace, or all of them (the empty name)."""
 
-    def __init__(self, control_plane: ControlPlane, release: str, kubeconfig: Path, namespace: str) -> None:
+    def __init__(
+        self,
+        control_plane: ControlPlane,
+        release: str,
+        kubeconfig: Path,
+        namespace: str,
+        feature_gates: str = "",
+    ) -> None:
         self._log = control_plane.logs / f"{release}-{namespace or 'all'}.log"
         self._metrics, self._health = free_port(), free_port()
         self._command: list[str | Path] = [
@@ -80,6 +87,8 @@ class Operator:
             "--reconcile-concurrency=4",
             f"--watch-namespace={namespace}",
         ]
+        if feature_gates:
+            self._command.append(f"--feature-gates={feature_gates}")
         # Its cache must begin with a list, which the watch proxy can serve from the past.
         settings = {"KUBECONFIG": str(kubeconfig), "KUBE_FEATURE_WatchListClient": "false"}
         self._environment = {**os.environ, **settings}

@@ -48,13 +48,13 @@ def audited(control_plane: ControlPlane, namespace: str) -> Iterator[tuple[int, 
             yield event["responseStatus"]["code"], noted
 
 
-def test_the_refusal_says_what_where_why_and_how_to_mend(
+def test_the_refusal_says_what_where_why_and_how_to_fix(
     control_plane: ControlPlane, chassis: Chassis, namespace: str
 ) -> None:
     text = json.dumps(violating("server"))
     refused = control_plane.kubectl("apply", "-n", namespace, "-f", "-", stdin=text, check=False)
     assert refused.returncode == 1
-    for part in (RULE, PATH, "payments", "Mend:", f'mlchassis.dev/exempt: "{RULE}=<reason>"'):
+    for part in (RULE, PATH, "payments", "Fix:", f'mlchassis.dev/exempt: "{RULE}=<reason>"'):
         assert part in refused.stderr
     denial = refused.stderr.partition('admission webhook "validate.mlchassis.dev" denied the request: ')[2]
     assert denial.startswith("1 finding")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 import pytest
 
-from tests.e2e.api import JSON, Api
-from tests.e2e.controlplane import ControlPlane
+from tests.e2e.api import JSON, Api, ApiError
+from tests.e2e.controlplane import HOST, ControlPlane
 from tests.e2e.install import Chassis
 from tests.e2e.kuberay import (
     NAMESPACE,
@@ -23,12 +26,15 @@ from tests.e2e.kuberay import (
     worker,
 )
 from tests.e2e.watch_proxy import WatchProxy
+from tests.e2e.workloads import pod as a_pod
 
 pytestmark = pytest.mark.e2e
 
 DELAY = 3.0
 """Seconds by which the operator's cache is late."""
-OLD, MIDDLE, NEW = "kuberay-1.0", "kuberay-1.2", "kuberay-1.6"
+OLD, MIDDLE, GATED, NEW = "kuberay-1.0", "kuberay-1.2", "kuberay-1.5", "kuberay-1.6"
+INDEXING = "RayMultiHostIndexing=true"
+"""The gate behind which KubeRay labels replica indices; open by default since 1.6."""
 
 
 @pytest.fixture(scope="module")
@@ -294,3 +300,192 @@ def _assert_indexed(pods: list[JSON]) -> None:
         if "ray.io/worker-group-replica-name" in labels:
             end += f"-{labels['ray.io/replica-host-index']}"
         assert pod["metadata"]["name"].endswith(f"-{end}")
+
+
+@dataclass(frozen=True)
+class Aftermath:
+    """What an operator on a frozen list did to the replicas that another one had replaced."""
+
+    statuses: set[int]
+    """The API server's answers to the deletions, all by name, that the operator asked for."""
+    lost: set[str]
+    """Clusters of which a replacement was deleted."""
+
+
+def delete_from_a_frozen_list(
+    control_plane: ControlPlane, proxy: WatchProxy, namespace: str, release: str, observer: Observer
+) -> Aftermath:
+    """A replica fails and is replaced while one operator's list stands still; then that operator acts.
+
+    The operator is killed with its list frozen at the failure, another one with a true view replaces the
+    replica and goes, and the first is started again on the frozen list: it deletes the failed pods by name.
+    """
+    api, token = control_plane.api, control_plane.token(NAMESPACE, SERVICE_ACCOUNT)
+    hosts = {"single": 1, "slice": 4}
+    stale = Operator(control_plane, release, proxy.kubeconfig(token), namespace, INDEXING)
+    account = control_plane.service_account(NAMESPACE, SERVICE_ACCOUNT)
+    true = Operator(control_plane, release, account, namespace, INDEXING)
+
+    def want(replicas: int) -> None:
+        observer.bound({(name, "small"): replicas * hosts[name] for name in hosts})
+
+    def alive(name: str) -> dict[str, str]:
+        selector = f"ray.io/cluster={name},ray.io/node-type=worker"
+        pods = [pod["metadata"] for pod in api.items("pods", namespace, selector)]
+        return {pod["name"]: pod["uid"] for pod in pods if "deletionTimestamp" not in pod}
+
+    def have(replicas: int) -> Callable[[Mapping[Group, Observed]], bool]:
+        return lambda seen: all(len(seen[name, "small"].live) >= replicas * hosts[name] for name in hosts)
+
+    def have_lost_one(seen: Mapping[Group, Observed]) -> bool:
+        return all(len(seen[name, "small"].deleted) == hosts[name] for name in hosts)
+
+    want(2)
+    with stale:
+        for name in hosts:
+            api.create(ray_cluster(name, namespace, 2, hosts=hosts[name], autoscaling=True))
+        observer.wait(have(2), timeout=120)
+        stale.pause()
+        before = {name: alive(name) for name in hosts}
+        for name in hosts:
+            failed = {"status": {"phase": "Failed"}}
+            api.patch("pods", min(before[name]), failed, namespace, subresource="status")
+        proxy.freeze()
+        stale.kill()
+    with true:
+        observer.wait(lambda seen: have_lost_one(seen) and have(2)(seen), timeout=120)
+        true.kill()
+    replaced: dict[str, dict[str, str]] = {}
+    ordered: set[str] = set()
+    for name in hosts:
+        now = alive(name)
+        replaced[name] = {pod: uid for pod, uid in now.items() if uid not in before[name].values()}
+        ordered |= {pod for pod, uid in before[name].items() if uid not in now.values()}
+        assert len(replaced[name]) == hosts[name]
+    with stale:
+        # A failed single is asked for again and again, a slice all at once with its last host.
+        stale.process.wait_until(lambda: {pod for pod, _ in proxy.deletions} >= ordered, timeout=120)
+        statuses = {status for _, status in proxy.deletions}
+        proxy.thaw()
+        observer.wait(have(2), timeout=240)
+        want(3)
+        for name in hosts:  # what it does with a true list again
+            scale(api, name, namespace, 3)
+        observer.wait(have(3), timeout=240)
+    survivors = {uid for name in hosts for uid in alive(name).values()}
+    lost = {name for name, pods in replaced.items() if not survivors.issuperset(pods.values())}
+    return Aftermath(statuses, lost)
+
+
+@pytest.mark.parametrize("release", [GATED, NEW])
+@pytest.mark.parametrize("strategy", ["auto"], indirect=True)
+@pytest.mark.usefixtures("strategy")
+def test_an_operator_on_a_frozen_list_deletes_no_replacement(
+    control_plane: ControlPlane, proxy: WatchProxy, namespace: str, release: str
+) -> None:
+    """The names that it deletes were given once, and their pods are gone."""
+    prepare(control_plane, release)
+    with Observer(control_plane.api, namespace) as observer:
+        after = delete_from_a_frozen_list(control_plane, proxy, namespace, release, observer)
+    assert after.lost == set()
+    assert after.statuses == {404}
+    assert observer.violations == []
+    for seen in observer.groups.values():
+        assert len(set(seen.created)) == len(seen.created), "a name was used twice"
+
+
+@pytest.mark.parametrize("release", [GATED, NEW])
+@pytest.mark.parametrize("strategy", ["index"], indirect=True)
+@pytest.mark.usefixtures("strategy")
+def test_an_operator_on_a_frozen_list_deletes_the_replacements_that_have_the_names_of_the_failed(
+    control_plane: ControlPlane, proxy: WatchProxy, namespace: str, release: str
+) -> None:
+    """Why `auto` is not `index`: KubeRay deletes by name, without a UID."""
+    prepare(control_plane, release)
+    with Observer(control_plane.api, namespace) as observer:
+        after = delete_from_a_frozen_list(control_plane, proxy, namespace, release, observer)
+    assert after.lost == {"single", "slice"}
+    assert after.statuses == {200}
+
+
+@pytest.mark.parametrize("release", [GATED, NEW])
+def test_an_operator_on_a_frozen_list_deletes_no_replacement_without_the_webhook(
+    control_plane: ControlPlane, proxy: WatchProxy, namespace: str, release: str
+) -> None:
+    """Random names are never given twice either; what it creates from its list is too many, though."""
+    api = control_plane.api
+    api.patch("namespaces", namespace, {"metadata": {"labels": {"mlchassis.dev/admission": "disabled"}}})
+    prepare(control_plane, release)
+    with Observer(api, namespace) as observer:
+        after = delete_from_a_frozen_list(control_plane, proxy, namespace, release, observer)
+    assert after.lost == set()
+    assert after.statuses == {404}
+    print({group: seen.peak for group, seen in observer.groups.items()})
+
+
+@contextmanager
+def stalled(api: Api, namespace: str) -> Iterator[None]:
+    """The namespace's pods got their names and wait for a webhook that never answers."""
+    name = f"stall-{namespace}"
+    with socket.create_server((HOST, 0)) as silent:
+        port = silent.getsockname()[1]
+        entry = {
+            "name": "stall.example.com",
+            "admissionReviewVersions": ["v1"],
+            "clientConfig": {"url": f"https://{HOST}:{port}/"},
+            "sideEffects": "None",
+            "failurePolicy": "Fail",
+            "timeoutSeconds": 15,
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
+            "rules": [
+                {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}
+            ],
+        }
+        api.create(
+            {
+                "apiVersion": "admissionregistration.k8s.io/v1",
+                "kind": "ValidatingWebhookConfiguration",
+                "metadata": {"name": name},
+                "webhooks": [entry],
+            }
+        )
+        while not _is_refused(api, a_pod("probe"), namespace):
+            time.sleep(0.05)  # the API server reads the configuration a moment later
+        yield
+        api.delete("validatingwebhookconfigurations", name)
+
+
+def _is_refused(api: Api, item: JSON, namespace: str) -> bool:
+    try:
+        api.create(item, namespace, dry_run=True)
+    except ApiError:
+        return True
+    return False
+
+
+def test_a_group_is_one_short_while_the_promise_of_a_create_that_died_is_kept(
+    control_plane: ControlPlane, chassis: Chassis, namespace: str
+) -> None:
+    """An operator that is killed in the middle of a create: the worker comes late, and comes once."""
+    api, group = control_plane.api, ("short", "small")
+    prepare(control_plane, NEW)
+    account = control_plane.service_account(NAMESPACE, SERVICE_ACCOUNT)
+    operator = Operator(control_plane, NEW, account, namespace)
+    with Observer(api, namespace) as observer:
+        observer.bound({group: 3})
+        with operator:
+            api.create(ray_cluster("short", namespace, 2))
+            observer.wait(lambda seen: len(seen[group].live) == 2, timeout=60)
+            with stalled(api, namespace):
+                given = chassis.metric("chassis_worker_names_given_total")
+                scale(api, "short", namespace, 3)
+                chassis.wait_metric("chassis_worker_names_given_total", given + 1)
+                operator.kill()
+                began = time.monotonic()
+        refused = double_creations(chassis)
+        with operator:
+            observer.wait(lambda seen: len(seen[group].live) == 3, timeout=300)
+            print(f"one short for {time.monotonic() - began:.0f} s")
+    assert double_creations(chassis) > refused, "the create went through, or its name was not counted"
+    assert observer.violations == []
+    assert len(observer.groups[group].created) == 3

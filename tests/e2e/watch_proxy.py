@@ -40,6 +40,8 @@ class WatchProxy:
         self.delay = delay
         """Seconds; may be changed while it runs."""
         self.url = ""
+        self.deletions: list[tuple[str, int]] = []
+        """The pods that clients asked to delete, by name, and the API server's status for each."""
         self._control_plane = control_plane
         self._lists: dict[str, dict[str, str]] = {}
         self._frozen: dict[str, web.Response] = {}
@@ -149,6 +151,9 @@ class WatchProxy:
             headers=headers,
             data=await request.read() or None,
         ) as answer:
+            resource, _, name = request.path.rpartition("/")
+            if request.method == "DELETE" and resource.endswith("/pods"):
+                self.deletions.append((name, answer.status))
             response = web.StreamResponse(status=answer.status, headers=_end_to_end(answer.headers))
             # Either side may go away in the middle: then the other one's connection ends too.
             with suppress(ConnectionError, aiohttp.ClientError):
