@@ -1,4 +1,4 @@
-# Every target works from a fresh clone. All but `e2e`, `realnode`, `cluster` and `node` need Python 3.11+ and
+# Every target works from a fresh clone. All but `e2e`, `corpus`, `realnode`, `cluster` and `node` need Python 3.11+ and
 # PyPI alone.
 
 SHELL := /bin/bash
@@ -70,6 +70,10 @@ bench: $(SYNCED) ## measure; ARGS names one benchmark
 .PHONY: golden
 golden: $(SYNCED) ## rewrite the golden files from what the code does now; review the diff
 	@$(BIN)/pytest tests/policies --update-golden -q $(ARGS)
+
+.PHONY: corpus
+corpus: $(SYNCED) ## review what other projects publish in their Go modules; ARGS=--update-golden rewrites what is held
+	@$(BIN)/pytest tests/corpus -q $(ARGS)
 
 .PHONY: docs
 docs: $(SYNCED) ## write the generated pages of docs/ anew

@@ -6,6 +6,7 @@ A red run must mean that the change under test broke something. To look for new 
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
@@ -15,3 +16,8 @@ settings.register_profile(
     "explore", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=1000
 )
 settings.load_profile("repeatable")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`make golden` and `make corpus` give it."""
+    parser.addoption("--update-golden", action="store_true", help="rewrite the golden files")

@@ -1,0 +1,169 @@
+"""Other projects' manifests, and the decision of admission about them as if somebody applied them.
+
+The files of one folder are what is known of one cluster, as they are to `chassis review FOLDER`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from policies.core.facts import Facts
+from policies.core.target import pod_templates
+from policies.kube import probe_timing
+from policies.kube.json import Json, dig, text
+from policies.kube.pods import Container
+from policies.probes.endpoints import preset_health
+from policies.probes.health import annotated_health
+from policies.probes.mirror import handler_of
+from policies.probes.serving import StandardProbes, recognised
+from policies.probes.start import start_of
+from tests.e2e.binaries import module_source
+from webhook.admission.configuration import Config
+from webhook.admission.context import Context
+from webhook.admission.engine import decide
+from webhook.cli.output.review import Review
+from webhook.config.load import load
+from webhook.errors import UserError
+from webhook.kube.offline import SUFFIXES, Document, ManifestCluster, read
+
+PROBES = {"startupProbe": "startup", "readinessProbe": "readiness", "livenessProbe": "liveness"}
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """One project's manifests at one version, as `corpora.yaml` names them."""
+
+    name: str
+    module: str
+    version: str
+    sum: str
+    directories: tuple[str, ...]
+    workloads: int
+    """The least number of objects with pods in them."""
+
+    @property
+    def root(self) -> Path:
+        """The module's source (read-only), downloaded at the first use. Raises BinaryError."""
+        return module_source(self.module, self.version, self.sum)
+
+    def folders(self) -> Iterator[list[Document]]:
+        """The objects of each folder's files; what is no YAML, such as Helm's templates, holds none."""
+        documents: defaultdict[Path, list[Document]] = defaultdict(list)
+        for directory in self.directories:
+            for file in sorted((self.root / directory).rglob("*")):
+                if file.suffix in SUFFIXES and file.is_file():
+                    try:
+                        documents[file.parent] += read([str(file)], lenient=True)
+                    except UserError:
+                        continue
+        yield from documents.values()
+
+
+def corpora() -> list[Corpus]:
+    """All that there are."""
+    table = yaml.safe_load(Path(__file__).with_name("corpora.yaml").read_text())
+    return [Corpus(name, **{**row, "directories": tuple(row["directories"])}) for name, row in table.items()]
+
+
+@dataclass(frozen=True)
+class Reviewed:
+    """A workload of a corpus with what is decided about it under the standard profile."""
+
+    corpus: Corpus
+    config: Config
+    cluster: ManifestCluster
+    review: Review
+
+    @property
+    def file(self) -> str:
+        return str(Path(self.review.document.source).relative_to(self.corpus.root))
+
+    @property
+    def name(self) -> str:
+        return f"{text(self.review.document.obj, 'kind')}/{self.review.document.name}"
+
+    @property
+    def denied(self) -> list[str]:
+        """The rules that refuse it."""
+        return sorted({result.rule for result in self.review.refusals})
+
+    @property
+    def warned(self) -> list[str]:
+        """The rule of each warning."""
+        return [result.rule for result in self.review.warnings]
+
+    def injected(self) -> Iterator[str]:
+        """A line for each container that gets probes: which, what they ask, for how long, and why."""
+        workloads = self.config.workloads
+        before = pod_templates(self.review.document.obj, workloads)
+        after = pod_templates(self.review.final, workloads)
+        for template, changed in zip(before, after, strict=True):
+            facts = Context.of(template.pod, self.namespace, self.config, self.cluster).facts
+            specs = {container.name: container.spec for container in changed.containers()}
+            for container in template.containers():
+                new = specs[container.name]
+                added = [probe for probe in PROBES if probe in new and probe not in container.spec]
+                if added:
+                    asked = ", ".join(f"{PROBES[probe]} {_told(new[probe])}" for probe in added)
+                    why = _reason(template.pod, container, new, added, facts)
+                    yield f"{self.file}  {self.name}  {container.name}: {asked} -- {why}"
+
+    @property
+    def namespace(self) -> str:
+        return self.review.document.namespace or "default"
+
+
+def review(corpus: Corpus) -> Iterator[Reviewed]:
+    """Every object of the corpus that has pods, reviewed. AssertionError if a policy or rule crashed."""
+    config = load({})
+    for documents in corpus.folders():
+        cluster = ManifestCluster([document.obj for document in documents])
+        for document in documents:
+            if not pod_templates(document.obj, config.workloads):
+                continue
+            decision = decide(document.request(), config, cluster)
+            assert decision.crashes == (), document.place
+            yield Reviewed(corpus, config, cluster, Review(document, decision))
+
+
+def _told(probe: Json) -> str:
+    """What a probe asks and how long it waits: `GET :8080/health 1800 s`."""
+    http, grpc = dig(probe, "httpGet"), dig(probe, "grpc")
+    if http is not None:
+        scheme = "HTTPS GET" if http.get("scheme") == "HTTPS" else "GET"
+        asked = f"{scheme} :{http['port']}{http.get('path', '/')}"
+    elif grpc is not None:
+        asked = f"gRPC :{grpc['port']} {grpc.get('service', '')}".rstrip()
+    else:
+        asked = f"TCP :{dig(probe, 'tcpSocket', 'port')}"
+    return f"{asked} {probe_timing.kill_budget(probe)} s"
+
+
+def _reason(pod: Json, container: Container, new: Json, added: list[str], facts: Facts) -> str:
+    """Who says where the server answers, and how long its start takes."""
+    settings = facts.settings(StandardProbes)
+    server = recognised(container, settings)
+    known = [annotated_health(pod, container, facts), preset_health(container, settings)]
+    sources = [
+        health.source
+        for health in known
+        for probe in added
+        if health is not None and handler_of(new[probe]) in (health.live, health.ready)
+    ]
+    if added == ["startupProbe"]:
+        where = "its own livenessProbe, which would end the start"
+    elif sources:
+        where = sources[0]
+    else:
+        where = "its own readinessProbe"
+    if added != ["startupProbe"] and server is not None and where.startswith("its own"):
+        where += f" of {server.name}"
+    start = start_of(pod, container, facts)
+    if "startupProbe" not in added:
+        return where
+    return f"{where}; start: {f'{start.seconds} s, {start.reason}' if start else 'not known'}"
