@@ -13,7 +13,7 @@ from pathlib import Path
 import yaml
 
 from policies.core.facts import Facts
-from policies.core.target import pod_templates
+from policies.core.target import PodTemplate, pod_templates
 from policies.kube import probe_timing
 from policies.kube.json import Json, dig, text
 from policies.kube.pods import Container
@@ -124,11 +124,18 @@ def review(corpus: Corpus) -> Iterator[Reviewed]:
     for documents in corpus.folders():
         cluster = ManifestCluster([document.obj for document in documents])
         for document in documents:
-            if not pod_templates(document.obj, config.workloads):
+            templates = pod_templates(document.obj, config.workloads)
+            if not templates or any(map(_is_part_of_a_patch, templates)):
                 continue
             decision = decide(document.request(), config, cluster)
             assert decision.crashes == (), document.place
             yield Reviewed(corpus, config, cluster, Review(document, decision))
+
+
+def _is_part_of_a_patch(template: PodTemplate) -> bool:
+    """Whether it names containers and no images: a patch for Kustomize, which nobody applies by itself."""
+    known = not template.container_path  # a serving runtime completes what is missing in its container
+    return known and any(not container.image for container in template.containers())
 
 
 def _told(probe: Json) -> str:
