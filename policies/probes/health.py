@@ -7,8 +7,9 @@ Law: unsure is None.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
+from policies.containers.programs import launch_of, programs
 from policies.core.annotations import (
     HEALTH_PATH,
     HEALTH_PORT,
@@ -17,9 +18,9 @@ from policies.core.annotations import (
 )
 from policies.core.facts import Facts
 from policies.core.finding import Finding
-from policies.kube.json import Json
+from policies.kube.json import Json, integer, mapping, text
 from policies.kube.metadata import annotations_of
-from policies.kube.pods import Container, Role
+from policies.kube.pods import Container, Role, containers
 from policies.probes.endpoints import (
     Health,
     declared_http_port,
@@ -58,6 +59,29 @@ def known_health(pod: Json, container: Container, facts: Facts) -> Health | None
     if annotated is None or preset is None:
         return annotated or preset
     return Health(annotated.source, annotated.live or preset.live, annotated.ready or preset.ready)
+
+
+def right_port(pod: Json, container: Container, probe: Any, facts: Facts) -> int | None:
+    """The port on which the known server answers what a probe asks on another one.
+
+    None where the probe may be right: an annotation names another port, or another program of the container
+    or another container of the pod may answer there.
+    """
+    asked = mapping(probe, "httpGet")
+    health = known_health(pod, container, facts)
+    path = text(asked, "path").partition("?")[0]
+    if health is None or health.source == "annotation" or not path or asked.get("host"):
+        return None
+    known = {
+        text(handler, "httpGet", "path"): integer(handler, "httpGet", "port", default=0)
+        for handler in (health.live, health.ready)
+        if handler
+    }
+    port = port_number(container.spec, asked.get("port"))
+    if path not in known or port in (None, known[path]) or len(programs(launch_of(container.spec))) > 1:
+        return None
+    others = (other for other in containers(pod) if other.name != container.name)
+    return None if any(port in tcp_ports(other.spec) for other in others) else known[path]
 
 
 # --- annotations -----------------------------------------------------------------------------

@@ -70,7 +70,7 @@ from policies.kube.metadata import annotations_of
 from policies.kube.names import listed
 from policies.kube.pods import Container, Role, containers, edited, is_ray_node
 from policies.probes.endpoints import declared_http_port, http_get, preset_health, unsure
-from policies.probes.health import AnnotationError, annotated_health, is_meant
+from policies.probes.health import AnnotationError, annotated_health, is_meant, right_port
 from policies.probes.mirror import handler_of, mirrored
 from policies.probes.servers import tcp_ports
 from policies.probes.serving import (
@@ -141,6 +141,8 @@ def _with_guard(pod: Json, container: Container, settings: StandardProbes, facts
     if expected is None or probe_timing.kill_budget(live) >= expected:
         return container.spec
     if container.role is not Role.MAIN or _is_kuberays(pod, container):
+        return container.spec
+    if right_port(pod, container, live, facts):  # it never passes, and would never let the others begin
         return container.spec
     budget = start_budget(pod, container, facts)
     return {**container.spec, "startupProbe": _startup(live, settings, budget)}

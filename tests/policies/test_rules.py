@@ -59,6 +59,7 @@ MODES: dict[str, tuple[Mode, Mode] | tuple[Mode, Mode, tuple[Mode, Mode]]] = {
     "model-config-invalid": (Mode.ENFORCE, Mode.ENFORCE),
     "policy-config-invalid": (Mode.ENFORCE, Mode.ENFORCE),
     # Cascade
+    "probe-wrong-port": (Mode.WARN, Mode.ENFORCE),
     "startup-kills-slow-start": (Mode.WARN, Mode.ENFORCE),
     "liveness-external-dependency": (Mode.ENFORCE, Mode.ENFORCE),
     "readiness-external-dependency": (Mode.ENFORCE, Mode.ENFORCE),

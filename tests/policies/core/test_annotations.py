@@ -29,7 +29,7 @@ def literals(path: Path) -> Iterator[str]:
 
 def test_no_other_module_spells_a_key_out() -> None:
     sources = [*(ROOT / "policies").rglob("*.py"), *(ROOT / "webhook").rglob("*.py")]
-    assert [found for path in sources if "rules" not in path.parts for found in literals(path)] == []
+    assert [found for path in sources for found in literals(path)] == []
 
 
 def test_the_documents_name_no_key_that_nothing_reads() -> None:
