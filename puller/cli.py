@@ -131,7 +131,7 @@ def parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
     flag("--config-dir", Path, Options.config_dir, "where the model ConfigMap is mounted")
     flag("--model-dir", Path, Options.model_dir, "where models go, one directory each")
     flag("--pvc-dir", Path, Options.claims_dir, "where claims named by pvc:// URIs are mounted")
-    flag("--server", str, "v2", "what the model server speaks", choices=SERVERS)
+    flag("--server", str, "v2", "protocol of the model server", choices=SERVERS)
     flag("--server-url", str, "", "the model server (default: http://127.0.0.1:<component port>)")
     flag("--component-port", _port, 8080, "port of the model server, when --server-url is not given")
     flag("--server-model-dir", Path, None, "the model directory as the server sees it (tfserving)")

@@ -38,7 +38,7 @@ class Taint(Model):
 
 
 class NodeLabel(Model):
-    """A label by which a vendor's nodes are told from others."""
+    """A label by which a vendor's nodes are recognised."""
 
     key: LabelKey
     values: tuple[LabelValue, ...] = Field((), description="the values that count; empty: any value")

@@ -13,5 +13,5 @@ class Thresholds(Model):
     endless_sidecars: tuple[str, ...] = Field(
         (),
         description="further images, by the end of their repository (`team/audit-proxy`), that run until "
-        "they are told to stop, for the rule job-sidecar-blocks-completion",
+        "they are asked to stop, for the rule job-sidecar-blocks-completion",
     )

@@ -25,7 +25,7 @@ later edit of the ConfigMap without a new pod.
   disk (`jobsWait`). Give such a Job an `activeDeadlineSeconds`, so that it doesn't wait forever for a
   model that is not there.
 
-**Which server it talks to** is told by the container's preset (MLServer, Triton, KServe's own servers,
+**Which server it calls** follows from the container's preset (MLServer, Triton, KServe's own servers,
 TensorFlow Serving) with the port that the server's flags and variables set, or by the annotations
 `mlchassis.dev/model-server: v2|kserve|triton|tfserving|none` and `mlchassis.dev/model-server-port`. With
 `none` it only keeps the files.

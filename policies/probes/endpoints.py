@@ -87,7 +87,7 @@ def unsure(container: Container, server: Server) -> tuple[str, str] | None:
         )
     if preset.protocol is Protocol.GRPC:
         tls = speaks_tls(container, server, port)
-        return ("the kubelet's gRPC probes don't speak TLS", "Write probes with a command") if tls else None
+        return ("the kubelet's gRPC probes don't use TLS", "Write probes with a command") if tls else None
     if health_paths(server) == (None, None):
         named = preset.live_path or preset.ready_path
         what = "the model's name, which its health endpoint has in it" if named else "its health endpoint"

@@ -36,7 +36,7 @@ class Older(Model):
 
 
 class Preset(Model):
-    """One kind of model server. In the settings every field is optional: what is not said stays."""
+    """One kind of model server. In the settings every field is optional: what is left out stays."""
 
     enabled: bool = Field(True, description="false takes this preset out of use")
     images: tuple[str, ...] = Field(
@@ -90,14 +90,16 @@ class Preset(Model):
     )
     advice: str | None = Field(None, description="what to write then, as a sentence without its full stop")
     grpc_service: str | None = Field(None, description="service name asked over gRPC; absent: the server")
-    port: int = Field(0, ge=0, le=65535, description="the port on which it answers unless told otherwise")
+    port: int = Field(
+        0, ge=0, le=65535, description="the port on which it answers unless set otherwise"
+    )
     port_flags: tuple[str, ...] = Field((), description="flags that set the port, such as `--port`")
     port_env: tuple[str, ...] = Field(
         (), description="environment variables that set the port; `host:port` and URLs are understood"
     )
     image_port: bool = Field(
         False,
-        description="whether `port` holds in its own images alone: elsewhere it must be told or declared",
+        description="whether `port` holds in its own images alone: elsewhere it must be set or declared",
     )
     own_port: bool = Field(
         False, description="whether health is answered beside the served ports, on `port` alone"
@@ -114,11 +116,12 @@ class Preset(Model):
     host_flags: tuple[str, ...] = Field((), description="flags that set the address it listens on")
     host_env: tuple[str, ...] = Field((), description="environment variables that set the address")
     loopback: bool = Field(
-        False, description="whether it listens on loopback alone unless told otherwise: no probe reaches it"
+        False,
+        description="whether it listens on loopback alone unless set otherwise: no probe reaches it",
     )
     image_listens: bool = Field(False, description="whether its own images make it listen on all addresses")
-    tls_flags: tuple[str, ...] = Field((), description="flags that make the port speak TLS")
-    tls_env: tuple[str, ...] = Field((), description="environment variables that make the port speak TLS")
+    tls_flags: tuple[str, ...] = Field((), description="flags that make the port use TLS")
+    tls_env: tuple[str, ...] = Field((), description="environment variables that make the port use TLS")
     model_flags: tuple[str, ...] = Field((), description="flags that name the model for `{model}`")
     model_env: tuple[str, ...] = Field((), description="environment variables that name the model")
     default_model: str | None = Field(None, description="the model's name where none is given")

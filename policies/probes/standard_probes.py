@@ -21,7 +21,7 @@ webhook must come first).
    `mlchassis.dev/health-path.ranker: /health`.
 2. A preset: the known server that the container runs, with its flags and variables heeded
    (`--port 8001`, `MLSERVER_HTTP_PORT`, `--ssl-keyfile` …). A server that listens on loopback alone, whose
-   port can't be told, or that a script starts in some cases alone is left alone.
+   port can't be known, or that a script starts in some cases alone is left alone.
 3. The container's own readinessProbe, for liveness, where its path says that it is about being alive
    (`/livez`, `/health/live`, `/-/healthy`), or is the known server's own liveness. `mirror: similar` also
    takes over a general check (`/health`, `/ping`, an open port), `mirror: off` nothing. What is about

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     issue.set_defaults(run=_issue)
     show = commands.add_parser(
         "show",
-        help="say whom a certificate is for and when it ends",
+        help="show whom a certificate is for and when it ends",
         description="Exit status 0: it is fine; 1: it has ended or is due for renewal; 2: it can't be read.",
     )
     show.add_argument("file", type=Path, metavar="FILE", help="PEM certificate or chain")

@@ -123,7 +123,7 @@ def test_options_within_an_option_are_not_hidden() -> None:
         ({"command": ["tensorflow_model_server", "--rest_api_port=1", "--model_name=$M"]}, "model's name"),
         (
             {"command": ["tritonserver", "--allow-http=false", "--grpc-use-ssl=true"]},
-            "gRPC probes don't speak TLS",
+            "gRPC probes don't use TLS",
         ),
     ],
 )
