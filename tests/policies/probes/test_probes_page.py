@@ -40,7 +40,7 @@ def had(older: Older) -> str:
 
 def table() -> str:
     head = (
-        "| server | liveness, readiness | port | usual start | told by | versions that were read |\n"
+        "| server | liveness, readiness | port | usual start | recognised by | versions that were read |\n"
         "|---|---|---|---|---|---|\n"
     )
     return head + "".join(f"{row(name, preset)}\n" for name, preset in known_presets().items())
