@@ -90,9 +90,7 @@ class Preset(Model):
     )
     advice: str | None = Field(None, description="what to write then, as a sentence without its full stop")
     grpc_service: str | None = Field(None, description="service name asked over gRPC; absent: the server")
-    port: int = Field(
-        0, ge=0, le=65535, description="the port on which it answers unless set otherwise"
-    )
+    port: int = Field(0, ge=0, le=65535, description="the port on which it answers unless set otherwise")
     port_flags: tuple[str, ...] = Field((), description="flags that set the port, such as `--port`")
     port_env: tuple[str, ...] = Field(
         (), description="environment variables that set the port; `host:port` and URLs are understood"

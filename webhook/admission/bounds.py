@@ -23,8 +23,8 @@ from policies.kube.json import Json
 from webhook.admission.decision import Result
 
 STEPS: Final = 60_000
-"""What a review may spend, about as many microseconds. The costliest of 6,500 public and test workloads takes
-a twentieth of it."""
+"""What a review may spend, about as many microseconds: `/healthz` waits no longer. The costliest of 6,500
+public and test workloads takes a fourteenth of it."""
 
 LONGEST_ANNOTATION: Final = 2048
 """Characters of one of our annotations; checked here, before anything is made of any of them."""

@@ -28,7 +28,7 @@ CALLS = 30
 """Calls of functions, of C functions too, that one step of the budget may stand for."""
 LOCAL: Json = {"httpGet": {"path": "/", "port": 1}, "failureThreshold": 1, "periodSeconds": 60}
 EXTERNAL: Json = {**LOCAL, "httpGet": {"path": "/", "port": 1, "host": "db"}, "failureThreshold": 3}
-SCRIPT = "if a; then b; fi;" * 900
+SCRIPT = "if a; then b; fi;" * 450
 """Most of what a review can read."""
 
 
