@@ -22,7 +22,7 @@ class Listing(Sequence[Json]):
     once per change however many requests ask for it.
     """
 
-    __slots__ = ("_derived", "_items")
+    __slots__ = ("__weakref__", "_derived", "_items")
 
     def __init__(self, items: Iterable[Json] = ()) -> None:
         self._items = tuple(items)

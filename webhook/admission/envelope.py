@@ -163,9 +163,26 @@ def _object(request: Json, key: str, *, required: bool) -> Json | None:
     return value
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """The AdmissionReview that answers a request, all but the uid."""
+
+    head: bytes
+    tail: bytes
+
+    def to(self, uid: str) -> bytes:
+        """The answer to the request of that uid."""
+        return self.head + orjson.dumps(uid) + self.tail
+
+
 def render(uid: str, response: Response) -> bytes:
     """The AdmissionReview that answers a request, the uid echoed."""
-    answer: dict[str, Any] = {"uid": uid, "allowed": response.allowed}
+    return prepared(response).to(uid)
+
+
+def prepared(response: Response) -> Prepared:
+    """An answer ready to be given under any uid."""
+    answer: dict[str, Any] = {"uid": "", "allowed": response.allowed}
     if response.status is not None:
         answer["status"] = {
             "status": "Failure",
@@ -180,7 +197,9 @@ def render(uid: str, response: Response) -> bytes:
         answer["warnings"] = fitted(response.warnings)
     if response.audit:
         answer["auditAnnotations"] = dict(response.audit)
-    return orjson.dumps({"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": answer})
+    review = orjson.dumps({"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": answer})
+    head, _, tail = review.partition(b'""')  # the first empty text is the uid's
+    return Prepared(head, tail)
 
 
 def fitted(warnings: Sequence[str]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import orjson
 
@@ -11,7 +12,7 @@ from policies.core.mode import Mode
 from policies.kube.field_paths import field_path
 from policies.kube.json import Json, dig
 from webhook.admission.decision import Change, Crash, Decision, Result
-from webhook.admission.envelope import Response, allowed, denied, patched
+from webhook.admission.envelope import Prepared, Response, allowed, denied, patched
 
 MESSAGE_WIDTH = 78
 MESSAGE_LENGTH = 32_000
@@ -20,6 +21,16 @@ AUDIT_LENGTH = 16 * 1024
 """Characters of one audit annotation: an audit log line must stay one that tools can take."""
 AUDIT_TEXT = 1024
 """Characters of one text in it, so that a long reason for an exemption can't push the exemption out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a review is answered with, and the decision behind it, for the log and the metrics."""
+
+    response: Response
+    decision: Decision | None = None
+    ready: Prepared | None = None
+    """The response as bytes, where they are at hand."""
 
 
 def respond(decision: Decision) -> Response:

@@ -25,6 +25,7 @@ from policies.kube.json import text
 from webhook.admission import envelope as review
 from webhook.admission.decision import Decision
 from webhook.admission.envelope import BadReview, Request, Response, allowed
+from webhook.admission.messages import Answer
 from webhook.server import bodies
 from webhook.server import metrics as m
 from webhook.server.bodies import Refusal
@@ -49,14 +50,6 @@ UNREAD: Final = (
     "ML Chassis did not read this object: reading it ended the webhook's process before (its log says which "
     "review). It was let in as it is."
 )
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What a review is answered with, and the decision behind it, for the log and the metrics."""
-
-    response: Response
-    decision: Decision | None = None
 
 
 Endpoint = Callable[[Request, float], Awaitable[Answer]]
@@ -202,7 +195,7 @@ class Server:
             reading.about({"endpoint": name, **_about(request)})
             async with asyncio.timeout_at(deadline):
                 answer = await endpoint(request, deadline)
-            rendered = review.render(request.uid, answer.response)
+            rendered = (answer.ready or review.prepared(answer.response)).to(request.uid)
             outcome = _outcome(answer.response)
         except Exception:
             log.exception("admission failed", endpoint=name, **_about(request))

@@ -89,6 +89,14 @@ class Metrics:
             ("policy",),
             registry=self.registry,
         )
+        self._memo = Counter(
+            "chassis_memo",
+            "Reviews answered from the memo of decisions (hit) and decided anew (miss); answers given up for "
+            "others (evicted)",
+            ("outcome",),
+            registry=self.registry,
+        )
+        self._memo_counters = {each: self._memo.labels(each) for each in ("hit", "miss", "evicted")}
         self.policy_valid = Gauge(
             "chassis_policy_valid",
             "1 while the policy last read is the one in force, 0 after a bad edit",
@@ -121,6 +129,10 @@ class Metrics:
             multiprocess_mode="livemin",
             registry=self.registry,
         )
+
+    def memo(self, outcome: str) -> None:
+        """Count a look into the memo of decisions, or an answer that it gave up."""
+        self._memo_counters[outcome].inc()
 
     def policy_in_force(self, digest: str, profile: str) -> None:
         """Tell of a policy that has just been swapped in."""

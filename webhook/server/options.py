@@ -42,6 +42,8 @@ class Options:
     host: str
     port: int
     workers: int
+    memo: int
+    """MiB."""
     drain_grace: float
     drain_patience: float
     log_level: str
@@ -112,6 +114,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     flags.add(serving, "--workers", type=int, default=1, help="processes that share the port (%(default)s)")
     flags.add(
         serving,
+        "--memo",
+        type=int,
+        default=32,
+        metavar="MIB",
+        help="memory of each process for answers that are given again to the same pod template, 0 for none "
+        "(%(default)s)",
+    )
+    flags.add(
+        serving,
         "--drain-grace",
         type=float,
         default=5.0,
@@ -152,4 +163,6 @@ def options_of(args: argparse.Namespace) -> Options:
             raise UserError("--policy configmap: needs a cluster: run in a pod or give --kubeconfig")
     if args.workers < 1:
         raise UserError("--workers must be 1 or more")
+    if args.memo < 0:
+        raise UserError("--memo must be 0 or more")
     return Options(**{field.name: getattr(args, field.name) for field in fields(Options)})

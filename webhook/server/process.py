@@ -23,8 +23,9 @@ from policies.core.facts import Cluster, NoCluster
 from policies.core.resources import Resource
 from policies.core.workloads import known_workloads
 from webhook.admission import engine
-from webhook.admission import messages as answer
 from webhook.admission.envelope import Request, Response, allowed, denied
+from webhook.admission.memo import Memo
+from webhook.admission.messages import Answer
 from webhook.admission.ratcheting import untouchable
 from webhook.config.location import CONFIG_MAP, config_map
 from webhook.config.source import ConfigMap, Defaults, Directory, LivePolicy, PolicySource
@@ -38,7 +39,7 @@ from webhook.server import certificates as certs
 from webhook.server import pki
 from webhook.server.ca_bundle import Registration
 from webhook.server.connections import raise_descriptors
-from webhook.server.http import Answer, Endpoint, OnError, Readiness, Server, listen
+from webhook.server.http import Endpoint, OnError, Readiness, Server, listen
 from webhook.server.metrics import Metrics, metrics_of_ended
 from webhook.server.options import Options
 from webhook.server.prefork import stopping_signals, supervise
@@ -53,6 +54,7 @@ Work = Callable[[], Awaitable[None]]
 
 RESTART_SECONDS = 5.0
 BEAT_SECONDS = 1.0
+MIB = 1024 * 1024
 USAGE = 2
 """Exit status where the flags can't be followed."""
 POLICY_PATIENCE = 15.0
@@ -119,7 +121,7 @@ async def _serve(options: Options, listener: socket.socket, station: Station) ->
                 registration.changed()
 
         server = Server(
-            endpoints(policy, cluster, namer),
+            endpoints(policy, cluster, namer, Memo(options.memo * MIB, metrics.memo)),
             on_error(policy),
             metrics,
             readiness,
@@ -190,19 +192,21 @@ async def _await_policy(policy: LivePolicy, readiness: Readiness) -> None:
 # --- the parts -----------------------------------------------------------------------------------------
 
 
-def endpoints(policy: LivePolicy, cluster: Cluster, namer: Namer | None = None) -> dict[str, Endpoint]:
+def endpoints(
+    policy: LivePolicy, cluster: Cluster, namer: Namer | None = None, memo: Memo | None = None
+) -> dict[str, Endpoint]:
     """The admission endpoints, by the name under which they are posted to.
 
-    Without a namer (there is no API server to ask) every pod keeps the name it has.
+    Without a namer (there is no API server to ask) every pod keeps the name it has; without a memo everything
+    is decided anew.
     """
+    known = Memo(0) if memo is None else memo
 
     async def mutate(request: Request, _: float) -> Answer:
-        decision = engine.mutate(request, policy.config, cluster)
-        return Answer(answer.respond(decision), decision)
+        return known.answer("mutate", request, policy.config, cluster, engine.mutate)
 
     async def validate(request: Request, _: float) -> Answer:
-        decision = engine.validate(request, policy.config, cluster)
-        return Answer(answer.respond(decision), decision)
+        return known.answer("validate", request, policy.config, cluster, engine.validate)
 
     async def name(request: Request, deadline: float) -> Answer:
         return Answer(await namer.review(request, deadline) if namer else allowed())

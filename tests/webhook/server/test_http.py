@@ -16,9 +16,10 @@ import pytest
 
 from policies.kube.json import Json
 from webhook.admission.envelope import Request, Response, allowed, denied, patched
+from webhook.admission.messages import Answer
 from webhook.server import http as module
 from webhook.server.bodies import LIMIT as BODY_LIMIT
-from webhook.server.http import Answer, Readiness, Server, listen, seconds_of
+from webhook.server.http import Readiness, Server, listen, seconds_of
 from webhook.server.metrics import Metrics
 
 JSON_TYPE = {"Content-Type": "application/json"}

@@ -24,13 +24,15 @@ from policies.kube.json import Json
 from tests.webhook.kube.apiserver import FakeApiServer, running, until
 from webhook.admission.decision import Crash
 from webhook.admission.envelope import Request, parse
+from webhook.admission.memo import Memo
+from webhook.admission.messages import Answer
 from webhook.config.source import LivePolicy
 from webhook.errors import UserError
 from webhook.kube.documents import load_all
 from webhook.server import http as server
 from webhook.server import options as serve
 from webhook.server import process
-from webhook.server.http import Answer, Readiness, Server, listen
+from webhook.server.http import Readiness, Server, listen
 from webhook.server.metrics import Metrics
 
 POLICY_PATH = "/api/v1/namespaces/mlchassis-system/configmaps"
@@ -66,6 +68,7 @@ def test_every_flag_has_an_environment_variable(monkeypatch: pytest.MonkeyPatch)
         "HOST": "127.0.0.1",
         "PORT": "9443",
         "WORKERS": "2",
+        "MEMO": "16",
         "DRAIN_GRACE": "1.5",
         "DRAIN_PATIENCE": "3.5",
         "LOG_LEVEL": "debug",
@@ -102,6 +105,7 @@ def test_a_flag_wins_over_its_variable_and_a_switch_can_be_set_by_one(
             "must be configmap:NAMESPACE/NAME",
         ),
         (["--self-signed", "--workers", "0"], "--workers must be"),
+        (["--self-signed", "--memo", "-1"], "--memo must be"),
     ],
 )
 def test_flags_that_don_t_go_together_are_explained(
@@ -184,6 +188,24 @@ async def test_a_change_is_answered_counted_and_logged_in_one_line() -> None:
     assert "standard-probes" in line["policies"]
     assert (line["kind"], line["namespace"], line["name"], line["user"]) == ("Pod", "ml", "vllm", "ada")
     assert (line["endpoint"], line["uid"], line["dryRun"]) == ("mutate", "1", False)
+
+
+async def test_a_pod_seen_before_is_answered_counted_and_logged_as_the_first_one() -> None:
+    wired = Wired({})
+    wired.endpoints = process.endpoints(wired.policy, NoCluster(), memo=Memo(2**20, wired.metrics.memo))
+    again = {**REVIEW, "request": {**REVIEW["request"], "uid": "2"}}
+    with structlog.testing.capture_logs() as lines:
+        answers = [await wired.post("mutate", review) for review in (REVIEW, again)]
+    assert [answer.pop("uid") for answer in answers] == ["1", "2"]
+    assert answers[0] == answers[1]
+    assert wired.metric("chassis_mutations_total", policy="standard-probes", mode="enforce") == 2
+    assert (
+        wired.metric("chassis_admission_requests_total", endpoint="mutate", outcome="changed", kind="Pod")
+        == 2
+    )
+    assert [line["uid"] for line in lines if line["event"] == "changed"] == ["1", "2"]
+    assert wired.metric("chassis_memo_total", outcome="miss") == 1
+    assert wired.metric("chassis_memo_total", outcome="hit") == 1
 
 
 async def test_what_is_let_pass_unchanged_is_not_logged() -> None:

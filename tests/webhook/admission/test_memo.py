@@ -1,0 +1,512 @@
+"""The memo answers as the engine does, byte for byte, whatever is asked and however the cluster changes."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import os
+import random
+import time
+import tracemalloc
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from benchmarks._reviews import Stream, Workloads
+from policies.core import registry
+from policies.core.contracts import Rule
+from policies.core.facts import Cluster, Facts, NoCluster
+from policies.core.finding import Finding
+from policies.core.resources import Resource
+from policies.core.target import Target
+from policies.kube.group_kinds import POD, GroupKind, kind_of
+from policies.kube.json import Json, mapping, replaced, text
+from webhook.admission import engine
+from webhook.admission.configuration import Config
+from webhook.admission.decision import Decision
+from webhook.admission.envelope import Request, parse, prepared, render
+from webhook.admission.memo import Canonical, Memo, outline
+from webhook.admission.messages import Answer, respond
+from webhook.config.load import load
+from webhook.kube.caches import ClusterCache
+from webhook.kube.documents import BadDocument, load_all
+
+TESTS = Path(__file__).parents[2]
+DECIDE = {"mutate": engine.mutate, "validate": engine.validate}
+USERS = ("system:serviceaccount:kube-system:replicaset-controller", "ada", "")
+POLICIES: tuple[dict[str, str], ...] = (
+    {},
+    {"rules.yaml": "profile: strict"},
+    {"rules.yaml": "profile: observe"},
+    {"webhook.yaml": "overrides: [{namespaceSelector: {matchLabels: {team: a}}, profile: strict}]"},
+)
+SUFFIX = "bcdfghjklmnpqrstvwxz2456789"
+
+
+# --- a world of objects, replicas and facts ---------------------------------------------------------------
+
+
+@cache
+def corpus() -> tuple[Json, ...]:
+    """Every object of the golden cases, those that stand for a cluster included."""
+    found = []
+    for path in sorted(TESTS.rglob("*.yaml")):
+        try:
+            documents = load_all(path.read_text())
+        except BadDocument:
+            continue
+        found += [doc for doc in documents if isinstance(doc, dict) and text(doc, "kind")]
+    return tuple(found)
+
+
+@cache
+def judged() -> tuple[Json, ...]:
+    kinds = {kind for policy in registry.mutators().values() for kind in policy.kinds}
+    kinds |= {kind for rule in registry.rules().values() for kind in rule.kinds or ()}
+    kinds |= set(Config().workloads)
+    return tuple(obj for obj in corpus() if kind_of(obj) in kinds)
+
+
+class World:
+    """A cluster that changes, and what is asked of the webhook meanwhile."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.cluster = ClusterCache()
+        self._stores = [store for _, _, store in self.cluster.sources]
+        self._facts = {
+            store.kind: [obj for obj in corpus() if obj["kind"] == store.kind and _is_named(obj)]
+            for store in self._stores
+        }
+        for store in self._stores:
+            store.begin()
+            store.commit()
+        for _ in range(60):
+            self.change()
+        self._pool = self.chance.sample(judged(), 30)
+        self._seeds = range(40)
+
+    def change(self) -> None:
+        """One object of the cluster comes, changes or goes; now and then a resource may no longer be read."""
+        store = self.chance.choice(self._stores)
+        known = self._facts[store.kind]
+        if not known or self.chance.random() < 0.05:
+            store.begin()
+            store.commit()
+            return
+        obj = self.chance.choice(known)
+        if store.kind != "Node":
+            obj = replaced(obj, ("metadata", "namespace"), "default")
+        if self.chance.random() < 0.3:
+            store.remove(obj)
+            return
+        team = self.chance.choice("ab")
+        store.put(replaced(obj, ("metadata", "labels", "team"), team))
+
+    def request(self) -> Request:
+        """A replica of one of a few objects, as one of a few accounts sends it.
+
+        Who sends what is drawn from one of a few seeds, so that it comes again; what is each replica's own is
+        not.
+        """
+        drawn = random.Random(self.chance.choice(self._seeds))
+        obj = self.replica(drawn.choice(self._pool), drawn)
+        update = drawn.random() < 0.25
+        old = self.replica(drawn.choice(self._pool), drawn) if update else None
+        return Request(
+            uid=self._uid(),
+            kind=kind_of(obj),
+            operation="UPDATE" if update else "CREATE",
+            namespace=text(obj, "metadata", "namespace") or "default",
+            name=text(obj, "metadata", "name") if drawn.random() < 0.5 else "",
+            object=obj,
+            old_object=drawn.choice((old, obj)) if update else None,
+            username=drawn.choice(USERS),
+            dry_run=drawn.random() < 0.1,
+        )
+
+    def replica(self, obj: Json, drawn: random.Random) -> Json:
+        """The object with what the API server gives to each one."""
+        chance = self.chance
+        second = f"2026-01-05T09:30:{chance.randrange(60):02}Z"
+        own = {
+            "creationTimestamp": second,
+            "resourceVersion": str(chance.randrange(10**6)),
+            "managedFields": [{"manager": "m", "time": second}],
+            **({"uid": self._uid()} if drawn.random() < 0.9 else {}),
+        }
+        metadata = {**mapping(obj, "metadata"), **own}
+        if kind_of(obj) == POD and drawn.random() < 0.7:
+            prefix = text(metadata, "generateName") or "web-7c9d8-"
+            metadata |= {"generateName": prefix, "name": prefix + self._text()}
+        obj = {**obj, "metadata": metadata}
+        if kind_of(obj) == POD and drawn.random() < 0.5:
+            obj = _with_token(obj, f"kube-api-access-{self._text()}")
+        if kind_of(obj) == POD and drawn.random() < 0.2:
+            obj = _strange(obj, metadata.get("name") or "web", drawn)
+        return obj
+
+    def _text(self) -> str:
+        """A random end of a name; a few come again and again."""
+        if self.chance.random() < 0.3:
+            return self.chance.choice(("bcdfg", "zzzzz", "99999"))
+        return "".join(self.chance.choices(SUFFIX, k=5))
+
+    def _uid(self) -> str:
+        return f"{self.chance.getrandbits(64):016x}"
+
+
+def _strange(pod: Json, name: str, drawn: random.Random) -> Json:
+    """A pod in which what is replaced, or what it is replaced by, also stands elsewhere."""
+    prefix = name[:-5]
+    places: tuple[tuple[tuple[str | int, ...], Any], ...] = (
+        (("metadata", "labels", "pod"), name),
+        (("metadata", "annotations", "mlchassis.dev/health-path." + name), "/health"),
+        (("metadata", "annotations", "mlchassis.dev/expected-start"), f"{prefix}00000"),
+        (("metadata", "name"), f"{prefix}00000"),
+        (("metadata", "annotations", "mlchassis.dev/health-port"), "kube-api-access-00000"),
+        (("spec", "volumes"), [{"name": "kube-api-access-00000"}, {"name": "kube-api-access-bcdfg"}]),
+        (("metadata", "annotations", "mlchassis.dev/exempt"), f"liveness-missing={name}"),
+    )
+    return replaced(pod, *drawn.choice(places))
+
+
+def _is_named(obj: Json) -> bool:
+    return bool(text(obj, "metadata", "name"))
+
+
+def _with_token(pod: Json, name: str) -> Json:
+    """The pod with the volume of its service account's token in front of its others."""
+    spec = mapping(pod, "spec")
+    containers = spec.get("containers")
+    if not isinstance(containers, list) or not all(isinstance(each, dict) for each in containers):
+        return pod
+    volumes = spec.get("volumes")
+    mount = {"name": name, "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"}
+    mounted = [{**each, "volumeMounts": [*(each.get("volumeMounts") or []), mount]} for each in containers]
+    token = {"name": name, "projected": {"sources": []}}
+    volumes = [*(volumes if isinstance(volumes, list) else []), token]
+    return {**pod, "spec": {**spec, "containers": mounted, "volumes": volumes}}
+
+
+# --- the proof ---------------------------------------------------------------------------------------------
+
+
+def assert_agrees(memo: Memo, endpoint: str, request: Request, config: Config, cluster: Cluster) -> None:
+    """The memo's answer, and what is counted and logged of it, is the engine's on the request as it came."""
+    answer = memo.answer(endpoint, request, config, cluster, DECIDE[endpoint])
+    decision = DECIDE[endpoint](request, config, cluster)
+    assert rendered(request, answer) == render(request.uid, respond(decision))
+    assert answer.decision is not None
+    assert outline(answer.decision) == outline(decision)
+
+
+def rendered(request: Request, answer: Answer) -> bytes:
+    """As the server does it."""
+    return (answer.ready or prepared(answer.response)).to(request.uid)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_an_answer_of_the_memo_is_the_engines(seed: int) -> None:
+    world, counts = World(seed), Counter[str]()
+    memo = Memo(count=lambda outcome: counts.update([outcome]))
+    config = load(world.chance.choice(POLICIES))
+    for _ in range(400):
+        if world.chance.random() < 0.03:
+            world.change()
+        if world.chance.random() < 0.01:
+            config = load(world.chance.choice(POLICIES))
+        endpoint = world.chance.choice(("mutate", "validate"))
+        assert_agrees(memo, endpoint, world.request(), config, world.cluster)
+    assert counts["hit"] > 50
+    assert counts["miss"] > 50
+
+
+def test_what_was_replaced_is_put_back_into_warnings_and_patches() -> None:
+    """Replicas whose answers differ: each has its own name in them."""
+    memo, counts = Memo(), Counter[str]()
+    memo = Memo(count=lambda outcome: counts.update([outcome]))
+    config = planted(lambda target, _: [Finding("spec", f"Pod {target.name} is here.", volume_of(target))])
+    for end in ("bcdfg", "zzzzz", "24567"):
+        pod = _with_token(
+            {**BARE, "metadata": {**BARE["metadata"], "name": f"web-{end}"}}, f"kube-api-access-{end}"
+        )
+        request = created(pod)
+        assert_agrees(memo, "validate", request, config, NoCluster())
+        answer = memo.answer("validate", request, config, NoCluster(), engine.validate)
+        assert f"Pod web-{end} is here. kube-api-access-{end}" in rendered(request, answer).decode()
+    assert counts == {"miss": 1, "hit": 5}
+
+
+def volume_of(target: Target) -> str:
+    return text(target.obj, "spec", "volumes", 0, "name")
+
+
+# --- the proof can fail ------------------------------------------------------------------------------------
+
+BARE: Json = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"generateName": "web-", "name": "web-bcdfg", "uid": "a", "namespace": "default"},
+    "spec": {"containers": [{"name": "web", "image": "nginx"}]},
+}
+WORLD = {"temperature": 20}
+"""Something that a policy must not read."""
+
+
+def created(pod: Json, uid: str = "1") -> Request:
+    return Request(uid, POD, "CREATE", "default", object=pod, username="ada")
+
+
+def planted(check: Callable[[Target, Facts], list[Finding]]) -> Config:
+    """A configuration with one more rule."""
+    load_document = registry.rules()["liveness-missing"].load
+    return replace(load({}), own_rules={"planted": Rule("planted", check, (POD,), load_document)})
+
+
+def said(value: object) -> list[Finding]:
+    return [Finding("spec", f"It is {value}.", "")]
+
+
+HIDDEN = ClusterCache()
+
+UNDECLARED: dict[str, Callable[[Target, Facts], list[Finding]]] = {
+    "the clock": lambda target, facts: said(time.perf_counter_ns()),
+    "the environment": lambda target, facts: said(os.environ.get("TEMPERATURE")),
+    "a variable": lambda target, facts: said(WORLD["temperature"]),
+    "chance": lambda target, facts: said(random.random()),
+    "a cluster of its own": lambda target, facts: said(len(HIDDEN.listing(Resource.SERVICES) or ())),
+    "the object's uid": lambda target, facts: said(text(target.obj, "metadata", "uid")),
+    "when the object was made": lambda target, facts: said(text(target.obj, "metadata", "creationTimestamp")),
+    "managed fields": lambda target, facts: said(target.obj["metadata"].get("managedFields")),
+    "the random end of a name": lambda target, facts: said(target.name[-5:]),
+    "how a name sorts": lambda target, facts: said(sorted([target.name, "web-mmmmm"]).index(target.name)),
+}
+
+
+@pytest.mark.parametrize("what", UNDECLARED)
+def test_a_policy_that_reads_what_it_did_not_declare_fails_the_proof(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memo, config = Memo(), planted(UNDECLARED[what])
+    replicas = [
+        {
+            "name": "web-bcdfg",
+            "uid": "a",
+            "creationTimestamp": "2026-01-05T09:30:00Z",
+            "managedFields": [{"a": 1}],
+        },
+        {
+            "name": "web-zzzzz",
+            "uid": "b",
+            "creationTimestamp": "2026-01-05T09:30:01Z",
+            "managedFields": [{"b": 1}],
+        },
+    ]
+    _, _, services = HIDDEN.sources[0]
+    services.begin()
+    services.commit()
+
+    def ask() -> None:
+        for number, own in enumerate(replicas):
+            monkeypatch.setenv("TEMPERATURE", str(number))
+            monkeypatch.setitem(WORLD, "temperature", number)
+            services.put({"metadata": {"name": f"{number}"}})
+            pod = {**BARE, "metadata": {**BARE["metadata"], **own}}
+            assert_agrees(memo, "validate", created(pod), config, NoCluster())
+
+    with pytest.raises(AssertionError):
+        ask()
+
+
+def test_a_policy_that_reads_what_is_declared_passes_the_proof() -> None:
+    cluster = ClusterCache()
+    [services] = [store for _, _, store in cluster.sources if store.kind == "Service"]
+    services.begin()
+    services.commit()
+    memo, config = Memo(), planted(lambda _, facts: said(len(facts.listing(Resource.SERVICES) or ())))
+    for number in range(20):
+        if number % 3 == 0:
+            services.put({"metadata": {"name": f"{number}", "namespace": "default"}})
+        assert_agrees(memo, "validate", created(BARE), config, cluster)
+
+
+# --- the key -----------------------------------------------------------------------------------------------
+
+
+def test_every_field_of_a_request_but_its_uid_is_part_of_the_key() -> None:
+    request = created(BARE)
+    other: dict[str, object] = {
+        "kind": GroupKind("a", "B"),
+        "operation": "UPDATE",
+        "namespace": "other",
+        "name": "other",
+        "subresource": "status",
+        "resource": "others",
+        "object": {**BARE, "apiVersion": "v2"},
+        "old_object": BARE,
+        "dry_run": True,
+        "username": "bob",
+        "groups": ("others",),
+    }
+    assert set(other) == {field.name for field in fields(Request)} - {"uid"}
+    keys = [Canonical.of(replace(request, **{name: value})) for name, value in other.items()]  # type: ignore[arg-type]
+    texts = {canonical.text for canonical in keys if canonical} | {_text(request)}
+    assert len(texts) == len(other) + 1
+    assert _text(replace(request, uid="2")) == _text(request)
+
+
+def _text(request: Request) -> bytes:
+    canonical = Canonical.of(request)
+    assert canonical is not None
+    return canonical.text
+
+
+def test_the_canonical_request_is_the_request_where_nothing_is_replaced() -> None:
+    pod = {key: value for key, value in BARE.items() if key != "metadata"} | {"metadata": {"name": "web"}}
+    request = Request("1", POD, "UPDATE", "ml", "web", "", "pods", pod, BARE, True, "ada", ("a", "b"))
+    canonical = Canonical.of(replace(request, old_object=pod))
+    assert canonical is not None
+    assert canonical.request() == replace(request, uid="", old_object=pod)
+
+
+def test_replicas_of_one_pod_template_have_one_key_and_other_pods_another() -> None:
+    stream = Workloads(1).pods(200, 1.0)
+    keys = {_text(parse(review)) for review in (*stream.known, *stream.measured)}
+    assert len(keys) == len(stream.known)
+    assert len({_text(parse(review)) for review in Workloads(1).pods(50, 0).measured}) == 50
+
+
+# --- what is remembered ------------------------------------------------------------------------------------
+
+
+def distinct(count: int) -> Iterator[Request]:
+    for number in range(count):
+        yield created(replaced(BARE, ("spec", "containers", 0, "image"), f"image-{number}"))
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "stream"),
+    [("mutate", Workloads(1).pods(400, 0)), ("validate", Workloads(1).deployments(200, 0))],
+)
+def test_the_memo_takes_no_more_memory_than_it_may(endpoint: str, stream: Stream) -> None:
+    limit, counts = 2**20, Counter[str]()
+    memo, config = Memo(limit, lambda outcome: counts.update([outcome])), load({})
+    requests = [parse(review) for review in stream.measured]
+    for request in requests:  # what the policies keep for themselves they keep now
+        Memo(0).answer(endpoint, request, config, NoCluster(), DECIDE[endpoint])
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for request in requests:
+            memo.answer(endpoint, request, config, NoCluster(), DECIDE[endpoint])
+            assert 0 <= memo.bytes <= limit
+        gc.collect()
+        taken = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert counts["evicted"] > 100
+    assert taken < 1.2 * limit
+    assert len(memo) > 20
+
+
+def test_the_answer_that_was_asked_for_last_is_given_up_last() -> None:
+    decided: list[str] = []
+
+    def decide(request: Request, config: Config, cluster: Cluster) -> Decision:
+        decided.append(text(request.object, "spec", "containers", 0, "image"))
+        return engine.mutate(request, config, cluster)
+
+    config = load({})
+    requests = list(distinct(100))
+    memo = Memo(200_000)
+    for request in requests:
+        memo.answer("mutate", request, config, NoCluster(), decide)
+        memo.answer("mutate", requests[0], config, NoCluster(), decide)
+    assert len(memo) < len(requests)
+    assert decided.count("image-0") == 1
+
+
+def test_a_large_answer_does_not_drive_out_the_others() -> None:
+    memo, config = Memo(200_000), load({})
+    [small, large] = distinct(2)
+    assert large.object is not None
+    large = replace(large, object=replaced(large.object, ("metadata", "annotations", "a"), "x" * 100_000))
+    for request in (small, large):
+        memo.answer("mutate", request, config, NoCluster(), engine.mutate)
+    assert len(memo) == 1
+
+
+def test_another_configuration_is_another_memo() -> None:
+    counts = Counter[str]()
+    memo = Memo(count=lambda outcome: counts.update([outcome]))
+    for config in itertools.chain.from_iterable([load({})] * 2 for _ in range(2)):
+        memo.answer("mutate", created(BARE), config, NoCluster(), engine.mutate)
+    assert counts == {"miss": 2, "hit": 2}
+
+
+def test_the_endpoints_answers_are_kept_apart() -> None:
+    memo, config = Memo(), load({})
+    for endpoint in ("mutate", "validate", "mutate", "validate"):
+        assert_agrees(memo, endpoint, created(BARE), config, NoCluster())
+
+
+def test_a_decision_in_which_a_policy_failed_is_not_remembered() -> None:
+    def fail(target: Target, facts: Facts) -> list[Finding]:
+        raise RuntimeError("a bug")
+
+    memo, config = Memo(), planted(fail)
+    for _ in range(2):
+        answer = memo.answer("validate", created(BARE), config, NoCluster(), engine.validate)
+        assert answer.decision is not None
+        assert [crash.id for crash in answer.decision.crashes] == ["planted"]
+    assert len(memo) == 0
+
+
+def test_a_memo_of_nothing_remembers_nothing() -> None:
+    memo, config = Memo(0), load({})
+    for _ in range(2):
+        assert_agrees(memo, "mutate", created(BARE), config, NoCluster())
+    assert len(memo) == 0
+
+
+def test_a_listing_that_nobody_holds_is_not_kept_by_the_memo() -> None:
+    """What counts as current is told by identity, of listings that the memo itself keeps no longer than the
+    caches do."""
+    cluster = ClusterCache()
+    [services] = [store for _, _, store in cluster.sources if store.kind == "Service"]
+    services.begin()
+    services.commit()
+    counts = Counter[str]()
+    memo = Memo(count=lambda outcome: counts.update([outcome]))
+    config = planted(lambda _, facts: said(len(facts.listing(Resource.SERVICES) or ())))
+    for number in range(5):
+        services.put({"metadata": {"name": f"{number}", "namespace": "default"}})
+        assert_agrees(memo, "validate", created(BARE), config, cluster)
+        assert_agrees(memo, "validate", created(BARE), config, cluster)
+    assert counts == {"miss": 5, "hit": 5}
+    assert len(memo) == 1
+
+
+@pytest.mark.parametrize("obj", [{}, {"metadata": None}, {"metadata": []}, {"metadata": {"name": 3}}])
+def test_objects_that_no_api_server_would_send_are_answered(obj: Json) -> None:
+    for endpoint in DECIDE:
+        assert_agrees(Memo(), endpoint, created(obj), load({}), NoCluster())
+
+
+def test_an_object_too_deep_to_be_written_is_left_to_the_engine() -> None:
+    deep: Json = {}
+    for _ in range(300):
+        deep = {"a": deep}
+    request = created(replaced(BARE, ("spec", "deep"), deep))
+    with pytest.raises(orjson.JSONEncodeError):
+        orjson.dumps(request.object)
+    memo = Memo()
+    assert_agrees(memo, "mutate", request, load({}), NoCluster())
+    assert len(memo) == 0

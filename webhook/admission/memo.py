@@ -1,0 +1,300 @@
+"""A memo of decisions: what was decided before, of the same facts, is not decided again.
+
+Law: an answer from the memo is the engine's own, byte for byte. A decision is a pure function of the request,
+the configuration and the listings of the cluster that it consulted. Replicas of one pod template differ in
+what says nothing about them: uid, times, the random ends of their names. Before the engine sees a request
+these are replaced by constants, whether or not the answer is remembered, and the request's text in that form
+is the key: two requests with one key are one request to the engine. An entry keeps which listings were
+consulted and counts while each of them is still the current one. What was replaced is put back into the
+answer.
+
+Nothing is remembered where a policy failed; nothing is replaced that also stands elsewhere in the request.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+from weakref import ReferenceType, ref
+
+import orjson
+
+from policies.core.facts import Cluster, Listing
+from policies.core.finding import Finding
+from policies.core.resources import Resource
+from policies.kube.group_kinds import GroupKind
+from policies.kube.json import Json, text
+from webhook.admission.configuration import Config
+from webhook.admission.decision import Decision
+from webhook.admission.envelope import Prepared, Request, Response, Status, prepared
+from webhook.admission.messages import Answer, respond
+
+Decide = Callable[[Request, Config, Cluster], Decision]
+Consulted = tuple[tuple[Resource, str | None, "ReferenceType[Listing] | None"], ...]
+"""The listings that a decision rests on; None where a resource was not known."""
+
+DEFAULT_BYTES: Final = 32 * 1024 * 1024
+_ENTRY: Final = 2048
+"""Bytes of an entry beside its texts."""
+_UNRENDERED: Final = 3
+"""How many times the length of its JSON an answer takes in memory."""
+_LARGEST: Final = 16
+"""One entry may have this part of the memo."""
+
+
+class Memo:
+    """The answers of one process, the least recently used given up first."""
+
+    def __init__(self, limit: int = DEFAULT_BYTES, count: Callable[[str], None] = lambda _: None) -> None:
+        """`limit`: bytes that all entries together may take, 0 to remember nothing. `count` is called with
+        `hit`, `miss` and `evicted`."""
+        self._limit, self._count = limit, count
+        self._entries: dict[tuple[str, bytes], _Entry] = {}
+        self._config: Config | None = None
+        self.bytes = 0
+        """What the entries take, as estimated."""
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def answer(
+        self, endpoint: str, request: Request, config: Config, cluster: Cluster, decide: Decide
+    ) -> Answer:
+        """What `decide` decides of a request, in words.
+
+        The decision in the answer is the outline that is counted and logged: its object, patches and
+        sentences are left out.
+        """
+        canonical = Canonical.of(request) if self._limit else None
+        if canonical is None:
+            decision = decide(request, config, cluster)
+            return Answer(respond(decision), decision)
+        if config is not self._config:
+            self._forget_all()
+            self._config = config
+        key = (endpoint, canonical.text)
+        entry = self._entries.pop(key, None)
+        if entry is not None and _current(entry.consulted, cluster):
+            self._entries[key] = entry
+            self._count("hit")
+            return entry.answer_to(canonical)
+        if entry is not None:
+            self.bytes -= entry.size
+        self._count("miss")
+        recorded = _Recorded(cluster)
+        decision = decide(canonical.request(), config, recorded)
+        entry = _Entry.of(key[1], decision, recorded.consulted())
+        if not decision.crashes:
+            self._remember(key, entry)
+            return entry.answer_to(canonical)
+        return replace(entry.answer_to(canonical), decision=decision)
+
+    def _remember(self, key: tuple[str, bytes], entry: _Entry) -> None:
+        if entry.size > self._limit // _LARGEST:
+            return
+        endpoint, written = key
+        self._entries[endpoint, _trimmed(written)] = entry
+        self.bytes += entry.size
+        while self.bytes > self._limit:
+            self.bytes -= self._entries.pop(next(iter(self._entries))).size
+            self._count("evicted")
+
+    def _forget_all(self) -> None:
+        self._entries.clear()
+        self.bytes = 0
+
+
+# --- the canonical form ------------------------------------------------------------------------------------
+
+_CONSTANTS: Final[Mapping[str, Any]] = {
+    "uid": "00000000-0000-0000-0000-000000000000",
+    "creationTimestamp": "2000-01-01T00:00:00Z",
+    "resourceVersion": "1",
+    "managedFields": [{}],
+}
+"""What stands in the metadata in place of a replica's own values; whether there is one stays as it was."""
+_RANDOM: Final = re.compile(r"[bcdfghjklmnpqrstvwxz2456789]{5}")
+_PREFIX: Final = re.compile(r"[a-z0-9.-]*")
+_CONSTANT: Final = "00000"
+"""In place of five random characters, of which the API server makes none of these."""
+_TOKEN: Final = re.compile(rb'"kube-api-access-([a-z0-9]{5})"')
+_TOKEN_PREFIX: Final = b"kube-api-access-"
+
+
+@dataclass(frozen=True, slots=True)
+class Canonical:
+    """A request without what is only a replica's own."""
+
+    text: bytes
+    """All of the request but its uid, as JSON."""
+    put_back: tuple[tuple[bytes, bytes], ...]
+    """The constants in the text that can also stand in an answer, each with what it stands for."""
+
+    @classmethod
+    def of(cls, request: Request) -> Canonical | None:
+        """The canonical form; None for what the engine does not look at, and for what can't be written."""
+        obj = request.object
+        if obj is None or request.operation not in ("CREATE", "UPDATE"):
+            return None
+        name, constant = _generated(obj)
+        try:
+            written = _written(request, name, constant)
+            if name and (
+                name.encode() in written or written.count(constant.encode()) != _places(request, name)
+            ):
+                name = constant = ""  # it is said elsewhere, too: leave all of it as it is
+                written = _written(request, "", "")
+        except orjson.JSONEncodeError:  # nested as deeply as can be
+            return None
+        put_back = [(constant.encode(), name.encode())] if name else []
+        tokens = _TOKEN.findall(written)
+        if tokens and len(tokens) == tokens.count(tokens[0]) == written.count(_TOKEN_PREFIX):
+            token, steady = _TOKEN_PREFIX + tokens[0], _TOKEN_PREFIX + _CONSTANT.encode()
+            written = written.replace(token, steady)
+            put_back.append((steady, token))
+        return cls(written, tuple(put_back))
+
+    def request(self) -> Request:
+        """The request as the engine sees it: made from the text alone."""
+        kind, rest, groups, obj, old = orjson.loads(self.text)
+        return Request("", GroupKind(*kind), **rest, groups=tuple(groups), object=obj, old_object=old)
+
+    def restored(self, answer: bytes) -> bytes:
+        """An answer of the engine's, with what is this replica's own."""
+        for constant, own in self.put_back:
+            answer = answer.replace(constant, own)
+        return answer
+
+
+def _written(request: Request, name: str, constant: str) -> bytes:
+    return orjson.dumps(
+        [
+            [request.kind.group, request.kind.kind],
+            {
+                "operation": request.operation,
+                "namespace": request.namespace,
+                "name": constant if name and request.name == name else request.name,
+                "subresource": request.subresource,
+                "resource": request.resource,
+                "dry_run": request.dry_run,
+                "username": request.username,
+            },
+            request.groups,
+            _steady(request.object, name, constant),
+            _steady(request.old_object, name, constant),
+        ]
+    )
+
+
+def _generated(obj: Json) -> tuple[str, str]:
+    """An object's name and what stands in its place, if the API server made its end; else nothing."""
+    metadata = obj.get("metadata")
+    if type(metadata) is not dict:
+        return "", ""
+    name, prefix = metadata.get("name"), metadata.get("generateName")
+    if type(name) is not str or type(prefix) is not str or not prefix or not name.startswith(prefix):
+        return "", ""
+    if not (_RANDOM.fullmatch(name, len(prefix)) and _PREFIX.fullmatch(prefix)):
+        return "", ""
+    return name, prefix + _CONSTANT
+
+
+def _places(request: Request, name: str) -> int:
+    """How often a name stands where the name of the object belongs."""
+    found = [request.name, *(text(obj, "metadata", "name") for obj in (request.object, request.old_object))]
+    return found.count(name)
+
+
+def _steady(obj: Json | None, name: str, constant: str) -> Json | None:
+    metadata = obj.get("metadata") if obj is not None else None
+    if obj is None or type(metadata) is not dict:
+        return obj
+    changed = {
+        key: value
+        for key, value in _CONSTANTS.items()
+        if metadata.get(key) and type(metadata[key]) is type(value)
+    }
+    if name and metadata.get("name") == name:
+        changed["name"] = constant
+    return {**obj, "metadata": {**metadata, **changed}} if changed else obj
+
+
+# --- what is remembered ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    response: Response
+    """As the engine answers the canonical request."""
+    ready: Prepared
+    outline: Decision
+    consulted: Consulted
+    size: int
+    text: bytes
+    """The response as JSON, if a constant may stand in it; else nothing."""
+
+    @classmethod
+    def of(cls, key: bytes, decision: Decision, consulted: Consulted) -> _Entry:
+        response = respond(decision)
+        ready = prepared(response)
+        answer = orjson.dumps([response.status, response.patch, response.warnings, response.audit])
+        size = _ENTRY + len(key) + _UNRENDERED * (len(ready.tail) + len(answer))
+        held = _trimmed(answer) if _CONSTANT.encode() in answer else b""
+        return cls(response, ready, outline(decision), consulted, size, held)
+
+    def answer_to(self, canonical: Canonical) -> Answer:
+        restored = canonical.restored(self.text) if self.text else self.text
+        if restored == self.text:
+            return Answer(self.response, self.outline, self.ready)
+        status, patch, warnings, audit = orjson.loads(restored)
+        return Answer(Response(status and Status(**status), patch, warnings, audit), self.outline)
+
+
+def _trimmed(written: bytes) -> bytes:
+    """A copy of its own length: orjson's may hold several times as much memory."""
+    return bytes(memoryview(written))
+
+
+_UNSAID: Final = Finding("", "", "")
+
+
+def outline(decision: Decision) -> Decision:
+    """What is counted and logged of a decision, without its objects and sentences."""
+    return Decision(
+        {},
+        changes=tuple(replace(change, patch=(), before={}) for change in decision.changes),
+        results=tuple(replace(result, finding=_UNSAID) for result in decision.results),
+        crashes=decision.crashes,
+        owned=decision.owned,
+    )
+
+
+class _Recorded:
+    """A cluster that keeps which of its listings were asked for."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._asked: dict[tuple[Resource, str | None], Listing | None] = {}
+
+    def listing(self, resource: Resource, namespace: str | None = None) -> Listing | None:
+        found = self._asked[resource, namespace] = self._cluster.listing(resource, namespace)
+        return found
+
+    def consulted(self) -> Consulted:
+        return tuple(
+            (resource, namespace, None if found is None else ref(found))
+            for (resource, namespace), found in self._asked.items()
+        )
+
+
+def _current(consulted: Consulted, cluster: Cluster) -> bool:
+    for resource, namespace, known in consulted:
+        found = cluster.listing(resource, namespace)
+        if found is None:
+            if known is not None:
+                return False
+        elif known is None or known() is not found:
+            return False
+    return True
