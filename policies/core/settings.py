@@ -91,11 +91,7 @@ def _label_value(text: str) -> str:
 
 
 LabelKey = Annotated[str, AfterValidator(_label_key)]
-
-
 LabelValue = Annotated[str, AfterValidator(_label_value)]
-
-
 ContainerName = Annotated[str, Field(pattern=rf"^{_LABEL}$", max_length=50)]
 """A container's name, with room for what tells it from one that is there."""
 

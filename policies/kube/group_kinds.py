@@ -25,53 +25,18 @@ def kind_of(obj: Json) -> GroupKind:
 
 
 POD: Final = GroupKind("", "Pod")
-
-
 SERVICE: Final = GroupKind("", "Service")
-
-
 CONFIG_MAP: Final = GroupKind("", "ConfigMap")
-
-
 DEPLOYMENT: Final = GroupKind("apps", "Deployment")
-
-
 STATEFUL_SET: Final = GroupKind("apps", "StatefulSet")
-
-
 DAEMON_SET: Final = GroupKind("apps", "DaemonSet")
-
-
 REPLICA_SET: Final = GroupKind("apps", "ReplicaSet")
-
-
 JOB: Final = GroupKind("batch", "Job")
-
-
 CRON_JOB: Final = GroupKind("batch", "CronJob")
-
-
 DISRUPTION_BUDGET: Final = GroupKind("policy", "PodDisruptionBudget")
-
-
 RAY_CLUSTER: Final = GroupKind("ray.io", "RayCluster")
-
-
 RAY_JOB: Final = GroupKind("ray.io", "RayJob")
-
-
-RAY_SERVICE: Final = GroupKind("ray.io", "RayService")
-
-
-INFERENCE_SERVICE: Final = GroupKind("serving.kserve.io", "InferenceService")
-
-
 JOB_SET: Final = GroupKind("jobset.x-k8s.io", "JobSet")
-
-
-LEADER_WORKER_SET: Final = GroupKind("leaderworkerset.x-k8s.io", "LeaderWorkerSet")
-
-
 KUBEFLOW_JOBS: Final = tuple(
     GroupKind("kubeflow.org", kind)
     for kind in ("PyTorchJob", "TFJob", "MPIJob", "XGBoostJob", "PaddleJob", "JAXJob")
