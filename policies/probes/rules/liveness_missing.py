@@ -8,7 +8,7 @@ from policies.core.contracts import rule
 from policies.core.facts import Facts
 from policies.core.finding import Finding
 from policies.core.target import Target
-from policies.probes.liveness import without_liveness
+from policies.probes.liveness import what_to_write, without_liveness
 
 
 def check(target: Target, facts: Facts) -> Iterator[Finding]:
@@ -18,8 +18,9 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
                 path,
                 f"Container {container.name} serves and has no livenessProbe: when it hangs, nothing "
                 "restarts it.",
-                "Add a livenessProbe on a local health endpoint, or name the endpoint in the pod template's "
-                "annotation mlchassis.dev/health-path.",
+                what_to_write(container, facts)
+                or "Add a livenessProbe on a local health endpoint, or name the endpoint in the pod "
+                "template's annotation mlchassis.dev/health-path.",
             )
 
 

@@ -11,7 +11,7 @@ from policies.core.finding import Finding
 from policies.core.target import Target
 from policies.kube.images import repository
 from policies.kube.pods import Container
-from policies.probes.liveness import without_liveness
+from policies.probes.liveness import what_to_write, without_liveness
 
 _WITHOUT_ON_PURPOSE: Final = frozenset(
     {"vault", "consul", "cassandra", "elasticsearch", "opensearch", "scylla", "cockroach", "etcd"}
@@ -28,7 +28,8 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
                 path,
                 f"Container {container.name} has a readinessProbe and no livenessProbe: when it hangs, it "
                 "leaves its Service and nothing restarts it.",
-                "Add a livenessProbe on a cheap local endpoint, more patient than the readinessProbe.",
+                what_to_write(container, facts)
+                or "Add a livenessProbe on a cheap local endpoint, more patient than the readinessProbe.",
             )
 
 
