@@ -96,6 +96,12 @@ apiserver: binaries
 realnode: binaries ## the end-to-end tests on a real node (needs root, cgroup v1 and Debian's packages)
 	@$(BIN)/python -m tests.e2e.node $(BIN)/pytest -m realnode -q tests/realnode $(ARGS)
 
+.PHONY: evidence
+evidence: binaries ## write docs/evidence.md anew, from a run on a real node
+	@figures=$$(mktemp -d) && trap 'rm -rf "$$figures"' EXIT \
+	&& CHASSIS_EVIDENCE=$$figures $(BIN)/python -m tests.e2e.node $(BIN)/pytest -m realnode -q tests/realnode \
+	&& $(BIN)/python -m tests.realnode.evidence "$$figures"
+
 .PHONY: cluster
 cluster: $(SYNCED) ## the same control plane with the webhook installed, to play with until Ctrl-C
 	@$(BIN)/python -m tests.e2e.cluster

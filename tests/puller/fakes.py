@@ -23,7 +23,9 @@ BUCKET = "bucket"
 
 
 class _Listening:
-    """A real aiohttp server on a free loopback port."""
+    """A real aiohttp server on a free port, of the loopback unless `host` says otherwise."""
+
+    host = "127.0.0.1"
 
     def __init__(self) -> None:
         self.port = 0
@@ -31,7 +33,7 @@ class _Listening:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.host}:{self.port}"
 
     @property
     def runner(self) -> web.AppRunner:
@@ -43,7 +45,7 @@ class _Listening:
         app.router.add_route("*", "/{path:.*}", self.handle)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.05)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", self.port)
+        site = web.TCPSite(self._runner, self.host, self.port)
         await site.start()
         self.port = self._runner.addresses[0][1]
 

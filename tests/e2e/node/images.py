@@ -29,6 +29,7 @@ from tests.e2e.workloads import VLLM
 NAMESPACE = "k8s.io"
 CONTEXTS = Path(__file__).with_name("images")
 SANDBOX = "mlchassis.dev/sandbox:1"
+MLSERVER = "seldonio/mlserver:1.7.1"
 CERTIFICATES = "/etc/ssl/certs"
 NOTHING: Mapping[str, str] = {}
 KEPT_STORES = 3
@@ -81,6 +82,7 @@ def everything() -> list[Image]:
         Image(webhook_name(), REPOSITORY),
         Image(ModelPuller().image, REPOSITORY, target="puller"),
         Image("docker.io/" + VLLM, CONTEXTS / "model-server"),
+        Image("docker.io/" + MLSERVER, CONTEXTS / "mlserver"),
     ]
 
 

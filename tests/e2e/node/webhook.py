@@ -7,8 +7,8 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.e2e.api import JSON, ApiError
-from tests.e2e.controlplane import ControlPlane
 from tests.e2e.install import BASE, CONFIGURATIONS, NAMESPACE, POLICY
+from tests.e2e.node.cluster import RealNode
 from tests.e2e.workloads import PROBES, pod, probes
 
 DEPLOYMENT = "mlchassis"
@@ -21,26 +21,24 @@ class Webhook:
     """The webhook in the cluster itself.
 
     Args:
-        control_plane: a running one, with a node that runs containers.
+        node: a running one.
         manifests: the kustomization to install, the base by default.
     """
 
-    def __init__(self, control_plane: ControlPlane, manifests: Path = BASE) -> None:
-        self.control_plane = control_plane
+    def __init__(self, node: RealNode, manifests: Path = BASE) -> None:
+        self.node = node
         self.manifests = manifests
 
     def install(self) -> None:
         """Apply the manifests and wait until a created pod is changed."""
-        self.control_plane.kubectl("apply", "-k", str(self.manifests))
+        self.node.kubectl("apply", "-k", str(self.manifests))
         self.wait_until_it_serves()
 
     def wait_until_it_serves(self, timeout: float = START_TIMEOUT) -> None:
         """Wait until every replica is ready, every entry trusts it, and the API server reaches it."""
-        self.control_plane.api.wait(
-            "deployments.apps", DEPLOYMENT, _rolled_out, namespace=NAMESPACE, timeout=timeout
-        )
+        self.node.api.wait("deployments.apps", DEPLOYMENT, _rolled_out, namespace=NAMESPACE, timeout=timeout)
         for resource in CONFIGURATIONS:
-            self.control_plane.api.wait_for(resource, _trusted, timeout=timeout)
+            self.node.api.wait_for(resource, _trusted, timeout=timeout)
         # kube-proxy learns of the endpoints on a way of its own.
         for _ in range(1000):
             if self.changes_pods():
@@ -50,25 +48,25 @@ class Webhook:
     def changes_pods(self) -> bool:
         """Whether a pod created now, by dry run, gets its probes."""
         try:
-            answer = self.control_plane.api.create(pod("probe"), "default", dry_run=True)
+            answer = self.node.api.create(pod("probe"), "default", dry_run=True)
         except ApiError as error:
             raise AssertionError("a pod was refused") from error
         return probes(answer.body) == set(PROBES)
 
     def pods(self) -> list[JSON]:
         """Its replicas that are not going away."""
-        found = self.control_plane.api.items("pods", NAMESPACE, f"app.kubernetes.io/name={DEPLOYMENT}")
+        found = self.node.api.items("pods", NAMESPACE, f"app.kubernetes.io/name={DEPLOYMENT}")
         return [item for item in found if "deletionTimestamp" not in item["metadata"]]
 
     def restart(self) -> None:
         """`kubectl rollout restart`, and wait until it is through."""
-        self.control_plane.kubectl("-n", NAMESPACE, "rollout", "restart", f"deployment/{DEPLOYMENT}")
+        self.node.kubectl("-n", NAMESPACE, "rollout", "restart", f"deployment/{DEPLOYMENT}")
         self.wait_until_it_serves()
 
     def metric(self, replica: JSON, name: str, **labels: str) -> float:
         """The sum of a replica's samples of a metric that carry these labels."""
         path = f"/api/v1/namespaces/{NAMESPACE}/pods/https:{replica['metadata']['name']}:8443/proxy/metrics"
-        text = self.control_plane.kubectl("get", "--raw", path).stdout
+        text = self.node.kubectl("get", "--raw", path).stdout
         return sum(
             sample.value
             for family in text_string_to_metric_families(text)
@@ -79,7 +77,7 @@ class Webhook:
     def write_policy(self, **files: str) -> None:
         """Set keys of the policy's ConfigMap (`standard_probes` is standard-probes.yaml)."""
         data = {f"{key.replace('_', '-')}.yaml": text for key, text in files.items()}
-        self.control_plane.api.patch("configmaps", POLICY, {"data": data}, NAMESPACE)
+        self.node.api.patch("configmaps", POLICY, {"data": data}, NAMESPACE)
 
 
 def _rolled_out(deployment: JSON) -> bool:

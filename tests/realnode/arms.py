@@ -1,0 +1,126 @@
+"""Experiments in two arms: a namespace in which the webhook is at work, and one that it does not see."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from tests.e2e.api import JSON, ApiError
+from tests.e2e.node.cluster import RealNode
+from tests.e2e.node.webhook import LEFT_ALONE
+from tests.e2e.workloads import VLLM
+
+Result = TypeVar("Result")
+PATIENCE = 240
+"""Seconds for what must happen; on a busy machine it takes several times as long as on an idle one."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One namespace of an experiment."""
+
+    node: RealNode
+    namespace: str
+    webhook: bool
+
+    def create(self, *items: JSON) -> None:
+        """Create objects. Raises ApiError where one is refused."""
+        for item in items:
+            self.node.api.create(item, self.namespace)
+
+    def refusal(self, item: JSON) -> str:
+        """What the webhook says to an object; the empty string where it is let in."""
+        try:
+            self.node.api.create(item, self.namespace)
+        except ApiError as error:
+            return error.message
+        return ""
+
+    def service(self, name: str) -> str:
+        """Make a Service of the pods with the label `app: name`; its ClusterIP."""
+        spec = {"selector": {"app": name}, "ports": [{"port": 80, "targetPort": 8000}]}
+        item = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec}
+        return str(self.node.api.create(item, self.namespace).body["spec"]["clusterIP"])
+
+    def pods(self, name: str) -> list[JSON]:
+        """The pods of an app, those that go away included."""
+        return self.node.api.items("pods", self.namespace, f"app={name}")
+
+    def ready(self, name: str) -> int:
+        """How many of its pods are ready."""
+        return sum(map(is_ready, self.pods(name)))
+
+    def restarts(self, name: str) -> int:
+        """How often its containers were started anew."""
+        return sum(
+            status["restartCount"]
+            for item in self.pods(name)
+            for status in item["status"].get("containerStatuses", ())
+        )
+
+    def wait(self, what: str, until: Callable[[], Any], patience: float = PATIENCE) -> float:
+        """Wait until something is true; the seconds that it took. AssertionError after `patience` seconds."""
+        began = time.monotonic()
+        while not until():
+            waited = time.monotonic() - began
+            assert waited < patience, f"{self.namespace}: not {what} after {waited:.0f} s"
+            time.sleep(0.5)
+        return time.monotonic() - began
+
+    def wait_ready(self, name: str, count: int) -> float:
+        """Wait until so many pods are ready; the seconds that it took."""
+        return self.wait(f"{count} pods of {name} ready", lambda: self.ready(name) >= count)
+
+    def kubectl(self, *arguments: str) -> str:
+        """Run kubectl in the namespace."""
+        return self.node.kubectl("-n", self.namespace, *arguments, timeout=PATIENCE).stdout
+
+
+def is_ready(item: JSON) -> bool:
+    """Whether a pod has the condition Ready."""
+    conditions = item["status"].get("conditions", ())
+    return any(it["type"] == "Ready" and it["status"] == "True" for it in conditions)
+
+
+def arms(node: RealNode, name: str) -> tuple[Arm, Arm]:
+    """A namespace with the webhook and one without."""
+    tag = f"{name}-{uuid.uuid4().hex[:4]}"
+    node.create_namespace(f"{tag}-with", {})
+    node.create_namespace(f"{tag}-without", LEFT_ALONE)
+    return Arm(node, f"{tag}-with", True), Arm(node, f"{tag}-without", False)
+
+
+def side_by_side(run: Callable[[Arm], Result], both: tuple[Arm, Arm]) -> tuple[Result, Result]:
+    """Run the same in both arms at once: what the machine does to one, it does to the other."""
+    with ThreadPoolExecutor(2) as pool:
+        futures = [pool.submit(run, arm) for arm in both]
+        first, second = (future.result() for future in futures)
+    return first, second
+
+
+def api(
+    name: str = "api",
+    replicas: int = 1,
+    env: Mapping[str, object] | None = None,
+    annotations: dict[str, str] | None = None,
+    **container: Any,
+) -> JSON:
+    """A Deployment of the model API in `images/model-server`; further fields go to its container."""
+    variables = [{"name": key, "value": str(value)} for key, value in (env or {}).items()]
+    main = {
+        "name": "vllm",
+        "image": VLLM,
+        "env": variables,
+        "ports": [{"name": "http", "containerPort": 8000}],
+        **container,
+    }
+    template = {
+        "metadata": {"labels": {"app": name}, "annotations": annotations or {}},
+        "spec": {"containers": [main]},
+    }
+    spec = {"replicas": replicas, "selector": {"matchLabels": {"app": name}}, "template": template}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name}, "spec": spec}

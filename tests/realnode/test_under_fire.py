@@ -1,0 +1,241 @@
+"""The webhook disturbed while pods are created 20 times a second: what is lost, refused, or let in unchanged?
+
+Pods are created by dry run, which asks the webhook just the same. A create that finds no API server, while
+that is restarted, is tried again by every client and counts for nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from http.client import HTTPException
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pytest
+
+from tests.e2e.api import JSON, ApiError
+from tests.e2e.install import NAMESPACE
+from tests.e2e.node.cluster import RealNode
+from tests.e2e.node.webhook import Webhook
+from tests.e2e.workloads import PROBES, pod, probes
+from tests.realnode import evidence
+
+pytestmark = pytest.mark.realnode
+RATE = 20
+CLIENTS = 24
+WATCHED = 75
+"""Seconds for which a replica hangs."""
+SECRET = "mlchassis-tls"
+
+
+@dataclass
+class Creates:
+    """Pods created at a steady rate, and what became of them."""
+
+    node: RealNode
+    creates: int = 0
+    lost: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    unmutated: list[float] = field(default_factory=list)
+    """When each that was let in unchanged was sent, in seconds since the beginning."""
+
+    def __enter__(self) -> Self:
+        self._stopped = threading.Event()
+        self._began = time.monotonic()
+        self._thread = threading.Thread(target=self._send, name="creates", daemon=True)
+        self._thread.start()
+        self.wait(3 * RATE)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    @property
+    def now(self) -> float:
+        """Seconds since the beginning."""
+        return time.monotonic() - self._began
+
+    def wait(self, more: int) -> None:
+        """Until so many more were answered."""
+        wanted, ends = self.creates + more, time.monotonic() + 120
+        while self.creates < wanted:
+            assert time.monotonic() < ends, "the API server answers no creates"
+            time.sleep(0.1)
+
+    def figures(self) -> dict[str, int]:
+        """How many of each."""
+        return {
+            "creates": self.creates,
+            "lost": len(self.lost),
+            "refused": len(self.refused),
+            "unmutated": len(self.unmutated),
+        }
+
+    def _send(self) -> None:
+        with ThreadPoolExecutor(CLIENTS) as clients:
+            number = 0
+            while not self._stopped.wait(max(0.0, number / RATE - self.now)):
+                clients.submit(self._one, number)
+                number += 1
+
+    def _one(self, number: int) -> None:
+        sent = self.now
+        try:
+            answer = self.node.api.create(pod(f"pod-{number}"), "default", dry_run=True)
+        except ApiError as error:
+            (self.lost if error.status >= 500 else self.refused).append(str(error))
+        except (OSError, HTTPException):
+            return
+        else:
+            if probes(answer.body) != set(PROBES):
+                self.unmutated.append(sent)
+        self.creates += 1
+
+
+@pytest.fixture(scope="module")
+def written() -> Iterator[dict[str, dict[str, int]]]:
+    """The figures of all tests of this file, kept once they are through."""
+    found: dict[str, dict[str, int]] = {}
+    yield found
+    evidence.keep("under_fire", dict(found))
+
+
+def restart(webhook: Webhook, creates: Creates) -> None:
+    webhook.restart()
+
+
+def kill(webhook: Webhook, creates: Creates) -> None:
+    replica = webhook.pods()[0]
+    assert webhook.node.signal(signal.SIGKILL, replica, "chassis")
+    webhook.node.api.wait(
+        "pods", replica["metadata"]["name"], _started_anew, namespace=NAMESPACE, timeout=120
+    )
+    webhook.wait_until_it_serves()
+
+
+def _started_anew(item: JSON) -> bool:
+    (status,) = item["status"]["containerStatuses"]
+    return bool(status["restartCount"] and status["ready"])
+
+
+def workers(node: RealNode, replica: JSON) -> list[int]:
+    """The processes of a replica that another one of it has started."""
+    found = node.pids(replica, "chassis")
+    parents = {pid: int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) for pid in found}
+    return [pid for pid, parent in parents.items() if parent in found]
+
+
+def stop_worker(webhook: Webhook, creates: Creates) -> None:
+    """The supervisor replaces it."""
+    replica = webhook.pods()[0]
+    (hung,) = workers(webhook.node, replica)
+    os.kill(hung, signal.SIGSTOP)
+    ends = time.monotonic() + 240
+    while not (now := workers(webhook.node, replica)) or hung in now:
+        assert time.monotonic() < ends, "the hung worker was not replaced"
+        time.sleep(0.2)
+    webhook.wait_until_it_serves()
+
+
+def new_certificate(webhook: Webhook, creates: Creates) -> None:
+    """The certificate in the Secret is damaged, and every replica started anew: they agree on another one."""
+    damaged = base64.b64encode(b"rubbish").decode()
+    webhook.node.api.patch("secrets", SECRET, {"data": {"tls.crt": damaged}}, NAMESPACE)
+    webhook.restart()
+    assert webhook.node.api.get("secrets", SECRET, NAMESPACE)["data"]["tls.crt"] != damaged
+
+
+def edit_policy(webhook: Webhook, creates: Creates) -> None:
+    """Good edits, which every replica takes, and bad ones, which are refused."""
+    for number in range(10):
+        webhook.write_policy(gpu_affinity=f"# edit {number}\nmode: enforce\n")
+        with pytest.raises(ApiError, match="standard-probes"):
+            webhook.write_policy(standard_probes="mode: sometimes\n")
+        creates.wait(RATE // 2)
+
+
+def restart_api_server(webhook: Webhook, creates: Creates) -> None:
+    webhook.node.restart_api_server()
+    creates.wait(5 * RATE)
+
+
+@pytest.mark.parametrize(
+    ("name", "disturb"),
+    [
+        ("a rolling restart", restart),
+        ("another certificate, by a rolling restart", new_certificate),
+        ("ten good and ten bad edits of the policy", edit_policy),
+        ("the API server is killed and started anew", restart_api_server),
+    ],
+)
+def test_no_create_is_lost_refused_or_let_in_unchanged(
+    node: RealNode,
+    webhook: Webhook,
+    written: dict[str, dict[str, int]],
+    name: str,
+    disturb: Callable[[Webhook, Creates], object],
+) -> None:
+    with Creates(node) as creates:
+        disturb(webhook, creates)
+        creates.wait(3 * RATE)
+    written[name] = creates.figures()
+    assert creates.lost == []
+    assert creates.refused == []
+    assert creates.unmutated == []
+
+
+@pytest.mark.parametrize(
+    ("name", "disturb"),
+    [("a replica is killed (SIGKILL)", kill), ("a worker hangs (SIGSTOP)", stop_worker)],
+)
+def test_what_breaks_at_once_takes_along_only_what_it_was_reviewing(
+    node: RealNode,
+    webhook: Webhook,
+    written: dict[str, dict[str, int]],
+    name: str,
+    disturb: Callable[[Webhook, Creates], object],
+) -> None:
+    """The API server lets in what it had asked on a connection that breaks, or gets no answer in time."""
+    with Creates(node) as creates:
+        disturb(webhook, creates)
+        creates.wait(3 * RATE)
+    written[name] = creates.figures()
+    assert creates.lost == []
+    assert creates.refused == []
+    assert len(creates.unmutated) <= CLIENTS / 4
+
+
+def test_a_replica_that_hangs_whole_is_left_out_soon(
+    node: RealNode, webhook: Webhook, written: dict[str, dict[str, int]]
+) -> None:
+    """Its connections stay open, so the API server waits for it until its time is up, and lets the pod in.
+
+    This is the control of the tests above, too: what is let in unchanged is seen.
+    """
+    with Creates(node) as creates:
+        replica = webhook.pods()[0]
+        hung = node.signal(signal.SIGSTOP, replica, "chassis")
+        assert len(hung) > 1
+        began = creates.now
+        while creates.now < began + WATCHED:
+            time.sleep(1)
+        for pid in hung:
+            os.kill(pid, signal.SIGKILL)
+        webhook.wait_until_it_serves()
+    written["a replica hangs whole (SIGSTOP), its connections open"] = creates.figures()
+    assert creates.lost == []
+    assert creates.refused == []
+    assert creates.unmutated, "some time is needed to find out"
+    assert max(creates.unmutated) < began + WATCHED - 15, "and then no more is let in unchanged"
+    assert len(creates.unmutated) < creates.creates / 5

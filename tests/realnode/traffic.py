@@ -1,0 +1,107 @@
+"""Clients at a steady rate, and what they were answered."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+TIMEOUT = 2.0
+"""Seconds that a client waits for an answer."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request: when it was sent, in seconds since the beginning, and what came of it."""
+
+    sent: float
+    answered: bool
+    seconds: float
+
+
+def ask(address: str, port: int, path: str, timeout: float = TIMEOUT) -> bool:
+    """Whether a GET on a connection of its own is answered with 200."""
+    connection = http.client.HTTPConnection(address, port, timeout=timeout)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+class Traffic:
+    """Requests at a steady rate, each sent when its time has come, whatever became of those before it.
+
+    Args:
+        address: the ClusterIP of a Service.
+        rate: requests a second.
+    """
+
+    def __init__(self, address: str, rate: float, *, port: int = 80, path: str = "/predict") -> None:
+        self._target = (address, port, path)
+        self._rate = rate
+        self._stopped = threading.Event()
+        self._requests: list[Request] = []
+        self.began = time.monotonic()
+        self._thread = threading.Thread(target=self._send, name="traffic", daemon=True)
+
+    def __enter__(self) -> Self:
+        self.began = time.monotonic()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    @property
+    def now(self) -> float:
+        """Seconds since the first request."""
+        return time.monotonic() - self.began
+
+    @property
+    def requests(self) -> list[Request]:
+        """What has ended so far, by the time at which it was sent."""
+        return sorted(self._requests, key=lambda request: request.sent)
+
+    def share(self, since: float, until: float) -> float | None:
+        """The share of the requests sent in this time that were answered; None if none was sent."""
+        sent = [request.answered for request in self._requests if since <= request.sent < until]
+        return sum(sent) / len(sent) if sent else None
+
+    def _send(self) -> None:
+        # As many as can be waiting at once, and some more.
+        with ThreadPoolExecutor(round(self._rate * TIMEOUT) + 8) as clients:
+            number = 0
+            while not self._stopped.wait(max(0.0, number / self._rate - self.now)):
+                clients.submit(self._one)
+                number += 1
+
+    def _one(self) -> None:
+        sent = self.now
+        answered = ask(*self._target)
+        self._requests.append(Request(sent, answered, self.now - sent))
+
+
+def overload(
+    address: str, clients: int, path: str = "/predict", seconds: float = 0, timeout: float = 30
+) -> None:
+    """So many clients at once, each again and again for so many seconds, at least one time."""
+
+    def one() -> None:
+        ends = time.monotonic() + seconds
+        ask(address, 80, path, timeout)
+        while time.monotonic() < ends:
+            ask(address, 80, path, timeout)
+
+    with ThreadPoolExecutor(clients) as pool:
+        for _ in range(clients):
+            pool.submit(one)
