@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar, overload
 
 from policies.core.resources import Resource
 from policies.core.settings import SettingsLookup, default_settings
-from policies.kube.json import Json, maps
+from policies.kube.json import Json, maps, text
 from policies.kube.metadata import labels_of
 
 T = TypeVar("T")
@@ -97,7 +97,14 @@ class Facts:
         built with, for years, and says nothing of the API server.
         """
         nodes = self.nodes()
-        return nodes.derive(_oldest_kubelet) if nodes else None
+        oldest = nodes.derive(_oldest_kubelet) if nodes else None
+        return oldest[:2] if oldest else None
+
+    def oldest_node(self) -> str | None:
+        """The name of a node that the oldest kubelet runs on."""
+        nodes = self.nodes()
+        oldest = nodes.derive(_oldest_kubelet) if nodes else None
+        return oldest[2] if oldest else None
 
     def namespace_labels(self) -> Mapping[str, str] | None:
         """The labels of the object's namespace."""
@@ -134,10 +141,13 @@ def _is_virtual(node: Json) -> bool:
     )
 
 
-def _oldest_kubelet(nodes: Listing) -> tuple[int, int] | None:
-    versions = [_kubelet_version(node) for node in nodes if not _is_virtual(node)]
-    found = [match for version in versions if (match := re.match(r"v(\d+)\.(\d+)", version))]
-    return min(((int(match[1]), int(match[2])) for match in found), default=None)
+def _oldest_kubelet(nodes: Listing) -> tuple[int, int, str] | None:
+    versions = [(_kubelet_version(node), node) for node in nodes if not _is_virtual(node)]
+    found = [(match, node) for version, node in versions if (match := re.match(r"v(\d+)\.(\d+)", version))]
+    return min(
+        ((int(match[1]), int(match[2]), text(node, "metadata", "name")) for match, node in found),
+        default=None,
+    )
 
 
 def _by_name(listing: Listing) -> dict[str, Json]:

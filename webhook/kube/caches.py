@@ -36,8 +36,13 @@ _ENTRY_BYTES = 40
 class ClusterCache:
     """The `policies.core.facts.Cluster` of a running webhook."""
 
-    def __init__(self, on_change: Callable[[Resource, bool], None] = lambda _, __: None) -> None:
-        """`on_change` is called with every change in whether a resource is known."""
+    def __init__(
+        self,
+        on_change: Callable[[Resource, bool], None] = lambda _, __: None,
+        changed: Callable[[Resource], None] = lambda _: None,
+    ) -> None:
+        """`on_change` is called with every change in whether a resource is known, `changed` with every change
+        of its objects."""
         self._stores: dict[Resource, list[Store]] = {}
         self.sources: list[tuple[str, Mapping[str, str], Store]] = []
         intern = Interner()
@@ -48,7 +53,7 @@ class ClusterCache:
             self.sources.append((paths.collection(known.api_version, known.plural), query, store))
         for resource in self._stores:
             on_change(resource, False)
-        self._on_change = on_change
+        self._on_change, self._objects_changed = on_change, changed
         self._merged: dict[tuple[Resource, str | None], tuple[tuple[Listing, ...], Listing]] = {}
 
     def reflectors(self, lister: Lister) -> list[Reflector]:
@@ -65,6 +70,7 @@ class ClusterCache:
         else:
             self._merged.pop((resource, namespace), None)
             self._merged.pop((resource, None), None)
+        self._objects_changed(resource)
 
     def synced(self, resource: Resource) -> bool:
         """Whether the resource is known."""

@@ -129,6 +129,12 @@ class Metrics:
             multiprocess_mode="livemin",
             registry=self.registry,
         )
+        self.oldest_kubelet = Gauge(
+            "chassis_oldest_kubelet_minor",
+            "Minor version of the oldest kubelet, 0 while it is unknown; what it can't do, no pod gets",
+            multiprocess_mode="livemostrecent",
+            registry=self.registry,
+        )
 
     def memo(self, outcome: str) -> None:
         """Count a look into the memo of decisions, or an answer that it gave up."""

@@ -33,6 +33,7 @@ from webhook.errors import UserError
 from webhook.kube.api import ApiServer, NoApiServer, load_client
 from webhook.kube.caches import ClusterCache
 from webhook.kube.offline import ManifestCluster, read
+from webhook.kube.oldest_kubelet import OldestKubelet
 from webhook.kube.own_pod import in_cluster, own_namespace
 from webhook.kube.reflector import Reflector
 from webhook.server import certificates as certs
@@ -246,7 +247,8 @@ def _facts(options: Options, api: ApiServer | None, metrics: Metrics) -> tuple[C
     def on_change(resource: Resource, synced: bool) -> None:
         metrics.facts_synced.labels(resource.value).set(synced)
 
-    cache = ClusterCache(on_change)
+    cache = ClusterCache(on_change, lambda resource: oldest.changed(resource))
+    oldest = OldestKubelet(cache, metrics.oldest_kubelet.set)
     return cache, cache.reflectors(api)
 
 

@@ -445,6 +445,18 @@ async def test_in_a_cluster_it_shares_its_certificate_registers_it_and_follows_i
             await chassis.until("/metrics", 'chassis_facts_synced{resource="services"} 1.0')
 
 
+async def test_several_workers_say_as_one_which_kubelet_is_the_oldest(tmp_path: Path) -> None:
+    async with running() as fake:
+        for name, version in (("new", "v1.36.1"), ("old", "v1.28.15")):
+            node = {"metadata": {"name": name}, "status": {"nodeInfo": {"kubeletVersion": version}}}
+            await fake.put("/api/v1/nodes", node)
+        kubeconfig = str(fake.kubeconfig(tmp_path))
+        async with served("--self-signed", "--workers", "2", "--kubeconfig", kubeconfig) as chassis:
+            line = await chassis.logged("oldest kubelet")
+            assert (line["version"], line["node"]) == ("1.28", "old")
+            await chassis.until("/metrics", "chassis_oldest_kubelet_minor 28.0")
+
+
 def _lists(fake: FakeApiServer) -> int:
     return len({path for method, path in fake.requests if method == "GET" and path.count("/") <= 4})
 
