@@ -244,6 +244,24 @@ def test_what_was_replaced_is_put_back_into_warnings_and_patches() -> None:
     assert counts == {"miss": 1, "hit": 5}
 
 
+@pytest.mark.parametrize(
+    "elsewhere", ["web-bcdfg", "web-00000", "before web-bcdfg after", "kube-api-access-bcdfg"]
+)
+def test_nothing_is_replaced_that_stands_elsewhere_too(elsewhere: str) -> None:
+    """A rule may compare what it finds in two places."""
+
+    def compared(target: Target, facts: Facts) -> list[Finding]:
+        own = text(target.obj, "metadata", "labels", "own")
+        return said((target.name == own, target.name in own, own == volume_of(target), own < target.name))
+
+    config, memo = planted(compared), Memo()
+    metadata = {**BARE["metadata"], "labels": {"own": elsewhere}}
+    pod = _with_token({**BARE, "metadata": metadata}, "kube-api-access-bcdfg")
+    for end in ("bcdfg", "24567"):
+        pod = replaced(pod, ("metadata", "name"), f"web-{end}")
+        assert_agrees(memo, "validate", created(pod), config, NoCluster())
+
+
 def volume_of(target: Target) -> str:
     return text(target.obj, "spec", "volumes", 0, "name")
 
