@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 
 def repository(image: str) -> str:
     """An image reference without registry, tag and digest."""
     return repository_and_tag(image)[0]
 
 
+@lru_cache(maxsize=64)  # of the images of one object, each is held against a hundred globs
 def repository_and_tag(image: str) -> tuple[str, str]:
     """An image reference without registry and digest: `nvcr.io/nvidia/tritonserver:24.01` is
     `nvidia/tritonserver` and `24.01`."""

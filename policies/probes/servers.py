@@ -201,7 +201,7 @@ def _by_command(presets: Mapping[str, Preset], image: str, programs: tuple[Progr
     claims = [
         (preset.commands_need_image, n, *_generality(pattern), name)
         for name, preset in presets.items()
-        if not started.isdisjoint(map(_head, preset.commands))
+        if not started.isdisjoint(_heads(preset.commands))
         and (not preset.commands_need_image or image_matches(image, preset.images))
         for n, program in enumerate(programs)
         for pattern in preset.commands
@@ -242,7 +242,7 @@ def _by_image(
     matching = [
         (*_vagueness(glob), name)
         for name, preset in presets.items()
-        if not preset.commands_need_image
+        if not preset.commands_need_image and image_matches(image, preset.images)
         for glob in preset.images
         if image_matches(image, (glob,))
     ]
@@ -300,9 +300,10 @@ def _generality(pattern: str) -> tuple[int, int]:
     return -len(words), -len(flags)
 
 
-def _head(pattern: str) -> str:
-    """The program that a pattern names; empty where it names flags alone."""
-    return next(iter(_words_and_flags(pattern)[0]), "")
+@lru_cache(maxsize=1024)
+def _heads(patterns: tuple[str, ...]) -> frozenset[str]:
+    """The programs that patterns name; empty where one names flags alone."""
+    return frozenset(next(iter(_words_and_flags(pattern)[0]), "") for pattern in patterns)
 
 
 @lru_cache(maxsize=1024)
@@ -337,8 +338,18 @@ def port_number(container: Json, port: object) -> int | None:
 def image_matches(image: str, globs: tuple[str, ...]) -> bool:
     """Whether one of the globs matches the end of an image's path in whole segments: `ray` is in
     `registry/acme/ray:2.9`, not in `my-ray`. A glob with `:` is matched against path and tag."""
+    if not globs:
+        return False
     path, tag = repository_and_tag(image)
-    return any(_glob(glob).fullmatch(f"{path}:{tag}" if ":" in glob else path) for glob in globs)
+    return any(
+        pattern.fullmatch(f"{path}:{tag}" if with_tag else path) for pattern, with_tag in _patterns(globs)
+    )
+
+
+@lru_cache(maxsize=1024)
+def _patterns(globs: tuple[str, ...]) -> tuple[tuple[re.Pattern[str], bool], ...]:
+    """Each glob as a pattern, and whether it is one of path and tag."""
+    return tuple((_glob(glob), ":" in glob) for glob in globs)
 
 
 def _older(preset: Preset, image: str) -> Older | None:
