@@ -14,7 +14,7 @@ import pytest
 import policies
 import puller
 import webhook
-from policies.probes.servers import image_matches
+from policies.kube.images import image_matches
 from tests.ambiguity import NotCheckableError, Verdict, ambiguity
 
 PACKAGES = (policies, puller, webhook)
@@ -45,7 +45,7 @@ MADE_AT_RUN_TIME: dict[tuple[str, str], list[str]] = {
 
 UNCHECKED: dict[tuple[str, str], str] = {
     (
-        "policies.probes.servers",
+        "policies.kube.images",
         "'(?:.*/)?' + head + between + ''.join((f'[^/]*{part}' for part in rest[-1:]))",
     ): "stars in atomic groups: each ends once and for all; grown in test_globs_of_images_are_linear",
     ("puller.storage.source", "translate(glob)"): "fnmatch ends each star once and for all, too, by a "

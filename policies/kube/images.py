@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 
 
@@ -21,3 +22,29 @@ def repository_and_tag(image: str) -> tuple[str, str]:
     head, slash, last = path.rpartition("/")
     name, _, tag = last.partition(":")
     return f"{head}{slash}{name}", tag
+
+
+def image_matches(image: str, globs: tuple[str, ...]) -> bool:
+    """Whether one of the globs matches the end of an image's path in whole segments: `ray` is in
+    `registry/acme/ray:2.9`, not in `my-ray`. A glob with `:` is matched against path and tag."""
+    if not globs:
+        return False
+    path, tag = repository_and_tag(image)
+    return any(
+        pattern.fullmatch(f"{path}:{tag}" if with_tag else path) for pattern, with_tag in _patterns(globs)
+    )
+
+
+@lru_cache(maxsize=1024)
+def _patterns(globs: tuple[str, ...]) -> tuple[tuple[re.Pattern[str], bool], ...]:
+    """Each glob as a pattern, and whether it is one of path and tag."""
+    return tuple((glob_of(glob), ":" in glob) for glob in globs)
+
+
+@lru_cache(maxsize=1024)
+def glob_of(pattern: str) -> re.Pattern[str]:
+    """The pattern of a glob: `*` stands for anything but `/`. Each but the last one ends where what follows
+    it first stands, for good: an image's name may be long, and trying every other end costs its square."""
+    head, *rest = map(re.escape, pattern.split("*"))
+    between = "".join(f"(?>[^/]*?{part})" for part in rest[:-1])
+    return re.compile("(?:.*/)?" + head + between + "".join(f"[^/]*{part}" for part in rest[-1:]))

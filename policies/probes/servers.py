@@ -14,46 +14,11 @@ from typing import Final
 
 from policies.containers.programs import Launch, Program, has_option, launch_of, option, started
 from policies.containers.remembered import Remembered
-from policies.kube.images import repository_and_tag
+from policies.containers.sidecars import infrastructure as known_infrastructure
+from policies.kube.images import glob_of, image_matches, repository_and_tag
 from policies.kube.json import Json, maps, strings, text
 from policies.kube.pods import Container
 from policies.probes.preset import Older, Preset
-
-INFRASTRUCTURE: Final = (
-    "istio-proxy",
-    "istio/proxyv2",
-    "istio-validation",
-    "linkerd-proxy",
-    "linkerd-io/proxy",
-    "linkerd/proxy",
-    "consul-dataplane",
-    "envoy",
-    "envoyproxy/envoy*",
-    "queue-proxy",
-    "cloud-sql-proxy",
-    "cloudsql-proxy",
-    "gce-proxy",
-    "alloydb-auth-proxy",
-    "oauth2-proxy",
-    "kube-rbac-proxy",
-    "daprd",
-    "vault-agent",
-    "fluent-bit",
-    "fluentd",
-    "filebeat",
-    "promtail",
-    "vector",
-    "opentelemetry-collector*",
-    "otel-collector",
-    "otc-container",
-    "datadog-agent",
-    "*-exporter",
-    "kserve/agent",
-    "gke-gcsfuse-sidecar",
-    "gcs-fuse-csi-driver-sidecar-mounter",
-)
-"""Proxies, log shippers and exporters by container name or image. Their vendors set their probes; what
-their ports answer says nothing about a model."""
 
 PULLER: Final = "chassis-puller"
 """The sidecar's program: no server either, whatever its container is called."""
@@ -116,7 +81,7 @@ class Recogniser:
 
     def __init__(self, presets: Mapping[str, Preset], infrastructure: tuple[str, ...] = ()) -> None:
         self._presets = presets
-        self._infrastructure = (*INFRASTRUCTURE, *infrastructure)
+        self._infrastructure = (*known_infrastructure(), *infrastructure)
         self._recognised: Remembered[tuple[str, bytes, Ports], tuple[Server | None]] = Remembered()
         self._infrastructural: Remembered[tuple[str, str], bool] = Remembered(1 << 20)
 
@@ -152,7 +117,7 @@ class Recogniser:
 
     def _matches_infrastructure(self, image: str, name: str) -> bool:
         return image_matches(image, self._infrastructure) or any(
-            _glob(glob).fullmatch(name) for glob in self._infrastructure
+            glob_of(glob).fullmatch(name) for glob in self._infrastructure
         )
 
     def _recognise(self, image: str, launch: Launch, ports: Ports) -> Server | None:
@@ -335,23 +300,6 @@ def port_number(container: Json, port: object) -> int | None:
     return port if type(port) is int and 0 < port < 65536 else None
 
 
-def image_matches(image: str, globs: tuple[str, ...]) -> bool:
-    """Whether one of the globs matches the end of an image's path in whole segments: `ray` is in
-    `registry/acme/ray:2.9`, not in `my-ray`. A glob with `:` is matched against path and tag."""
-    if not globs:
-        return False
-    path, tag = repository_and_tag(image)
-    return any(
-        pattern.fullmatch(f"{path}:{tag}" if with_tag else path) for pattern, with_tag in _patterns(globs)
-    )
-
-
-@lru_cache(maxsize=1024)
-def _patterns(globs: tuple[str, ...]) -> tuple[tuple[re.Pattern[str], bool], ...]:
-    """Each glob as a pattern, and whether it is one of path and tag."""
-    return tuple((_glob(glob), ":" in glob) for glob in globs)
-
-
 def _older(preset: Preset, image: str) -> Older | None:
     """What the version in an image's tag had instead of what the preset says; None for new and unknown."""
     version = version_of(repository_and_tag(image)[1])
@@ -372,12 +320,3 @@ _VERSION: Final = re.compile(r"v?([0-9]{1,4}(?:\.[0-9]{1,4}){1,3})(?![0-9])")
 def _vagueness(glob: str) -> tuple[int, int, int]:
     """Smaller for a glob that tells more of an image: its segments, its tag, its letters."""
     return -glob.count("/"), -glob.count(":"), glob.count("*") - len(glob)
-
-
-@lru_cache(maxsize=1024)
-def _glob(pattern: str) -> re.Pattern[str]:
-    """`*` stands for anything but `/`. Each but the last one ends where what follows it first stands, for
-    good: an image's name may be long, and trying every other end costs its square."""
-    head, *rest = map(re.escape, pattern.split("*"))
-    between = "".join(f"(?>[^/]*?{part})" for part in rest[:-1])
-    return re.compile("(?:.*/)?" + head + between + "".join(f"[^/]*{part}" for part in rest[-1:]))

@@ -10,6 +10,7 @@ from hatchling.builders.wheel import WheelBuilder
 from pydantic import ValidationError
 
 from policies.accelerators.vendors import Vendor, known_vendors
+from policies.containers.sidecars import Sidecar, known_sidecars
 from policies.core import data
 from policies.core.workloads import Workload, known_workloads
 from policies.kube.group_kinds import KUBEFLOW_JOBS
@@ -34,7 +35,11 @@ def test_a_file_means_the_same_to_the_strict_reader(path: Path) -> None:
 
 def test_every_file_is_somebodys() -> None:
     presets = {f"policies/probes/presets/{preset}.yaml" for preset in known_presets()}
-    tables = {"policies/accelerators/vendors.yaml", "policies/core/workloads.yaml"}
+    tables = {
+        "policies/accelerators/vendors.yaml",
+        "policies/containers/sidecars.yaml",
+        "policies/core/workloads.yaml",
+    }
     assert {name(path) for path in DATA if path.stem not in rules()} == presets | tables
 
 
@@ -51,6 +56,7 @@ def test_the_tables_are_of_their_models() -> None:
     assert {type(each) for each in known_vendors().values()} == {Vendor}
     assert list(known_vendors()) == ["nvidia", "amd", "gaudi", "tpu", "neuron"]
     assert {type(each) for each in known_workloads()} == {Workload}
+    assert {type(each) for each in known_sidecars()} == {Sidecar}
     assert set(KUBEFLOW_JOBS) == {each.gk for each in known_workloads() if each.api_group == "kubeflow.org"}
 
 

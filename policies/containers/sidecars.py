@@ -1,0 +1,48 @@
+"""Known sidecars: proxies, log shippers and exporters. Their vendors set their probes, what their ports
+answer says nothing about a model, and most of them run until something stops them. The table is
+`sidecars.yaml`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+
+from pydantic import Field
+
+from policies.core.data import load_list
+from policies.core.settings import Model
+from policies.kube.images import image_matches
+
+
+class Sidecar(Model):
+    """One program that runs beside what a pod is for."""
+
+    program: str = Field(description="what a sentence calls it")
+    images: tuple[str, ...] = Field((), description="its images, by the end of their path; they never end")
+    names: tuple[str, ...] = Field((), description="container names that only this program has")
+    also_called: tuple[str, ...] = Field((), description="further images and names; `*` is anything but `/`")
+
+
+@cache
+def known_sidecars() -> tuple[Sidecar, ...]:
+    """The table."""
+    return load_list(Sidecar, __package__, "sidecars.yaml")
+
+
+@cache
+def infrastructure() -> tuple[str, ...]:
+    """Globs of the images and container names of all known sidecars."""
+    globs = (glob for each in known_sidecars() for glob in (*each.images, *each.names, *each.also_called))
+    return tuple(dict.fromkeys(globs))
+
+
+def never_ending(image: str, name: str, further: Iterable[str]) -> str | None:
+    """The program of a container that runs until something stops it, in words; None where it is none known.
+
+    `further`: images that users name, by the end of their path.
+    """
+    for each in known_sidecars():
+        if name in each.names or image_matches(image, each.images):
+            return each.program
+    return next((glob for glob in further if image_matches(image, (glob,))), None)
