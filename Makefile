@@ -40,11 +40,11 @@ demo: $(SYNCED) ## show what the webhook does to the examples; no cluster needed
 
 .PHONY: test
 test: $(SYNCED) ## all tests but the end-to-end ones
-	@$(BIN)/pytest -m "not e2e and not realnode" -n auto -q $(ARGS)
+	@$(BIN)/pytest -m "not e2e and not realnode and not servers" -n auto -q $(ARGS)
 
 .PHONY: coverage
 coverage: $(SYNCED) ## the same tests, with branch coverage and its floor
-	@$(BIN)/pytest -m "not e2e and not realnode" -n auto -q --cov --cov-report=term:skip-covered $(ARGS)
+	@$(BIN)/pytest -m "not e2e and not realnode and not servers" -n auto -q --cov --cov-report=term:skip-covered $(ARGS)
 
 .PHONY: pythons
 pythons: $(SYNCED) ## the same tests under every newer Python that uv finds
@@ -69,7 +69,7 @@ bench: $(SYNCED) ## measure; ARGS names one benchmark
 
 .PHONY: golden
 golden: $(SYNCED) ## rewrite the golden files from what the code does now; review the diff
-	@$(BIN)/pytest tests/policies --update-golden -q $(ARGS)
+	@$(BIN)/pytest tests/policies tests/servers/test_verified.py --update-golden -q $(ARGS)
 
 .PHONY: corpus
 corpus: $(SYNCED) ## review what other projects publish in their Go modules; ARGS=--update-golden rewrites what is held
@@ -101,6 +101,10 @@ evidence: binaries ## write docs/evidence.md anew, from a run on a real node
 	@figures=$$(mktemp -d) && trap 'rm -rf "$$figures"' EXIT \
 	&& CHASSIS_EVIDENCE=$$figures $(BIN)/python -m tests.e2e.node $(BIN)/pytest -m realnode -q tests/realnode \
 	&& $(BIN)/python -m tests.realnode.evidence "$$figures"
+
+.PHONY: servers
+servers: $(SYNCED) ## every preset against the real server from PyPI, recorded for docs/probes.md (needs root)
+	@$(BIN)/pytest -m servers -q tests/servers $(if $(ARGS),$(ARGS),--record)
 
 .PHONY: cluster
 cluster: $(SYNCED) ## the same control plane with the webhook installed, to play with until Ctrl-C

@@ -1,0 +1,17 @@
+"""Options of `make servers`."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--ci", action="store_true", help="only the servers that every run of CI tries")
+    parser.addoption("--record", action="store_true", help="write down in verified.yaml what passed")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--ci", default=False):
+        items[:] = [
+            item for item in items if "servers" not in item.keywords or item.get_closest_marker("ci_server")
+        ]

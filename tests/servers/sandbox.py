@@ -1,0 +1,91 @@
+"""A pod's surroundings for a server: addresses of its own, process 1 of its own, gone with the test."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from tests.e2e.processes import Process
+
+ADDRESS: Final = "10.42.0.7"
+HOSTS: Final = (ADDRESS, "100.64.3.9", "[fd00:42::7]")
+"""Pod addresses as clusters hand them out: private, shared (RFC 6598), IPv6 (RFC 4193)."""
+
+_CLONE_NEWNET: Final = 0x40000000
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@contextmanager
+def pod_network() -> Iterator[None]:
+    """Move this thread, and what it starts, into a network namespace that has nothing but those addresses.
+
+    It ends with its last process. Needs root.
+    """
+    with Path("/proc/thread-self/ns/net").open() as before:
+        if _libc.unshare(_CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), "a network namespace of its own needs root")
+        try:
+            for address in HOSTS:
+                address = address.strip("[]")
+                length = 128 if ":" in address else 32
+                _ip("address", "add", f"{address}/{length}", "dev", "lo")
+            _ip("link", "set", "lo", "up")
+            # Servers ask the routes for their own address, as Ray does.
+            _ip("route", "add", "default", "dev", "lo", "src", ADDRESS)
+            yield
+        finally:
+            _libc.setns(before.fileno(), _CLONE_NEWNET)
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True)
+
+
+class Container:
+    """A command as process 1 of a PID namespace: when it ends, or the test does, all that it started ends."""
+
+    def __init__(
+        self, name: str, command: Sequence[str], log: Path, env: Mapping[str, str], cwd: Path
+    ) -> None:
+        isolated = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", f"--wd={cwd}", *command]
+        self.process = Process(name, isolated, log, env)
+
+    def freeze(self) -> None:
+        """SIGSTOP to every process of it: a server that hangs."""
+        stopped: set[int] = set()
+        while new := self._pids() - stopped:
+            self._signal(new, signal.SIGSTOP)
+            stopped |= new
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        self._signal(self._pids(), signal.SIGCONT)
+
+    def remove(self) -> None:
+        """End all of it at once."""
+        self.process.kill()
+
+    def _pids(self) -> set[int]:
+        namespace = Path(f"/proc/{self.process.pid}/ns/pid_for_children").readlink()
+        found = set()
+        for entry in Path("/proc").glob("[0-9]*"):
+            try:
+                if (entry / "ns" / "pid").readlink() == namespace:
+                    found.add(int(entry.name))
+            except OSError:  # it has ended
+                continue
+        return found
+
+    @staticmethod
+    def _signal(pids: set[int], number: signal.Signals) -> None:
+        for pid in pids:
+            try:
+                os.kill(pid, number)
+            except ProcessLookupError:
+                continue

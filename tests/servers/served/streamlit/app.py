@@ -1,0 +1,5 @@
+"""An app for Streamlit."""
+
+import streamlit
+
+streamlit.write("hello")

@@ -1,0 +1,133 @@
+"""The servers of `servers.yaml`: how each is installed and started, and which preset it tries."""
+
+from __future__ import annotations
+
+import datetime
+import fcntl
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+import yaml
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from policies.core import data
+
+HERE: Final = Path(__file__).parent
+VERIFIED: Final = HERE / "verified.yaml"
+SERVED: Final = HERE / "served"
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True)
+
+
+class Request(_Entry):
+    """What a client of the server asks, and gets 200 for, once the server is ready."""
+
+    port: int
+    path: str
+    body: Any = None
+    """JSON of a POST; a GET without it."""
+    headers: Mapping[str, str] = Field(default_factory=dict)
+
+
+class Server(_Entry):
+    """One real server."""
+
+    preset: str
+    requires: tuple[str, ...]
+    """What is installed from PyPI, the server itself first."""
+    newest: datetime.date
+    """The day up to which further packages are taken: the same ones in every run."""
+    image: str
+    """The image in which people run it; only its name is used."""
+    program: str | None = None
+    """Where its program lies in the environment, as a pattern, if not in `bin`."""
+    prepare: tuple[str, ...] = ()
+    """A command that is run before it: to train what it serves."""
+    beside: tuple[str, ...] = ()
+    """Another pod's command, which it needs."""
+    command: tuple[str, ...]
+    env: Mapping[str, str] = Field(default_factory=dict)
+    ports: tuple[int, ...] = ()
+    """The container ports that the pod declares."""
+    request: Request
+    toy: bool = False
+    """Whether it runs `served/toy.py`, so that the test decides how long loading and answering take."""
+    clients: int = 8
+    """How many requests at once keep all its workers busy."""
+    ci: bool = False
+    """Whether it belongs to the few that every run of CI tries."""
+
+    @property
+    def version(self) -> str:
+        """Name and version, such as `mlflow 3.17.2`."""
+        return re.sub(r"(\[.*\])?==", " ", self.requires[0])
+
+
+@cache
+def servers() -> Mapping[str, Server]:
+    """All of them, by name."""
+    entries = data.parsed((HERE / "servers.yaml").read_text())
+    return {name: Server.model_validate(entry) for name, entry in entries.items()}
+
+
+def pod(server: Server) -> dict[str, Any]:
+    """The Pod that people write for it, without any probe."""
+    container = {
+        "name": "server",
+        "image": server.image,
+        "command": list(server.command),
+        "ports": [{"containerPort": port} for port in server.ports],
+        "env": [{"name": name, "value": value} for name, value in server.env.items()],
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "served", "namespace": "models"},
+        "spec": {"containers": [container]},
+    }
+
+
+def injected(server: Server) -> dict[str, Any]:
+    """The probes that `chassis review` shows in that Pod, by the field's name; empty where there are none."""
+    command = [str(Path(sys.executable).with_name("chassis")), "review", "-o", "json", "-"]
+    result = subprocess.run(command, input=json.dumps(pod(server)), capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+    container = orjson.loads(result.stdout)[0]["object"]["spec"]["containers"][0]
+    return {
+        name: container[name]
+        for name in ("startupProbe", "livenessProbe", "readinessProbe")
+        if name in container
+    }
+
+
+def said(probe: dict[str, Any]) -> str:
+    """What a probe asks, in a line."""
+    if "grpc" in probe:
+        return f"gRPC health on {probe['grpc']['port']}"
+    return f"GET {probe['httpGet']['path']} on {probe['httpGet']['port']}"
+
+
+def verified() -> dict[str, dict[str, Any]]:
+    """What `make servers` recorded, by the server's name."""
+    found: dict[str, dict[str, Any]] = data.parsed(VERIFIED.read_text()) or {}
+    return found
+
+
+def record(name: str, entry: dict[str, Any]) -> None:
+    """Write down that a server did what its preset says."""
+    head = "# Written by `make servers`: which real servers did what their presets say, and when.\n"
+    with VERIFIED.open("r+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        found = {**verified(), name: entry}
+        file.truncate()
+        file.write(head + yaml.safe_dump(dict(sorted(found.items())), sort_keys=False, width=110))

@@ -1,0 +1,254 @@
+"""Each preset against the real server: not before it is ready, then always, and not once it hangs."""
+
+from __future__ import annotations
+
+import datetime
+import http.client
+import json
+import os
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.servers.kubelet import Answer, ask
+from tests.servers.sandbox import ADDRESS, HOSTS, Container, pod_network
+from tests.servers.server import SERVED, Server, injected, record, said, servers
+from tests.venvs import built
+
+pytestmark = pytest.mark.servers
+
+START = 180
+"""Seconds that a server may take to start, or to answer all that it was asked; far more than any needs."""
+
+
+class Asked(NamedTuple):
+    """One question of the kubelet's, and what came of it."""
+
+    probe: str
+    host: str
+    answer: Answer
+
+
+@dataclass
+class Running:
+    """A started server, its probes, and the hold that the test has over its toy model."""
+
+    server: Server
+    probes: dict[str, Any]
+    container: Container
+    folder: Path
+    seen: list[str] = field(default_factory=list)
+
+    @property
+    def weights(self) -> Path:
+        return self.folder / "weights"
+
+    @property
+    def busy(self) -> Path:
+        return self.folder / "busy"
+
+    def asked(self, *names: str) -> list[Asked]:
+        """What these probes get, at once, for each of the pod's addresses in the Host header."""
+        questions = [(name, host) for name in names for host in HOSTS]
+        with ThreadPoolExecutor(len(questions)) as pool:
+            return list(
+                pool.map(
+                    lambda each: Asked(each[0], each[1], ask(self.probes[each[0]], ADDRESS, each[1])),
+                    questions,
+                )
+            )
+
+    def succeeds(self, *names: str) -> bool:
+        return all(each.answer.success for each in self.asked(*names))
+
+    def waits(self, ready: Callable[[], bool]) -> None:
+        self.container.process.wait_until(ready, START, 0.2)
+
+    def request(self) -> int:
+        """The status of a client's request; 0 where no answer came."""
+        asked = self.server.request
+        connection = http.client.HTTPConnection(ADDRESS, asked.port, timeout=START)
+        try:
+            if asked.body is None:
+                connection.request("GET", asked.path, headers=dict(asked.headers))
+            else:
+                headers = {"Content-Type": "application/json", **asked.headers}
+                connection.request("POST", asked.path, json.dumps(asked.body), headers)
+            response = connection.getresponse()
+            self.seen.append(response.read().decode(errors="replace")[:500])
+        except (OSError, http.client.HTTPException) as error:
+            self.seen.append(f"{type(error).__name__}: {error}")
+            return 0
+        else:
+            return response.status
+        finally:
+            connection.close()
+
+
+@pytest.fixture
+def running(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Running]:
+    """The server, just started; while a toy's weights are awaited, nothing of it is ready."""
+    if os.geteuid():
+        pytest.skip("a network namespace of its own needs root")
+    name, server = request.param
+    probes = injected(server)
+    venv = built("servers", name, server.requires, str(server.newest))
+    folder = tmp_path / "served"
+    shutil.copytree(SERVED / name, folder) if (SERVED / name).exists() else folder.mkdir()
+    shutil.copy(SERVED / "toy.py", folder)
+    program = [str(next(venv.parent.glob(server.program)).parent)] if server.program else []
+    env = {
+        "PATH": os.pathsep.join([str(venv), *program, os.environ["PATH"]]),
+        "HOME": str(tmp_path),
+        "LANG": "C.UTF-8",
+        "PYTHONPATH": str(folder),
+        "TOY_WEIGHTS": str(folder / "weights"),
+        "TOY_BUSY": str(folder / "busy"),
+        **server.env,
+    }
+    if server.prepare:
+        (folder / "weights").touch()
+        subprocess.run(server.prepare, cwd=folder, env=env, check=True)
+        (folder / "weights").unlink()
+    os.mkfifo(folder / "weights")
+    with pod_network(), ExitStack() as stack:
+
+        def started(command: tuple[str, ...], log: str) -> Container:
+            container = Container(name, command, tmp_path / log, env, folder)
+            stack.callback(container.remove)
+            return container
+
+        if server.beside:
+            started(server.beside, "log-beside")
+        yield Running(server, probes, started(server.command, "log"), folder)
+
+
+@pytest.mark.parametrize(
+    "running",
+    [
+        pytest.param((name, server), id=name, marks=[pytest.mark.ci_server] if server.ci else [])
+        for name, server in servers().items()
+    ],
+    indirect=True,
+)
+def test_the_server_does_what_its_preset_says(running: Running, request: pytest.FixtureRequest) -> None:
+    assert set(running.probes) == {"startupProbe", "livenessProbe", "readinessProbe"}
+
+    while_loading = _not_before_it_is_ready(running)
+    asked, missed = _always_under_load(running)
+    _not_once_it_hangs(running)
+
+    if request.config.getoption("--record", default=False):
+        record(
+            request.node.callspec.id,
+            {
+                "preset": running.server.preset,
+                "server": running.server.version,
+                "command": " ".join(running.server.command),
+                "on": datetime.date.today(),
+                "probes": {name: said(probe) for name, probe in running.probes.items()},
+                "whileLoading": while_loading,
+                "underLoad": {"asked": asked, "missed": missed},
+            },
+        )
+
+
+def _not_before_it_is_ready(running: Running) -> str:
+    """Readiness does not succeed while the model loads; once it does, a client is served.
+
+    A server that passes its startupProbe while it loads must keep its liveness, too.
+    """
+    while_loading = "a client was served at the first success"
+    if running.server.toy:
+        weights = _opened_by_the_server(running)
+        not_ready = running.asked("readinessProbe")
+        assert not any(each.answer.success for each in not_ready), not_ready
+        while_loading = f"readiness: {not_ready[0].answer.said}"
+        started = running.asked("startupProbe")
+        if any(each.answer.success for each in started):
+            assert running.succeeds("startupProbe", "livenessProbe"), started
+            while_loading += "; liveness succeeds"
+        (running.folder / "loaded").touch()
+        (running.folder / "loaded").replace(running.weights)
+        os.close(weights)
+    running.waits(lambda: running.succeeds("startupProbe"))
+    running.waits(lambda: running.succeeds("readinessProbe"))
+    assert running.request() == 200, running.seen
+    assert running.succeeds("livenessProbe")
+    return while_loading
+
+
+def _opened_by_the_server(running: Running) -> int:
+    """The writing end of the FIFO in place of the weights, as soon as the server reads it."""
+    opened: list[int] = []
+
+    def reads() -> bool:
+        try:
+            opened.append(os.open(running.weights, os.O_WRONLY | os.O_NONBLOCK))
+        except OSError:  # ENXIO: nobody reads yet
+            return False
+        return True
+
+    running.waits(reads)
+    return opened[0]
+
+
+def _always_under_load(running: Running) -> tuple[int, int]:
+    """Every probe keeps what the kubelet asks of it while all workers are busy for longer than its time-out.
+
+    Returns how often it was asked, and how many of those times it did not succeed.
+    """
+    longest = max(probe.get("timeoutSeconds", 1) for probe in running.probes.values())
+    counts = {"asked": 0, "missed": 0}
+    finished = threading.Event()
+    running.busy.touch()
+
+    def client() -> list[int]:
+        statuses = [running.request()]
+        while not running.server.toy and not finished.is_set():
+            statuses.append(running.request())
+        return statuses
+
+    with ThreadPoolExecutor(running.server.clients) as pool:
+        clients = [pool.submit(client) for _ in range(running.server.clients)]
+        try:
+            if running.server.toy:
+                running.waits(lambda: any(running.folder.glob("at-work-*")))
+            in_a_row = {"livenessProbe": 0, "readinessProbe": 0}
+            began = time.monotonic()
+            while time.monotonic() < began + longest + 1:
+                answers = running.asked(*in_a_row)
+                failed = [each for each in answers if not each.answer.success]
+                counts["asked"] += len(answers)
+                counts["missed"] += len(failed)
+                for name in in_a_row:
+                    missed = any(each.probe == name for each in failed)
+                    in_a_row[name] = in_a_row[name] + 1 if missed else 0
+                    # The kubelet acts on so many failures in a row alone; the test's are closer together.
+                    assert in_a_row[name] < running.probes[name]["failureThreshold"], failed
+        finally:
+            finished.set()
+            running.busy.unlink()
+        statuses = {status for each in clients for status in each.result()}
+        # A toy answers everybody in the end. Another server may drop clients: MLflow's supervisor kills its
+        # workers when they are starved; the probes must not make that worse.
+        assert statuses == {200} if running.server.toy else 200 in statuses, running.seen
+    return counts["asked"], counts["missed"]
+
+
+def _not_once_it_hangs(running: Running) -> None:
+    """A frozen server fails every probe; and it was the freezing, since it answers again afterwards."""
+    running.container.freeze()
+    answers = running.asked(*running.probes)
+    assert not any(each.answer.success for each in answers), answers
+    running.container.thaw()
+    running.waits(lambda: running.succeeds(*running.probes))

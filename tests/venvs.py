@@ -1,0 +1,41 @@
+"""Virtual environments for real servers, built once and kept in the cache.
+
+They lie in `$XDG_CACHE_HOME/ml-chassis/<where>/<name>-<hash of what is in them>`, outside the tree; another
+version makes another directory.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def built(where: str, name: str, requires: Sequence[str], newest: str | None = None) -> Path:
+    """The `bin` directory of an environment with these requirements, built where it is missing.
+
+    With `newest`, a day such as `2026-11-20`, no package published later is taken: what is not pinned by name
+    is the same in every run. Raises CalledProcessError when it cannot be built.
+    """
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    wanted = "\n".join((*requires, version, *([newest] if newest else ())))
+    digest = hashlib.sha256(wanted.encode()).hexdigest()[:12]
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ml-chassis" / where
+    cache.mkdir(parents=True, exist_ok=True)
+    place = cache / f"{name}-{digest}"
+    with (cache / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (place / "complete").exists():
+            shutil.rmtree(place, ignore_errors=True)
+            uv = str(Path(sys.executable).with_name("uv"))
+            subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, place], check=True)
+            install = [uv, "pip", "install", "--quiet", "--python", str(place / "bin" / "python")]
+            install += ["--exclude-newer", newest] if newest else []
+            subprocess.run([*install, *requires], check=True)
+            (place / "complete").touch()
+    return place / "bin"
