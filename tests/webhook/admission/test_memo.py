@@ -245,20 +245,28 @@ def test_what_was_replaced_is_put_back_into_warnings_and_patches() -> None:
 
 
 @pytest.mark.parametrize(
-    "elsewhere", ["web-bcdfg", "web-00000", "before web-bcdfg after", "kube-api-access-bcdfg"]
+    "elsewhere",
+    [
+        "web-bcdfg",
+        "web-00000",
+        "before web-bcdfg after",
+        "kube-api-access-bcdfg",
+        "a kube-api-access-bcdfg",
+        "kube-api-access-mmmmmm",
+    ],
 )
 def test_nothing_is_replaced_that_stands_elsewhere_too(elsewhere: str) -> None:
     """A rule may compare what it finds in two places."""
 
     def compared(target: Target, facts: Facts) -> list[Finding]:
         own = text(target.obj, "metadata", "labels", "own")
-        return said((target.name == own, target.name in own, own == volume_of(target), own < target.name))
+        volume = volume_of(target)
+        return said((target.name == own, target.name in own, volume == own, volume in own, own < volume))
 
     config, memo = planted(compared), Memo()
     metadata = {**BARE["metadata"], "labels": {"own": elsewhere}}
-    pod = _with_token({**BARE, "metadata": metadata}, "kube-api-access-bcdfg")
-    for end in ("bcdfg", "24567"):
-        pod = replaced(pod, ("metadata", "name"), f"web-{end}")
+    for end in ("bcdfg", "zzzzz"):
+        pod = _with_token({**BARE, "metadata": {**metadata, "name": f"web-{end}"}}, f"kube-api-access-{end}")
         assert_agrees(memo, "validate", created(pod), config, NoCluster())
 
 
