@@ -47,14 +47,24 @@ def _ip(*words: str) -> None:
     subprocess.run(["ip", *words], check=True)
 
 
+INSIDE: Final = "/mnt/served"
+"""Where a container sees the folder that it serves from."""
+
+# A private /tmp: Ray finds other clusters there.
+_MOUNTS: Final = 'mount --bind "$0" /mnt && mount -t tmpfs tmpfs /tmp && cd /mnt/served && exec "$@"'
+
+
 class Container:
-    """A command as process 1 of a PID namespace: when it ends, or the test does, all that it started ends."""
+    """A command as process 1 of a PID namespace: when it ends, or the test does, all that it started ends.
+
+    It sees `volume`, which has a folder `served`, as /mnt, and an empty /tmp.
+    """
 
     def __init__(
-        self, name: str, command: Sequence[str], log: Path, env: Mapping[str, str], cwd: Path
+        self, name: str, command: Sequence[str], log: Path, env: Mapping[str, str], volume: Path
     ) -> None:
-        isolated = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", f"--wd={cwd}", *command]
-        self.process = Process(name, isolated, log, env)
+        isolated = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+        self.process = Process(name, [*isolated, "sh", "-c", _MOUNTS, volume, *command], log, env)
 
     def freeze(self) -> None:
         """SIGSTOP to every process of it: a server that hangs."""

@@ -62,6 +62,8 @@ class Server(_Entry):
     request: Request
     toy: bool = False
     """Whether it runs `served/toy.py`, so that the test decides how long loading and answering take."""
+    queues: bool = False
+    """Whether it is ready before its model is, and keeps requests until then."""
     clients: int = 8
     """How many requests at once keep all its workers busy."""
     ci: bool = False

@@ -7,11 +7,10 @@ import http.client
 import json
 import os
 import shutil
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,13 +19,13 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.servers.kubelet import Answer, ask
-from tests.servers.sandbox import ADDRESS, HOSTS, Container, pod_network
+from tests.servers.sandbox import ADDRESS, HOSTS, INSIDE, Container, pod_network
 from tests.servers.server import SERVED, Server, injected, record, said, servers
 from tests.venvs import built
 
 pytestmark = pytest.mark.servers
 
-START = 180
+START = 300
 """Seconds that a server may take to start, or to answer all that it was asked; far more than any needs."""
 
 
@@ -108,25 +107,24 @@ def running(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Running]
     program = [str(next(venv.parent.glob(server.program)).parent)] if server.program else []
     env = {
         "PATH": os.pathsep.join([str(venv), *program, os.environ["PATH"]]),
-        "HOME": str(tmp_path),
+        "HOME": "/mnt",
         "LANG": "C.UTF-8",
-        "PYTHONPATH": str(folder),
-        "TOY_WEIGHTS": str(folder / "weights"),
-        "TOY_BUSY": str(folder / "busy"),
+        "PYTHONPATH": INSIDE,
+        "TOY_WEIGHTS": f"{INSIDE}/weights",
+        "TOY_BUSY": f"{INSIDE}/busy",
         **server.env,
     }
-    if server.prepare:
-        (folder / "weights").touch()
-        subprocess.run(server.prepare, cwd=folder, env=env, check=True)
-        (folder / "weights").unlink()
     os.mkfifo(folder / "weights")
     with pod_network(), ExitStack() as stack:
 
         def started(command: tuple[str, ...], log: str) -> Container:
-            container = Container(name, command, tmp_path / log, env, folder)
+            container = Container(name, command, tmp_path / log, env, tmp_path)
             stack.callback(container.remove)
             return container
 
+        if server.prepare:
+            status = started(server.prepare, "log-prepare").process.wait_until_it_ends(START)
+            assert status == 0, (tmp_path / "log-prepare").read_text()
         if server.beside:
             started(server.beside, "log-beside")
         yield Running(server, probes, started(server.command, "log"), folder)
@@ -167,24 +165,41 @@ def _not_before_it_is_ready(running: Running) -> str:
 
     A server that passes its startupProbe while it loads must keep its liveness, too.
     """
-    while_loading = "a client was served at the first success"
-    if running.server.toy:
-        weights = _opened_by_the_server(running)
-        not_ready = running.asked("readinessProbe")
-        assert not any(each.answer.success for each in not_ready), not_ready
-        while_loading = f"readiness: {not_ready[0].answer.said}"
-        started = running.asked("startupProbe")
-        if any(each.answer.success for each in started):
-            assert running.succeeds("startupProbe", "livenessProbe"), started
-            while_loading += "; liveness succeeds"
-        (running.folder / "loaded").touch()
-        (running.folder / "loaded").replace(running.weights)
-        os.close(weights)
+    if not running.server.toy:
+        while_loading = "a client was served at the first success"
+    else:
+        while_loading = _while_it_loads(running)
     running.waits(lambda: running.succeeds("startupProbe"))
     running.waits(lambda: running.succeeds("readinessProbe"))
     assert running.request() == 200, running.seen
     assert running.succeeds("livenessProbe")
     return while_loading
+
+
+def _while_it_loads(running: Running) -> str:
+    """Ask while its weights are withheld, then let them come; say what was seen."""
+    weights = _opened_by_the_server(running)
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            early: Future[int] | None = None
+            if running.server.queues:
+                running.waits(lambda: running.succeeds("readinessProbe"))
+                seen = "readiness succeeds, requests wait for the model"
+                early = pool.submit(running.request)
+            else:
+                ready = running.asked("readinessProbe")
+                assert not any(each.answer.success for each in ready), ready
+                seen = f"readiness: {ready[0].answer.said}"
+            started = running.asked("startupProbe")
+            if any(each.answer.success for each in started):
+                assert running.succeeds("startupProbe", "livenessProbe"), started
+                seen += "; liveness succeeds"
+        finally:
+            (running.folder / "loaded").touch()
+            (running.folder / "loaded").replace(running.weights)
+            os.close(weights)
+        assert early is None or early.result() == 200, running.seen
+    return seen
 
 
 def _opened_by_the_server(running: Running) -> int:

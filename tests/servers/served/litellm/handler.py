@@ -9,7 +9,7 @@ import toy
 class Toy(litellm.CustomLLM):
     async def acompletion(self, *args, **kwargs):
         await asyncio.to_thread(toy.answer)
-        return litellm.completion("x", [{"role": "user", "content": "x"}], mock_response="one")
+        return litellm.mock_completion("toy", [{"role": "user", "content": "x"}], mock_response="one")
 
 
 handler = Toy()
