@@ -1,4 +1,4 @@
-"""Virtual environments for real servers, built once and kept in the cache.
+"""Virtual environments and Go programs for real servers, built once and kept in the cache.
 
 They lie in `$XDG_CACHE_HOME/ml-chassis/<where>/<name>-<hash of what is in them>`, outside the tree; another
 version makes another directory.
@@ -39,3 +39,21 @@ def built(where: str, name: str, requires: Sequence[str], newest: str | None = N
             subprocess.run([*install, *requires], check=True)
             (place / "complete").touch()
     return place / "bin"
+
+
+def installed(module: str, name: str) -> Path:
+    """The directory with a Go program, such as `example.org/server/cmd/serve@v1.2.3`, under the name given.
+
+    Raises CalledProcessError when it cannot be built.
+    """
+    digest = hashlib.sha256(module.encode()).hexdigest()[:12]
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ml-chassis" / "servers"
+    place = cache / f"{name}-{digest}" / "bin"
+    place.mkdir(parents=True, exist_ok=True)
+    with (cache / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (place / name).exists():
+            env = {**os.environ, "GOBIN": str(place), "GOFLAGS": "-mod=mod"}
+            subprocess.run(["go", "install", module], env=env, check=True)
+            (place / module.partition("@")[0].rpartition("/")[2]).replace(place / name)
+    return place

@@ -72,6 +72,8 @@ class Container:
         while new := self._pids() - stopped:
             self._signal(new, signal.SIGSTOP)
             stopped |= new
+        # A thread on a processor goes on until the kernel has interrupted it: long enough to answer a probe.
+        self.process.wait_until(lambda: not any(map(_runs, stopped)), 60)
 
     def thaw(self) -> None:
         """Let it go on."""
@@ -99,3 +101,14 @@ class Container:
                 os.kill(pid, number)
             except ProcessLookupError:
                 continue
+
+
+def _runs(pid: int) -> bool:
+    """Whether any thread of a process is not stopped yet."""
+    states = set()
+    for thread in Path(f"/proc/{pid}/task").glob("*/stat"):
+        try:
+            states.add(thread.read_text().rpartition(")")[2].split()[0])
+        except OSError:  # it has ended
+            continue
+    return not states <= {"T", "Z", "X"}

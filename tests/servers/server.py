@@ -43,9 +43,11 @@ class Server(_Entry):
     """One real server."""
 
     preset: str
-    requires: tuple[str, ...]
+    requires: tuple[str, ...] = ()
     """What is installed from PyPI, the server itself first."""
-    newest: datetime.date
+    go: str | None = None
+    """Or a Go program with its version, such as `example.org/server/cmd/serve@v1.2.3`."""
+    newest: datetime.date | None = None
     """The day up to which further packages are taken: the same ones in every run."""
     image: str
     """The image in which people run it; only its name is used."""
@@ -72,6 +74,9 @@ class Server(_Entry):
     @property
     def version(self) -> str:
         """Name and version, such as `mlflow 3.17.2`."""
+        if self.go:
+            module, version = self.go.split("@")
+            return f"{module.rpartition('/')[2]} {version}"
         return re.sub(r"(\[.*\])?==", " ", self.requires[0])
 
 

@@ -21,7 +21,7 @@ import pytest
 from tests.servers.kubelet import Answer, ask
 from tests.servers.sandbox import ADDRESS, HOSTS, INSIDE, Container, pod_network
 from tests.servers.server import SERVED, Server, injected, record, said, servers
-from tests.venvs import built
+from tests.venvs import built, installed
 
 pytestmark = pytest.mark.servers
 
@@ -100,7 +100,10 @@ def running(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Running]
         pytest.skip("a network namespace of its own needs root")
     name, server = request.param
     probes = injected(server)
-    venv = built("servers", name, server.requires, str(server.newest))
+    if server.go:
+        venv = installed(server.go, server.command[0])
+    else:
+        venv = built("servers", name, server.requires, str(server.newest))
     folder = tmp_path / "served"
     shutil.copytree(SERVED / name, folder) if (SERVED / name).exists() else folder.mkdir()
     shutil.copy(SERVED / "toy.py", folder)
