@@ -29,3 +29,5 @@ class Finding:
     message: str
     hint: str
     certainty: Certainty = Certainty.SURE
+    left_to: str = ""
+    """Id of the rule that reports the same: where that one warns, a mutator's finding is not shown."""

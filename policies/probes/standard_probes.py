@@ -339,7 +339,9 @@ def _left_alone(pod: Json, container: Container, settings: StandardProbes) -> Fi
     elif container.spec.get("readinessProbe") is not None:
         why = "its readinessProbe tells whether it should get traffic, not whether it is alive"
         hint = "Write a livenessProbe, or annotate the pod template with mlchassis.dev/live-path"
-    return Finding(path, f"Container {container.name} gets no liveness probe: {why}.", f"{hint}.")
+    rule = "readiness-without-liveness" if container.spec.get("readinessProbe") else "liveness-missing"
+    sentence = f"Container {container.name} gets no liveness probe: {why}."
+    return Finding(path, sentence, f"{hint}.", left_to=rule)
 
 
 MUTATOR: Final = Mutator(

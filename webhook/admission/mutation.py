@@ -17,6 +17,7 @@ from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json
 from policies.kube.metadata import annotations_of
 from webhook.admission.bounds import bounded_words
+from webhook.admission.configuration import Effective
 from webhook.admission.context import Context
 from webhook.admission.decision import Change, Crash, Decision, Result, crash_of
 from webhook.admission.exemptions import Exemptions
@@ -52,8 +53,17 @@ def fold(obj: Json, mutators: Iterable[Mutator[Any]], context: Context) -> Decis
         if patch:
             changes.append(Change(mutator.id, mode, patch, current))
             current = after if mode is Mode.ENFORCE else current
-        results += [Result(mutator.id, bounded_words(finding), mode.at_most(Mode.WARN)) for finding in advice]
+        results += [
+            Result(mutator.id, bounded_words(finding), mode.at_most(Mode.WARN))
+            for finding in advice
+            if not _reported_by_a_rule(finding, effective)
+        ]
     return Decision(current, (), tuple(changes), tuple(results), tuple(crashes), exemptions.notes)
+
+
+def _reported_by_a_rule(finding: Finding, effective: Effective) -> bool:
+    rule = registry.rules().get(finding.left_to)
+    return rule is not None and effective.rule_mode(rule, finding.certainty).strength >= Mode.WARN.strength
 
 
 def _exempted(policy_id: str, reason: str) -> Result:

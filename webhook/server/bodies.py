@@ -18,7 +18,7 @@ from aiohttp import web
 
 LIMIT: Final = 8 * 1024 * 1024
 """Bytes of a review. The API server's own limit is 3 MiB an object, and an UPDATE carries it twice."""
-ROOM: Final = 64 * 1024 * 1024
+ROOM: Final = 48 * 1024 * 1024
 """Bytes of all bodies in flight together, beyond the first FREE of each."""
 FREE: Final = 64 * 1024
 """Bytes of a body that need no room: nearly all reviews are smaller, and pass while large ones wait. The
