@@ -1,7 +1,9 @@
 """Settings end up in pods: what the API server would refuse there is refused when the policy is loaded."""
 
 import pytest
+from pydantic import BaseModel
 
+from policies.core.settings import Duration, Model, Quantity
 from webhook.config.load import PolicyError, load
 
 
@@ -44,3 +46,19 @@ def test_what_would_have_pods_refused(key: str, content: str, said: str) -> None
 
 def test_requests_may_reach_the_limits() -> None:
     load({"model-puller.yaml": "resources: {requests: {memory: 1024Mi, cpu: '2'}, limits: {memory: 1Gi}}"})
+
+
+class Sizes(Model):
+    keep_for: Duration = 1
+    room: Quantity = 1
+
+
+def test_settings_are_strict_camel_case_and_frozen() -> None:
+    sizes = Sizes.model_validate_json('{"keepFor": "24h", "room": "1Ki"}')
+    assert (sizes.keep_for, sizes.room) == (86400, 1024)
+    for bad in ('{"keepFor": true}', '{"keepFor": "soon"}', '{"keep": 1}', '{"room": "-1"}'):
+        with pytest.raises(ValueError, match=r"keepFor|keep|room"):
+            Sizes.model_validate_json(bad)
+    with pytest.raises(ValueError, match="frozen"):
+        sizes.room = 5  # type: ignore[misc]
+    assert issubclass(Sizes, BaseModel)

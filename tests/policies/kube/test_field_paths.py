@@ -44,3 +44,8 @@ def test_a_place_lies_in_all_that_is_above_it() -> None:
         "spec.containers[0]",
         "spec.containers[0].image",
     ]
+
+
+def test_field_paths() -> None:
+    assert field_path(["spec", "containers", 0, "env"]) == "spec.containers[0].env"
+    assert field_path(["metadata", "labels", "a.b/c"]) == "metadata.labels[a.b/c]"

@@ -1,32 +1,20 @@
-"""Reading pod templates out of any kind, and copy-on-write editing."""
+"""Every pod template of every kind, and putting one back into its object."""
 
-import copy
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.core.target import completes, pod_templates, with_template
+from policies.core.target import pod_templates, with_template
 from policies.core.workloads import known_workloads
-from policies.kube.field_paths import field_path
-from policies.kube.group_kinds import GroupKind, kind_of
+from policies.kube.group_kinds import GroupKind
 from policies.kube.json import (
     Json,
-    appended,
-    defaulted,
     dig,
-    indexed_maps,
-    integer,
-    mapping,
-    maps,
     replaced,
-    strings,
-    text,
 )
-from policies.kube.metadata import controller, has_room
-from policies.kube.pods import Role, containers, edited, is_ray_node
-from policies.kube.selectors import matches
+from policies.kube.metadata import controller
 
 TABLE = {workload.gk: workload for workload in known_workloads()}
 SPEC = {"containers": [{"name": "main"}]}
@@ -171,110 +159,7 @@ def test_what_has_no_template_gives_none(kind: str) -> None:
     assert pod_templates({"apiVersion": "apps/v1", "kind": kind, "spec": {"template": None}}, TABLE) == ()
 
 
-def test_containers_and_their_roles() -> None:
-    pod = {
-        "spec": {
-            "initContainers": [{"name": "i"}, {"name": "s", "restartPolicy": "Always"}, None],
-            "containers": [None, {"name": "m"}],
-        }
-    }
-    assert [(c.name, c.role, c.list, c.index) for c in containers(pod)] == [
-        ("m", Role.MAIN, "containers", 1),
-        ("i", Role.INIT, "initContainers", 0),
-        ("s", Role.SIDECAR, "initContainers", 1),
-    ]
-    assert [c.name for c in containers(pod, Role.SIDECAR)] == ["s"]
-
-
-def test_readers_answer_empty_for_what_is_not_there() -> None:
-    obj = {"a": {"b": [1, {"c": "d"}, None]}, "n": 3, "t": True, "s": ["x", 1]}
-    assert dig(obj, "a", "b", 1, "c") == "d"
-    assert dig(obj, "a", "b", 9, "c") is None
-    assert dig(obj, "n", "x") is None
-    assert mapping(obj, "n") == {}
-    assert maps(obj, "a", "b") == [{"c": "d"}]
-    assert indexed_maps(obj, "a", "b") == [(1, {"c": "d"})]
-    assert text(obj, "n") == ""
-    assert (integer(obj, "n", default=7), integer(obj, "t", default=7)) == (3, 7)
-    assert strings(obj, "s") == ["x"]
-
-
-def test_kinds() -> None:
-    assert kind_of({"apiVersion": "apps/v1", "kind": "Deployment"}) == GroupKind("apps", "Deployment")
-    assert kind_of({"apiVersion": "v1", "kind": "Pod"}) == GroupKind("", "Pod")
-    assert kind_of({}) == GroupKind("", "")
-    assert (str(GroupKind("apps", "X")), str(GroupKind("", "Y"))) == ("X.apps", "Y")
-
-
-@pytest.mark.parametrize(
-    ("selector", "expected"),
-    [
-        ({}, True),
-        (None, False),
-        ({"matchLabels": {"a": "1"}}, True),
-        ({"matchLabels": {"a": "2"}}, False),
-        ({"matchExpressions": [{"key": "a", "operator": "In", "values": ["1", "2"]}]}, True),
-        ({"matchExpressions": [{"key": "a", "operator": "NotIn", "values": ["1"]}]}, False),
-        ({"matchExpressions": [{"key": "z", "operator": "NotIn", "values": ["1"]}]}, True),
-        ({"matchExpressions": [{"key": "a", "operator": "Exists"}]}, True),
-        ({"matchExpressions": [{"key": "a", "operator": "DoesNotExist"}]}, False),
-        ({"matchExpressions": [{"key": "a", "operator": "Like"}]}, False),
-    ],
-)
-def test_label_selectors(selector: Any, expected: bool) -> None:
-    assert matches(selector, {"a": "1"}) is expected
-
-
-def test_who_completes_and_who_is_ray() -> None:
-    assert completes({"spec": {"restartPolicy": "Never"}})
-    assert not completes({"spec": {"restartPolicy": "Always"}})
-    owner = {"kind": "RayCluster", "controller": True}
-    assert is_ray_node({"metadata": {"ownerReferences": [owner]}})
-    assert is_ray_node({"metadata": {"labels": {"ray.io/is-ray-node": "yes"}}})
-    cleanup = {"metadata": {"ownerReferences": [owner], "labels": {"ray.io/node-type": "redis-cleanup"}}}
-    assert not is_ray_node(cleanup)
-    assert not is_ray_node({"metadata": {"ownerReferences": [owner | {"controller": False}]}})
-
-
-def test_field_paths() -> None:
-    assert field_path(["spec", "containers", 0, "env"]) == "spec.containers[0].env"
-    assert field_path(["metadata", "labels", "a.b/c"]) == "metadata.labels[a.b/c]"
-
-
 # --- editing -------------------------------------------------------------------------------------
-
-
-def test_editing_shares_what_did_not_change() -> None:
-    pod: Json = {"metadata": {"labels": {}}, "spec": {"containers": [{"name": "a"}, {"name": "b"}]}}
-    before = copy.deepcopy(pod)
-    after = replaced(pod, ("spec", "containers", 1, "image"), "x")
-    assert pod == before
-    assert after["metadata"] is pod["metadata"]
-    assert after["spec"]["containers"][0] is pod["spec"]["containers"][0]
-    assert after["spec"]["containers"][1] == {"name": "b", "image": "x"}
-
-
-def test_missing_parents_are_made() -> None:
-    assert replaced({}, ("a", "b"), 1) == {"a": {"b": 1}}
-    assert replaced({"a": None}, ("a", "b"), 1) == {"a": {"b": 1}}
-    assert appended({}, ("a", "b"), 1, 2) == {"a": {"b": [1, 2]}}
-    assert appended({"a": [0]}, ("a",), 1) == {"a": [0, 1]}
-    assert replaced({"a": [0]}, ("a", 1), 5) == {"a": [0, 5]}
-
-
-def test_what_the_user_wrote_stays() -> None:
-    values: tuple[object, ...] = (0, "", False, [], {})
-    for written in values:
-        obj = {"a": {"b": written}}
-        assert defaulted(obj, ("a", "b"), 1) is obj
-    assert defaulted({"a": {"b": None}}, ("a", "b"), 1) == {"a": {"b": 1}}
-
-
-def test_a_container_is_edited_in_its_pod() -> None:
-    pod = {"spec": {"initContainers": [{"name": "a"}]}}
-    (container,) = containers(pod)
-    assert edited(pod, container, container.spec) is pod
-    assert edited(pod, container, {"name": "z"}) == {"spec": {"initContainers": [{"name": "z"}]}}
 
 
 JUNK = st.recursive(
@@ -298,10 +183,3 @@ def test_no_shape_makes_reading_fail(kind: GroupKind, spec: object, metadata: ob
         list(template.containers())
         assert template.completes in (True, False)
         with_template(obj, template, template.pod)
-
-
-def test_annotations_have_room_until_the_api_server_would_refuse_the_object() -> None:
-    assert has_room({"k": "v" * (2**18 - 3)}, {"a": "b"})
-    assert not has_room({"k": "v" * (2**18 - 2)}, {"a": "b"})
-    assert not has_room({"k": "ü" * 2**17}, {})
-    assert has_room({"k": "v" * (2**18 - 1)}, {"k": "w"}), "what is there stays, so nothing is added"

@@ -1,0 +1,40 @@
+"""Modes, certainty, listings and facts."""
+
+from typing import Any
+
+import pytest
+
+from policies.core.contracts import Family, Modes, Rule, RuleDocument
+from policies.core.finding import Certainty
+from policies.core.mode import Mode, Profile
+
+
+def test_modes_have_an_order() -> None:
+    assert Mode.ENFORCE.at_most(Mode.WARN) is Mode.WARN
+    assert Mode.AUDIT.at_most(Mode.WARN) is Mode.AUDIT
+    assert [mode.strength for mode in Mode] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("profile", "certainty", "mode"),
+    [
+        (Profile.OBSERVE, Certainty.SURE, Mode.AUDIT),
+        (Profile.STANDARD, Certainty.SURE, Mode.ENFORCE),
+        (Profile.STANDARD, Certainty.LIKELY, Mode.WARN),
+        (Profile.STRICT, Certainty.LIKELY, Mode.ENFORCE),
+        (Profile.STRICT, Certainty.UNDECIDED, Mode.WARN),
+        (Profile.STANDARD, Certainty.UNDECIDED, Mode.WARN),
+    ],
+)
+def test_a_finding_is_answered_by_profile_and_certainty(
+    profile: Profile, certainty: Certainty, mode: Mode
+) -> None:
+    words: dict[str, Any] = dict.fromkeys(("what", "why", "remediation", "source", "bad", "good"), "-")
+    document = RuleDocument(
+        family=Family.CASCADE,
+        modes=Modes(standard=Mode.ENFORCE, strict=Mode.ENFORCE),
+        likely=Modes(standard=Mode.WARN, strict=Mode.ENFORCE),
+        **words,
+    )
+    rule = Rule("x", lambda target, facts: (), None, lambda: document)
+    assert rule.mode(profile, certainty) is mode

@@ -1,0 +1,35 @@
+from policies.core.target import completes
+from policies.kube.pods import Role, containers, edited, is_ray_node
+
+
+def test_containers_and_their_roles() -> None:
+    pod = {
+        "spec": {
+            "initContainers": [{"name": "i"}, {"name": "s", "restartPolicy": "Always"}, None],
+            "containers": [None, {"name": "m"}],
+        }
+    }
+    assert [(c.name, c.role, c.list, c.index) for c in containers(pod)] == [
+        ("m", Role.MAIN, "containers", 1),
+        ("i", Role.INIT, "initContainers", 0),
+        ("s", Role.SIDECAR, "initContainers", 1),
+    ]
+    assert [c.name for c in containers(pod, Role.SIDECAR)] == ["s"]
+
+
+def test_a_container_is_edited_in_its_pod() -> None:
+    pod = {"spec": {"initContainers": [{"name": "a"}]}}
+    (container,) = containers(pod)
+    assert edited(pod, container, container.spec) is pod
+    assert edited(pod, container, {"name": "z"}) == {"spec": {"initContainers": [{"name": "z"}]}}
+
+
+def test_who_completes_and_who_is_ray() -> None:
+    assert completes({"spec": {"restartPolicy": "Never"}})
+    assert not completes({"spec": {"restartPolicy": "Always"}})
+    owner = {"kind": "RayCluster", "controller": True}
+    assert is_ray_node({"metadata": {"ownerReferences": [owner]}})
+    assert is_ray_node({"metadata": {"labels": {"ray.io/is-ray-node": "yes"}}})
+    cleanup = {"metadata": {"ownerReferences": [owner], "labels": {"ray.io/node-type": "redis-cleanup"}}}
+    assert not is_ray_node(cleanup)
+    assert not is_ray_node({"metadata": {"ownerReferences": [owner | {"controller": False}]}})
