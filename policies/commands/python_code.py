@@ -123,8 +123,12 @@ class _CodeReader:
     def __init__(self, tree: ast.Module, context: Context, budget: Budget) -> None:
         self.context = context
         self.budget = budget
-        self.nodes = list(ast.walk(tree))
-        budget.spend(4 * len(self.nodes))
+        self.nodes: list[ast.AST] = []
+        for node in ast.walk(
+            tree
+        ):  # paid for one by one: how deep a parser goes differs
+            budget.spend(4)
+            self.nodes.append(node)
         self.imports = _imported_names(self.nodes)
         self.bound = self._bindings()
         self.texts: dict[str, str] = {}

@@ -97,7 +97,9 @@ def _within(path: Path, root: Path, real_root: Path) -> Path:
     """Where it really is. Raises StorageError where that is not in the tree."""
     try:
         real = path.resolve(strict=True)
-    except RuntimeError:
+    except (RuntimeError, OSError) as error:  # RuntimeError until Python 3.12
+        if isinstance(error, OSError) and error.errno != errno.ELOOP:
+            raise
         raise StorageError(
             Reason.HOSTILE_PATH, f"the link {_below(path, root)!r} leads in a circle."
         ) from None
