@@ -124,9 +124,7 @@ class _CodeReader:
         self.context = context
         self.budget = budget
         self.nodes: list[ast.AST] = []
-        for node in ast.walk(
-            tree
-        ):  # paid for one by one: how deep a parser goes differs
+        for node in ast.walk(tree):  # paid for one by one: how deep a parser goes differs
             budget.spend(4)
             self.nodes.append(node)
         self.imports = _imported_names(self.nodes)
