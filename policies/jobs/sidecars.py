@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from collections.abc import Callable, Iterator
+from typing import Final, TypeVar
 
 from policies.commands import SHELLS, is_python
-from policies.core.target import PodTemplate
+from policies.core.finding import Certainty
+from policies.core.target import PodTemplate, Target
 from policies.kube.json import strings
 from policies.kube.metadata import controller
-from policies.kube.pods import Container
+from policies.kube.pods import Container, Role
+
+P = TypeVar("P")
 
 _STOPS: Final = re.compile(
     r"quitquitquit|/(?:quit|shutdown|stop)\b|\bp?kill(?:all)?\b|linkerd-await|\bscuttle\b|\btimeout\b"
@@ -24,6 +28,26 @@ def is_of_a_job(template: PodTemplate) -> bool:
     """Whether a Job waits for every ordinary container; Kubeflow's operators look at one alone."""
     owner = controller(template.pod)
     return owner is not None and owner.get("kind") == "Job"
+
+
+def never_ending_beside_others(
+    target: Target, program: Callable[[Container], P | None]
+) -> Iterator[tuple[PodTemplate, Container, P, Certainty]]:
+    """Each container of a Job whose `program` never ends, beside containers that have none; LIKELY where
+    something may stop it."""
+    for template in target.templates:
+        if not is_of_a_job(template):
+            continue
+        mains = list(template.containers(Role.MAIN))
+        known = {each.name: found for each in mains if (found := program(each))}
+        others = [each for each in mains if each.name not in known]
+        if not others:
+            continue
+        stopped = any(stops_another(each) for each in others)
+        for each in mains:
+            if each.name in known:
+                certainty = Certainty.LIKELY if stopped or may_end(each) else Certainty.SURE
+                yield template, each, known[each.name], certainty
 
 
 def stops_another(container: Container) -> bool:

@@ -64,12 +64,15 @@ MOST_NAMES: Final = 8
 _MOST_CHARACTERS: Final = 80
 
 
+def shortened(text: str, most: int) -> str:
+    """A text of at most so many characters; a longer one by its beginning and an ellipsis."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 def listed(names: Iterable[str], most: int = MOST_NAMES) -> str:
     """Names as a sentence lists them: the first of them, then how many others there are."""
     every = list(names)
-    shown = ", ".join(
-        name if len(name) <= _MOST_CHARACTERS else f"{name[: _MOST_CHARACTERS - 1]}…" for name in every[:most]
-    )
+    shown = ", ".join(shortened(name, _MOST_CHARACTERS) for name in every[:most])
     others = len(every) - most
     return f"{shown} and {others:,} other{'s' if others > 1 else ''}" if others > 0 else shown
 

@@ -20,6 +20,7 @@ from policies.core.target import PodTemplate, pod_templates
 from policies.core.workloads import Workload
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json
+from policies.kube.names import shortened
 from webhook.admission.decision import Result
 
 STEPS: Final = 60_000
@@ -158,11 +159,8 @@ def bounded_words(finding: Finding) -> Finding:
     """The finding with sentences of bounded length."""
     if len(finding.message) <= _LONGEST and len(finding.hint) <= _LONGEST:
         return finding
-    return replace(finding, message=_beginning(finding.message), hint=_beginning(finding.hint))
-
-
-def _beginning(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+    message, hint = shortened(finding.message, _LONGEST), shortened(finding.hint, _LONGEST)
+    return replace(finding, message=message, hint=hint)
 
 
 def foremost(results: Sequence[Result], notes: Sequence[str]) -> tuple[tuple[Result, ...], tuple[str, ...]]:

@@ -11,6 +11,7 @@ import orjson
 from policies.core.mode import Mode
 from policies.kube.field_paths import field_path
 from policies.kube.json import Json, dig
+from policies.kube.names import shortened
 from webhook.admission.decision import Change, Crash, Decision, Result
 from webhook.admission.envelope import Prepared, Response, allowed, denied, patched
 
@@ -204,7 +205,7 @@ def audit_of(decision: Decision) -> dict[str, str]:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= AUDIT_TEXT else f"{text[: AUDIT_TEXT - 1]}…"
+    return shortened(text, AUDIT_TEXT)
 
 
 def _json(items: Iterable[object]) -> str:

@@ -13,6 +13,7 @@ from typing import Protocol
 import structlog
 
 from policies.kube.json import Json
+from policies.kube.names import shortened
 from webhook.kube.errors import ApiError
 
 log = structlog.get_logger()
@@ -33,8 +34,7 @@ async def warn(events: Events, regarding: Json, reason: str, message: str) -> No
     """Record a Warning on the object `regarding` (apiVersion, kind, metadata). Failures are logged only."""
     metadata = regarding["metadata"]
     namespace = metadata.get("namespace") or "default"
-    if len(message) > LONGEST_MESSAGE:
-        message = message[: LONGEST_MESSAGE - 1] + "…"
+    message = shortened(message, LONGEST_MESSAGE)
     said = hashlib.sha256(f"{metadata.get('uid')}\0{reason}\0{message}".encode()).hexdigest()[:16]
     name = f"{metadata['name'][:200]}.{said}"
     identity = {
