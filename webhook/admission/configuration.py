@@ -203,6 +203,11 @@ class Config:
         rules = self.rules.model_copy(update={"profile": Profile(profile)})
         return replace(self, rules=rules)
 
+    def value(self, model: type[S], /) -> S:
+        """The value of a key by its model, before overrides."""
+        known = {**self.values, RulesConfig: self.rules, WebhookConfig: self.webhook}.get(model)
+        return known if isinstance(known, model) else default_settings(model)
+
     @cached_property
     def workloads(self) -> Mapping[GroupKind, Workload]:
         return {workload.gk: workload for workload in (*known_workloads(), *self.webhook.workloads)}

@@ -99,8 +99,9 @@ def _configuration_page() -> str:
         "`webhook.yaml`. An absent key stands for its defaults, and so does an absent field. Unknown fields "
         "and duplicate keys are errors; `true` and `false` are the only booleans, so `mode: off` is a word. "
         "A bad edit is refused, and the last good policy stays in force. "
-        "`chassis policy check DIR` says what is wrong with one; [policy.schema.json](policy.schema.json) is "
-        "for editors.\n",
+        "`chassis policy check` says what is wrong with one, "
+        "[`chassis policy diff`](scan.md#before-the-policy-is-edited) what an edit would change; "
+        "[policy.schema.json](policy.schema.json) is for editors.\n",
         "A *duration* is written as seconds (`90`) or as `90s`, `15m`, `24h`, `7d`, `1h30m`; a *size* as "
         "bytes or as a Kubernetes quantity such as `40Gi` or `500M`.\n",
     ]

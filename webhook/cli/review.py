@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from webhook.cli import decision_flags
@@ -31,7 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-f", "--filename", action="append", default=[], metavar="PATH", help="as PATH; may be repeated"
     )
     parser.add_argument(
-        "--policy", type=Path, metavar="DIR", help="directory of the policy (default: built-in)"
+        "--policy",
+        metavar="WHERE",
+        help="a directory, a file, - or configmap:NAMESPACE/NAME (default: built-in)",
     )
     parser.add_argument("--operation", choices=("CREATE", "UPDATE"), default="CREATE")
     parser.add_argument(

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from policies.core import registry
 from policies.core.annotations import ADMISSION, MODEL_CONFIG, POLICY_LABEL
@@ -24,34 +22,27 @@ from policies.kube.json import Json, maps, text
 from policies.kube.metadata import controller
 from webhook.admission.configuration import Config
 from webhook.admission.engine import decide, in_scope
-from webhook.cli import decision_flags
+from webhook.cli import connection, decision_flags
+from webhook.cli.connection import Wait
 from webhook.cli.output import policyreport as policy_reports
 from webhook.cli.output.review import Review, Tally
 from webhook.cli.output.show import show
 from webhook.config.load import load, rules
 from webhook.config.location import CONFIG_MAP as LOCATED
-from webhook.config.location import config_map
-from webhook.config.source import read_directory
+from webhook.config.location import INSTALLED, NoPolicy, read_config_map, read_files
 from webhook.errors import UserError
 from webhook.kube import paths
-from webhook.kube.api import TOO_LARGE, ApiServer, NoApiServer
+from webhook.kube.api import TOO_LARGE, ApiServer
 from webhook.kube.caches import ClusterCache, Store
-from webhook.kube.discovery import Collection, may_list, served
+from webhook.kube.discovery import Collection as Served
+from webhook.kube.discovery import may_list, served
 from webhook.kube.errors import ApiError
 from webhook.kube.offline import Document
-from webhook.kube.own_pod import in_cluster
 
-INSTALLED: Final = ("mlchassis-system", "mlchassis-policy")
-"""Namespace and name of the policy that the shipped manifests install."""
-"""Label (value "disabled") of a namespace that the shipped webhook configurations leave alone."""
-RETRIES: Final = 10
-"""How often a call is made again that the API server puts off, as it does where it has too much to do."""
 SELECTORS: Final[Mapping[GroupKind, Sequence[str]]] = {
     CONFIG_MAP: (f"{POLICY_LABEL}=true", f"{MODEL_CONFIG}=true"),
 }
 """Kinds of which only some objects are looked at: whatever one of the label selectors selects."""
-
-Wait = Callable[[Coroutine[Any, Any, Any]], Any]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,14 +55,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where = parser.add_mutually_exclusive_group()
     where.add_argument("-A", "--all-namespaces", action="store_true", help="scan all namespaces")
     where.add_argument("-n", "--namespace", metavar="NS", help="default: the namespace of the context")
-    parser.add_argument(
-        "--kubeconfig", metavar="FILE", help="default: $KUBECONFIG, ~/.kube/config, or the pod's own account"
-    )
-    parser.add_argument("--context", metavar="NAME", help="default: the kubeconfig's current context")
+    connection.add_arguments(parser)
     parser.add_argument(
         "--policy",
-        metavar="DIR|configmap:NS/NAME",
-        help="default: the policy installed in the cluster, or else the built-in one",
+        metavar="WHERE",
+        help="a directory, a file, - or configmap:NS/NAME; default: the policy installed in the cluster, or "
+        "else the built-in one",
     )
     parser.add_argument(
         "--report", action="store_true", help="write what is found as PolicyReports into the namespaces"
@@ -100,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
     """Scan a cluster and print what is decided; the exit status."""
     options = Options(
         namespace="" if args.all_namespaces else args.namespace,
-        kubeconfig=_kubeconfig(args.kubeconfig),
+        kubeconfig=args.kubeconfig,
         context=args.context,
         policy=args.policy,
         profile=args.profile,
@@ -115,31 +104,19 @@ def scan(options: Options) -> Tally:
 
     Raises UserError where the cluster or the policy can't be read.
     """
-    # Printing pulls the objects, and the event loop runs while it waits for a page of them.
-    with asyncio.Runner() as runner:
-        connection = ApiServer.connect(options.kubeconfig, options.context, RETRIES)
-        try:
-            api = runner.run(connection.__aenter__())
-        except NoApiServer as error:
-            what = options.kubeconfig or "the pod's account"
-            raise UserError(f"{what} can't be used: {' '.join(str(error).split())}") from None
-        try:
-            return _scan(api, options, runner.run)
-        except ApiError as error:
-            raise UserError(f"the cluster can't be read: {error}") from None
-        finally:
-            runner.run(connection.__aexit__(None, None, None))
+    with connection.connected(options.kubeconfig, options.context) as (api, wait):
+        return _scan(api, options, wait)
 
 
 def _scan(api: ApiServer, options: Options, wait: Wait) -> Tally:
     namespace = api.namespace if options.namespace is None else options.namespace
     if options.report:
         wait(policy_reports.ensure_served(api))
-    config = wait(_policy(api, options.policy))
+    config = wait(policy_of(api, options.policy))
     scan: Scan = wait(
         Scan.prepare(api, namespace, config.with_profile(options.profile) if options.profile else config)
     )
-    reviews = scan.reviews(wait)
+    reviews = (review for (review,) in scan.reviews(wait))
     if not options.report:
         return show(reviews, options.output)
     results = policy_reports.Results(api.now())
@@ -153,46 +130,29 @@ def tell(sentence: str) -> None:
     print(f"chassis scan: {sentence}", file=sys.stderr)
 
 
-def _kubeconfig(given: str | None) -> str | None:
-    """The kubeconfig that kubectl would take; None for the account of the pod that we run in."""
-    if given:
-        if not Path(given).is_file():
-            raise UserError(f"{given}: there is no such kubeconfig")
-        return given
-    usual = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
-    found = os.pathsep.join(path for path in usual.split(os.pathsep) if Path(path).is_file())
-    if not found and not in_cluster():
-        raise UserError("no cluster to scan: there is no kubeconfig, and this is no pod")
-    return found or None
-
-
 # --- the policy ------------------------------------------------------------------------------------
 
 
-async def _policy(api: ApiServer, where: str | None) -> Config:
+async def policy_of(api: ApiServer, where: str | None) -> Config:
     """The policy that is asked for, or the one installed in the cluster, or the built-in one."""
     if where and not where.startswith(LOCATED):
+        files = read_files(where)
+    else:
         try:
-            files = read_directory(Path(where))
-        except OSError as error:
-            raise UserError(f"{where}: {error.strerror}") from None
-        tell(f"the policy is the one in {where}")
-        return load(files)
-    namespace, name = config_map(where) if where else INSTALLED
-    try:
-        found = await api.get(paths.one("v1", "configmaps", name, namespace))
-        missing = "there is no"
-    except ApiError as error:
-        if error.status != 403:
-            raise
-        found, missing = None, "you may not read the"
-    if found is None and where:
-        raise UserError(f"{missing} ConfigMap {namespace}/{name}")
-    if found is None:
-        tell(f"the policy is the built-in one: {missing} ConfigMap {namespace}/{name}")
-        return load({})
-    tell(f"the policy is the ConfigMap {namespace}/{name}")
-    return load(found.get("data") or {})
+            files = await read_config_map(api, where or INSTALLED)
+        except NoPolicy as why:
+            if where:
+                raise
+            tell(f"the policy is the built-in one: {why}")
+            return load({})
+    tell(f"the policy is {_spelled(where or INSTALLED)}")
+    return load(files)
+
+
+def _spelled(where: str) -> str:
+    if where.startswith(LOCATED):
+        return f"the ConfigMap {where.removeprefix(LOCATED)}"
+    return "the one on standard input" if where == "-" else f"the one in {where}"
 
 
 # --- what is known of the cluster ------------------------------------------------------------------
@@ -242,90 +202,93 @@ async def _items(api: ApiServer, path: str, query: Mapping[str, str], namespace:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """One pass over the objects of a cluster, or of one namespace."""
+    """One pass over the objects of a cluster, or of one namespace, under one policy or several."""
 
     api: ApiServer
     source: str
-    config: Config
+    configs: Sequence[Config]
+    workloads: Collection[GroupKind]
     cluster: ClusterCache
-    collections: Sequence[Collection]
+    resources: Sequence[Served]
 
     @classmethod
-    async def prepare(cls, api: ApiServer, namespace: str, config: Config) -> Scan:
+    async def prepare(cls, api: ApiServer, namespace: str, *configs: Config) -> Scan:
         """Find out what there is to read. UserError if nothing may be read, or there is no such namespace."""
+        workloads = dict.fromkeys(kind for config in configs for kind in config.workloads)
         cluster, unknown = await _facts(api, namespace)
-        found = list(_selected(await served(api, _kinds(config)), namespace))
+        found = list(_selected(await served(api, _kinds(workloads)), namespace))
         readable = await asyncio.gather(*(may_list(api, collection) for collection in found))
-        collections = [each for each, may in zip(found, readable, strict=True) if may]
+        resources = [each for each, may in zip(found, readable, strict=True) if may]
         forbidden = {str(each.kind): None for each, may in zip(found, readable, strict=True) if not may}
         place = f"namespace {namespace}" if namespace else "all namespaces"
-        if not collections:
+        if not resources:
             raise UserError(f"you may read nothing that is scanned in {place}")
         if forbidden:
             tell(f"not scanned, since you may not list them in {place}: {', '.join(forbidden)}")
         if unknown:
             tell(f"not known to the rules, since you may not read them: {', '.join(unknown)}")
-        scan = cls(api, api.context or "cluster", config, cluster, collections)
+        scan = cls(api, api.context or "cluster", configs, workloads, cluster, resources)
         if namespace and scan.leaves_alone(namespace):
             tell(f"the policy leaves namespace {namespace} alone")
         return scan
 
-    def reviews(self, wait: Wait) -> Iterator[Review]:
-        """The decision about each object that runs and that no other one scanned has made."""
+    def reviews(self, wait: Wait) -> Iterator[tuple[Review, ...]]:
+        """The decision under each policy about each object that runs and that none of the others made."""
         pages = self._pages()
         while (page := wait(_next(pages))) is not None:
             for obj in page:
-                review = self._review(obj)
-                if review is not None:
-                    yield review
+                reviews = self._reviews(obj)
+                if reviews:
+                    yield reviews
 
     def leaves_alone(self, namespace: str) -> bool:
         """Whether admission does not look at a namespace."""
-        return not self.config.webhook.namespaces.covers(namespace) or self._disabled(namespace)
+        covered = any(config.webhook.namespaces.covers(namespace) for config in self.configs)
+        return not covered or self._disabled(namespace)
 
     def _disabled(self, namespace: str) -> bool:
         labels = Facts(namespace, self.cluster).namespace_labels() or {}
         return labels.get(ADMISSION) == "disabled"
 
     async def _pages(self) -> AsyncIterator[list[Json]]:
-        for listed in self.collections:
+        for listed in self.resources:
             async for items, _ in self.api.pages(listed.path, listed.query, consistent=False):
                 for item in items:
                     item["metadata"].pop("managedFields", None)  # what kubectl hides, too
                 # The items of a list need not carry their kind.
                 yield [{"apiVersion": listed.api_version, "kind": listed.kind.kind, **item} for item in items]
 
-    def _review(self, obj: Json) -> Review | None:
+    def _reviews(self, obj: Json) -> tuple[Review, ...]:
         document = Document(self.source, None, obj)
         # As in admission, an object that is in no namespace has an empty one.
         request = replace(document.request(), namespace=document.namespace)
-        if self._disabled(document.namespace) or not in_scope(request, self.config):
-            return None
+        if self._disabled(document.namespace) or not any(in_scope(request, each) for each in self.configs):
+            return ()
         if _finished(obj) or self._judged_at_owner(obj):
-            return None
-        return Review(document, decide(request, self.config, self.cluster))
+            return ()
+        return tuple(Review(document, decide(request, each, self.cluster)) for each in self.configs)
 
     def _judged_at_owner(self, obj: Json) -> bool:
         """Whether the object is made from a pod template that this scan judges where it is written."""
         owner = controller(obj)
-        if owner is None or kind_of(obj) not in (POD, *self.config.workloads):
+        if owner is None or kind_of(obj) not in (POD, *self.workloads):
             return False
         kind = kind_of(owner)
-        return kind in self.config.workloads and any(each.kind == kind for each in self.collections)
+        return kind in self.workloads and any(each.kind == kind for each in self.resources)
 
 
 async def _next(pages: AsyncIterator[list[Json]]) -> list[Json] | None:
     return await anext(pages, None)
 
 
-def _kinds(config: Config) -> list[GroupKind]:
+def _kinds(workloads: Iterable[GroupKind]) -> list[GroupKind]:
     """Every kind that a policy or a rule looks at."""
     by_policies = (kind for policy in registry.mutators().values() for kind in policy.kinds)
     by_rules = (kind for rule in rules().values() for kind in rule.kinds or ())
-    return list(dict.fromkeys((*config.workloads, *by_policies, *by_rules)))
+    return list(dict.fromkeys((*workloads, *by_policies, *by_rules)))
 
 
-def _selected(collections: Sequence[Collection], namespace: str) -> Iterator[Collection]:
+def _selected(collections: Sequence[Served], namespace: str) -> Iterator[Served]:
     """What is read of the collections: the namespace, or all of them, and where only labelled objects are
     looked at, those."""
     for collection in collections:

@@ -1,17 +1,89 @@
-"""How a command names a policy: a directory, or a ConfigMap as `configmap:NAMESPACE/NAME`."""
+"""How a command names a policy, and what it finds there.
+
+A directory, a file, standard input (`-`), or a ConfigMap of the cluster as `configmap:NAMESPACE/NAME`.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
+from policies.core.annotations import POLICY_LABEL
+from policies.kube.group_kinds import CONFIG_MAP as CONFIG_MAP_KIND
+from policies.kube.group_kinds import kind_of
+from policies.kube.json import Json, mapping
+from policies.kube.metadata import labels_of
+from webhook.config.load import models
+from webhook.config.source import read_directory
 from webhook.errors import UserError
+from webhook.kube import paths
+from webhook.kube.errors import ApiError
+from webhook.kube.offline import read
+
+if TYPE_CHECKING:
+    from webhook.kube.api import ApiServer
 
 CONFIG_MAP: Final = "configmap:"
+INSTALLED: Final = "configmap:mlchassis-system/mlchassis-policy"
+"""The policy that the shipped manifests install."""
 
 
 def config_map(value: str) -> tuple[str, str]:
     """Namespace and name in `configmap:NS/NAME`. UserError if they are not there."""
     namespace, _, name = value.removeprefix(CONFIG_MAP).partition("/")
     if not namespace or not name or "/" in name:
-        raise UserError(f"--policy {value!r} must be configmap:NAMESPACE/NAME")
+        raise UserError(f"the policy {value!r} must be configmap:NAMESPACE/NAME")
     return namespace, name
+
+
+def read_files(where: str, stdin: Callable[[], str] = lambda: sys.stdin.read()) -> Mapping[str, str]:
+    """The policy in a directory, a file or standard input (`-`), as key -> YAML text.
+
+    A directory has a file per key. A file is either one of those, by its name, or holds manifests with one
+    policy among them: the ConfigMap that is labelled as one, or the only ConfigMap there is. UserError if the
+    policy can't be had.
+    """
+    path = Path(where)
+    try:
+        if where != "-" and path.is_dir():
+            return read_directory(path)
+        if path.name in models():
+            return {path.name: path.read_text(encoding="utf-8", errors="replace")}
+    except OSError as error:
+        raise UserError(f"{where}: {error.strerror or error}") from None
+    found = [each.obj for each in read([where], stdin, lenient=True) if kind_of(each.obj) == CONFIG_MAP_KIND]
+    labelled = [obj for obj in found if labels_of(obj).get(POLICY_LABEL) == "true"]
+    candidates = labelled or found
+    if len(candidates) != 1:
+        what = "standard input" if where == "-" else where
+        many = f"{len(candidates)} ConfigMaps" if candidates else "no ConfigMap"
+        raise UserError(
+            f"{what}: it holds {many}; a policy is one ConfigMap (labelled {POLICY_LABEL}=true), a file "
+            "named as a key of it, such as rules.yaml, or a directory of such files"
+        )
+    return keys(candidates[0])
+
+
+async def read_config_map(api: ApiServer, where: str) -> Mapping[str, str]:
+    """The policy in a ConfigMap of the cluster (`configmap:NS/NAME`). NoPolicy if it can't be had."""
+    namespace, name = config_map(where)
+    try:
+        found = await api.get(paths.one("v1", "configmaps", name, namespace))
+    except ApiError as error:
+        if error.status != 403:
+            raise
+        raise NoPolicy(f"you may not read the ConfigMap {namespace}/{name}") from None
+    if found is None:
+        raise NoPolicy(f"there is no ConfigMap {namespace}/{name}")
+    return keys(found)
+
+
+class NoPolicy(UserError):
+    """The ConfigMap is not there, or may not be read."""
+
+
+def keys(obj: Json) -> Mapping[str, str]:
+    """The keys of a policy's ConfigMap that are text, as in `load`."""
+    return {key: value for key, value in mapping(obj, "data").items() if isinstance(value, str)}

@@ -34,8 +34,8 @@ from tests.webhook.cli.scanned import (
 from tests.webhook.kube.apiserver import FakeApiServer
 from webhook.admission import engine
 from webhook.admission.decision import Decision, Result
+from webhook.cli import connection, scan
 from webhook.cli import main as cli
-from webhook.cli import scan
 from webhook.cli.output import sarif
 from webhook.cli.output.review import Review
 from webhook.kube import api as api_server
@@ -292,7 +292,7 @@ async def test_what_is_put_off_is_asked_again(
 ) -> None:
     monkeypatch.setattr(api_server, "RETRY_SECONDS", 0.001)
     await fake.put(PODS, pod("alone"))
-    fake.putting_off = scan.RETRIES
+    fake.putting_off = connection.RETRIES
     assert (await chassis("-n", "ml", "-o", "json")).found == ["Pod alone"]
     fake.putting_off = 1000
     answer = await chassis("-n", "ml")
@@ -369,7 +369,7 @@ def test_without_any_kubeconfig_the_pod_s_account_is_used(
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     assert cli.main(["scan"]) == 2
     assert (
-        capsys.readouterr().err == "chassis: no cluster to scan: there is no kubeconfig, and this is no pod\n"
+        capsys.readouterr().err == "chassis: no cluster to read: there is no kubeconfig, and this is no pod\n"
     )
 
 

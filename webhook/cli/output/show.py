@@ -30,11 +30,11 @@ def show(reviews: Iterable[Review], output: str) -> Tally:
         for piece in _FOR_PROGRAMS[output](tally.seeing(reviews)):
             sys.stdout.write(piece)
     else:
-        _show_lines(_FOR_PEOPLE[output](tally.seeing(reviews)))
+        show_lines(_FOR_PEOPLE[output](tally.seeing(reviews)))
     return tally
 
 
-def _show_lines(lines: Iterable[Line]) -> None:
+def show_lines(lines: Iterable[Line]) -> None:
     """Print lines; in colour on a terminal only."""
     if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
         for line, _ in lines:
