@@ -205,7 +205,8 @@ class Config:
 
     def value(self, model: type[S], /) -> S:
         """The value of a key by its model, before overrides."""
-        known = {**self.values, RulesConfig: self.rules, WebhookConfig: self.webhook}.get(model)
+        own: dict[type[Model], Model] = {RulesConfig: self.rules, WebhookConfig: self.webhook}
+        known = own.get(model) or self.values.get(model)
         return known if isinstance(known, model) else default_settings(model)
 
     @cached_property

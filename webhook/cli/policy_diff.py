@@ -43,7 +43,7 @@ class Weight(IntEnum):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `chassis policy diff`."""
     from webhook.cli import connection
-    from webhook.cli.policy import BUILT_IN, WHERE
+    from webhook.cli.named_policy import BUILT_IN, WHERE
 
     parser.description = (
         "Decide about manifests, or about what runs in a cluster, under two policies, and show what differs: "
@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print what NEW decides otherwise than OLD; the exit status."""
-    from webhook.cli.policy import BUILT_IN, read_policy
+    from webhook.cli.named_policy import BUILT_IN, read_policy
 
     if args.old == args.new == "-":
         raise UserError("policy diff: only one of the two policies can be on standard input")

@@ -49,8 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print what is decided about the manifests; the exit status."""
+    from webhook.cli.named_policy import read_policy
     from webhook.cli.output.show import show
-    from webhook.cli.policy import read_policy
     from webhook.kube.offline import read, read_what_can_be
 
     paths = [*args.paths, *args.filename]
