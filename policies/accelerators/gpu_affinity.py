@@ -30,10 +30,17 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final
 
-from policies.accelerators.annotations import resolve_memory, resolve_product, wanted_memory, wanted_products
+from policies.accelerators.annotations import (
+    Resolution,
+    resolve_memory,
+    resolve_product,
+    wanted_memory,
+    wanted_products,
+)
 from policies.accelerators.inventory import MOST_HOSTNAMES, Fleet, Inventory
 from policies.accelerators.node_affinity import (
     PREFERRED,
+    REQUIRED,
     Alternative,
     Expression,
     admits,
@@ -46,15 +53,17 @@ from policies.accelerators.node_affinity import (
 )
 from policies.accelerators.placement import kept_apart
 from policies.accelerators.requests import GpuAffinity, Strength, claims_devices, inventory_of
-from policies.accelerators.vendors import Vendor
+from policies.accelerators.vendors import NodeLabel, Vendor
 from policies.core.annotations import GPU_MEMORY, GPU_PRODUCT, TOPOLOGY
 from policies.core.contracts import Mutator
 from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding
+from policies.core.reasons import UNREAD, Reasons
+from policies.kube.field_paths import field_path
 from policies.kube.group_kinds import POD
 from policies.kube.json import Json, appended, mapping, maps, text
 from policies.kube.metadata import annotations_of, controller, labels_of
-from policies.kube.names import is_label_key
+from policies.kube.names import is_label_key, listed
 from policies.kube.nodes import HOSTNAME
 
 _TOPOLOGY_KEYS: Final = {"same-node": HOSTNAME, "same-zone": "topology.kubernetes.io/zone"}
@@ -78,30 +87,33 @@ GROUPS: Final = (
 """The labels by which controllers mark the pods of one group, the widest group of a kind first."""
 
 
-def mutate(pod: Json, settings: GpuAffinity, facts: Facts) -> Json:
+def mutate(pod: Json, settings: GpuAffinity, facts: Facts, why: Reasons = UNREAD) -> Json:
     owner = controller(pod)
     if text(pod, "spec", "nodeName") or (owner is not None and owner.get("kind") == "DaemonSet"):
         return pod
     if not is_surveyable(pod):
         return pod  # `advise` says so
-    pod = _brought_together(pod, settings, facts)
+    pod = _brought_together(pod, settings, facts, why)
     requests = settings.catalogue.requests(pod)
     if requests:
-        return _placed(pod, requests, settings, facts)
-    return pod if claims_devices(pod) else _kept_off(pod, settings, facts)
+        return _placed(pod, requests, settings, facts, why)
+    return pod if claims_devices(pod) else _kept_off(pod, settings, facts, why)
 
 
 # --- accelerator pods ------------------------------------------------------------------------------
 
 
-def _placed(pod: Json, requests: Mapping[str, int], settings: GpuAffinity, facts: Facts) -> Json:
+def _placed(
+    pod: Json, requests: Mapping[str, int], settings: GpuAffinity, facts: Facts, why: Reasons
+) -> Json:
     inventory = inventory_of(settings, facts)
     for name in _vendors(requests, settings):
         fleet = inventory.fleets.get(name)
-        pod = _tolerating(pod, settings.catalogue.vendors[name], fleet)
+        asked = next(each for each in requests if settings.catalogue.vendor_of(each) == name)
+        pod = _tolerating(pod, settings.catalogue.vendors[name], fleet, asked, why)
         if fleet is not None:
-            pod = _as_requested(pod, fleet)
-            pod = _drawn(pod, fleet, settings)
+            pod = _as_requested(pod, fleet, why)
+            pod = _drawn(pod, fleet, settings, asked, why)
     return pod
 
 
@@ -110,7 +122,7 @@ def _vendors(requests: Mapping[str, int], settings: GpuAffinity) -> Iterable[str
     return dict.fromkeys(name for name in found if name is not None)
 
 
-def _tolerating(pod: Json, vendor: Vendor, fleet: Fleet | None) -> Json:
+def _tolerating(pod: Json, vendor: Vendor, fleet: Fleet | None, asked: str, why: Reasons) -> Json:
     """Exact tolerations: by the vendor's key and effect, whatever the value."""
     if not takes_more(pod, TOLERATIONS):
         return pod
@@ -128,6 +140,12 @@ def _tolerating(pod: Json, vendor: Vendor, fleet: Fleet | None) -> Json:
     tolerations = [
         {"key": key, "operator": "Exists", "effect": effect} for key, effect in dict.fromkeys(missing)
     ]
+    for each in tolerations:
+        why.give(
+            f"spec.tolerations[{each['key']}]",
+            f"asks for {asked}, whose nodes bear the taint {each['key']}:{each['effect']}",
+            setting="vendors",
+        )
     return appended(pod, TOLERATIONS, *tolerations) if tolerations else pod
 
 
@@ -135,40 +153,70 @@ def _speaks_of(toleration: Json, key: str, effect: str) -> bool:
     return text(toleration, "key") in ("", key) and text(toleration, "effect") in ("", effect)
 
 
-def _as_requested(pod: Json, fleet: Fleet) -> Json:
+def _as_requested(pod: Json, fleet: Fleet, why: Reasons) -> Json:
     globs = wanted_products(pod)
     if globs:
         product = resolve_product(fleet, globs)
-        pod = require(pod, product.alternatives, unless=product.keys)
+        pod = _demanding(pod, product, GPU_PRODUCT, why)
     try:
         bound = wanted_memory(pod)
     except ValueError:
         return pod  # `advise` says so
     if bound is not None:
         memory = resolve_memory(fleet, bound)
-        pod = require(pod, memory.alternatives, unless=memory.keys)
+        pod = _demanding(pod, memory, GPU_MEMORY, why)
     return pod
 
 
-def _drawn(pod: Json, fleet: Fleet, settings: GpuAffinity) -> Json:
+def _demanding(pod: Json, wanted: Resolution, annotation: str, why: Reasons) -> Json:
+    demanding = require(pod, wanted.alternatives, unless=wanted.keys)
+    if demanding is not pod:
+        written = annotations_of(pod)[annotation]
+        why.give(
+            field_path(REQUIRED),
+            lambda: f"asked for by {annotation}: {written}; the nodes have {listed(wanted.present)}",
+            annotation=f"{annotation}={written}",
+        )
+    return demanding
+
+
+def _drawn(pod: Json, fleet: Fleet, settings: GpuAffinity, asked: str, why: Reasons) -> Json:
     """To the vendor's nodes, unless the pod's own terms already speak of the vendor's labels."""
     own = fleet.vendor.own_keys
     if settings.affinity is Strength.OFF:
         return pod
     if settings.affinity is Strength.REQUIRED and fleet.cover:
         if fleet.demandable and len(fleet.cover) <= _MOST_ALTERNATIVES:
-            return require(pod, [Alternative((label.required,)) for label in fleet.cover], unless=own)
+            demanding = require(pod, [Alternative((label.required,)) for label in fleet.cover], unless=own)
+            if demanding is not pod:
+                why.give(
+                    field_path(REQUIRED),
+                    lambda: f"asks for {asked}: every node that has it carries {_any_of(fleet.cover)}",
+                    setting="affinity",
+                )
+            return demanding
         return pod  # every node carries a label: a preference would tell none from another
     if mentioned_keys(pod).isdisjoint(own):
         for label in fleet.cover or fleet.known_labels[:1]:
-            pod = prefer(pod, settings.weight, [label.required])
+            preferring = prefer(pod, settings.weight, [label.required])
+            if preferring is not pod:
+                why.give(
+                    field_path(PREFERRED),
+                    f"asks for {asked}: nodes that carry {label.key} have it",
+                    setting="affinity",
+                )
+            pod = preferring
     return pod
+
+
+def _any_of(labels: Iterable[NodeLabel]) -> str:
+    return " or ".join(dict.fromkeys(label.key for label in labels))
 
 
 # --- other pods --------------------------------------------------------------------------------------
 
 
-def _kept_off(pod: Json, settings: GpuAffinity, facts: Facts) -> Json:
+def _kept_off(pod: Json, settings: GpuAffinity, facts: Facts, why: Reasons) -> Json:
     if settings.cpu_pods is Strength.OFF or any(
         fnmatchcase(facts.namespace, glob) for glob in settings.system_namespaces
     ):
@@ -177,14 +225,17 @@ def _kept_off(pod: Json, settings: GpuAffinity, facts: Facts) -> Json:
     expressions = _avoiding(pod, inventory)
     if not expressions or _seeks_accelerators(pod, settings):
         return pod
+    said = "asks for no accelerator: leaves the nodes that have one to pods that do"
     if settings.cpu_pods is Strength.REQUIRED:
+        if not _finds_cpu_node(pod, inventory, facts):
+            return pod
         keys = {text(expression, "key") for expression in expressions}
-        return (
-            require(pod, [Alternative(tuple(expressions))], unless=keys)
-            if _finds_cpu_node(pod, inventory, facts)
-            else pod
-        )
-    return prefer(pod, settings.weight, expressions)
+        kept_off, path = require(pod, [Alternative(tuple(expressions))], unless=keys), REQUIRED
+    else:
+        kept_off, path = prefer(pod, settings.weight, expressions), PREFERRED
+    if kept_off is not pod:
+        why.give(field_path(path), said, setting="cpuPods")
+    return kept_off
 
 
 def _avoiding(pod: Json, inventory: Inventory) -> list[Expression]:
@@ -251,7 +302,7 @@ def _together(pod: Json, settings: GpuAffinity) -> Togetherness | None:
     return Togetherness(key, strength == Strength.REQUIRED)
 
 
-def _brought_together(pod: Json, settings: GpuAffinity, facts: Facts) -> Json:
+def _brought_together(pod: Json, settings: GpuAffinity, facts: Facts, why: Reasons) -> Json:
     topology, group = _together(pod, settings), _group(pod)
     if topology is None or not group or kept_apart(pod, topology.key):
         return pod
@@ -264,7 +315,19 @@ def _brought_together(pod: Json, settings: GpuAffinity, facts: Facts) -> Json:
         path = (*_POD_AFFINITY, "preferredDuringSchedulingIgnoredDuringExecution")
         wanted = {"weight": settings.weight, "podAffinityTerm": term}
         present = [mapping(each, "podAffinityTerm") for each in maps(pod, *path)]
-    return pod if term in present or not takes_more(pod, path) else appended(pod, path, wanted)
+    if term in present or not takes_more(pod, path):
+        return pod
+    why.give(
+        field_path(path),
+        lambda: f"asked for by {TOPOLOGY}: pods of {_labels_said(group)} together by {topology.key}",
+        setting="topology",
+        annotation=f"{TOPOLOGY}={annotations_of(pod)[TOPOLOGY]}",
+    )
+    return appended(pod, path, wanted)
+
+
+def _labels_said(labels: Mapping[str, str]) -> str:
+    return listed(f"{key}={value}" for key, value in labels.items())
 
 
 def _group(pod: Json) -> dict[str, str]:

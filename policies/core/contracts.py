@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property, partial
-from typing import Annotated, Generic, Protocol
+from typing import Annotated, Generic, Protocol, TypeVar
 
 from pydantic import Field
 
@@ -19,26 +19,36 @@ from policies.core.data import load_one
 from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding
 from policies.core.mode import Mode, Profile
+from policies.core.reasons import UNREAD, Reasons
 from policies.core.settings import Model, S
 from policies.core.target import Target
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json
+
+S_contra = TypeVar("S_contra", bound=Model, contravariant=True)
+
+
+class Mutate(Protocol[S_contra]):
+    """The function of a mutating policy: the object as it should be, with a reason for all that it adds."""
+
+    def __call__(self, obj: Json, settings: S_contra, facts: Facts, why: Reasons = UNREAD, /) -> Json: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Mutator(Generic[S]):
     """A mutating policy.
 
-    `mutate(obj, settings, facts)` returns the object as it should be: the same object when
+    `mutate(obj, settings, facts, why)` returns the object as it should be: the same object when
     nothing is to change, else a copy that shares what did not change (`policies.kube.json` has the
-    helpers). It must be idempotent. `advise` sees the object that `mutate` returned and yields
-    what a person should know beside the change; its findings are warnings at most.
+    helpers), and gives `why` a reason for each field that it adds. It must be idempotent. `advise`
+    sees the object that `mutate` returned and yields what a person should know beside the change;
+    its findings are warnings at most.
     The module's docstring is the policy's documentation.
     """
 
     id: str
     settings: type[S]
-    mutate: Callable[[Json, S, Facts], Json] | None = None
+    mutate: Mutate[S] | None = None
     advise: Callable[[Json, S, Facts], Iterable[Finding]] | None = None
     kinds: tuple[GroupKind, ...] = ()
     on_update: tuple[GroupKind, ...] = ()

@@ -83,6 +83,13 @@ class PodTemplate:
         place = self.container_path or f"{self.spec_path}.{container.list}[{container.index}]"
         return ".".join((place, *fields))
 
+    def placed(self, path: str) -> str:
+        """The field path, in the object that holds the template, of a field path in its pod."""
+        for root, place in (("metadata", self.metadata_path), ("spec", self.spec_path)):
+            if path.startswith(root) and path[len(root) : len(root) + 1] in ("", ".", "["):
+                return place + path[len(root) :]
+        return path
+
 
 @dataclass(frozen=True, slots=True)
 class Target:

@@ -33,12 +33,13 @@ from policies.core.annotations import TRAINING
 from policies.core.contracts import Mutator
 from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding
+from policies.core.reasons import UNREAD, Reasons, lasting
 from policies.core.settings import Duration, Settings
 from policies.core.target import completes
 from policies.jobs.jobs import has_label, is_someone_elses, jobs_in
 from policies.kube.field_paths import field_path
 from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET, POD, kind_of
-from policies.kube.json import Json, defaulted, dig, integer, maps, replaced, strings, text
+from policies.kube.json import Json, dig, integer, maps, replaced, strings, text
 from policies.kube.metadata import annotations_of, controller, has_room, labels_of
 from policies.kube.pods import DEFAULT_GRACE, Container, Role, edited, is_ray_node
 from policies.probes.serving import serving_containers
@@ -84,14 +85,14 @@ _INSIGHT: Final = ("metric", "health", "probe", "webhook", "prof")
 """Parts of the names of ports by which a controller is watched, or asked by the API server."""
 
 
-def mutate(pod: Json, settings: DisruptionGuard, facts: Facts) -> Json:
+def mutate(pod: Json, settings: DisruptionGuard, facts: Facts, why: Reasons = UNREAD) -> Json:
     if kind_of(pod) != POD:
         return pod  # Jobs are only advised about: whoever creates one reads no warning about its pods
     if is_training(pod, settings, facts):
-        return _guarded(pod, settings)
+        return _guarded(pod, settings, why)
     if is_ray_node(pod) or not settings.pre_stop_sleep or not _can_sleep(facts):
         return pod
-    return _draining(pod, settings, facts)
+    return _draining(pod, settings, facts, why)
 
 
 # --- training --------------------------------------------------------------------------------------
@@ -105,23 +106,35 @@ def is_training(pod: Json, settings: DisruptionGuard, facts: Facts) -> bool:
     return has_label(labels_of(pod), settings.training_labels) or wants_accelerator(pod, facts)
 
 
-def _guarded(pod: Json, settings: DisruptionGuard) -> Json:
-    if settings.add_deadline:
-        pod = defaulted(pod, DEADLINE, settings.max_duration)
+def _guarded(pod: Json, settings: DisruptionGuard, why: Reasons) -> Json:
+    if settings.add_deadline and dig(pod, *DEADLINE) is None:
+        pod = replaced(pod, DEADLINE, settings.max_duration)
+        why.give(
+            field_path(DEADLINE),
+            f"a training pod that hangs holds its node for {lasting(settings.max_duration)} at the most",
+            setting="addDeadline",
+        )
     annotations = dig(pod, "metadata", "annotations")
     if integer(pod, *DEADLINE, default=0) > settings.max_duration or not isinstance(annotations, dict | None):
         return pod
     if not has_room(annotations or {}, GUARDS):
         return pod
     for key, value in GUARDS.items():
-        pod = defaulted(pod, ("metadata", "annotations", key), value)
+        if dig(annotations, key) is None:
+            pod = replaced(pod, ("metadata", "annotations", key), value)
+            why.give(
+                f"metadata.annotations[{key}]",
+                "training: an eviction loses what it did since its last checkpoint",
+                setting="trainingLabels",
+                annotation=f"{key}={value}",
+            )
     return pod
 
 
 # --- serving ---------------------------------------------------------------------------------------
 
 
-def _draining(pod: Json, settings: DisruptionGuard, facts: Facts) -> Json:
+def _draining(pod: Json, settings: DisruptionGuard, facts: Facts, why: Reasons) -> Json:
     bare = [
         container
         for container in serving_containers(pod, facts)
@@ -139,9 +152,19 @@ def _draining(pod: Json, settings: DisruptionGuard, facts: Facts) -> Json:
         if grace != DEFAULT_GRACE:
             return pod  # the user's own; the sleep would eat into it
         pod = replaced(pod, GRACE, need)
+        why.give(
+            field_path(GRACE),
+            f"{settings.pre_stop_sleep} s of sleep and {settings.drain} s for the last requests",
+            setting="drain",
+        )
     sleep = {"sleep": {"seconds": settings.pre_stop_sleep}}
     for container in bare:
         pod = edited(pod, container, replaced(container.spec, ("lifecycle", "preStop"), sleep))
+        why.give(
+            f"{container.place}.lifecycle.preStop",
+            f"sleeps {settings.pre_stop_sleep} s while Services take it out: requests still arrive then",
+            setting="preStopSleep",
+        )
     return pod
 
 

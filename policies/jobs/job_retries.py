@@ -39,6 +39,7 @@ from policies.core.annotations import RETRYABLE_EXIT_CODES
 from policies.core.contracts import Mutator
 from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding
+from policies.core.reasons import UNREAD, Reasons, lasting
 from policies.jobs.jobs import (
     DISRUPTION_TARGET,
     JobRetries,
@@ -51,16 +52,20 @@ from policies.jobs.jobs import (
     may_raise,
     trains,
 )
+from policies.kube.field_paths import named_path
 from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET, kind_of
 from policies.kube.json import Json, dig, integer, replaced, text
 from policies.kube.metadata import annotations_of
+from policies.kube.names import listed
 from policies.kube.pods import Role, containers
 
 _MOST_RULES: Final = 20
 """Rules that the API server accepts in one podFailurePolicy."""
+_MOST_CODES: Final = 50
+"""Exit codes in the annotation."""
 
 
-def mutate(obj: Json, settings: JobRetries, facts: Facts) -> Json:
+def mutate(obj: Json, settings: JobRetries, facts: Facts, why: Reasons = UNREAD) -> Json:
     if is_someone_elses(obj) or is_hook(obj):
         return obj
     stored = bool(text(obj, "metadata", "uid"))
@@ -70,17 +75,17 @@ def mutate(obj: Json, settings: JobRetries, facts: Facts) -> Json:
     for job in jobs_in(obj):
         spec = job.spec
         if alone:
-            spec = _with_policy(obj, job, settings, facts)
+            spec = _with_policy(obj, job, settings, facts, why)
         if not stored and may_raise(job, settings, facts):
             if spec is job.spec and alone:
-                spec = _surviving_eviction(job, settings)
-            spec = _kept(spec, settings)
+                spec = _surviving_eviction(job, settings, named_path(obj, job.steps), why)
+            spec = _kept(spec, settings, named_path(obj, job.steps), why)
         if spec is not job.spec:
             obj = replaced(obj, job.steps, spec)
-    return obj if stored else _with_history(obj, settings, facts)
+    return obj if stored else _with_history(obj, settings, facts, why)
 
 
-def _with_policy(obj: Json, job: JobSpec, settings: JobRetries, facts: Facts) -> Json:
+def _with_policy(obj: Json, job: JobSpec, settings: JobRetries, facts: Facts, why: Reasons) -> Json:
     never = text(job.template, "spec", "restartPolicy") == "Never"
     if job.has_failure_policy or not never:
         return job.spec
@@ -88,9 +93,33 @@ def _with_policy(obj: Json, job: JobSpec, settings: JobRetries, facts: Facts) ->
         {"action": "Ignore", "onPodConditions": [{"type": DISRUPTION_TARGET, "status": "True"}]}
     ]
     # Order counts: an evicted pod's containers exit with 143, or with whatever they make of SIGTERM.
+    codes: list[int] = []
     if job.leaves_retries_open and (trains(obj, job, settings, facts) or _names_exit_codes(obj, job)):
-        rules += _failing(job, _exit_codes(obj, job, settings))
+        codes = _exit_codes(obj, job, settings)
+        rules += _failing(job, codes)
+    place = named_path(obj, job.steps)
+    why.give(
+        f"{place}.podFailurePolicy",
+        lambda: f"an evicted pod is replaced and not counted{_stopping(codes)}",
+        setting="retryableExitCodes" if codes else "",
+        annotation=lambda: (
+            f"{RETRYABLE_EXIT_CODES}={','.join(map(str, codes))}" if 0 < len(codes) <= _MOST_CODES else ""
+        ),
+    )
+    why.give(f"{place}.podReplacementPolicy", "the API server demands Failed beside a podFailurePolicy")
     return {**job.spec, "podFailurePolicy": {"rules": rules}, "podReplacementPolicy": "Failed"}
+
+
+def _stopping(retryable: list[int]) -> str:
+    if not retryable:
+        return ""
+    return f"; training stops at once on an exit code other than {listed(map(str, (0, *retryable)))}"
+
+
+def _annotation(retryable: list[int]) -> str:
+    if not 0 < len(retryable) <= _MOST_CODES:
+        return ""
+    return f"{RETRYABLE_EXIT_CODES}={','.join(map(str, retryable))}"
 
 
 def _names_exit_codes(obj: Json, job: JobSpec) -> bool:
@@ -123,34 +152,43 @@ def _annotated(obj: Json, job: JobSpec) -> set[int]:
         written = annotations_of(carrier).get(RETRYABLE_EXIT_CODES)
         if written is not None:
             codes.update(int(code) for code in str(written).split(","))
-    if any(not 0 < code < 256 for code in codes) or len(codes) > 50:
+    if any(not 0 < code < 256 for code in codes) or len(codes) > _MOST_CODES:
         raise ValueError("exit codes are between 1 and 255, 50 of them at most")
     return codes
 
 
-def _surviving_eviction(job: JobSpec, settings: JobRetries) -> Json:
+def _surviving_eviction(job: JobSpec, settings: JobRetries, path: str, why: Reasons) -> Json:
     """Unless a rule of the user's own says what an eviction means."""
     if job.on_disruption() or job.spec.get("backoffLimit") != 0 or "backoffLimitPerIndex" in job.spec:
         return job.spec
+    why.give(f"{path}.backoffLimit", "with 0 the first eviction fails the Job", setting="backoffLimit")
     return {**job.spec, "backoffLimit": settings.backoff_limit}
 
 
-def _kept(spec: Json, settings: JobRetries) -> Json:
+def _kept(spec: Json, settings: JobRetries, path: str, why: Reasons) -> Json:
     least = settings.min_log_retention
     if integer(spec, "ttlSecondsAfterFinished", default=least) >= least:
         return spec
+    why.give(
+        f"{path}.ttlSecondsAfterFinished",
+        f"its logs go with it: they stay {lasting(least)} at the least",
+        setting="minLogRetention",
+    )
     return {**spec, "ttlSecondsAfterFinished": least}
 
 
-def _with_history(obj: Json, settings: JobRetries, facts: Facts) -> Json:
+def _with_history(obj: Json, settings: JobRetries, facts: Facts, why: Reasons) -> Json:
     """What the objects around the Jobs say of how long these are kept."""
     if not any(may_raise(job, settings, facts) for job in jobs_in(obj)):
         return obj
     if kind_of(obj) == JOB_SET:
-        spec = _kept(obj["spec"], settings)
+        spec = _kept(obj["spec"], settings, "spec", why)
         return obj if spec is obj["spec"] else replaced(obj, ("spec",), spec)
     for name in ("failedJobsHistoryLimit", "successfulJobsHistoryLimit"):
         if dig(obj, "spec", name) == 0:
+            why.give(
+                f"spec.{name}", "with 0 a finished Job goes at once, and its logs with it", setting="raises"
+            )
             obj = replaced(obj, ("spec", name), 1)
     return obj
 

@@ -50,6 +50,22 @@ def field_path(steps: Iterable[str | int]) -> str:
     return path
 
 
+def named_path(obj: Any, steps: Iterable[str | int]) -> str:
+    """`field_path` with the names of list elements, where they have one: `spec.containers[api].image`."""
+    spelled: list[str | int] = []
+    path = ""
+    for step in steps:
+        obj = dig(obj, step)
+        name = text(obj, "name") if isinstance(step, int) else ""
+        if name:
+            path += f"{field_path(spelled)}[{name}]" if not path else f".{field_path(spelled)}[{name}]"
+            spelled = []
+        else:
+            spelled.append(step)
+    rest = field_path(spelled)
+    return path + (f".{rest}" if path and rest and not rest.startswith("[") else rest)
+
+
 def _segments(path: str) -> list[str]:
     """`a.b[0].c` -> a, b, 0, c; keys with dots stand in brackets."""
     result, rest = [], path
@@ -68,12 +84,19 @@ def _segments(path: str) -> list[str]:
 def _steps(obj: Any, path: str) -> Iterator[tuple[str, Any]]:
     """Each segment of a field path with the value that it leads to (None beyond the end)."""
     for segment in _segments(path):
-        obj = dig(obj, int(segment)) if isinstance(obj, list) and segment.isdigit() else dig(obj, segment)
+        obj = _element(obj, segment) if isinstance(obj, list) else dig(obj, segment)
         yield segment, obj
 
 
+def _element(items: list[Any], segment: str) -> Any:
+    """The element of a list at an index, or of a name."""
+    if segment.isdigit():
+        return dig(items, int(segment))
+    return next((item for item in items if segment in (text(item, "name"), text(item, "key"))), None)
+
+
 def value_at(obj: Any, path: str) -> Any:
-    """The value that a path leads to, or None."""
+    """The value that a path leads to, or None; list elements go by index or by name."""
     value = obj
     for _, value in _steps(obj, path):  # noqa: B007  # the last one is the answer
         pass

@@ -40,6 +40,11 @@ class Container:
     def image(self) -> str:
         return text(self.spec, "image")
 
+    @property
+    def place(self) -> str:
+        """Where it stands in its pod, by name: `spec.containers[api]`."""
+        return f"spec.{self.list}[{self.name}]"
+
 
 def containers(pod: Json, *roles: Role) -> Iterator[Container]:
     """The containers of a pod (a map with `spec`), main ones first; of the given roles, or all."""

@@ -48,14 +48,15 @@ KServe's agent: only flags that it knows are then passed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Set
 from decimal import Decimal
 from typing import Final
 
-from policies.core.annotations import MODEL_CONFIG, MODEL_DIR, MODEL_SERVER
+from policies.core.annotations import MODEL_CLAIM, MODEL_CONFIG, MODEL_DIR, MODEL_SERVER
 from policies.core.contracts import Mutator
 from policies.core.facts import Facts
 from policies.core.finding import Finding
+from policies.core.reasons import UNREAD, Reasons
 from policies.core.resources import Resource
 from policies.core.target import completes
 from policies.kube.group_kinds import POD
@@ -69,8 +70,10 @@ from policies.models.volumes import (
     CLAIMS_DIR,
     free_name,
     models_mount,
+    mount_at,
     mounted_models,
     running_puller,
+    volume_names,
     with_claims,
     with_config_volume,
     with_model_mounts,
@@ -79,6 +82,7 @@ from policies.models.volumes import (
 from policies.probes.servers import PULLER
 from policies.probes.serving import StandardProbes, istio_came_first, recognised
 from policies.probes.start import models_of
+from puller.spec import ModelSpec
 
 _KSERVE: Final = "internal.serving.kserve.io"
 _FIRST_NATIVE: Final = (1, 29)
@@ -89,22 +93,31 @@ _UID: Final = 65532
 """The image's own user, for pods whose other containers run as root, and its group."""
 
 
-def mutate(pod: Json, settings: ModelPuller, facts: Facts) -> Json:
+def mutate(pod: Json, settings: ModelPuller, facts: Facts, why: Reasons = UNREAD) -> Json:
     """The pod with the sidecar, its volumes and the mounts of the models, if it asks for models."""
     try:
-        return _with_puller(_asking(pod, settings), settings, facts)
+        asking = _asking(pod, settings)
+        changed = _with_puller(asking, settings, facts, why)
     except PullError:
         return pod
+    if asking is not pod:
+        for key in annotations_of(asking).keys() - annotations_of(pod).keys():
+            said = "KServe's annotations" if settings.kserve_agent else "its labels"
+            why.give(f"metadata.annotations[{key}]", f"the pod asks for models by {said}", setting="byLabel")
+    return changed
 
 
-def _with_puller(pod: Json, settings: ModelPuller, facts: Facts) -> Json:
+def _with_puller(pod: Json, settings: ModelPuller, facts: Facts, why: Reasons = UNREAD) -> Json:
     pull = pull_of(pod, facts, settings.model_dir)
     if pull is None or not pull.targets or not _is_sound(pod):
         return pod
     present = running_puller(pod, pull.config)
     if present is not None:
         mount = models_mount(present)
-        return pod if mount is None else with_model_mounts(pod, pull, mount)
+        if mount is None:
+            return pod
+        _give_mounts(why, pull, mount)
+        return with_model_mounts(pod, pull, mount)
     _check_system(pod)
     _check_paths(pull, settings)
     native = _is_native(settings, facts)
@@ -114,9 +127,11 @@ def _with_puller(pod: Json, settings: ModelPuller, facts: Facts) -> Json:
             "An ordinary sidecar would keep this pod from completing, and native ones are not to be had.",
             "Use nodes of 1.29 or later, or fetch the models in an init container.",
         )
+    before = volume_names(pod)
     pod, mount, size = with_models_volume(pod, pull, _volume_size(pull, settings, facts))
     pod, config_volume = with_config_volume(pod, pull)
-    pod, claim_mounts = with_claims(pod, claims_of(models_of(facts, pull.config)))
+    models = models_of(facts, pull.config)
+    pod, claim_mounts = with_claims(pod, claims_of(models))
     mounts = [
         mount,
         {"name": config_volume, "mountPath": settings.config_dir, "readOnly": True},
@@ -124,7 +139,61 @@ def _with_puller(pod: Json, settings: ModelPuller, facts: Facts) -> Json:
     ]
     puller = _puller(pod, pull, settings, native=native, size=size) | {"volumeMounts": mounts}
     place = ("spec", "initContainers" if native else "containers")
+    why.give(
+        f"spec.{place[1]}[{puller['name']}]",
+        lambda: _fetching(pull, models),
+        setting="image",
+        annotation="" if f"{_KSERVE}/agent" in annotations_of(pod) else f"{MODEL_CONFIG}={pull.config}",
+    )
+    _give_volumes(why, pull, before, mount["name"], config_volume, claim_mounts, size)
+    _give_mounts(why, pull, mount)
     return appended(with_model_mounts(pod, pull, mount), place, puller)
+
+
+# --- why -----------------------------------------------------------------------------------------
+
+
+def _fetching(pull: ModelPull, models: Mapping[str, ModelSpec] | None) -> str:
+    """What the sidecar is for, in words."""
+    many = "" if models is None else f"{len(models)} model{'' if len(models) == 1 else 's'} of "
+    loads = (
+        "" if pull.server == "none" else f" and loads them over the {pull.server} protocol, port {pull.port}"
+    )
+    return f"fetches {many}ConfigMap {pull.config}{loads}"
+
+
+def _give_volumes(
+    why: Reasons,
+    pull: ModelPull,
+    before: Set[str],
+    models: str,
+    config: str,
+    claims: list[Json],
+    size: int | None,
+) -> None:
+    """The reasons for the volumes that are new."""
+    if models not in before:
+        limit = f"at most {-(-size >> 30)}Gi" if size is not None else f"in claim {pull.claim}"
+        kept = f"{MODEL_CLAIM}={pull.claim}" if pull.claim else ""
+        why.give(f"spec.volumes[{models}]", f"the models, {limit}", setting="volumeSize", annotation=kept)
+    if config not in before:
+        why.give(f"spec.volumes[{config}]", f"the list of models, ConfigMap {pull.config}, for the sidecar")
+    for mount in claims:
+        if mount["name"] not in before:
+            claim = str(mount["mountPath"]).rpartition("/")[2]
+            why.give(f"spec.volumes[{mount['name']}]", f"a model of the list lies in claim {claim}")
+
+
+def _give_mounts(why: Reasons, pull: ModelPull, mount: Json) -> None:
+    """The reasons for the mounts of the models."""
+    for container in pull.targets:
+        if mount_at(container.spec, pull.model_dir) is None:
+            why.give(
+                f"{container.place}.volumeMounts[{text(mount, 'name')}]",
+                f"reads the models at {pull.model_dir}",
+                setting="modelDir",
+                annotation=f"{MODEL_DIR}={pull.model_dir}",
+            )
 
 
 def _asking(pod: Json, settings: ModelPuller) -> Json:

@@ -54,7 +54,7 @@ def with_models_volume(pod: Json, pull: ModelPull, size: int) -> tuple[Json, Jso
         if existing is not None and _is_writable(existing):
             return pod, mount, None
         volume = {"emptyDir": {"sizeLimit": f"{-(-size // (1 << 30))}Gi"}}
-    name = free_name(MODELS, _volume_names(pod))
+    name = free_name(MODELS, volume_names(pod))
     pod = appended(pod, ("spec", "volumes"), {"name": name, **volume})
     return pod, {**mount, "name": name}, None if pull.claim else size
 
@@ -71,7 +71,8 @@ def _volume_named(pod: Json, name: str) -> Json | None:
     return next((volume for volume in maps(pod, "spec", "volumes") if volume.get("name") == name), None)
 
 
-def _volume_names(pod: Json) -> set[str]:
+def volume_names(pod: Json) -> set[str]:
+    """The names of a pod's volumes."""
     return {text(volume, "name") for volume in maps(pod, "spec", "volumes")}
 
 
@@ -90,7 +91,7 @@ def with_config_volume(pod: Json, pull: ModelPull) -> tuple[Json, str]:
         config = volume.get("configMap")
         if isinstance(config, dict) and config.get("name") == pull.config and not config.get("items"):
             return pod, text(volume, "name")
-    name = free_name(CONFIG, _volume_names(pod))
+    name = free_name(CONFIG, volume_names(pod))
     return appended(pod, ("spec", "volumes"), {"name": name, "configMap": {"name": pull.config}}), name
 
 

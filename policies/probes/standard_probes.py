@@ -57,17 +57,26 @@ from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any, Final, NamedTuple
 
-from policies.core.annotations import DOMAIN, EXPECTED_START, MODEL_SIZE
+from policies.core.annotations import (
+    DOMAIN,
+    EXPECTED_START,
+    HEALTH_PATH,
+    HEALTH_PORT,
+    LIVE_PATH,
+    MODEL_SIZE,
+    READY_PATH,
+)
 from policies.core.contracts import Mutator
 from policies.core.facts import Facts
 from policies.core.finding import Finding
+from policies.core.reasons import UNREAD, Reasons, lasting, times
 from policies.core.target import completes
 from policies.kube import probe_timing
 from policies.kube import quantities as units
 from policies.kube.group_kinds import POD
-from policies.kube.json import Json, dig, integer
+from policies.kube.json import Json, dig, integer, text
 from policies.kube.metadata import annotations_of
-from policies.kube.names import listed
+from policies.kube.names import is_label_key, listed
 from policies.kube.pods import Container, Role, containers, edited, is_ray_node
 from policies.probes.endpoints import declared_http_port, http_get, preset_health, unsure
 from policies.probes.health import AnnotationError, annotated_health, is_meant, right_port
@@ -81,7 +90,7 @@ from policies.probes.serving import (
     recognised,
     serving_containers,
 )
-from policies.probes.start import LONGEST_START, expected_start, start_budget
+from policies.probes.start import LONGEST_START, Budget, budget_of, expected_start
 
 __all__ = ["MUTATOR", "StandardProbes", "advise", "mutate"]
 
@@ -89,7 +98,7 @@ _MOST_FAILURES: Final = 2**31 - 1
 """The API's failureThreshold is an int32, and users write the largest one for "never"."""
 
 
-def mutate(pod: Json, settings: StandardProbes, facts: Facts) -> Json:
+def mutate(pod: Json, settings: StandardProbes, facts: Facts, why: Reasons = UNREAD) -> Json:
     """The pod with the missing probes of its serving containers filled in, and with a startupProbe
     wherever a livenessProbe would end the start."""
     if completes(pod):
@@ -99,39 +108,47 @@ def mutate(pod: Json, settings: StandardProbes, facts: Facts) -> Json:
     for container in containers(pod, Role.MAIN, Role.SIDECAR):
         # Asked of the pod as it came: what is known of that is worked out once, and no probe of ours counts.
         if container.name in serving:
-            spec = _with_probes(pod, container, settings, facts)
+            spec = _with_probes(pod, container, settings, facts, why)
         else:
-            spec = _with_guard(pod, container, settings, facts)
+            spec = _with_guard(pod, container, settings, facts, why)
         changed = edited(changed, container, spec)
     return changed
 
 
-def _with_probes(pod: Json, container: Container, settings: StandardProbes, facts: Facts) -> Json:
+def _with_probes(
+    pod: Json, container: Container, settings: StandardProbes, facts: Facts, why: Reasons
+) -> Json:
     spec = container.spec
     live, ready, startup = (spec.get(name) for name in ("livenessProbe", "readinessProbe", "startupProbe"))
     if live is not None and _is_kuberays(pod, container):
         return spec
     if live is not None and ready is not None:
-        return _with_guard(pod, container, settings, facts)
+        return _with_guard(pod, container, settings, facts, why)
     try:
         found = _handlers(pod, container, settings, facts)
     except AnnotationError:
-        return _with_guard(pod, container, settings, facts)
+        return _with_guard(pod, container, settings, facts, why)
     timeout = _timeout(container, settings)
     added: Json = {}
     if ready is None and found.ready is not None:
         ready = added["readinessProbe"] = _readiness(found.ready, settings, timeout, live)
+        _give(why, pod, container, "readinessProbe", ready, found.ready_from)
     if live is None and found.live is not None:
         budget = _budget(pod, container, ready, settings, facts)
         live = added["livenessProbe"] = _liveness(found.live, settings, timeout, ready)
+        _give(why, pod, container, "livenessProbe", live, found.live_from)
         if startup is None and (found.mirrored or container.role is Role.SIDECAR):
-            live["initialDelaySeconds"] = budget
+            live["initialDelaySeconds"] = budget.seconds
         elif startup is None:
-            added["startupProbe"] = _startup(live, settings, budget)
-    return _with_guard(pod, replace(container, spec={**spec, **added} if added else spec), settings, facts)
+            probe = added["startupProbe"] = _startup(live, settings, budget.seconds)
+            _give_startup(why, container, probe, budget, settings)
+    changed = replace(container, spec={**spec, **added} if added else spec)
+    return _with_guard(pod, changed, settings, facts, why)
 
 
-def _with_guard(pod: Json, container: Container, settings: StandardProbes, facts: Facts) -> Json:
+def _with_guard(
+    pod: Json, container: Container, settings: StandardProbes, facts: Facts, why: Reasons
+) -> Json:
     """The container with a startupProbe, if its livenessProbe would end a start that takes as long as
     is expected of it."""
     live = container.spec.get("livenessProbe")
@@ -144,8 +161,12 @@ def _with_guard(pod: Json, container: Container, settings: StandardProbes, facts
         return container.spec
     if right_port(pod, container, live, facts):  # it never passes, and would never let the others begin
         return container.spec
-    budget = start_budget(pod, container, facts)
-    return {**container.spec, "startupProbe": _startup(live, settings, budget)}
+    budget = budget_of(pod, container, facts)
+    probe = _startup(live, settings, budget.seconds)
+    _give_startup(
+        why, container, probe, budget, settings, f"its livenessProbe kills a start of {lasting(expected)}; "
+    )
+    return {**container.spec, "startupProbe": probe}
 
 
 def _is_kuberays(pod: Json, container: Container) -> bool:
@@ -161,6 +182,9 @@ class _Handlers(NamedTuple):
     ready: Json | None
     mirrored: bool
     """Whether liveness asks what readiness asks because nothing better is known: never asked at the start."""
+    live_from: str
+    """Who knows: `annotation`, `preset <name>`, `readinessProbe` or `nobody`."""
+    ready_from: str
 
 
 def _handlers(pod: Json, container: Container, settings: StandardProbes, facts: Facts) -> _Handlers:
@@ -169,15 +193,17 @@ def _handlers(pod: Json, container: Container, settings: StandardProbes, facts: 
     known = [annotated_health(pod, container, facts), preset_health(container, settings)]
     if istio_came_first(pod):  # only what Istio has rewritten already gets past its proxy
         known = []
-    ready = next((health.ready for health in known if health and health.ready), None)
-    live = next((health.live for health in known if health and health.live), None)
+    ready, ready_from = next(((each.ready, each.source) for each in known if each and each.ready), (None, ""))
+    live, live_from = next(((each.live, each.source) for each in known if each and each.live), (None, ""))
     same = None
     if live is None:
         own = container.spec.get("readinessProbe")
         live = same = mirrored(ready if own is None else own, container, settings)
+        live_from = _MIRRORED
     if live is None and ready is None and not istio_came_first(pod):
         live = ready = _unknown(container, settings)
-    return _Handlers(live, ready, mirrored=same is not None)
+        live_from = ready_from = _NOBODY
+    return _Handlers(live, ready, same is not None, live_from, ready_from)
 
 
 def _unknown(container: Container, settings: StandardProbes) -> Json | None:
@@ -241,10 +267,93 @@ def _startup(live: Any, settings: StandardProbes, budget: int) -> Json:
     }
 
 
-def _budget(pod: Json, container: Container, ready: Any, settings: StandardProbes, facts: Facts) -> int:
-    """Seconds that a start may take before the container counts as hanging: more than readiness waits."""
+def _budget(pod: Json, container: Container, ready: Any, settings: StandardProbes, facts: Facts) -> Budget:
+    """How long a start may take before the container counts as hanging: longer than readiness waits."""
     delay = min(integer(ready, "initialDelaySeconds", default=0), LONGEST_START)
-    return max(start_budget(pod, container, facts), math.ceil(delay * settings.startup_factor))
+    budget, least = budget_of(pod, container, facts), math.ceil(delay * settings.startup_factor)
+    if budget.seconds >= least:
+        return budget
+    factor = times(settings.startup_factor)
+    return Budget(least, lambda: f"{factor} the {lasting(delay)} that readiness waits", "startupFactor")
+
+
+# --- why -----------------------------------------------------------------------------------------
+
+_MIRRORED: Final = "readinessProbe"
+_NOBODY: Final = "nobody"
+_ANNOTATION: Final = "annotation"
+_PATHS: Final = {"readinessProbe": READY_PATH, "livenessProbe": LIVE_PATH}
+
+
+def _give(why: Reasons, pod: Json, container: Container, name: str, probe: Json, source: str) -> None:
+    """The reason for a liveness or readiness probe."""
+
+    def words() -> str:
+        action = {"livenessProbe": "a restart", "readinessProbe": "no traffic"}[name]
+        patience = f"{action} after {lasting(probe_timing.give_up(probe))} of failures"
+        if source == _MIRRORED:
+            return f"{_asked(probe)}, as readiness does: that tells it is alive; {patience}"
+        if source == _NOBODY:
+            return f"{_asked(probe)}, since nothing tells its health endpoint; {patience}"
+        who = "by its annotation" if source == _ANNOTATION else source
+        return f"{_asked(probe)} ({who}); {patience}"
+
+    def annotation() -> str:
+        if source in (_MIRRORED, _NOBODY):
+            return ""  # one would change more than this probe: the start would be asked for, too
+        written = annotations_of(pod)
+        for key in (_PATHS[name], HEALTH_PATH, HEALTH_PORT):
+            for own in (f"{key}.{container.name}", key):
+                if source == _ANNOTATION and own in written:
+                    return f"{own}={written[own]}"
+        if container.spec.get("livenessProbe") is not None:
+            return ""  # what is annotated counts as right, and the user's own probe would be judged by it
+        path = text(probe, "httpGet", "path")
+        return f"{_of_container(_PATHS[name], container)}={path}" if path else ""
+
+    setting = {_MIRRORED: "mirror", _NOBODY: "unknown"}.get(source, "presets")
+    why.give(f"{container.place}.{name}", words, setting=setting, annotation=annotation)
+
+
+def _give_startup(
+    why: Reasons,
+    container: Container,
+    probe: Json,
+    budget: Budget,
+    settings: StandardProbes,
+    because: str = "",
+) -> None:
+    patience = probe_timing.give_up(probe)
+
+    def annotation() -> str:
+        expected = int(patience / settings.startup_factor)
+        return f"{_of_container(EXPECTED_START, container)}={expected}s" if expected <= LONGEST_START else ""
+
+    why.give(
+        f"{container.place}.startupProbe",
+        lambda: f"{because}{lasting(patience)}: {budget.why()}",
+        setting=budget.setting,
+        annotation=annotation,
+    )
+
+
+def _asked(probe: Json) -> str:
+    """What a probe asks, in words."""
+    (kind, action), *_ = handler_of(probe).items()
+    match kind:
+        case "httpGet":
+            return f"GET {text(action, 'path')} on port {dig(action, 'port')}"
+        case "grpc":
+            return f"gRPC health on port {dig(action, 'port')}"
+        case "tcpSocket":
+            return f"an open port {dig(action, 'port')}"
+    return "its command"
+
+
+def _of_container(key: str, container: Container) -> str:
+    """An annotation's key for one container, unless the API server takes no key so long."""
+    own = f"{key}.{container.name}"
+    return own if is_label_key(own) else key
 
 
 # --- what a person should know -------------------------------------------------------------------

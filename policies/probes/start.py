@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final
@@ -17,18 +17,22 @@ from typing import Final
 from policies.containers.programs import option
 from policies.core.annotations import EXPECTED_START, MODEL_CONFIG, MODEL_SIZE
 from policies.core.facts import Facts
+from policies.core.reasons import lasting, times
 from policies.kube import quantities as units
 from policies.kube.images import repository
 from policies.kube.json import Json, mapping, maps, text
 from policies.kube.metadata import annotations_of
+from policies.kube.names import shortened
 from policies.kube.pods import Container, Role
 from policies.probes.servers import Server
 from policies.probes.serving import StandardProbes, recognised, serving_containers
-from policies.probes.weights import weights
+from policies.probes.weights import heaviest
 from puller import spec as model_spec
 
 LONGEST_START: Final = 7 * 24 * 3600
 """Seconds. A start beyond a week is a slip in an annotation; a budget far beyond it overflows int32."""
+LONGEST_MODEL_NAME: Final = 60
+"""Characters of a model's name that a reason gives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,19 @@ class Start:
     """Whether an annotation or the model config says so, not an estimate."""
     annotated: bool = False
     """Whether the annotation says the very time."""
+    source: str = ""
+    """What tells the model's size: an annotation, the model config, or the server and the model's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How long a container may take to start before it counts as hanging."""
+
+    seconds: int
+    why: Callable[[], str]
+    """In words: `140 GB at 64 MiB/s, three times (vllm, from Llama-3.1-70B)`."""
+    setting: str
+    """The setting of standard-probes by which it is more or less."""
 
 
 def start_of(pod: Json, container: Container, facts: Facts) -> Start | None:
@@ -67,15 +84,19 @@ def start_of(pod: Json, container: Container, facts: Facts) -> Start | None:
             return Start(seconds, f"the annotation {EXPECTED_START}", 0, seconds, told=True, annotated=True)
     server = recognised(container, settings)
     usual = (server and server.preset.expected_start) or 0
-    told = model_size(pod, container, facts)
-    size = told or (server and named_size(container, server)) or 0
+    told, source = told_size(pod, container, facts)
+    size = told or 0
+    if not size and server is not None:
+        size, name = _named_size(container, server)
+        named = shortened(name.rpartition("=")[2], LONGEST_MODEL_NAME)
+        source = f"{server.name}, from {named}" if named else server.name
     loading = _seconds(size, settings) if size else 0
     if not (usual or loading):
         return None
     reason = f"{_gigabytes(size)} at {_rate(settings.load_rate)}"
     if server is not None and usual >= loading:
         reason = f"the usual start of {server.name}"
-    return Start(max(usual, loading), reason, usual, loading, told=told is not None)
+    return Start(max(usual, loading), reason, usual, loading, told=told is not None, source=source)
 
 
 def expected_start(pod: Json, container: Container, facts: Facts) -> int | None:
@@ -85,7 +106,12 @@ def expected_start(pod: Json, container: Container, facts: Facts) -> int | None:
 
 
 def start_budget(pod: Json, container: Container, facts: Facts) -> int:
-    """Seconds that a start may take before the container counts as hanging.
+    """Seconds that a start may take before the container counts as hanging."""
+    return budget_of(pod, container, facts).seconds
+
+
+def budget_of(pod: Json, container: Container, facts: Facts) -> Budget:
+    """How long a start may take before the container counts as hanging.
 
     Several times the expected start; twice that where no volume keeps what was fetched, for then a kill
     begins the download anew; more where the model is compiled first. Where no size is known: several times
@@ -94,13 +120,46 @@ def start_budget(pod: Json, container: Container, facts: Facts) -> int:
     settings = facts.settings(StandardProbes)
     start = start_of(pod, container, facts)
     if start is not None and start.annotated:
-        return _whole(start.seconds, settings.startup_factor)
-    factor = settings.startup_factor * (settings.compile_factor if _compiles(container, settings) else 1)
+        said = f"{lasting(start.seconds)} ({EXPECTED_START})"
+        seconds = _whole(start.seconds, settings.startup_factor)
+        return Budget(seconds, lambda: _product(said, settings.startup_factor), "startupFactor")
+    compiles = _compiles(container, settings)
+    factor = settings.startup_factor * (settings.compile_factor if compiles else 1)
     if start is not None and start.loading:
         fetches = not (_keeps_files(pod, container) or MODEL_CONFIG in annotations_of(pod))
-        return _whole(start.seconds, factor * (2 if fetches else 1))
+        factor *= 2 if fetches else 1
+        known, why = start, _because(fetches=fetches, compiles=compiles)
+        return Budget(
+            _whole(start.seconds, factor),
+            lambda: f"{_product(known.reason, factor)}{why} ({known.source})",
+            "startupFactor",
+        )
     usual = max(settings.default_start, start.seconds if start else 0)
-    return max(_whole(usual, factor), _whole(_seconds(_most(pod, container), settings), 1))
+    several, most = _whole(usual, factor), _most(pod, container)
+    filling = _whole(_seconds(most, settings), 1)
+    if filling > several:
+        rate = _rate(settings.load_rate)
+        return Budget(
+            filling, lambda: f"filling the {_gigabytes(most)} it has room for, at {rate}", "loadRate"
+        )
+    what = start.reason if start is not None and start.seconds >= settings.default_start else ""
+    said = what or f"{lasting(settings.default_start)}, since nothing tells how much it loads"
+    why = _because(fetches=False, compiles=compiles)
+    return Budget(
+        several, lambda: f"{_product(said, factor)}{why}", "startupFactor" if what else "defaultStart"
+    )
+
+
+def _product(said: str, factor: float) -> str:
+    return f"{said}, {times(factor)}" if factor != 1 else said
+
+
+def _because(*, fetches: bool, compiles: bool) -> str:
+    why = [
+        *(["no volume keeps what was fetched"] if fetches else []),
+        *(["models are compiled for its accelerator"] if compiles else []),
+    ]
+    return f" since {' and '.join(why)}" if why else ""
 
 
 def _whole(seconds: float, factor: float) -> int:
@@ -122,27 +181,30 @@ def _rate(rate: int) -> str:
 # --- what is loaded ----------------------------------------------------------------------------
 
 
-def model_size(pod: Json, container: Container, facts: Facts) -> int | None:
-    """Bytes of model that a container loads before it serves: from the annotation
-    `mlchassis.dev/model-size`, else the sum in the pod's model config; None when neither tells."""
+def told_size(pod: Json, container: Container, facts: Facts) -> tuple[int | None, str]:
+    """Bytes of model that a container loads before it serves, and who says so: the annotation
+    `mlchassis.dev/model-size`, or the sum in the pod's model config; None when neither tells."""
     annotated = _annotation(pod, container, MODEL_SIZE, facts)
     if annotated is not None:
         try:
-            return units.parse_bytes(annotated)
+            return units.parse_bytes(annotated), MODEL_SIZE
         except ValueError:
             pass
     name = _annotation(pod, container, MODEL_CONFIG, facts)
     models = models_of(facts, name) if name else None
-    return sum(model.memory for model in models.values()) or None if models is not None else None
+    if models is None:
+        return None, ""
+    return sum(model.memory for model in models.values()) or None, f"the model config {name}"
 
 
-def named_size(container: Container, server: Server) -> int | None:
-    """Bytes of the model that a server loads, by the names in its words, its variables and its image."""
+def _named_size(container: Container, server: Server) -> tuple[int, str]:
+    """Bytes of the model that a server loads, and the text that tells: a name in its words, its variables or
+    its image. 0 where none does."""
     if not server.preset.loads_model:
-        return None
+        return 0, ""
     variables = [value or "" for name, value in server.variables.items() if "MODEL" in name]
     flags = (option(server.words, "--quantization", "-q", "--quantize"), option(server.words, "--dtype"))
-    return weights((*server.words, *variables, repository(container.image)), flags)
+    return heaviest((*server.words, *variables, repository(container.image)), flags)
 
 
 def models_of(facts: Facts, config: str) -> Mapping[str, model_spec.ModelSpec] | None:

@@ -43,9 +43,14 @@ def weights(texts: Iterable[str], flags: Iterable[str | None] = ()) -> int | Non
 
     `flags` are the values of `--quantization` and `--dtype`; a name that says how it is written wins.
     """
+    return heaviest(texts, flags)[0] or None
+
+
+def heaviest(texts: Iterable[str], flags: Iterable[str | None] = ()) -> tuple[int, str]:
+    """`weights`, and the text that names the model; 0 and nothing where none names any."""
     written = [_BY_FLAG[flag] for flag in flags if flag in _BY_FLAG]
     usual = max(written, default=_PLAIN)
-    return max((size for each in texts if (size := _size(each, usual))), default=None)
+    return max(((size, each) for each in texts if (size := _size(each, usual))), default=(0, ""))
 
 
 def _size(text: str, usual: float) -> int | None:

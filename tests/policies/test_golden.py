@@ -2,8 +2,9 @@
 
 `input.yaml` is the object as it arrives; `expected.yaml` as it must leave; `settings.yaml` (optional) the
 policy's key in the ConfigMap; `facts.yaml` (optional) manifests that stand for the cluster;
-`warnings.txt` (optional) what the policy says beside the change, one finding a line. `make golden`
-rewrites what is expected; the diff is for a person to review.
+`warnings.txt` (optional) what the policy says beside the change, one finding a line; `reasons.txt` (optional)
+why it adds what it adds, one field a line. `make golden` rewrites what is expected; the diff is for a person
+to review.
 """
 
 from __future__ import annotations
@@ -20,9 +21,12 @@ import yaml
 from policies.core import registry
 from policies.core.contracts import Mutator
 from policies.core.facts import Facts
+from policies.core.reasons import Reasons
+from policies.kube.field_paths import scopes
 from policies.kube.group_kinds import kind_of
-from policies.kube.json import Json, mapping, maps
+from policies.kube.json import Json, mapping, maps, replaced
 from policies.kube.pods import Role, containers
+from webhook.admission.messages import place_of
 from webhook.admission.patch import diff, same
 from webhook.cli.output.yaml import dump
 from webhook.config.load import load
@@ -69,7 +73,8 @@ def test_case(case: Path, request: pytest.FixtureRequest) -> None:
     settings = facts.settings(policy.settings)
     before = copy.deepcopy(obj)
 
-    after = policy.mutate(obj, settings, facts)
+    why = Reasons(policy.id)
+    after = policy.mutate(obj, settings, facts, why)
 
     assert same(obj, before), "the policy changed its input in place"
     patch = diff(obj, after)
@@ -77,23 +82,79 @@ def test_case(case: Path, request: pytest.FixtureRequest) -> None:
     assert same(patched, after), "the patch does not lead to what the policy returned"
     warnings = findings(policy, after, facts)
     if request.config.getoption("--update-golden", default=False):
-        write(case, after, warnings)
+        write(case, after, warnings, why)
     [expected] = documents(case / "expected.yaml")
     assert same(patched, expected), yaml.safe_dump(diff(expected, patched), sort_keys=False)
     told = case / "warnings.txt"
     assert warnings == (told.read_text().splitlines() if told.exists() else [])
+    given = case / "reasons.txt"
+    assert shown(why) == (given.read_text().splitlines() if given.exists() else [])
     assert policy.mutate(after, settings, facts) is after, "a second pass changes something"
     stored = with_api_defaults(after)
     assert policy.mutate(stored, settings, facts) is stored, "the API server's defaults set it off again"
 
 
-def write(case: Path, after: Json, warnings: list[str]) -> None:
+def shown(why: Reasons) -> list[str]:
+    return [
+        f"{each.path}: {each.why}"
+        + (f" | {each.setting}" if each.setting else "")
+        + (f" | {each.annotation}" if each.annotation else "")
+        for each in why
+    ]
+
+
+def write(case: Path, after: Json, warnings: list[str], why: Reasons) -> None:
     (case / "expected.yaml").write_text(dump(after))
-    told = case / "warnings.txt"
-    if warnings:
-        told.write_text("".join(f"{line}\n" for line in warnings))
-    else:
-        told.unlink(missing_ok=True)
+    for name, lines in (("warnings.txt", warnings), ("reasons.txt", shown(why))):
+        if lines:
+            (case / name).write_text("".join(f"{line}\n" for line in lines))
+        else:
+            (case / name).unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("case", CASES, ids=case_id)
+def test_every_field_that_is_added_has_its_reason(case: Path) -> None:
+    policy = registry.mutators()[case.parent.name]
+    assert policy.mutate is not None
+    [obj] = documents(case / "input.yaml")
+    facts = facts_of(case, policy, obj)
+    why = Reasons(policy.id)
+    after = policy.mutate(obj, facts.settings(policy.settings), facts, why)
+    fields = [place_of(obj, operation) for operation in diff(obj, after)]
+    reasons = [each.path for each in why]
+    without = [field for field in fields if not any(overlap(field, reason) for reason in reasons)]
+    assert without == [], "added without a reason"
+    idle = [reason for reason in reasons if not any(overlap(field, reason) for field in fields)]
+    assert idle == [], "reasons for what is not added"
+    for each in why:
+        assert each.policy == policy.id
+        assert not each.setting or each.setting in {f.alias for f in policy.settings.model_fields.values()}
+
+
+def overlap(one: str, other: str) -> bool:
+    """Whether one of two field paths lies in the other, or is the same."""
+    return one in scopes(other) or other in scopes(one)
+
+
+@pytest.mark.parametrize("case", CASES, ids=case_id)
+def test_the_annotation_of_a_reason_as_it_is_given_changes_nothing(case: Path) -> None:
+    policy = registry.mutators()[case.parent.name]
+    assert policy.mutate is not None
+    [obj] = documents(case / "input.yaml")
+    facts = facts_of(case, policy, obj)
+    settings, why = facts.settings(policy.settings), Reasons(policy.id)
+    after = policy.mutate(obj, settings, facts, why)
+    for each in why:
+        if each.annotation:
+            annotated = with_annotation(obj, each.annotation)
+            assert with_annotation(after, each.annotation) == policy.mutate(
+                annotated, settings, facts_of(case, policy, obj)
+            ), each.annotation
+
+
+def with_annotation(obj: Json, written: str) -> Json:
+    key, _, value = written.partition("=")
+    return replaced(obj, ("metadata", "annotations", key), value)
 
 
 def test_every_mutating_policy_has_cases() -> None:

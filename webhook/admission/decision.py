@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from policies.core.contracts import Family
 from policies.core.finding import Finding
 from policies.core.mode import Mode
+from policies.core.reasons import UNREAD, Reasons
 from policies.kube.json import Json
 from webhook.admission.patch import Operation
 
@@ -23,6 +24,8 @@ class Change:
     before: Json
     template: str = ""
     """Field path of the pod template that was projected; empty for the object itself."""
+    why: Reasons = field(default=UNREAD, compare=False, repr=False)
+    """A reason for each field, with its path in the object."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ import orjson
 
 from policies.core.facts import Cluster, Listing
 from policies.core.finding import Finding
+from policies.core.reasons import UNREAD
 from policies.core.resources import Resource
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json, text
@@ -85,7 +86,8 @@ class Memo:
         self._count("miss")
         recorded = _Recorded(cluster)
         decision = decide(canonical.request(), config, recorded)
-        entry = _Entry.of(key[1], decision, recorded.consulted())
+        response = respond(decision)  # before the listings are looked at: words may be made of them, too
+        entry = _Entry.of(key[1], decision, response, recorded.consulted())
         if not decision.crashes:
             self._remember(key, entry)
             return entry.answer_to(canonical)
@@ -236,8 +238,7 @@ class _Entry:
     """The response as JSON, if a constant may stand in it; else nothing."""
 
     @classmethod
-    def of(cls, key: bytes, decision: Decision, consulted: Consulted) -> _Entry:
-        response = respond(decision)
+    def of(cls, key: bytes, decision: Decision, response: Response, consulted: Consulted) -> _Entry:
         ready = prepared(response)
         answer = orjson.dumps([response.status, response.patch, response.warnings, response.audit])
         size = _ENTRY + len(key) + _UNRENDERED * (len(ready.tail) + len(answer))
@@ -264,7 +265,7 @@ def outline(decision: Decision) -> Decision:
     """What is counted and logged of a decision, without its objects and sentences."""
     return Decision(
         {},
-        changes=tuple(replace(change, patch=(), before={}) for change in decision.changes),
+        changes=tuple(replace(change, patch=(), before={}, why=UNREAD) for change in decision.changes),
         results=tuple(replace(result, finding=_UNSAID) for result in decision.results),
         crashes=decision.crashes,
         owned=decision.owned,

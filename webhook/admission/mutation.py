@@ -11,8 +11,8 @@ from policies.core.annotations import EXEMPT
 from policies.core.contracts import Mutator
 from policies.core.finding import Finding
 from policies.core.mode import Mode
+from policies.core.reasons import Reasons
 from policies.core.target import PodTemplate, Target, with_template
-from policies.kube.field_paths import scopes
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json
 from policies.kube.metadata import annotations_of
@@ -44,14 +44,15 @@ def fold(obj: Json, mutators: Iterable[Mutator[Any]], context: Context) -> Decis
             continue
         settings = effective.settings(mutator.settings)
         try:
-            after = mutator.mutate(current, settings, facts)
+            why = Reasons(mutator.id)
+            after = mutator.mutate(current, settings, facts, why)
             patch = diff(current, after)
             advice = list(mutator.advise(after, settings, facts)) if mutator.advise else []
         except Exception as error:
             crashes.append(crash_of(mutator.id, error))
             continue
         if patch:
-            changes.append(Change(mutator.id, mode, patch, current))
+            changes.append(Change(mutator.id, mode, patch, current, why=why))
             current = after if mode is Mode.ENFORCE else current
         results += [
             Result(mutator.id, bounded_words(finding), mode.at_most(Mode.WARN))
@@ -103,7 +104,10 @@ def project(obj: Json, templates: Iterable[PodTemplate], context: Context) -> Pr
         if folded.object is not template.pod:
             projected = with_template(projected, template, folded.object)
         judged.append(replace(template, pod=folded.object))
-        changes += [replace(change, template=template.path) for change in folded.changes]
+        changes += [
+            replace(change, template=template.path, why=change.why.placed(template.placed))
+            for change in folded.changes
+        ]
         advice += [_at_template(template, result) for result in folded.results]
         crashes += folded.crashes
     target = Target(obj, kind_of(obj), tuple(judged))
@@ -113,7 +117,4 @@ def project(obj: Json, templates: Iterable[PodTemplate], context: Context) -> Pr
 def _at_template(template: PodTemplate, result: Result) -> Result:
     """What was said of a pod, with its path in the workload that the pod is made from."""
     finding = result.finding
-    for root, place in (("metadata", template.metadata_path), ("spec", template.spec_path)):
-        if root in scopes(finding.path):
-            return replace(result, finding=replace(finding, path=place + finding.path.removeprefix(root)))
-    return result
+    return replace(result, finding=replace(finding, path=template.placed(finding.path)))

@@ -2,7 +2,8 @@
 
 import pytest
 
-from policies.kube.field_paths import field_path, named, scopes, value_at
+from policies.kube.field_paths import field_path, named, named_path, scopes, value_at
+from policies.kube.json import dig
 
 OBJ = {
     "metadata": {"annotations": {"a.b/c[d": "x"}},
@@ -15,6 +16,8 @@ OBJ = {
     [
         ("spec.containers[0].args[0]", "-v"),
         ("spec.containers[1].args", None),
+        ("spec.containers[api].args[0]", "-v"),
+        ("spec.containers[other].args", None),
         ("spec.items[0]", 1),
         ("spec.items[0].x", None),
         ("metadata.annotations[a.b/c[d]", "x"),
@@ -27,6 +30,21 @@ def test_value_at(path: str, value: object) -> None:
 
 def test_a_path_is_spelled_and_read_back() -> None:
     assert value_at(OBJ, field_path(["metadata", "annotations", "a.b/c[d"])) == "x"
+
+
+@pytest.mark.parametrize(
+    ("steps", "path"),
+    [
+        (("spec", "containers", 0, "args", 0), "spec.containers[api].args[0]"),
+        (("spec", "containers", 0), "spec.containers[api]"),
+        (("spec", "items", 0), "spec.items[0]"),
+        (("metadata", "annotations", "a.b/c[d"), "metadata.annotations[a.b/c[d]"),
+        ((), ""),
+    ],
+)
+def test_a_path_is_spelled_with_names(steps: tuple[str | int, ...], path: str) -> None:
+    assert named_path(OBJ, steps) == path
+    assert value_at(OBJ, path) == (dig(OBJ, *steps) if steps else OBJ)
 
 
 def test_elements_go_by_their_name() -> None:

@@ -13,7 +13,7 @@ from policies.probes.health import (
     is_meant,
     known_health,
 )
-from policies.probes.start import expected_start, model_size
+from policies.probes.start import expected_start, told_size
 
 GIB = 1 << 30
 TRITON = {"name": "triton", "image": "nvcr.io/nvidia/tritonserver:25.06-py3"}
@@ -109,12 +109,12 @@ def test_a_person_decides_about_the_start() -> None:
 
 def test_the_model_config_tells_the_size() -> None:
     of = pod(API, model_config="models")
-    assert model_size(*first(of), Facts(cluster=Cluster("3Gi", "1Gi"))) == 4 * GIB
-    assert model_size(*first(of), Facts(cluster=Cluster())) is None, "no size is not a size of nothing"
-    assert model_size(*first(of), Facts()) is None
-    assert model_size(*first(pod(API, model_config="others")), Facts(cluster=Cluster("3Gi"))) is None
+    assert told_size(*first(of), Facts(cluster=Cluster("3Gi", "1Gi")))[0] == 4 * GIB
+    assert told_size(*first(of), Facts(cluster=Cluster()))[0] is None, "no size is not a size of nothing"
+    assert told_size(*first(of), Facts())[0] is None
+    assert told_size(*first(pod(API, model_config="others")), Facts(cluster=Cluster("3Gi")))[0] is None
     annotated = pod(API, model_config="models", model_size="1Gi")
-    assert model_size(*first(annotated), Facts(cluster=Cluster("3Gi"))) == GIB
+    assert told_size(*first(annotated), Facts(cluster=Cluster("3Gi")))[0] == GIB
 
 
 def test_what_is_said_of_models_concerns_those_who_serve() -> None:

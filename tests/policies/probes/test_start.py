@@ -39,10 +39,12 @@ def budget(of: Json) -> int:
 
 def test_the_arithmetic_is_told() -> None:
     found = start(pod(args=[LLAMA]))
-    assert found == Start(SECONDS, "140 GB at 64 MiB/s", 600, SECONDS)
+    assert found == Start(
+        SECONDS, "140 GB at 64 MiB/s", 600, SECONDS, source="vllm, from Llama-3.1-70B-Instruct"
+    )
     small = start(pod(args=["Qwen/Qwen2.5-0.5B"]))
-    assert small == Start(600, "the usual start of vllm", 600, 75)
-    assert start(pod(args=["/models/ours"])) == Start(600, "the usual start of vllm", 600)
+    assert small == Start(600, "the usual start of vllm", 600, 75, source="vllm, from Qwen2.5-0.5B")
+    assert start(pod(args=["/models/ours"])) == Start(600, "the usual start of vllm", 600, source="vllm")
     assert start(pod(image="registry.example/api:1", args=[LLAMA])) is None, "it may be its client"
 
 

@@ -15,6 +15,7 @@ from policies.core.contracts import Family, Modes, Mutator, Rule, RuleDocument
 from policies.core.facts import Facts, NoCluster
 from policies.core.finding import Certainty, Finding
 from policies.core.mode import Mode
+from policies.core.reasons import UNREAD, Reasons
 from policies.core.settings import Settings
 from policies.core.target import Target
 from policies.kube.group_kinds import POD
@@ -39,11 +40,11 @@ class Seen(Settings):
     """Key `seen.yaml`."""
 
 
-def label(pod: Json, settings: Label, facts: Facts) -> Json:
+def label(pod: Json, settings: Label, facts: Facts, why: Reasons = UNREAD) -> Json:
     return defaulted(pod, ("metadata", "labels", "chassis"), settings.value)
 
 
-def seen(pod: Json, settings: Seen, facts: Facts) -> Json:
+def seen(pod: Json, settings: Seen, facts: Facts, why: Reasons = UNREAD) -> Json:
     if text(pod, "metadata", "labels", "crash"):
         raise RuntimeError("toy")
     done = text(pod, "metadata", "annotations", "seen")

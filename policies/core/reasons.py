@@ -1,0 +1,114 @@
+"""Why a mutator adds what it adds: given where it is decided, put into words where somebody reads them.
+
+Law: a reason costs next to nothing until it is read. What it is put into words from was worked out for the
+decision; words are made of it, and nothing is asked of the cluster again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from policies.kube.names import shortened
+
+Words: TypeAlias = str | Callable[[], str]
+"""A text, or what makes it."""
+
+LONGEST_REASON: Final = 400
+"""Characters: names that a user chose stand in a reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why one field of an object is added, or raised."""
+
+    path: str
+    """The field, list elements by name: `spec.containers[vllm].startupProbe`, `spec.tolerations[a.b/c]`."""
+    policy: str
+    """Id of the policy."""
+    why: str
+    """In words, no full stop: `115 min: 140 GB at 64 MiB/s, three times (vllm, from Llama-3.1-70B)`."""
+    setting: str = ""
+    """The field of the policy's settings that leads there, as in YAML: `startupFactor`. Empty where it is the
+    policy's mode alone."""
+    annotation: str = ""
+    """The annotation, of the pod template or the Job, that says otherwise for one workload, with the value
+    that leaves all as it is: `mlchassis.dev/expected-start.vllm=39m`. Empty where there is none."""
+
+
+class Reasons:
+    """The reasons that one mutator gives while it decides about one object."""
+
+    __slots__ = ("_given", "_place", "policy")
+
+    def __init__(self, policy: str = "") -> None:
+        self.policy = policy
+        self._given: list[tuple[str, Words, str, Words]] = []
+        self._place: Callable[[str], str] | None = None
+
+    def give(self, path: str, why: Words, *, setting: str = "", annotation: Words = "") -> None:
+        """The reason for a field that is being added. `path`, `setting`, `annotation`: as in `Reason`."""
+        self._given.append((path, why, setting, annotation))
+
+    def __iter__(self) -> Iterator[Reason]:
+        """The reasons in words, in the order in which they were given."""
+        for path, why, setting, annotation in self._given:
+            yield Reason(
+                self._place(path) if self._place else path,
+                self.policy,
+                shortened(_said(why), LONGEST_REASON),
+                setting,
+                _said(annotation),
+            )
+
+    def placed(self, place: Callable[[str], str]) -> Reasons:
+        """The same reasons, in the object that holds what they are about."""
+        moved = Reasons(self.policy)
+        moved._given, moved._place = self._given, place
+        return moved
+
+
+def _said(words: Words) -> str:
+    return words if isinstance(words, str) else words()
+
+
+class _Unread(Reasons):
+    """Where nobody asks why."""
+
+    __slots__ = ()
+
+    def give(self, path: str, why: Words, *, setting: str = "", annotation: Words = "") -> None:
+        pass
+
+
+UNREAD: Final[Reasons] = _Unread()
+"""Takes every reason and keeps none."""
+
+
+# --- words that reasons share ----------------------------------------------------------------------
+
+_TIMES: Final[Mapping[float, str]] = {
+    2: "twice",
+    3: "three times",
+    4: "four times",
+    5: "five times",
+    6: "six times",
+}
+
+
+def times(factor: float) -> str:
+    """`3.0` -> `three times`, `4.5` -> `4.5 times`; empty for 1."""
+    return "" if factor == 1 else _TIMES.get(factor) or f"{factor:g} times"
+
+
+def lasting(seconds: int) -> str:
+    """Seconds as a person says them: `45 s`, `115 min`, `20 h`, `14 days`."""
+    for unit, size, least in (("days", 86_400, 2), ("h", 3600, 5), ("min", 60, 2)):
+        if seconds >= least * size:
+            return f"{_number(seconds / size)} {unit}"
+    return f"{seconds} s"
+
+
+def _number(value: float) -> str:
+    return f"{value:.0f}" if value >= 10 else f"{value:.1f}".removesuffix(".0")
