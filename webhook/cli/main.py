@@ -23,6 +23,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "scan": ("webhook.cli.scan", "decide about what already runs in a cluster"),
     "explain": ("webhook.cli.explain", "what a rule or policy does, why, and how to fix what it finds"),
     "policy": ("webhook.cli.policy", "check a policy, or print its JSON Schema"),
+    "test": ("webhook.cli.policy_test", "whether a policy decides as its tests expect"),
     "manifests": ("webhook.cli.manifests", "print the installation as YAML"),
     "certs": ("webhook.cli.certs", "make a serving certificate by hand, or look at one"),
 }

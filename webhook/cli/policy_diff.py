@@ -11,33 +11,20 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from webhook.cli.exit_status import DENIED, OK
+from webhook.cli.output.weight import Weight, verdict, weights
 from webhook.errors import UserError
 
 if TYPE_CHECKING:
     from webhook.admission.configuration import Config
-    from webhook.admission.decision import Decision, Result
+    from webhook.admission.decision import Decision
     from webhook.cli.output.review import Review
     from webhook.cli.output.text import Line
 
 Pair: TypeAlias = "tuple[Review, Review]"
 """One object's review under the old policy, and under the new one."""
-
-
-class Weight(IntEnum):
-    """What comes of a finding, or of the worst finding about an object; the greater, the worse."""
-
-    NONE = 0
-    AUDITED = 1
-    EXEMPTED = 2
-    WARNED = 3
-    REFUSED = 4
-
-    def __str__(self) -> str:
-        return self.name.lower()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -153,14 +140,6 @@ class Difference:
         return verdict(self.before.decision), verdict(self.after.decision)
 
 
-def verdict(decision: Decision) -> Weight:
-    """Refused, warned or none."""
-    if not decision.allowed:
-        return Weight.REFUSED
-    warned = any(_weight(result) is Weight.WARNED for result in decision.results)
-    return Weight.WARNED if warned else Weight.NONE
-
-
 def changed_settings(old: Config, new: Config) -> Iterator[Setting]:
     """The settings with other values, defaults included, in the order of the keys."""
     from webhook.config.load import models
@@ -194,30 +173,11 @@ def difference(before: Review, after: Review) -> Difference | None:
 
 
 def _moved(before: Decision, after: Decision) -> Iterator[Moved]:
-    old, new = _weights(before), _weights(after)
+    old, new = weights(before), weights(after)
     for key in dict.fromkeys((*old, *new)):
         one, other = old.get(key, Weight.NONE), new.get(key, Weight.NONE)
         if one is not other:
             yield Moved(*key, one, other)
-
-
-def _weights(decision: Decision) -> dict[tuple[str, str], Weight]:
-    """By rule and place, the worst that comes of a finding there."""
-    found: dict[tuple[str, str], Weight] = {}
-    for result in decision.results:
-        key = result.rule, result.finding.path
-        found[key] = max(found.get(key, Weight.NONE), _weight(result))
-    return found
-
-
-def _weight(result: Result) -> Weight:
-    from policies.core.mode import Mode
-
-    if result.exempted is not None:
-        return Weight.EXEMPTED
-    return {Mode.ENFORCE: Weight.REFUSED, Mode.WARN: Weight.WARNED, Mode.AUDIT: Weight.AUDITED}.get(
-        result.mode, Weight.NONE
-    )
 
 
 def _fields(before: Review, after: Review) -> dict[str, list[str]]:

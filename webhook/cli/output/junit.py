@@ -14,22 +14,22 @@ def pieces(reviews: Iterable[Review]) -> Iterator[str]:
     suite = ET.Element("testsuite", name="chassis", tests="0", failures="0")
     for review in reviews:
         case = ET.SubElement(
-            suite, "testcase", classname=_printable(review.document.source), name=_printable(review.title)
+            suite, "testcase", classname=printable(review.document.source), name=printable(review.title)
         )
         if not review.decision.allowed:
             failure = ET.SubElement(
                 case, "failure", message=", ".join(v.rule for v in review.refusals) or "failed"
             )
-            failure.text = _printable(messages.denial(review.decision))
+            failure.text = printable(messages.denial(review.decision))
         if review.warnings:
             output = ET.SubElement(case, "system-out")
-            output.text = _printable("\n".join(messages.sentence(result) for result in review.warnings))
+            output.text = printable("\n".join(messages.sentence(result) for result in review.warnings))
     suite.set("tests", str(len(suite)))
     suite.set("failures", str(len(suite.findall("testcase/failure"))))
     yield ET.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 
 
-def _printable(value: str) -> str:
+def printable(value: str) -> str:
     """Text without the control characters that XML 1.0 has no spelling for."""
     return "".join(
         c if c in "\t\n" or (c >= " " and not "\ud800" <= c <= "\udfff" and c not in "\ufffe\uffff") else "?"
