@@ -62,6 +62,12 @@ class Reasons:
                 _said(annotation),
             )
 
+    def local(self) -> Reasons:
+        """The same reasons, in the pod that they are about, whatever holds it."""
+        inner = Reasons(self.policy)
+        inner._given = self._given
+        return inner
+
     def placed(self, place: Callable[[str], str]) -> Reasons:
         """The same reasons, in the object that holds what they are about."""
         moved = Reasons(self.policy)

@@ -132,16 +132,17 @@ def _with_probes(
     added: Json = {}
     if ready is None and found.ready is not None:
         ready = added["readinessProbe"] = _readiness(found.ready, settings, timeout, live)
-        _give(why, pod, container, "readinessProbe", ready, found.ready_from)
     if live is None and found.live is not None:
         budget = _budget(pod, container, ready, settings, facts)
         live = added["livenessProbe"] = _liveness(found.live, settings, timeout, ready)
-        _give(why, pod, container, "livenessProbe", live, found.live_from)
         if startup is None and (found.mirrored or container.role is Role.SIDECAR):
             live["initialDelaySeconds"] = budget.seconds
         elif startup is None:
             probe = added["startupProbe"] = _startup(live, settings, budget.seconds)
             _give_startup(why, container, probe, budget, settings)
+        _give(why, pod, container, "livenessProbe", live, found.live_from)
+    if "readinessProbe" in added:
+        _give(why, pod, container, "readinessProbe", added["readinessProbe"], found.ready_from)
     changed = replace(container, spec={**spec, **added} if added else spec)
     return _with_guard(pod, changed, settings, facts, why)
 
@@ -164,7 +165,12 @@ def _with_guard(
     budget = budget_of(pod, container, facts)
     probe = _startup(live, settings, budget.seconds)
     _give_startup(
-        why, container, probe, budget, settings, f"its livenessProbe kills a start of {lasting(expected)}; "
+        why,
+        container,
+        probe,
+        budget,
+        settings,
+        f"; its livenessProbe would kill a start of {lasting(expected)}",
     )
     return {**container.spec, "startupProbe": probe}
 
@@ -331,7 +337,7 @@ def _give_startup(
 
     why.give(
         f"{container.place}.startupProbe",
-        lambda: f"{because}{lasting(patience)}: {budget.why()}",
+        lambda: f"{lasting(patience)}: {budget.why()}{because}",
         setting=budget.setting,
         annotation=annotation,
     )

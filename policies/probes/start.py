@@ -143,10 +143,10 @@ def budget_of(pod: Json, container: Container, facts: Facts) -> Budget:
             filling, lambda: f"filling the {_gigabytes(most)} it has room for, at {rate}", "loadRate"
         )
     what = start.reason if start is not None and start.seconds >= settings.default_start else ""
-    said = what or f"{lasting(settings.default_start)}, since nothing tells how much it loads"
+    said = what or f"{lasting(settings.default_start)}, as nothing tells how much it loads"
     why = _because(fetches=False, compiles=compiles)
     return Budget(
-        several, lambda: f"{_product(said, factor)}{why}", "startupFactor" if what else "defaultStart"
+        several, lambda: f"{times(factor)} {said}{why}".strip(), "startupFactor" if what else "defaultStart"
     )
 
 

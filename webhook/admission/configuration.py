@@ -109,6 +109,16 @@ class Exemptions(Model):
         return all(_any_glob(globs, namespace) for globs in limits)
 
 
+class ChangesSaid(Model):
+    """Where what the policies add is said, each addition with its reason; metrics and the audit always do."""
+
+    warnings: bool = Field(
+        True,
+        description="whether an answer's warnings say what is added, a line for each policy; of an update "
+        "only what it newly brings about",
+    )
+
+
 class WebhookConfig(Model):
     """Key `webhook.yaml`: scope, exemptions, overrides and what to do when we ourselves fail."""
 
@@ -116,6 +126,9 @@ class WebhookConfig(Model):
     exemptions: Exemptions = Field(default_factory=Exemptions, description="limits of the exempt annotation")
     on_error: Literal["allow", "deny"] = Field(
         "allow", description="what validation answers when a rule itself crashes: `allow` adds a warning"
+    )
+    changes: ChangesSaid = Field(
+        default_factory=ChangesSaid, description="where what the policies add is said"
     )
     overrides: tuple[Override, ...] = Field(
         (), description="exceptions; of those that match, the last one wins"

@@ -26,6 +26,8 @@ class Change:
     """Field path of the pod template that was projected; empty for the object itself."""
     why: Reasons = field(default=UNREAD, compare=False, repr=False)
     """A reason for each field, with its path in the object."""
+    known: frozenset[tuple[str, str]] = frozenset()
+    """Path and words of the reasons that held before an update, which brings nothing new there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,8 @@ class Decision:
     """A workload with its pod templates as the pod-level policies will leave its pods."""
     owned: bool = False
     """Whether a controller made the object, so that no person reads the warnings."""
+    says_changes: bool = True
+    """Whether the warnings say what is added."""
     docs_url: str = ""
 
     @property

@@ -26,7 +26,7 @@ from webhook.admission.envelope import Request
 from webhook.admission.exemptions import may_exempt
 from webhook.admission.mutation import fold, mutators_of, project
 from webhook.admission.patch import diff
-from webhook.admission.ratcheting import ratchet, warned_about
+from webhook.admission.ratcheting import before, marked_known, ratchet, warned_about
 from webhook.admission.validation import exempting, exemptions_of, findings
 
 
@@ -75,7 +75,14 @@ def mutate(request: Request, config: Config, cluster: Cluster) -> Decision:
         return Decision(obj, notes=bounds.undecided, owned=owned)
     folded = fold(obj, mutators, Context.of(obj, request.namespace, config, cluster))
     results, notes = foremost(folded.results, folded.notes)
-    return replace(folded, patch=diff(obj, folded.object), results=results, notes=notes, owned=owned)
+    return replace(
+        folded,
+        patch=diff(obj, folded.object),
+        results=results,
+        notes=notes,
+        owned=owned,
+        says_changes=config.webhook.changes.warnings,
+    )
 
 
 def validate(request: Request, config: Config, cluster: Cluster) -> Decision:
@@ -106,22 +113,27 @@ def validate(request: Request, config: Config, cluster: Cluster) -> Decision:
     ]
     exempted = {rule for known in exemptions.get("", ()) for rule in known.reasons}
     crashes = [harmless(crash) if crash.id in exempted else crash for crash in crashes]
+    earlier = before(request, context, allowed)
     if bounds.undecided:
         results, crashes = warned_about(results, "part of it is not decided"), [*map(harmless, crashes)]
     elif any(result.denies for result in results) or any(crash.denies for crash in crashes):
-        results, crashes = ratchet(results, crashes, request, projection.target, context, allowed)
+        results, crashes = ratchet(results, crashes, request, projection.target, context, earlier)
     said = (note for known in chain(*exemptions.values()) for note in known.notes)
     kept, notes = foremost(
         (*results, *_not_covered(projection.advice, results)), (*bounds.undecided, *dict.fromkeys(said))
     )
+    changes, says = projection.changes, config.webhook.changes.warnings and not owned
+    if says and earlier is not None:
+        changes = tuple(marked_known(projection, bounds.templates, earlier))
     return Decision(
         obj,
-        changes=projection.changes,
+        changes=changes,
         results=kept,
         crashes=(*projection.crashes, *crashes),
         notes=notes,
         projected=projection.obj if projection.obj is not obj else None,
         owned=owned,
+        says_changes=says,
         docs_url=config.webhook.docs_url,
     )
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Final
 
 import orjson
 
@@ -13,7 +15,7 @@ from policies.kube.field_paths import field_path
 from policies.kube.json import Json, dig
 from policies.kube.names import shortened
 from webhook.admission.decision import Change, Crash, Decision, Result
-from webhook.admission.envelope import Prepared, Response, allowed, denied, patched
+from webhook.admission.envelope import WARNING_LENGTH, Prepared, Response, allowed, denied, patched
 
 MESSAGE_WIDTH = 78
 MESSAGE_LENGTH = 32_000
@@ -57,9 +59,41 @@ def warnings_of(decision: Decision) -> Iterator[str]:
     for result in decision.results:
         if result.exempted is None and result.mode is Mode.WARN:
             yield sentence(result)
-    for change in decision.changes:
-        if change.mode in (Mode.ENFORCE, Mode.WARN):
-            yield describe(change)
+    if decision.says_changes:
+        yield from filter(None, map(brief, said_changes(decision.changes)))
+
+
+def said_changes(changes: Iterable[Change]) -> Iterator[Change]:
+    """The changes that people are told of."""
+    return (change for change in changes if change.mode in (Mode.ENFORCE, Mode.WARN))
+
+
+def brief(change: Change) -> str:
+    """What a policy newly adds, and why, in one line of a warning's length; empty where nothing is new."""
+    fresh = [reason for reason in change.why.local() if reason.path]
+    if change.known:
+        kept = [each for each in change.why if (each.path, each.why) not in change.known]
+        if not kept:
+            return ""
+        fresh = kept
+    fields = dict.fromkeys(_leaf(reason.path) for reason in fresh)
+    line = f"{change.policy} {verb(change)} {', '.join(fields) or ', '.join(places(change))}"
+    return shortened(f"{line}: {fresh[0].why}" if fresh else line, WARNING_LENGTH)
+
+
+_FIELD: Final = re.compile(r"[^.\[]+(?:\[.*?\](?=\.|$))?")
+_SPELLED_OUT: Final = ("DuringExecution", "preStop")
+"""The ends of field names that say little without the field that they stand in."""
+
+
+def _leaf(path: str) -> str:
+    """The last field of a path, an annotation by its key: `startupProbe`, `tolerations`, `nodeAffinity`."""
+    fields: list[str] = _FIELD.findall(path)
+    *others, last = fields
+    if last.endswith(_SPELLED_OUT) and others:
+        last = others[-1]
+    name, _, element = last.partition("[")
+    return element.removesuffix("]") if name in ("annotations", "initContainers", "volumes") else name
 
 
 def sentence(result: Result) -> str:
@@ -73,11 +107,19 @@ def describe(change: Change) -> str:
     """What a policy changed, in one line, such as
     `standard-probes added spec.containers[api].{livenessProbe, startupProbe}`.
     """
-    verb = "added" if change.mode is Mode.ENFORCE else "would add"
-    if change.template:
-        verb = "will add" if change.mode is Mode.ENFORCE else "would add"
-    where = " to the pods" if change.template else ""
-    return f"{change.policy} {verb}{where} {', '.join(places(change))}"
+    return f"{heading(change)} {', '.join(places(change))}"
+
+
+def heading(change: Change) -> str:
+    """Which policy changes what: `standard-probes will add to the pods`."""
+    return f"{change.policy} {verb(change)}{' to the pods' if change.template else ''}"
+
+
+def verb(change: Change) -> str:
+    """Whether a change happened, will happen or would."""
+    if change.mode is not Mode.ENFORCE:
+        return "would add"
+    return "will add" if change.template else "added"
 
 
 def places(change: Change) -> list[str]:

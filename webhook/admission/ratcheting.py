@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, Final
 
 from policies.containers.commands import Allowance
 from policies.core.contracts import Rule
 from policies.core.finding import Certainty, Finding
 from policies.core.mode import Mode
-from policies.core.target import Target
+from policies.core.target import PodTemplate, Target
 from policies.kube.field_paths import named, value_at
-from policies.kube.json import Json, mapping, text
+from policies.kube.json import Json, dig, mapping, text
 from webhook.admission.accounts import owner_behind
 from webhook.admission.bounds import bounded
 from webhook.admission.configuration import Config
 from webhook.admission.context import Context
-from webhook.admission.decision import Crash, Result, harmless
+from webhook.admission.decision import Change, Crash, Result, harmless
 from webhook.admission.envelope import Request
-from webhook.admission.mutation import project
+from webhook.admission.mutation import Projection, project
 from webhook.admission.patch import same
 from webhook.admission.validation import findings
 
@@ -34,26 +35,45 @@ def untouchable(request: Request, config: Config) -> str:
     return ""
 
 
+class Before:
+    """An object before its update, looked at where it is asked for, and once."""
+
+    def __init__(self, old: Json, context: Context, allowed: Allowance) -> None:
+        self.old, self._context, self._allowed = old, context, allowed
+
+    @cached_property
+    def projection(self) -> Projection | None:
+        """It as judged; None where it is too much to be looked at."""
+        bounds = bounded(self.old, self._context.config.workloads, self._allowed)
+        return None if bounds.undecided else project(self.old, bounds.templates, self._context)
+
+
+def before(request: Request, context: Context, allowed: Allowance) -> Before | None:
+    """What an update changes; None where nothing was there."""
+    if request.operation != "UPDATE" or request.old_object is None:
+        return None
+    return Before(request.old_object, context, allowed)
+
+
 def ratchet(
     results: Sequence[Result],
     crashes: Sequence[Crash],
     request: Request,
     target: Target,
     context: Context,
-    allowed: Allowance,
+    earlier: Before | None,
 ) -> tuple[list[Result], list[Crash]]:
     """Warn where a refusal would stop what already runs: owned objects and old findings."""
-    old, why = request.old_object, untouchable(request, context.config)
+    why = untouchable(request, context.config)
     if why:
         return warned_about(results, why), [harmless(crash) for crash in crashes]
-    if request.operation != "UPDATE" or old is None:
+    if earlier is None:
         return list(results), list(crashes)
-    bounds = bounded(old, context.config.workloads, allowed)
-    if bounds.undecided:
+    if earlier.projection is None:
         unknown = "what it was before is too much to be compared"
         return warned_about(results, unknown), [harmless(crash) for crash in crashes]
-    before, crashed = findings(project(old, bounds.templates, context).target, context)
-    known = _Earlier(old, before)
+    found, crashed = findings(earlier.projection.target, context)
+    known = _Earlier(earlier.old, found)
     kept: list[Result] = []
     for result in results:
         place = (result.rule, named(target.obj, result.finding.path))
@@ -61,6 +81,38 @@ def ratchet(
         kept += warned_about([result], "it was there before this update") if is_old else [result]
     ids = {crash.id for crash in crashed}
     return kept, [harmless(crash) if crash.id in ids else crash for crash in crashes]
+
+
+def marked_known(projection: Projection, templates: Sequence[PodTemplate], earlier: Before) -> list[Change]:
+    """The changes of an update's pods, each with what of it the pods got before."""
+    changes, obj = projection.changes, projection.target.obj
+    if not changes:
+        return []
+    if all(_stayed(template, earlier.old, obj) for template in templates):
+        former = changes
+    else:
+        former = earlier.projection.changes if earlier.projection is not None else ()
+    said = {(change.policy, change.template, change.mode): change.why for change in former}
+    return [
+        replace(
+            change,
+            known=frozenset(
+                (each.path, each.why) for each in said.get((change.policy, change.template, change.mode), ())
+            ),
+        )
+        for change in changes
+    ]
+
+
+def _stayed(template: PodTemplate, old: Json, new: Json) -> bool:
+    """Whether an update leaves a pod template, and the metadata of its pods, as they were."""
+    if not same(dig(old, *template.steps), dig(new, *template.steps)):
+        return False
+    inherits = template.metadata_path == "metadata"
+    return not inherits or all(
+        same(mapping(old, "metadata", key), mapping(new, "metadata", key))
+        for key in ("labels", "annotations")
+    )
 
 
 Place = tuple[str, tuple[str, ...]]

@@ -1,5 +1,6 @@
 """A decision in words: warnings, denials that fit a terminal, audit annotations."""
 
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -8,6 +9,7 @@ import pytest
 from policies.core.contracts import Family
 from policies.core.finding import Finding
 from policies.core.mode import Mode
+from policies.core.reasons import Reasons
 from policies.kube.json import Json
 from webhook.admission import messages as answer
 from webhook.admission.decision import Change, Crash, Decision, Result
@@ -59,6 +61,55 @@ def test_a_change_names_its_fields(operations: list[Json], said: str) -> None:
 )
 def test_a_change_says_whether_it_happened(mode: Mode, template: str, said: str) -> None:
     assert answer.describe(Change("p", mode, [add("/spec/tolerations", [])], POD, template)) == said
+
+
+def changed(*reasons: tuple[str, str], mode: Mode = Mode.ENFORCE, **other: Any) -> Change:
+    why = Reasons("p")
+    for path, words in reasons:
+        why.give(path, words)
+    return Change("p", mode, [add("/spec/tolerations", [])], POD, why=why, **other)
+
+
+@pytest.mark.parametrize(
+    ("reasons", "said"),
+    [
+        ([("spec.containers[a].startupProbe", "60 min")], "p added startupProbe: 60 min"),
+        (
+            [("spec.containers[a].startupProbe", "60 min"), ("spec.containers[b].startupProbe", "2 min")],
+            "p added startupProbe: 60 min",
+        ),
+        (
+            [("spec.tolerations[a.b/c]", "x"), ("metadata.annotations[a.b/d]", "y")],
+            "p added tolerations, a.b/d: x",
+        ),
+        (
+            [("spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution", "x")],
+            "p added nodeAffinity: x",
+        ),
+        ([("spec.initContainers[model-puller]", "x")], "p added model-puller: x"),
+        ([("spec.containers[a].lifecycle.preStop", "x" * 500)], f"p added lifecycle: {'x' * 100}…"),
+        ([], "p added spec.tolerations"),
+    ],
+)
+def test_a_warning_says_what_a_policy_adds_and_why_in_one_line(
+    reasons: list[tuple[str, str]], said: str
+) -> None:
+    assert answer.brief(changed(*reasons)) == said
+    assert len(said) <= 120
+
+
+def test_an_update_says_what_it_newly_brings_about() -> None:
+    reasons = [("spec.a", "x"), ("spec.b", "y")]
+    known = frozenset(reasons[:1])
+    assert answer.brief(changed(*reasons, known=known)) == "p added b: y"
+    assert answer.brief(changed(*reasons, known=frozenset(reasons))) == ""
+
+
+def test_what_is_added_need_not_be_said() -> None:
+    decision = Decision({}, changes=(changed(("spec.a", "x")),))
+    assert list(answer.warnings_of(decision)) == ["p added a: x"]
+    assert list(answer.warnings_of(replace(decision, says_changes=False))) == []
+    assert set(answer.audit_of(replace(decision, says_changes=False))) == {"mutations"}
 
 
 def test_a_denial_lists_every_finding_and_fits_a_terminal() -> None:

@@ -251,7 +251,8 @@ def test_policy_check_and_schema(capsys: pytest.CaptureFixture[str], tmp_path: P
 def test_a_reader_that_goes_away_is_no_error(files: Path) -> None:
     command = f"{sys.executable} -m webhook.cli review {files / 'triton.yaml'} -o yaml | head -1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
-    assert done.stdout == "apiVersion: apps/v1\n"
+    assert done.stdout.startswith("# ")
+    assert done.stdout.count("\n") == 1
     assert done.stderr == ""
 
 

@@ -102,7 +102,8 @@ async def test_of_a_running_object_what_it_lacks_is_told(fake: FakeApiServer, ch
     await fake.put(PODS, pod("alone", SERVER))
     await fake.put(DEPLOYMENTS, deployment("server", SERVER))
     text = (await chassis("-n", "ml")).out
-    assert "standard-probes would add spec.containers[main].{readinessProbe" in text
+    assert "standard-probes would add\n" in text
+    assert "    spec.containers[main].readinessProbe: GET " in text
     assert " added " not in text
     assert " to the pods " not in text, "what is enforced there is there, or comes with the next pod"
     observed = (await chassis("-n", "ml", "--profile", "observe")).out

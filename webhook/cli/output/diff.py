@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from webhook.cli.output.review import Review
-from webhook.cli.output.text import Line, finding_lines
+from webhook.cli.output.text import Line, change_lines, finding_lines
 from webhook.cli.output.yaml import dump
 
 
@@ -18,9 +18,10 @@ def lines(reviews: Iterable[Review]) -> Iterator[Line]:
         before, after = (dump(obj).splitlines() for obj in (review.document.obj, review.final))
         name = f"{review.document.place} {review.title}"
         changes = list(difflib.unified_diff(before, after, name, f"{name} (reviewed)", lineterm=""))
-        if findings:
+        reasons = list(change_lines(review)) if changes else []
+        if findings or reasons:
             yield f"# {review.title}", "bold"
-            yield from ((f"#{line}", style) for line, style in findings)
+            yield from ((f"#{line}", style) for line, style in (*reasons, *findings))
         for line in changes:
             yield line, _DIFF_STYLES.get(line[:1], "") if not line.startswith(("---", "+++")) else "bold"
 

@@ -45,6 +45,17 @@ def record(review: Review) -> Json:
             for result in decision.results
         ],
         "mutations": review.mutations,
+        "reasons": [
+            {
+                "policy": reason.policy,
+                "mode": mode.value,
+                "path": reason.path,
+                "why": reason.why,
+                "setting": reason.setting or None,
+                "annotation": reason.annotation or None,
+            }
+            for mode, reason in review.reasons
+        ],
         "projected": decision.projected is not None,
         "patch": diff(document.obj, review.final),
         "object": review.final,

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from policies.core.mode import Mode
+from policies.core.reasons import Reason
 from policies.kube.json import Json, text
 from webhook.admission.decision import Change, Decision, Result
 from webhook.kube.offline import Document
@@ -55,6 +56,11 @@ class Review:
             for change in self.decision.changes
             if change.mode is not Mode.ENFORCE or not change.template
         ]
+
+    @property
+    def reasons(self) -> list[tuple[Mode, Reason]]:
+        """Why each field is added or would be, in the order in which it is done, with the policy's mode."""
+        return [(change.mode, reason) for change in self.changes for reason in change.why]
 
 
 @dataclass

@@ -8,7 +8,6 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
-from policies.core.mode import Mode
 from webhook.admission import messages
 from webhook.admission.decision import Result
 from webhook.cli.output.review import Review
@@ -26,7 +25,7 @@ def lines(reviews: Iterable[Review]) -> Iterator[Line]:
         changed += bool(review.mutations)
         warnings += len(review.warnings)
         denied += not review.decision.allowed
-        block = [*_changes(review), *finding_lines(review)]
+        block = [*change_lines(review), *finding_lines(review)]
         if block:
             style = "green" if review.decision.allowed else "red"
             result = "admitted" if review.decision.allowed else "DENIED"
@@ -42,10 +41,16 @@ def lines(reviews: Iterable[Review]) -> Iterator[Line]:
     yield ", ".join(counts), "bold red" if denied else "bold green"
 
 
-def _changes(review: Review) -> Iterator[Line]:
-    for change in review.changes:
-        if change.mode in (Mode.ENFORCE, Mode.WARN):
+def change_lines(review: Review) -> Iterator[Line]:
+    """What the policies add, each field with its reason."""
+    for change in messages.said_changes(review.changes):
+        reasons = list(change.why.local())
+        if not reasons:
             yield from _wrapped("+ ", messages.describe(change), "cyan")
+            continue
+        yield from _wrapped("+ ", messages.heading(change), "cyan")
+        for reason in reasons:
+            yield from _wrapped(f"{reason.path}: ", reason.why, "", indent=4)
 
 
 def finding_lines(review: Review) -> Iterator[Line]:

@@ -19,7 +19,8 @@ def pieces(reviews: Iterable[Review]) -> Iterator[str]:
 
 
 def _commented(review: Review) -> str:
-    rendered = dump(review.final)
+    why = "".join(f"# {reason.policy}: {reason.path}: {reason.why}\n" for _, reason in review.reasons)
+    rendered = why + dump(review.final)
     if review.decision.allowed:
         return rendered
     refused = ", ".join(result.rule for result in review.refusals)
