@@ -7,6 +7,8 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
+from webhook.errors import UserError
+
 OK, DUE, BAD = 0, 1, 2
 
 
@@ -23,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     issue.add_argument("--namespace", default="mlchassis-system", help="of the Service (%(default)s)")
     issue.add_argument("--service", default="mlchassis", help="name of the Service (%(default)s)")
     issue.add_argument("--host", action="append", default=[], help="another name or IP; may be repeated")
+    issue.add_argument("--force", action="store_true", help="overwrite what is there")
     issue.set_defaults(run=_issue)
     show = commands.add_parser(
         "show",
@@ -36,9 +39,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _issue(args: argparse.Namespace) -> int:
     from webhook.server import pki
 
+    names = ("ca.crt", "tls.crt", "tls.key")
+    there = [name for name in names if (args.directory / name).exists()]
+    if there and not args.force:
+        raise UserError(
+            f"{args.directory}: {', '.join(there)} would be overwritten, and the API server would no longer "
+            "trust a webhook that serves with them; --force overwrites them"
+        )
     bundle = pki.issue(pki.service_hosts(args.namespace, args.service, args.host), datetime.now(UTC))
     args.directory.mkdir(parents=True, exist_ok=True)
-    for name, content in (("ca.crt", bundle.ca), ("tls.crt", bundle.certificate), ("tls.key", bundle.key)):
+    for name, content in zip(names, (bundle.ca, bundle.certificate, bundle.key), strict=True):
         path = args.directory / name
         path.unlink(missing_ok=True)
         path.touch(mode=0o600 if name == "tls.key" else 0o644)

@@ -84,11 +84,7 @@ class _Version(argparse.Action):
         values: object,
         option_string: str | None = None,
     ) -> None:
-        from importlib.metadata import PackageNotFoundError, version
+        from webhook.version import version
 
-        try:
-            installed = version("ml-chassis")
-        except PackageNotFoundError:
-            installed = "from source"
-        print(f"chassis {installed}")
+        print(f"chassis {version()}")
         parser.exit()

@@ -6,22 +6,30 @@ namespaces and names of objects are in the log, never in a label.
 
 from __future__ import annotations
 
+import operator
 import os
+import platform
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Final
 
 from prometheus_client import (
     CollectorRegistry,
     Counter,
     Gauge,
     Histogram,
+    Metric,
+    ProcessCollector,
     disable_created_metrics,
     generate_latest,
 )
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
-from prometheus_client.metrics_core import CounterMetricFamily
+from prometheus_client.metrics_core import CounterMetricFamily, InfoMetricFamily
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 from prometheus_client.registry import Collector
+
+from webhook.version import version
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # they double the series and say nothing
 
@@ -33,12 +41,20 @@ LATENCY_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0
 class Metrics:
     """The instruments of one server process, in a registry of their own."""
 
-    def __init__(self, kinds: Iterable[str] = (), restarts: Callable[[], Mapping[str, int]] = dict) -> None:
-        """`restarts`: how often a worker was started anew, by reason."""
+    def __init__(
+        self,
+        kinds: Iterable[str] = (),
+        restarts: Callable[[], Mapping[str, int]] = dict,
+        processes: Callable[[], Iterable[int]] = lambda: [os.getpid()],
+    ) -> None:
+        """`restarts`: how often a worker was started anew, by reason. `processes`: the ids of those that the
+        server consists of."""
         self.registry = CollectorRegistry()
         self._kinds = frozenset(kinds)
-        self._restarts = _Restarts(restarts)
-        self.registry.register(self._restarts)
+        # What no worker counts: the same whichever of them is asked.
+        self._common: Sequence[Collector] = (_Build(), _Restarts(restarts), _Processes(processes))
+        for collector in self._common:
+            self.registry.register(collector)
         self.requests = Counter(
             "chassis_admission_requests",
             "Admission reviews answered; outcome is allowed, changed, warned, denied, failed, rejected or "
@@ -164,7 +180,8 @@ class Metrics:
             return generate_latest(self.registry)
         together = CollectorRegistry()
         MultiProcessCollector(together)  # type: ignore[no-untyped-call]
-        together.register(self._restarts)
+        for collector in self._common:
+            together.register(collector)
         return generate_latest(together)
 
 
@@ -184,6 +201,36 @@ class _Restarts(Collector):
         for reason, count in self._counts().items():
             family.add_metric((reason,), count)
         yield family
+
+
+class _Build(Collector):
+    """Which version answers: what a dashboard shows beside an upgrade."""
+
+    def collect(self) -> Iterator[InfoMetricFamily]:
+        told = {"version": version(), "python": platform.python_version()}
+        yield InfoMetricFamily("chassis_build", "The version that runs", value=told)
+
+
+class _Processes(Collector):
+    """Memory, CPU and descriptors of the supervisor and its workers together, under the usual names."""
+
+    def __init__(self, processes: Callable[[], Iterable[int]]) -> None:
+        self._processes = processes
+
+    def collect(self) -> Iterator[Metric]:
+        found: dict[str, Metric] = {}
+        for process in self._processes():
+            for family in ProcessCollector(pid=partial(int, process), registry=None).collect():
+                whole = found.setdefault(family.name, family)
+                if whole is not family:
+                    combine = _OF_SEVERAL.get(family.name, operator.add)
+                    value = combine(whole.samples[0].value, family.samples[0].value)
+                    whole.samples[0] = whole.samples[0]._replace(value=value)
+        yield from found.values()
+
+
+_OF_SEVERAL: Final = {"process_start_time_seconds": min, "process_max_fds": min}
+"""What becomes of several processes' values, where they are not added up."""
 
 
 def metrics_of_ended(pid: int) -> None:

@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 import structlog
@@ -44,6 +45,19 @@ def stopping_signals() -> tuple[signal.Signals, ...]:
     """The signals that end a server in good order. SIGHUP stays ignored under nohup."""
     ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     return (signal.SIGTERM, signal.SIGINT, *([] if ignored else [signal.SIGHUP]))
+
+
+def processes() -> list[int]:
+    """The ids of the supervisor and its workers, asked in a worker."""
+    supervisor = os.getppid()
+    found = [supervisor]
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError, ValueError, IndexError):
+            # The name in brackets may hold spaces and brackets; after it stand the state and the parent.
+            stat = (entry / "stat").read_text(errors="replace")
+            if int(stat.rpartition(")")[2].split()[1]) == supervisor:
+                found.append(int(entry.name))
+    return found
 
 
 def supervise(

@@ -43,7 +43,7 @@ from webhook.server.connections import raise_descriptors
 from webhook.server.http import Endpoint, OnError, Readiness, Server, listen
 from webhook.server.metrics import Metrics, metrics_of_ended
 from webhook.server.options import Options
-from webhook.server.prefork import stopping_signals, supervise
+from webhook.server.prefork import processes, stopping_signals, supervise
 from webhook.server.record import Station
 from webhook.worker_names.cluster import LiveWorkers
 from webhook.worker_names.endpoint import NameMetrics, Namer
@@ -103,7 +103,7 @@ def _kinds() -> tuple[str, ...]:
 async def _serve(options: Options, listener: socket.socket, station: Station) -> int:
     stopped = _stop_signal()
     beating = asyncio.create_task(_beat(station, stopped))
-    metrics, readiness = Metrics(_kinds(), station.restarts.counts), Readiness()
+    metrics, readiness = Metrics(_kinds(), station.restarts.counts, processes), Readiness()
     policy = LivePolicy(metrics)
     async with AsyncExitStack() as stack:
         api = await _connect(options, stack)

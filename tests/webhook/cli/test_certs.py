@@ -14,8 +14,8 @@ from webhook.server import pki
 
 async def test_what_is_issued_can_be_served_and_only_we_can_read_the_key(tmp_path: Path) -> None:
     directory = tmp_path / "new" / "tls"
-    for _ in range(2):  # a second time writes over the first
-        assert cli.main(["certs", "issue", str(directory), "--host", "10.0.0.1"]) == 0
+    for force in ([], ["--force"]):
+        assert cli.main(["certs", "issue", str(directory), "--host", "10.0.0.1", *force]) == 0
     source = certs.MountedFiles(directory / "tls.crt", directory / "tls.key", directory / "ca.crt")
     bundle = await source.read()
     assert certs.ServingCertificate().install(bundle)
@@ -23,6 +23,17 @@ async def test_what_is_issued_can_be_served_and_only_we_can_read_the_key(tmp_pat
     assert "10.0.0.1" in pki.hosts_of(bundle)
     assert (directory / "tls.key").stat().st_mode & 0o077 == 0
     assert sorted(path.name for path in directory.iterdir()) == ["ca.crt", "tls.crt", "tls.key"]
+
+
+@pytest.mark.parametrize("name", ["ca.crt", "tls.crt", "tls.key"])
+def test_nothing_that_is_there_is_overwritten_unasked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    (tmp_path / name).write_text("precious")
+    assert cli.main(["certs", "issue", str(tmp_path)]) == 2
+    assert f"{tmp_path}: {name} would be overwritten" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name).read_text() == "precious"
 
 
 @pytest.mark.parametrize(

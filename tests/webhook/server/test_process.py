@@ -6,6 +6,8 @@ import argparse
 import asyncio
 import json
 import os
+import platform
+import resource
 import signal
 import ssl
 import sys
@@ -34,6 +36,7 @@ from webhook.server import options as serve
 from webhook.server import process
 from webhook.server.http import Readiness, Server, listen
 from webhook.server.metrics import Metrics
+from webhook.version import version
 
 POLICY_PATH = "/api/v1/namespaces/mlchassis-system/configmaps"
 MUTATING = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
@@ -504,6 +507,17 @@ async def test_it_serves_and_observes_while_the_api_server_is_away(tmp_path: Pat
         assert await chassis.stop() == 0
 
 
+def value(metrics: str, name: str) -> float:
+    """The value of a metric without labels, of which there must be one."""
+    (line,) = [line for line in metrics.splitlines() if line.startswith(f"{name} ")]
+    return float(line.split()[1])
+
+
+def resident(pid: int) -> int:
+    """Bytes of memory that a process holds."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
+
+
 async def test_several_workers_count_together_and_end_together() -> None:
     async with served("--self-signed", "--workers", "2") as chassis:
         await chassis.logged("certificate in force", 2)
@@ -511,6 +525,15 @@ async def test_several_workers_count_together_and_end_together() -> None:
             assert (await chassis.post("mutate"))["allowed"] is True
         total = 'chassis_admission_requests_total{endpoint="mutate",kind="Pod",outcome="changed"} 20.0'
         assert {total in (await chassis.get("/metrics"))[1] for _ in range(10)} == {True}
+        metrics = (await chassis.get("/metrics"))[1]
+        build = f'python="{platform.python_version()}",version="{version()}"'
+        assert f"chassis_build_info{{{build}}} 1.0" in metrics
+        workers = {line["pid"] for line in chassis.lines if line["event"] == "listening"}
+        memory = sum(resident(pid) for pid in (chassis.child.pid, *workers))
+        assert len(workers) == 2
+        assert memory * 0.8 < value(metrics, "process_resident_memory_bytes") < memory * 1.2
+        assert value(metrics, "process_cpu_seconds_total") > 0
+        assert value(metrics, "process_open_fds") < value(metrics, "process_max_fds")
         assert await chassis.stop() == 0
     assert [line["event"] for line in chassis.lines].count("stopped") == 2
 
