@@ -9,7 +9,7 @@ from __future__ import annotations
 REVIEW_STEPS = 200_000
 """What all the commands of one review may cost together."""
 
-_CHARACTERS = 64
+CHARACTERS = 64
 """Characters that are scanned or copied for one step."""
 
 
@@ -42,6 +42,6 @@ class Budget:
 
     def scan(self, characters: int) -> None:
         """Take what it costs to scan or copy so many characters. Raises BudgetSpent."""
-        self.spent += 1 + characters // _CHARACTERS
+        self.spent += 1 + characters // CHARACTERS
         if self.spent > self.limit:
             raise BudgetSpent

@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from policies.commands.budget import Budget
+from policies.commands.budget import CHARACTERS, Budget
 
 _UNKNOWN, _OWN, _OTHER, _END = "\ue000", "\ue001", "\ue002", "\ue003"
 _MARK = re.compile("[\ue000-\ue002]([^\ue000-\ue003]*)\ue003")
@@ -98,28 +98,36 @@ class Environment:
     ) -> None:
         self.budget = budget
         self.values: dict[str, str] = {}
-        self.references: dict[str, str] = {}
+        self.references: Mapping[str, str] = {}
         self.open = bool(env_from)
         """Whether further variables may be set that the spec doesn't list."""
         self.emptied: set[str] = set()
         """Variables that `$(VAR)` replaces by nothing."""
         budget.spend(len(env) // 4)
+        values, emptied = self.values, self.emptied
+        plain = 0  # steps for values that are what they say: most are, and there may be hundreds
         for entry in env:
-            if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
+            if type(entry) is not dict or type(name := entry.get("name")) is not str:
                 continue
-            name, source = entry["name"], entry.get("valueFrom")
-            budget.scan(len(name))
-            if isinstance(source, dict):
-                self.values[name] = _from_source(name, source, host_network=host_network)
-                self.references[name] = "" if static else self.values[name]
+            source, text = entry.get("valueFrom"), entry.get("value")
+            if type(source) is dict:
+                budget.scan(len(name))
+                values[name] = _from_source(name, source, host_network=host_network)
                 if static:
-                    self.emptied.add(name)
+                    emptied.add(name)
+                continue
+            if type(text) is not str:
+                text = ""
+            if "$" not in text and text.isascii():
+                plain += 2 + len(name) // CHARACTERS + len(text) // CHARACTERS
+                values[name] = text
             else:
-                value = entry.get("value")
-                text = clean(value) if isinstance(value, str) else ""
-                expanded = self._expanded(text, self.values, known_only=False)
-                self.values[name] = self.references[name] = expanded
-                self.emptied.discard(name)
+                budget.scan(len(name))
+                values[name] = self._expanded(clean(text), values, known_only=False)
+            if emptied:
+                emptied.discard(name)
+        budget.spend(plain)
+        self.references = {**values, **dict.fromkeys(emptied, "")} if emptied else values
 
     def expand(self, text: str) -> str:
         """`text` of a command with Kubernetes' `$(VAR)` replaced; `$$(VAR)` stands for `$(VAR)`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ from policies.kube.json import Json, dig, maps, strings, text
 from policies.kube.pods import Container
 
 NOTHING: Final = CommandSummary()
-_HANDLERS: Final = (("livenessProbe",), ("readinessProbe",), ("startupProbe",), ("lifecycle", "preStop"))
+_PROBES: Final = ("livenessProbe", "readinessProbe", "startupProbe")
 _STEP: Final = 64
 """Bytes of a summary for each step that its reading took, roughly."""
 _COPIED: Final = 32
@@ -61,24 +61,43 @@ def affords(template: PodTemplate, allowance: Allowance) -> bool:
     before.
     """
     try:
+        named = template.spec.get("hostNetwork") is True or bool(_own_names(template))
         for container in template.containers():
-            argv = [*strings(container.spec, "command"), *strings(container.spec, "args")]
-            if argv and not launched(argv, *_environment(container), allowance).complete:
+            argv = _argv(container)
+            if argv and not launched(container, allowance).complete:
                 return False
-            handlers = (strings(container.spec, *handler, "exec", "command") for handler in _HANDLERS)
-            for words, static in ((argv, False), *((words, True) for words in handlers)):
-                if not _summary(template, container, words, static=static, allowance=allowance).complete:
+            if named and not _summary(template, container, argv, static=False, allowance=allowance).complete:
+                return False
+            for words in _handled(container.spec):
+                if not _summary(template, container, words, static=True, allowance=allowance).complete:
                     return False
     except BudgetSpent:
         return False
     return True
 
 
-def launched(
-    argv: Sequence[str], env: list[Any], env_from: list[Any], allowance: Allowance | None = None
-) -> CommandSummary:
+def _handled(container: Json) -> Iterator[list[str]]:
+    """The commands of a container's probes and hooks."""
+    for probe in _PROBES:
+        if probe in container and (words := strings(container[probe], "exec", "command")):
+            yield words
+    if "lifecycle" in container and (words := strings(container["lifecycle"], "preStop", "exec", "command")):
+        yield words
+
+
+def launched(container: Container, allowance: Allowance | None = None) -> CommandSummary:
     """What a container runs, whatever its pod is: the programs, not what their host names mean."""
-    return _read(argv, env, env_from, static=False, on_host=False, names=(), allowance=allowance)
+    known: CommandSummary | None = container.memo.get("launched")
+    if known is None or allowance is not None:
+        argv = _argv(container)
+        known = _read(argv, container, static=False, on_host=False, names=(), allowance=allowance)
+        if known.complete:
+            container.memo["launched"] = known
+    return known
+
+
+def _argv(container: Container) -> list[str]:
+    return [*strings(container.spec, "command"), *strings(container.spec, "args")]
 
 
 def _summary(
@@ -93,12 +112,22 @@ def _summary(
         return NOTHING
     on_host = template.spec.get("hostNetwork") is True
     names = _own_names(template)
-    env, env_from = _environment(container)
-    return _read(argv, env, env_from, static=static, on_host=on_host, names=names, allowance=allowance)
+    return _read(argv, container, static=static, on_host=on_host, names=names, allowance=allowance)
 
 
-def _environment(container: Container) -> tuple[list[Any], list[Any]]:
-    return _listed(container.spec, "env"), _listed(container.spec, "envFrom")
+def environment_of(container: Json) -> tuple[list[Any], list[Any]]:
+    """The variables of a container, and where it has further ones from, as JSON."""
+    return _listed(container, "env"), _listed(container, "envFrom")
+
+
+def environment_written(container: Container) -> bytes | None:
+    """Both as JSON texts with a comma between; None where they can't be written."""
+    memo = container.memo
+    if "environment" not in memo:
+        written = written_out(*environment_of(container.spec))
+        memo["environment"] = written and written[1:-1]
+    known: bytes | None = memo["environment"]
+    return known
 
 
 def _own_names(template: PodTemplate) -> tuple[str, ...]:
@@ -120,21 +149,22 @@ def _listed(container: Json, field: str) -> list[Any]:
 
 def _read(
     argv: Sequence[str],
-    env: list[Any],
-    env_from: list[Any],
+    container: Container,
     *,
     static: bool,
     on_host: bool,
     names: Sequence[str],
     allowance: Allowance | None,
 ) -> CommandSummary:
-    key = written_out(argv, env, env_from, static, on_host, names)
+    words, environment = written_out(argv, static, on_host, names), environment_written(container)
+    key = None if words is None or environment is None else b"%b,%b" % (words, environment)
     budget = _charged(key, allowance) if allowance is not None else None
     known = _SUMMARIES.get(key) if key is not None else None
     if known is not None:
         if budget is not None:
             budget.spend(known.steps)
         return known
+    env, env_from = environment_of(container.spec)
     summary = commands.read(
         argv, env, env_from, static=static, host_network=on_host, local_names=names, budget=budget
     )

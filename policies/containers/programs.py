@@ -12,9 +12,9 @@ from pathlib import PurePosixPath
 from typing import Any, Final, NamedTuple
 
 from policies.commands import OptionSyntax, is_python, parse_options
-from policies.containers.commands import launched, written_out
-from policies.containers.remembered import Remembered
-from policies.kube.json import Json, dig, strings, text
+from policies.containers.commands import environment_of, environment_written, launched, written_out
+from policies.kube.json import strings
+from policies.kube.pods import Container
 
 _LAUNCHERS: Final = frozenset(
     {"nvidia_entrypoint.sh", "entrypoint.sh", "docker-entrypoint.sh", "dockerd-entrypoint.sh"}
@@ -43,6 +43,8 @@ class Launch:
     env: list[Any]
     """The container's own variables, as JSON."""
     env_from: list[Any]
+    environment: bytes | None
+    """Both as JSON texts; None where they can't be written."""
 
     @property
     def open(self) -> bool:
@@ -52,27 +54,32 @@ class Launch:
     @cached_property
     def variables(self) -> dict[str, str | None]:
         """The container's own variables; None where the value comes from elsewhere."""
-        return {
-            text(item, "name"): None if item.get("valueFrom") is not None else text(item, "value")
-            for item in self.env
-            if isinstance(item, dict)
-        }
+        found: dict[str, str | None] = {}
+        for item in self.env:
+            if isinstance(item, dict):
+                name, value = item.get("name"), item.get("value")
+                plain = value if isinstance(value, str) else ""
+                found[name if isinstance(name, str) else ""] = (
+                    plain if item.get("valueFrom") is None else None
+                )
+        return found
 
     @cached_property
     def key(self) -> bytes | None:
         """What tells one launch from another; None where it has what can't be written as JSON."""
-        return written_out(self.command, self.args, self.env, self.env_from)
+        words = written_out(self.command, self.args)
+        return None if words is None or self.environment is None else b"%b,%b" % (words, self.environment)
 
 
-def launch_of(container: Json) -> Launch:
+def launch_of(container: Container) -> Launch:
     """How a container is started."""
-    env, env_from = dig(container, "env"), dig(container, "envFrom")
-    return Launch(
-        tuple(strings(container, "command")),
-        tuple(strings(container, "args")),
-        env if isinstance(env, list) else [],
-        env_from if isinstance(env_from, list) else [],
-    )
+    known: Launch | None = container.memo.get("launch")
+    if known is None:
+        spec = container.spec
+        command, args = tuple(strings(spec, "command")), tuple(strings(spec, "args"))
+        written = environment_written(container)
+        known = container.memo["launch"] = Launch(command, args, *environment_of(spec), written)
+    return known
 
 
 class Started(NamedTuple):
@@ -86,35 +93,26 @@ class Started(NamedTuple):
     """Whether all that it starts could be read: else nothing may rest on what is not among them."""
 
 
-def programs(launch: Launch) -> tuple[Program, ...]:
+def programs(container: Container) -> tuple[Program, ...]:
     """All programs a container starts; see `started`."""
-    return started(launch).all
+    return started(container).all
 
 
-def started(launch: Launch) -> Started:
+def started(container: Container) -> Started:
     """What a container starts, variables expanded where the container itself sets them.
 
     What only the running container knows stays as it is spelled (`$PORT`). With no `command` the
     image's entrypoint is not known: the arguments are then read as if they were the program, which is
     what many entrypoints make of them.
     """
-    known = _STARTED.get(launch.key) if launch.key is not None else None
+    known: Started | None = container.memo.get("started")
     if known is None:
-        known = _started(launch)
-        if launch.key is not None and known.complete:
-            _STARTED.put(launch.key, known, len(launch.key) + sum(_size(words) for words in known.all))
+        known = container.memo["started"] = _started(container)
     return known
 
 
-_STARTED: Final[Remembered[bytes, Started]] = Remembered()
-
-
-def _size(words: Program) -> int:
-    return 100 + sum(60 + len(word) for word in words)
-
-
-def _started(launch: Launch) -> Started:
-    summary = launched((*launch.command, *launch.args), launch.env, launch.env_from)
+def _started(container: Container) -> Started:
+    summary = launched(container)
     found = [(_program(command.argv), command.conditional) for command in summary.commands]
     always = {words for words, conditional in found if not conditional}
     return Started(
@@ -156,7 +154,7 @@ def _program(words: Program) -> Program:
                 return words[at:]
             at += 1
             continue
-        head = PurePosixPath(words[at]).name
+        head = words[at] if "/" not in words[at] and words[at] != "." else PurePosixPath(words[at]).name
         if head in _LAUNCHERS and at + 1 < len(words):
             at, launched = at + 1, True
         elif head in _RUNNERS and "run" in words[at + 1 : at + 4]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, overload
 
+from policies.core.look import Looks, PodLook
 from policies.core.resources import Resource
 from policies.core.settings import SettingsLookup, default_settings
 from policies.kube.json import Json, maps, text
@@ -79,9 +80,14 @@ class Facts:
     namespace: str = "default"
     cluster: Cluster = field(default_factory=NoCluster)
     settings: SettingsLookup = default_settings
+    looks: Looks = field(default_factory=Looks, repr=False, compare=False)
     memo: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     """What was worked out from these facts about one pod, so that it is worked out once; other settings are
     other facts, with a memo of their own."""
+
+    def look(self, pod: Json) -> PodLook:
+        """What a pod says of itself, read once a review."""
+        return self.looks.of(pod)
 
     def listing(self, resource: Resource) -> Listing | None:
         """The objects of a namespaced resource in the object's own namespace."""

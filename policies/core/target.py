@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import cache, cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
-from policies.core.workloads import KSERVE_CONTAINER, Shape, Workload, known_workloads
+from policies.core.look import PodLook
+from policies.core.workloads import KSERVE_CONTAINER, Shape, Workload
 from policies.kube.field_paths import Steps, field_path, maps_at
 from policies.kube.group_kinds import POD, GroupKind, kind_of
 from policies.kube.json import Json, mapping, replaced, text
-from policies.kube.metadata import controller
-from policies.kube.pods import Container, Role, containers, is_ray_node
-
-
-def completes(pod: Json) -> bool:
-    """Whether the pod runs to completion: by its restartPolicy or as a Job's."""
-    if text(pod, "spec", "restartPolicy") in ("Never", "OnFailure"):
-        return True
-    owner = controller(pod)
-    return owner is not None and text(owner, "kind") in _completing_owners()
-
-
-@cache
-def _completing_owners() -> frozenset[str]:
-    return frozenset(each.owner or each.kind for each in known_workloads() if each.completes)
+from policies.kube.pods import Container, Role
 
 
 @dataclass(frozen=True)
@@ -46,7 +33,18 @@ class PodTemplate:
     """Where the only container stands, if it is one that a serving runtime completes: what is missing in
     it may be the runtime's to give."""
 
-    @property
+    @cached_property
+    def look(self) -> PodLook:
+        """The look at its pod that all rules share."""
+        return PodLook(self.pod)
+
+    def remade(self, look: PodLook) -> PodTemplate:
+        """The template with another pod."""
+        other = replace(self, pod=look.pod)
+        other.__dict__["look"] = look
+        return other
+
+    @cached_property
     def spec(self) -> Json:
         return mapping(self.pod, "spec")
 
@@ -59,19 +57,15 @@ class PodTemplate:
 
     @property
     def completes(self) -> bool:
-        return completes(self.pod)
+        return self.look.completes
 
     @property
     def is_ray(self) -> bool:
-        return is_ray_node(self.pod)
+        return self.look.is_ray
 
     def containers(self, *roles: Role) -> Iterator[Container]:
         """The containers of the pod, main ones first; of the given roles, or all."""
-        return (each for each in self._containers if not roles or each.role in roles)
-
-    @cached_property
-    def _containers(self) -> tuple[Container, ...]:
-        return tuple(containers(self.pod))
+        return (each for each in self.look.containers if not roles or each.role in roles)
 
     @cached_property
     def memo(self) -> dict[Any, Any]:

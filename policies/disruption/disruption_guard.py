@@ -33,15 +33,15 @@ from policies.core.annotations import TRAINING
 from policies.core.contracts import Mutator
 from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding
+from policies.core.look import PodLook
 from policies.core.reasons import UNREAD, Reasons, lasting
 from policies.core.settings import Duration, Settings
-from policies.core.target import completes
 from policies.jobs.jobs import has_label, is_someone_elses, jobs_in
 from policies.kube.field_paths import field_path
 from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET, POD, kind_of
 from policies.kube.json import Json, dig, integer, maps, replaced, strings, text
-from policies.kube.metadata import annotations_of, controller, has_room, labels_of
-from policies.kube.pods import DEFAULT_GRACE, Container, Role, edited, is_ray_node
+from policies.kube.metadata import annotations_of, has_room, labels_of
+from policies.kube.pods import DEFAULT_GRACE, Container, Role, edited
 from policies.probes.serving import serving_containers
 
 GUARDS: Final = {
@@ -90,7 +90,7 @@ def mutate(pod: Json, settings: DisruptionGuard, facts: Facts, why: Reasons = UN
         return pod  # Jobs are only advised about: whoever creates one reads no warning about its pods
     if is_training(pod, settings, facts):
         return _guarded(pod, settings, why)
-    if is_ray_node(pod) or not settings.pre_stop_sleep or not _can_sleep(facts):
+    if facts.look(pod).is_ray or not settings.pre_stop_sleep or not _can_sleep(facts):
         return pod
     return _draining(pod, settings, facts, why)
 
@@ -100,8 +100,9 @@ def mutate(pod: Json, settings: DisruptionGuard, facts: Facts, why: Reasons = UN
 
 def is_training(pod: Json, settings: DisruptionGuard, facts: Facts) -> bool:
     """Whether a pod runs long, to an end, and loses its work when it is evicted."""
-    ray = is_ray_node(pod) and labels_of(pod).get(RAY_ORIGIN) != "RayService"
-    if not ray and not completes(pod):
+    look = facts.look(pod)
+    ray = look.is_ray and labels_of(pod).get(RAY_ORIGIN) != "RayService"
+    if not ray and not look.completes:
         return False
     return has_label(labels_of(pod), settings.training_labels) or wants_accelerator(pod, facts)
 
@@ -141,7 +142,7 @@ def _draining(pod: Json, settings: DisruptionGuard, facts: Facts, why: Reasons) 
         # Native sidecars are stopped after the main containers: their clients are gone by then.
         if container.role is Role.MAIN
         and _has_no_pre_stop(container.spec)
-        and not _is_machinery(pod, container)
+        and not _is_machinery(facts.look(pod), container)
     ]
     if not bare:
         return pod
@@ -168,12 +169,14 @@ def _draining(pod: Json, settings: DisruptionGuard, facts: Facts, why: Reasons) 
     return pod
 
 
-def _is_machinery(pod: Json, container: Container) -> bool:
+def _is_machinery(look: PodLook, container: Container) -> bool:
     """Whether a container belongs to the cluster rather than to a Service: an agent of its node (a CSI
     driver, a CNI plugin) or a controller. Nobody's requests are cut off when it stops, and a sleep keeps its
     successor, or the lock of its leader, waiting."""
-    owner = controller(pod)
-    if (owner is not None and owner.get("kind") == "DaemonSet") or dig(pod, "spec", "hostNetwork") is True:
+    owner = look.owner
+    if (owner is not None and owner.get("kind") == "DaemonSet") or dig(
+        look.pod, "spec", "hostNetwork"
+    ) is True:
         return True
     words = (*strings(container.spec, "command"), *strings(container.spec, "args"))
     if any(word.startswith(_ELECTS) for word in words):
@@ -203,7 +206,7 @@ def advise(obj: Json, settings: DisruptionGuard, facts: Facts) -> Iterator[Findi
     no Job made.
     """
     if kind_of(obj) == POD:
-        owner = controller(obj)
+        owner = facts.look(obj).owner
         if (owner is None or owner.get("kind") != "Job") and is_training(obj, settings, facts):
             guarded = all(annotations_of(obj).get(key) == value for key, value in GUARDS.items())
             yield from _unbounded(integer(obj, *DEADLINE, default=0), "spec", guarded, settings)

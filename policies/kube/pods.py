@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final
+from functools import cached_property
+from typing import Any, Final
 
-from policies.kube.json import Json, indexed_maps, replaced, text
+from policies.kube.json import Json, indexed_maps, maps, replaced, text
 from policies.kube.metadata import controller, labels_of
 
 DEFAULT_GRACE: Final = 30
@@ -23,7 +24,11 @@ class Role(Enum):
     INIT = "init"
 
 
-@dataclass(frozen=True, slots=True)
+_RUNS: Final = ("name", "image", "command", "args", "env", "envFrom", "ports", "volumeMounts")
+"""The fields that decide what runs in a container, and on which ports."""
+
+
+@dataclass(frozen=True)
 class Container:
     """A container with its place: `list` is `containers` or `initContainers`."""
 
@@ -31,12 +36,14 @@ class Container:
     list: str
     index: int
     role: Role
+    memo: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What was worked out from its name, image, command, arguments, environment, ports and mounts alone."""
 
-    @property
+    @cached_property
     def name(self) -> str:
         return text(self.spec, "name")
 
-    @property
+    @cached_property
     def image(self) -> str:
         return text(self.spec, "image")
 
@@ -44,6 +51,27 @@ class Container:
     def place(self) -> str:
         """Where it stands in its pod, by name: `spec.containers[api]`."""
         return f"spec.{self.list}[{self.name}]"
+
+    @cached_property
+    def tcp_ports(self) -> dict[int, str]:
+        """The declared TCP ports, each with its name (empty when it has none), in order."""
+        return tcp_ports(self.spec)
+
+    def edited(self, spec: Json) -> Container:
+        """The container with another spec, in the same place; what runs in it is known if that stayed."""
+        other = Container(spec, self.list, self.index, self.role)
+        if all(spec.get(key) is self.spec.get(key) for key in _RUNS):
+            object.__setattr__(other, "memo", self.memo)
+        return other
+
+
+def tcp_ports(container: Json) -> dict[int, str]:
+    """The declared TCP ports, each with its name (empty when it has none), in order."""
+    return {
+        port["containerPort"]: text(port, "name")
+        for port in maps(container, "ports")
+        if type(port.get("containerPort")) is int and port.get("protocol") in (None, "TCP")
+    }
 
 
 def containers(pod: Json, *roles: Role) -> Iterator[Container]:

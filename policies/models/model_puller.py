@@ -56,9 +56,9 @@ from policies.core.annotations import MODEL_CLAIM, MODEL_CONFIG, MODEL_DIR, MODE
 from policies.core.contracts import Mutator
 from policies.core.facts import Facts
 from policies.core.finding import Finding
+from policies.core.look import completes
 from policies.core.reasons import UNREAD, Reasons
 from policies.core.resources import Resource
-from policies.core.target import completes
 from policies.kube.group_kinds import POD
 from policies.kube.json import Json, appended, dig, mapping, replaced, text
 from policies.kube.metadata import annotations_of, has_room, labels_of

@@ -9,11 +9,11 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from policies.containers.programs import has_option, launch_of, programs
+from policies.containers.programs import has_option, programs
 from policies.kube.json import Json, maps, text
-from policies.kube.pods import Container
+from policies.kube.pods import Container, tcp_ports
 from policies.probes.preset import Preset, Protocol
-from policies.probes.servers import Server, tcp_ports
+from policies.probes.servers import Server
 from policies.probes.serving import StandardProbes, recognised
 
 
@@ -31,6 +31,14 @@ class Health:
 
 def preset_health(container: Container, settings: StandardProbes) -> Health | None:
     """Where the recognised server answers, its flags and variables heeded; None when unsure."""
+    asked = ("preset health", settings.recogniser)
+    if asked not in container.memo:
+        container.memo[asked] = _preset_health(container, settings)
+    known: Health | None = container.memo[asked]
+    return known
+
+
+def _preset_health(container: Container, settings: StandardProbes) -> Health | None:
     server = recognised(container, settings)
     port = server_port(container, server) if server else None
     if server is None or port is None or unsure(container, server):
@@ -129,7 +137,7 @@ def server_port(container: Container, server: Server) -> int | None:
         return _port_in(told)
     if preset.own_port:
         return preset.port
-    declared = tcp_ports(container.spec)
+    declared = container.tcp_ports
     possible = [port for port, name in declared.items() if not _OTHERS[preset.protocol].search(name)]
     moved = _may_have_moved(server)
     if preset.port in possible and not moved:
@@ -207,10 +215,10 @@ def _only_loopback(server: Server) -> bool:
 
 def speaks_tls(container: Container, server: Server | None, port: int) -> bool:
     """Whether a port of a container speaks TLS, by its name, or by the flags and variables of what runs."""
-    if tcp_ports(container.spec).get(port, "").startswith("https"):
+    if container.tcp_ports.get(port, "").startswith("https"):
         return True
     if server is None:
-        started = programs(launch_of(container.spec))
+        started = programs(container)
         return any(has_option(program, "--ssl-keyfile", "--keyfile") for program in started)
     words = tuple(part for word in server.words for part in word.split())  # options within an option too
     told = server.variables.keys()

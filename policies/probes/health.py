@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from policies.containers.programs import launch_of, programs
+from policies.containers.programs import programs
 from policies.core.annotations import (
     HEALTH_PATH,
     HEALTH_PORT,
@@ -20,7 +20,7 @@ from policies.core.facts import Facts
 from policies.core.finding import Finding
 from policies.kube.json import Json, integer, mapping, text
 from policies.kube.metadata import annotations_of
-from policies.kube.pods import Container, Role, containers
+from policies.kube.pods import Container, Role
 from policies.probes.endpoints import (
     Health,
     declared_http_port,
@@ -31,7 +31,7 @@ from policies.probes.endpoints import (
     speaks_tls,
 )
 from policies.probes.preset import Protocol
-from policies.probes.servers import Server, port_number, tcp_ports
+from policies.probes.servers import Server, port_number
 from policies.probes.serving import HEALTH_ANNOTATIONS, StandardProbes, recognised, serving_containers
 
 DEFAULT_CONTAINER: Final = "kubectl.kubernetes.io/default-container"
@@ -50,6 +50,15 @@ def known_health(pod: Json, container: Container, facts: Facts) -> Health | None
 
     Annotations that can't be used count as none; `annotated_health` says what is wrong with them.
     """
+    asked = ("health", id(pod), id(container.memo))
+    known = facts.memo.get(asked)
+    if known is None:  # both are kept: their ids are nobody else's meanwhile
+        known = facts.memo[asked] = (_known_health(pod, container, facts), pod, container.memo)
+    health: Health | None = known[0]
+    return health
+
+
+def _known_health(pod: Json, container: Container, facts: Facts) -> Health | None:
     settings = facts.settings(StandardProbes)
     try:
         annotated = annotated_health(pod, container, facts)
@@ -78,10 +87,10 @@ def right_port(pod: Json, container: Container, probe: Any, facts: Facts) -> int
         if handler
     }
     port = port_number(container.spec, asked.get("port"))
-    if path not in known or port in (None, known[path]) or len(programs(launch_of(container.spec))) > 1:
+    if path not in known or port in (None, known[path]) or len(programs(container)) > 1:
         return None
-    others = (other for other in containers(pod) if other.name != container.name)
-    return None if any(port in tcp_ports(other.spec) for other in others) else known[path]
+    others = (other for other in facts.look(pod).containers if other.name != container.name)
+    return None if any(port in other.tcp_ports for other in others) else known[path]
 
 
 # --- annotations -----------------------------------------------------------------------------
@@ -127,8 +136,8 @@ def _health_annotations(
     pod: Json, container: Container, facts: Facts
 ) -> Iterator[tuple[str, tuple[str, str]]]:
     """(annotation without suffix, (key as written, value)) of what is said of one container."""
-    annotations = annotations_of(pod)
-    for name in HEALTH_ANNOTATIONS:
+    annotations = facts.look(pod).ours
+    for name in HEALTH_ANNOTATIONS if annotations else ():
         suffixed = f"{name}.{container.name}"
         if suffixed in annotations:
             yield name, (suffixed, str(annotations[suffixed]))
@@ -156,7 +165,7 @@ def _meant(pod: Json, facts: Facts) -> str | None:
         annotations = annotations_of(pod)
         default, port = annotations.get(DEFAULT_CONTAINER), annotations.get(HEALTH_PORT)
         named = [item for item in serving if item.name == default]
-        declaring = [item for item in serving if port_number(item.spec, port) in tcp_ports(item.spec)]
+        declaring = [item for item in serving if port_number(item.spec, port) in item.tcp_ports]
         serving = named or declaring
     return serving[0].name if len(serving) == 1 else None
 

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
+from policies.containers.images import Globs
 from policies.containers.programs import Launch, Program, has_option, launch_of, option, started
 from policies.containers.remembered import Remembered
 from policies.containers.sidecars import infrastructure as known_infrastructure
-from policies.kube.images import glob_of, image_matches, repository_and_tag
-from policies.kube.json import Json, maps, strings, text
+from policies.kube.images import glob_of, repository_and_tag
+from policies.kube.json import Json, maps, strings
 from policies.kube.pods import Container
 from policies.probes.preset import Older, Preset
 
@@ -83,7 +84,18 @@ class Recogniser:
         self._presets = presets
         self._infrastructure = (*known_infrastructure(), *infrastructure)
         self._recognised: Remembered[tuple[str, bytes, Ports], tuple[Server | None]] = Remembered()
-        self._infrastructural: Remembered[tuple[str, str], bool] = Remembered(1 << 20)
+        self._names: Remembered[str, bool] = Remembered(1 << 20)
+        self._globs = Globs(
+            (
+                *self._infrastructure,
+                *(glob for each in presets.values() for glob in (*each.images, *each.excluded_images)),
+            )
+        )
+        self._by_globs: dict[frozenset[str], _ByImage] = {}
+        self._by_program: dict[str, list[str]] = {}
+        for name, preset in presets.items():
+            for head in _heads(preset.commands):
+                self._by_program.setdefault(head, []).append(name)
 
     def server(self, container: Container) -> Server | None:
         """The model server in a container.
@@ -91,55 +103,53 @@ class Recogniser:
         An image counts only while the container runs what the image was made for: where the command
         puts something else in its place, the preset's own port must be declared.
         """
-        launch = launch_of(container.spec)
-        ports = tuple(tcp_ports(container.spec).items())
-        if launch.key is None:
-            return self._recognise(container.image, launch, ports)
-        key = (container.image, launch.key, ports)
-        known = self._recognised.get(key)
+        known: tuple[Server | None] | None = container.memo.get(self)
         if known is None:
-            known = (self._recognise(container.image, launch, ports),)
-            size = len(container.image) + 2 * len(launch.key) + 100 * len(ports)
-            self._recognised.put(key, known, size + sum(len(name) for _, name in ports))
+            known = container.memo[self] = self._server(container)
         return known[0]
+
+    def _server(self, container: Container) -> tuple[Server | None]:
+        launch, ports = launch_of(container), tuple(container.tcp_ports.items())
+        key = None if launch.key is None else (container.image, launch.key, ports)
+        known = None if key is None else self._recognised.get(key)
+        if known is None:
+            known = (self._recognise(container, launch, ports),)
+            if key is not None:
+                size = len(container.image) + 2 * len(key[1]) + 100 * len(ports)
+                self._recognised.put(key, known, size + sum(len(name) for _, name in ports))
+        return known
 
     def is_infrastructure(self, container: Container) -> bool:
         """Whether a container is a known proxy, log shipper or exporter: never judged as a server."""
         started = next(iter(strings(container.spec, "command")), "").rpartition("/")[2]
         if started == PULLER:
             return True
-        key = (container.image, container.name)
-        known = self._infrastructural.get(key)
+        return self._of_image(container.image).infrastructure or self._is_proxys_name(container.name)
+
+    def _is_proxys_name(self, name: str) -> bool:
+        known = self._names.get(name)
         if known is None:
-            known = self._matches_infrastructure(*key)
-            self._infrastructural.put(key, known, len(container.image) + len(container.name))
+            known = any(glob_of(glob).fullmatch(name) for glob in self._infrastructure)
+            self._names.put(name, known, len(name))
         return known
 
-    def _matches_infrastructure(self, image: str, name: str) -> bool:
-        return image_matches(image, self._infrastructure) or any(
-            glob_of(glob).fullmatch(name) for glob in self._infrastructure
-        )
-
-    def _recognise(self, image: str, launch: Launch, ports: Ports) -> Server | None:
-        presets = {
-            name: preset
-            for name, preset in self._presets.items()
-            if not image_matches(image, preset.excluded_images)
-        }
-        programs, sometimes, complete = started(launch)
+    def _recognise(self, container: Container, launch: Launch, ports: Ports) -> Server | None:
+        image = container.image
+        programs, sometimes, complete = started(container)
         if not complete:
             return None
+        by_image = self._of_image(image)
         found = (
-            _by_command(presets, image, programs)
-            or _by_port_name(presets, ports, programs)
-            or _by_image(presets, image, launch, ports, programs)
-            or _by_arguments(presets, image, programs)
+            self._by_command(by_image, programs)
+            or _by_port_name(by_image.presets, ports, programs)
+            or _by_image(by_image, launch, ports, programs)
+            or _by_arguments(by_image, programs)
         )
         if found is None:
             return None
         name, words = found
-        preset = presets[name]
-        own_image = image_matches(image, preset.images)
+        preset = by_image.presets[name]
+        own_image = name in by_image.own
         older = _older(preset, image) if own_image else None
         if older is not None:
             had = {"live_path": older.live_path, "ready_path": older.ready_path}
@@ -157,35 +167,69 @@ class Recogniser:
             hidden=hidden,
         )
 
+    def _by_command(self, by_image: _ByImage, programs: tuple[Program, ...]) -> Found:
+        """The first program, in reading order, that a preset knows; of the presets that know it, the one
+        whose command tells most of it. One whose commands need its image comes after all others: `ray start`
+        stands behind what is served with it."""
+        claims = [
+            (preset.commands_need_image, n, *_generality(pattern), name)
+            for n, program in enumerate(programs)
+            for name in self._by_program.get(program[0], ())
+            if (preset := by_image.presets.get(name)) is not None
+            and (not preset.commands_need_image or name in by_image.own)
+            for pattern in preset.commands
+            if not pattern.startswith("-") and _runs(program, pattern)
+        ]
+        if not claims:
+            return None
+        _, n, *_, name = min(claims)
+        return name, programs[n]
 
-def _by_command(presets: Mapping[str, Preset], image: str, programs: tuple[Program, ...]) -> Found:
-    """The first program, in reading order, that a preset knows; of the presets that know it, the one whose
-    command tells most of it. One whose commands need its image comes after all others: `ray start` stands
-    behind what is served with it."""
-    started = {"", *(program[0] for program in programs)}
-    claims = [
-        (preset.commands_need_image, n, *_generality(pattern), name)
-        for name, preset in presets.items()
-        if not started.isdisjoint(_heads(preset.commands))
-        and (not preset.commands_need_image or image_matches(image, preset.images))
-        for n, program in enumerate(programs)
-        for pattern in preset.commands
-        if not pattern.startswith("-") and _runs(program, pattern)
-    ]
-    if not claims:
-        return None
-    _, n, *_, name = min(claims)
-    return name, programs[n]
+    def _of_image(self, image: str) -> _ByImage:
+        """What an image alone tells."""
+        matching = self._globs.matching(image)
+        known = self._by_globs.get(matching)
+        if known is None:
+            presets = {
+                name: preset
+                for name, preset in self._presets.items()
+                if matching.isdisjoint(preset.excluded_images)
+            }
+            own = {
+                name: tuple(glob for glob in preset.images if glob in matching)
+                for name, preset in presets.items()
+                if not matching.isdisjoint(preset.images)
+            }
+            known = _ByImage(presets, own, not matching.isdisjoint(self._infrastructure))
+            if len(self._by_globs) >= _MOST_COMBINATIONS:
+                self._by_globs.clear()
+            self._by_globs[matching] = known
+        return known
 
 
-def _by_arguments(presets: Mapping[str, Preset], image: str, programs: tuple[Program, ...]) -> Found:
+@dataclass(frozen=True, slots=True)
+class _ByImage:
+    """What an image alone tells: of the presets, and whether it is infrastructure."""
+
+    presets: Mapping[str, Preset]
+    """Those that may be meant."""
+    own: Mapping[str, tuple[str, ...]]
+    """Those that know the image as theirs, each with the globs that match it."""
+    infrastructure: bool
+
+
+_MOST_COMBINATIONS: Final = 1000
+"""Sets of globs that match one image together, of which is remembered what they tell."""
+
+
+def _by_arguments(by_image: _ByImage, programs: tuple[Program, ...]) -> Found:
     """The preset whose flags tell most of arguments before which no program stands: the image starts it."""
     if not programs or not programs[0] or not programs[0][0].startswith("-"):
         return None
     claims = [
         (*_generality(pattern), name)
-        for name, preset in presets.items()
-        if not preset.commands_need_image or image_matches(image, preset.images)
+        for name, preset in by_image.presets.items()
+        if not preset.commands_need_image or name in by_image.own
         for pattern in preset.commands
         if pattern.startswith("-") and _runs(programs[0], pattern)
     ]
@@ -200,21 +244,18 @@ def _by_port_name(presets: Mapping[str, Preset], ports: Ports, programs: tuple[P
     return None
 
 
-def _by_image(
-    presets: Mapping[str, Preset], image: str, launch: Launch, ports: Ports, programs: tuple[Program, ...]
-) -> Found:
+def _by_image(by_image: _ByImage, launch: Launch, ports: Ports, programs: tuple[Program, ...]) -> Found:
     """The preset whose image tells most of this one."""
     matching = [
         (*_vagueness(glob), name)
-        for name, preset in presets.items()
-        if not preset.commands_need_image and image_matches(image, preset.images)
-        for glob in preset.images
-        if image_matches(image, (glob,))
+        for name, globs in by_image.own.items()
+        if not by_image.presets[name].commands_need_image
+        for glob in globs
     ]
     if not matching:
         return None
     *_, name = min(matching)
-    preset = presets[name]
+    preset = by_image.presets[name]
     own = {*(pattern.split()[0] for pattern in preset.commands), *preset.other_commands}
     if any(program[0] in own for program in programs):
         return None  # the server itself, but in none of the ways in which its endpoint is known
@@ -279,15 +320,6 @@ def _words_and_flags(pattern: str) -> tuple[Program, Program]:
 
 
 # --- ports and images -----------------------------------------------------------------------------
-
-
-def tcp_ports(container: Json) -> dict[int, str]:
-    """The declared TCP ports, each with its name (empty when it has none), in order."""
-    return {
-        port["containerPort"]: text(port, "name")
-        for port in maps(container, "ports")
-        if type(port.get("containerPort")) is int and port.get("protocol") in (None, "TCP")
-    }
 
 
 def port_number(container: Json, port: object) -> int | None:

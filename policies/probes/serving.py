@@ -22,13 +22,12 @@ from policies.core.annotations import (
 )
 from policies.core.facts import Facts
 from policies.core.settings import Duration, Quantity, Settings
-from policies.core.target import completes
 from policies.kube.images import repository
 from policies.kube.json import Json
 from policies.kube.metadata import annotations_of
-from policies.kube.pods import Container, Role, containers
+from policies.kube.pods import Container, Role
 from policies.probes.preset import Preset, known_presets
-from policies.probes.servers import Recogniser, Server, tcp_ports
+from policies.probes.servers import Recogniser, Server
 
 __all__ = [
     "HEALTH_ANNOTATIONS",
@@ -43,7 +42,6 @@ __all__ = [
     "recognised",
     "repository",
     "serving_containers",
-    "tcp_ports",
 ]
 
 HEALTH_ANNOTATIONS: Final = (HEALTH_PATH, HEALTH_PORT, LIVE_PATH, READY_PATH)
@@ -178,18 +176,19 @@ def serving_containers(pod: Json, facts: Facts) -> tuple[Container, ...]:
 
 
 def _serving(pod: Json, facts: Facts) -> list[Container]:
-    if completes(pod):
+    look = facts.look(pod)
+    if look.completes:
         return []
     settings = facts.settings(StandardProbes)
     found = [
         container
-        for container in containers(pod, Role.MAIN, Role.SIDECAR)
+        for container in look.running
         if not settings.recogniser.is_infrastructure(container) and not _ends(container)
     ]
     return [
         container
         for container in found
-        if _serves(container, settings) or _annotated(pod, container, alone=len(found) == 1)
+        if _serves(container, settings) or _annotated(look.ours, container, alone=len(found) == 1)
     ]
 
 
@@ -198,8 +197,7 @@ def _ends(container: Container) -> bool:
     return container.spec.get("restartPolicy") in ("Never", "OnFailure")
 
 
-def _annotated(pod: Json, container: Container, *, alone: bool) -> bool:
-    annotations = annotations_of(pod)
+def _annotated(annotations: Mapping[str, str], container: Container, *, alone: bool) -> bool:
     return container.role is Role.MAIN and any(
         f"{key}.{container.name}" in annotations or (alone and key in annotations)
         for key in HEALTH_ANNOTATIONS
@@ -207,7 +205,7 @@ def _annotated(pod: Json, container: Container, *, alone: bool) -> bool:
 
 
 def _serves(container: Container, settings: StandardProbes) -> bool:
-    if tcp_ports(container.spec):
+    if container.tcp_ports:
         return True
     if container.role is Role.SIDECAR:
         return False

@@ -53,7 +53,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any, Final, NamedTuple
 
@@ -70,18 +69,16 @@ from policies.core.contracts import Mutator
 from policies.core.facts import Facts
 from policies.core.finding import Finding
 from policies.core.reasons import UNREAD, Reasons, lasting, times
-from policies.core.target import completes
 from policies.kube import probe_timing
 from policies.kube import quantities as units
 from policies.kube.group_kinds import POD
 from policies.kube.json import Json, dig, integer, text
 from policies.kube.metadata import annotations_of
 from policies.kube.names import is_label_key, listed
-from policies.kube.pods import Container, Role, containers, edited, is_ray_node
+from policies.kube.pods import Container, Role, edited
 from policies.probes.endpoints import declared_http_port, http_get, preset_health, unsure
 from policies.probes.health import AnnotationError, annotated_health, is_meant, right_port
 from policies.probes.mirror import handler_of, mirrored
-from policies.probes.servers import tcp_ports
 from policies.probes.serving import (
     HEALTH_ANNOTATIONS,
     StandardProbes,
@@ -101,11 +98,12 @@ _MOST_FAILURES: Final = 2**31 - 1
 def mutate(pod: Json, settings: StandardProbes, facts: Facts, why: Reasons = UNREAD) -> Json:
     """The pod with the missing probes of its serving containers filled in, and with a startupProbe
     wherever a livenessProbe would end the start."""
-    if completes(pod):
+    look = facts.look(pod)
+    if look.completes:
         return pod
     serving = {container.name for container in serving_containers(pod, facts)}
     changed = pod
-    for container in containers(pod, Role.MAIN, Role.SIDECAR):
+    for container in look.running:
         # Asked of the pod as it came: what is known of that is worked out once, and no probe of ours counts.
         if container.name in serving:
             spec = _with_probes(pod, container, settings, facts, why)
@@ -120,7 +118,7 @@ def _with_probes(
 ) -> Json:
     spec = container.spec
     live, ready, startup = (spec.get(name) for name in ("livenessProbe", "readinessProbe", "startupProbe"))
-    if live is not None and _is_kuberays(pod, container):
+    if live is not None and _is_kuberays(pod, container, facts):
         return spec
     if live is not None and ready is not None:
         return _with_guard(pod, container, settings, facts, why)
@@ -143,7 +141,7 @@ def _with_probes(
         _give(why, pod, container, "livenessProbe", live, found.live_from)
     if "readinessProbe" in added:
         _give(why, pod, container, "readinessProbe", added["readinessProbe"], found.ready_from)
-    changed = replace(container, spec={**spec, **added} if added else spec)
+    changed = container.edited({**spec, **added}) if added else container
     return _with_guard(pod, changed, settings, facts, why)
 
 
@@ -158,7 +156,7 @@ def _with_guard(
     expected = expected_start(pod, container, facts)
     if expected is None or probe_timing.kill_budget(live) >= expected:
         return container.spec
-    if container.role is not Role.MAIN or _is_kuberays(pod, container):
+    if container.role is not Role.MAIN or _is_kuberays(pod, container, facts):
         return container.spec
     if right_port(pod, container, live, facts):  # it never passes, and would never let the others begin
         return container.spec
@@ -175,9 +173,9 @@ def _with_guard(
     return {**container.spec, "startupProbe": probe}
 
 
-def _is_kuberays(pod: Json, container: Container) -> bool:
+def _is_kuberays(pod: Json, container: Container, facts: Facts) -> bool:
     """Whether KubeRay gives this container its probes: they are tuned to Ray's own failure detection."""
-    return is_ray_node(pod) and container.role is Role.MAIN and container.index == 0
+    return container.role is Role.MAIN and container.index == 0 and facts.look(pod).is_ray
 
 
 # --- where the endpoint comes from -------------------------------------------------------------
@@ -218,7 +216,7 @@ def _unknown(container: Container, settings: StandardProbes) -> Json | None:
         return None
     port = declared_http_port(container.spec)
     if settings.unknown is Unknown.TCP:
-        port = port or next(iter(tcp_ports(container.spec)), None)
+        port = port or next(iter(container.tcp_ports), None)
         return {"tcpSocket": {"port": port}} if port else None
     if settings.unknown is Unknown.HTTP:
         return http_get("/health", port) if port else None
@@ -374,18 +372,19 @@ def advise(pod: Json, settings: StandardProbes, facts: Facts) -> Iterator[Findin
         except AnnotationError as error:
             yield from error.findings
         else:
-            if container.spec.get("livenessProbe") is None and not _is_kuberays(pod, container):
+            if container.spec.get("livenessProbe") is None and not _is_kuberays(pod, container, facts):
                 yield _left_alone(pod, container, settings)
 
 
 def _misread_annotations(pod: Json, facts: Facts) -> Iterator[Finding]:
     """Annotations of this policy that mean no container, or no duration or size; and misspelt ones."""
-    if completes(pod):
+    look = facts.look(pod)
+    if not look.ours or look.completes:
         return
-    names = {container.name for container in containers(pod)}
+    names = {container.name for container in look.containers}
     known = listed(sorted(names))
     serving = serving_containers(pod, facts)
-    for key, value in annotations_of(pod).items():
+    for key, value in look.ours.items():
         base, suffix = _base_and_suffix(key)
         path = f"metadata.annotations[{key}]"
         if base is None:

@@ -71,6 +71,15 @@ def start_of(pod: Json, container: Container, facts: Facts) -> Start | None:
     The annotation `mlchassis.dev/expected-start` decides; else the longer of what the preset says of its
     server and of what the model's size comes to at the settings' `loadRate`.
     """
+    asked = ("start", id(pod), id(container.memo))
+    known = facts.memo.get(asked)
+    if known is None:  # both are kept: their ids are nobody else's meanwhile
+        known = facts.memo[asked] = (_start_of(pod, container, facts), pod, container.memo)
+    start: Start | None = known[0]
+    return start
+
+
+def _start_of(pod: Json, container: Container, facts: Facts) -> Start | None:
     settings = facts.settings(StandardProbes)
     if settings.recogniser.is_infrastructure(container):
         return None
@@ -219,7 +228,9 @@ def models_of(facts: Facts, config: str) -> Mapping[str, model_spec.ModelSpec] |
 
 def _annotation(pod: Json, container: Container, key: str, facts: Facts) -> str | None:
     """What an annotation says of a container: by its name, or of all that serve."""
-    annotations = annotations_of(pod)
+    annotations = facts.look(pod).ours
+    if not annotations:
+        return None
     value = annotations.get(f"{key}.{container.name}")
     if value is None and key in annotations and _loads_models(pod, container, facts):
         value = annotations[key]

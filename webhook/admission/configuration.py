@@ -28,7 +28,8 @@ from policies.kube.selectors import matches
 """Label (value "true") of the ConfigMap that holds the policy."""
 
 REMEMBERED = 1024
-"""Combinations of overrides whose result is kept: with n overrides by label, users can ask for 2**n."""
+"""Combinations of overrides, and namespaces, whose result is kept: with n overrides by label, users can ask
+for 2**n."""
 
 
 # --- models of the two keys that are not a policy's own -----------------------------------------
@@ -90,7 +91,17 @@ class Namespaces(Model):
     )
 
     def covers(self, namespace: str) -> bool:
-        return _any_glob(self.include, namespace) and not _any_glob(self.exclude, namespace)
+        known = self._covered.get(namespace)
+        if known is None:
+            if len(self._covered) >= REMEMBERED:
+                self._covered.clear()
+            known = _any_glob(self.include, namespace) and not _any_glob(self.exclude, namespace)
+            self._covered[namespace] = known
+        return known
+
+    @cached_property
+    def _covered(self) -> dict[str, bool]:
+        return {}
 
 
 class Exemptions(Model):

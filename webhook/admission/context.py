@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from policies.core.facts import Cluster, Facts
+from policies.core.look import Looks
 from policies.kube.json import Json
 from webhook.admission.configuration import Config, Effective
 
@@ -19,14 +20,21 @@ class Context:
     """With the settings in force."""
 
     @classmethod
-    def of(cls, obj: Json, namespace: str, config: Config, cluster: Cluster) -> Context:
-        facts = Facts(namespace, cluster)
-        effective = config.effective(obj, namespace, facts.namespace_labels())
-        return cls(config, effective, replace(facts, settings=effective.settings))
+    def of(
+        cls, obj: Json, namespace: str, config: Config, cluster: Cluster, looks: Looks | None = None
+    ) -> Context:
+        """`looks`: at pods of the same review, where there are any."""
+        labels = Facts(namespace, cluster).namespace_labels()
+        effective = config.effective(obj, namespace, labels)
+        return cls(config, effective, Facts(namespace, cluster, effective.settings, looks or Looks()))
 
     def of_pod(self, pod: Json) -> Context:
         """The context of a pod of the object: overrides may select it by labels of its own."""
-        return Context.of(pod, self.namespace, self.config, self.facts.cluster)
+        effective = self.config.effective(pod, self.namespace, self.facts.namespace_labels())
+        if effective is self.effective:
+            return self
+        facts = Facts(self.namespace, self.facts.cluster, effective.settings, self.facts.looks)
+        return Context(self.config, effective, facts)
 
     @property
     def namespace(self) -> str:

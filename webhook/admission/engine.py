@@ -12,6 +12,7 @@ from itertools import chain
 
 from policies.core.annotations import POLICY_LABEL
 from policies.core.facts import Cluster
+from policies.core.look import Looks
 from policies.core.mode import Mode
 from policies.kube.field_paths import scopes
 from policies.kube.group_kinds import kind_of
@@ -73,7 +74,8 @@ def mutate(request: Request, config: Config, cluster: Cluster) -> Decision:
     bounds = bounded(obj, config.workloads, allowance())
     if bounds.undecided:
         return Decision(obj, notes=bounds.undecided, owned=owned)
-    folded = fold(obj, mutators, Context.of(obj, request.namespace, config, cluster))
+    looks = Looks(template.look for template in bounds.templates)
+    folded = fold(obj, mutators, Context.of(obj, request.namespace, config, cluster, looks))
     results, notes = foremost(folded.results, folded.notes)
     return replace(
         folded,
@@ -95,7 +97,8 @@ def validate(request: Request, config: Config, cluster: Cluster) -> Decision:
     owned = owner_behind(request, config.webhook.controllers) is not None
     if not bounds.whole:
         return Decision(obj, notes=bounds.undecided, owned=owned, docs_url=config.webhook.docs_url)
-    context = Context.of(obj, request.namespace, config, cluster)
+    looks = Looks(template.look for template in bounds.templates)
+    context = Context.of(obj, request.namespace, config, cluster, looks)
     projection = project(obj, bounds.templates, context)
     found, crashes = findings(projection.target, context)
     exemptions = exemptions_of(obj, projection.target, config, context.namespace)

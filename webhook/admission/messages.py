@@ -257,7 +257,11 @@ def _cut(text: str) -> str:
 
 def _json(items: Iterable[object]) -> str:
     """A JSON list of the items that fit in AUDIT_LENGTH, the rest counted."""
-    rendered = [orjson.dumps(item).decode() for item in items]
+    every = list(items)
+    whole = orjson.dumps(every).decode()
+    if len(whole) < AUDIT_LENGTH:
+        return whole
+    rendered = [orjson.dumps(item).decode() for item in every]
     kept, size = 0, 0
     while kept < len(rendered) and size + len(rendered[kept]) < AUDIT_LENGTH:
         size += len(rendered[kept]) + 1

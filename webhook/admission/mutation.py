@@ -103,7 +103,7 @@ def project(obj: Json, templates: Iterable[PodTemplate], context: Context) -> Pr
         folded = fold(template.pod, mutators_of(template.pod), context.of_pod(template.pod))
         if folded.object is not template.pod:
             projected = with_template(projected, template, folded.object)
-        judged.append(replace(template, pod=folded.object))
+        judged.append(template.remade(context.facts.look(folded.object)))
         changes += [
             replace(change, template=template.path, why=change.why.placed(template.placed))
             for change in folded.changes

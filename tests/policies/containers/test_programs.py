@@ -1,12 +1,17 @@
 import pytest
 
-from policies.containers.programs import has_option, launch_of, option, programs
+from policies.containers.programs import has_option, option, programs
 from policies.containers.programs import started as started_by
 from policies.kube.json import Json
+from policies.kube.pods import Container, Role
+
+
+def container_of(spec: Json) -> Container:
+    return Container(spec, "containers", 0, Role.MAIN)
 
 
 def started(container: Json) -> tuple[tuple[str, ...], ...]:
-    return programs(launch_of(container))
+    return programs(container_of(container))
 
 
 @pytest.mark.parametrize(
@@ -86,7 +91,7 @@ def test_every_program_of_a_script_is_seen() -> None:
     ],
 )
 def test_a_program_in_one_branch_is_started_in_some_cases_alone(script: str, sometimes: bool) -> None:
-    found = started_by(launch_of({"command": ["bash", "-c", script]}))
+    found = started_by(container_of({"command": ["bash", "-c", script]}))
     assert ("vllm", "serve", "m") in found.all
     assert (("vllm", "serve", "m") in found.sometimes) is sometimes
 

@@ -180,3 +180,13 @@ def test_warnings_always_fit(warnings: list[str]) -> None:
     assert all(len(line) <= 120 for line in lines)
     assert sum(map(len, lines)) <= 4096
     assert not any(unicodedata.category(char) == "Cc" for line in lines for char in line)
+
+
+WORDS = st.lists(st.text("ab-—é.�", min_size=1, max_size=65), max_size=40)
+
+
+@given(WORDS)
+def test_lines_are_filled_as_textwrap_fills_them(words: list[str]) -> None:
+    indented = {"subsequent_indent": "  ", "break_on_hyphens": False}
+    lines = textwrap.wrap(" ".join(words), review.WARNING_LENGTH, **indented)  # type: ignore[arg-type]
+    assert fitted([" ".join(words)]) == lines

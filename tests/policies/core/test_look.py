@@ -1,0 +1,57 @@
+"""One look at a pod: what stays as it was is known, what is edited is read again."""
+
+from policies.core.look import Looks, PodLook
+from policies.kube.json import Json, replaced
+
+POD: Json = {
+    "metadata": {"annotations": {"mlchassis.dev/health-path": "/h", "other": "x"}},
+    "spec": {
+        "containers": [{"name": "a", "image": "a:1"}, {"name": "b", "image": "b:1"}],
+        "initContainers": [{"name": "c", "image": "c:1", "restartPolicy": "Always"}],
+    },
+}
+LIVENESS = ("spec", "containers", 0, "livenessProbe")
+
+
+def test_a_pod_is_looked_at_once() -> None:
+    looks = Looks()
+    assert looks.of(POD) is looks.of(POD)
+    assert looks.of(dict(POD)) is not looks.of(POD)
+
+
+def test_containers_that_stayed_are_the_same_objects() -> None:
+    looks = Looks([PodLook(POD)])
+    first = looks.of(POD).containers
+    first[0].memo["read"] = 1
+    edited = looks.of(replaced(POD, LIVENESS, {"exec": {}})).containers
+    assert edited[1] is first[1]
+    assert edited[2] is first[2]
+    assert edited[0].spec["livenessProbe"] == {"exec": {}}
+    assert edited[0].memo is first[0].memo, "what runs in it is the same"
+
+
+def test_what_runs_in_a_container_is_read_again_when_that_changed() -> None:
+    looks = Looks([PodLook(POD)])
+    first = looks.of(POD).containers
+    for field in ("name", "image", "command", "args", "env", "envFrom", "ports", "volumeMounts"):
+        edited = looks.of(replaced(POD, ("spec", "containers", 0, field), ["other"])).containers[0]
+        assert edited.memo is not first[0].memo, field
+
+
+def test_a_container_in_front_moves_the_others() -> None:
+    looks = Looks([PodLook(POD)])
+    first = looks.of(POD).containers
+    first[0].memo["read"] = 1
+    pod = replaced(POD, ("spec", "containers"), [{"name": "new"}, *POD["spec"]["containers"]])
+    found = looks.of(pod).containers
+    assert [(each.name, each.list, each.index) for each in found] == [
+        ("new", "containers", 0),
+        ("a", "containers", 1),
+        ("b", "containers", 2),
+        ("c", "initContainers", 0),
+    ]
+    assert not any(each.memo for each in found)
+
+
+def test_our_own_annotations() -> None:
+    assert PodLook(POD).ours == {"mlchassis.dev/health-path": "/h"}
