@@ -101,7 +101,7 @@ def mutate(pod: Json, settings: ModelPuller, facts: Facts, why: Reasons = UNREAD
     except PullError:
         return pod
     if asking is not pod:
-        for key in annotations_of(asking).keys() - annotations_of(pod).keys():
+        for key in sorted(annotations_of(asking).keys() - annotations_of(pod).keys()):
             said = "KServe's annotations" if settings.kserve_agent else "its labels"
             why.give(f"metadata.annotations[{key}]", f"the pod asks for models by {said}", setting="byLabel")
     return changed
