@@ -57,6 +57,7 @@ lint: $(SYNCED) ## ruff, mypy, import contracts, generated documents
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m webhook.cli.docs --check
+	@$(BIN)/python -m webhook.cli.chart --check
 
 .PHONY: fuzz
 fuzz: $(SYNCED) ## feed the readers of users' texts with made-up ones; RUNS for each target
@@ -78,6 +79,10 @@ corpus: $(SYNCED) ## review what other projects publish in their Go modules; ARG
 .PHONY: docs
 docs: $(SYNCED) ## write the generated pages of docs/ anew
 	@$(BIN)/python -m webhook.cli.docs
+
+.PHONY: chart
+chart: $(SYNCED) ## write the Helm chart's templates anew from manifests/
+	@$(BIN)/python -m webhook.cli.chart
 
 .PHONY: binaries
 binaries: $(SYNCED) ## build the programs that e2e tests start (minutes, once; needs Go 1.26+)

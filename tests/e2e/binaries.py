@@ -42,6 +42,8 @@ class Tool:
     package: str
     directory: str = "."
     """Where the go.mod lies, below `tools/`."""
+    tags: str = ""
+    """Build tags, with commas between them."""
 
     @property
     def root(self) -> Path:
@@ -75,13 +77,24 @@ class Tool:
     def key(self) -> str:
         """The file name in the cache: changes when any input of the build does."""
         inputs = [(self.root / name).read_text() for name in ("go.mod", "go.sum")]
-        inputs += [self.package, self.link_flags]
+        inputs += [self.package, self.link_flags, *([self.tags] if self.tags else [])]
         digest = hashlib.sha256("\0".join(inputs).encode()).hexdigest()[:12]
         return f"{self.name}-{self.version}-{digest}"
 
 
 def _kubernetes(name: str) -> Tool:
     return Tool(name, "k8s.io/kubernetes", f"k8s.io/kubernetes/cmd/{name}")
+
+
+def _helm(major: int) -> Tool:
+    module = f"helm.sh/helm/v{major}"
+    return Tool(f"helm-{major}", module, f"{module}/cmd/helm", f"helm-{major}")
+
+
+def _prometheus(name: str) -> Tool:
+    module = "github.com/prometheus/prometheus"
+    # Without its ways to discover targets in clouds, which are most of what there is to compile.
+    return Tool(name, module, f"{module}/cmd/{name}", "prometheus", "remove_all_sd")
 
 
 def _kuberay(release: str) -> Tool:
@@ -91,6 +104,8 @@ def _kuberay(release: str) -> Tool:
 
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kwok")
 NODE = ("kubelet", "kube-proxy")
+HELM = ("helm-3", "helm-4")
+PROMETHEUS = ("promtool", "prometheus")
 KUBERAY = ("kuberay-1.0", "kuberay-1.2", "kuberay-1.5", "kuberay-1.6")
 TABLE: dict[str, Tool] = {
     tool.name: tool
@@ -103,6 +118,10 @@ TABLE: dict[str, Tool] = {
         _kubernetes("kubelet"),
         _kubernetes("kube-proxy"),
         Tool("kwok", "sigs.k8s.io/kwok", "sigs.k8s.io/kwok/cmd/kwok", "kwok"),
+        _helm(3),
+        _helm(4),
+        _prometheus("promtool"),
+        _prometheus("prometheus"),
         _kuberay("1.0"),
         _kuberay("1.2"),
         _kuberay("1.5"),
@@ -171,8 +190,8 @@ def _build(tool: Tool, built: Path) -> None:
     with tempfile.TemporaryDirectory(dir=built.parent, prefix=".building-") as scratch:
         output = Path(scratch, tool.name)
         _go(
-            "build", "-trimpath", "-ldflags", tool.link_flags, "-o", str(output), tool.package,
-            directory=tool.root,
+            "build", "-trimpath", "-tags", tool.tags, "-ldflags", tool.link_flags,
+            "-o", str(output), tool.package, directory=tool.root,
         )  # fmt: skip
         output.replace(built)
     say(f"built {tool.name} in {time.monotonic() - began:.0f} s: {built}")

@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 
 from tests.e2e import binaries
-from tests.e2e.binaries import CONTROL_PLANE, KUBERAY, NODE, TABLE, BinaryError, binary
+from tests.e2e.binaries import (
+    CONTROL_PLANE,
+    HELM,
+    KUBERAY,
+    NODE,
+    PROMETHEUS,
+    TABLE,
+    BinaryError,
+    binary,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +36,7 @@ def test_every_program_is_pinned_to_a_release(name: str) -> None:
 
 
 def test_the_table_names_them_all() -> None:
-    assert set(TABLE) == {*CONTROL_PLANE, *NODE, *KUBERAY}
+    assert set(TABLE) == {*CONTROL_PLANE, *NODE, *HELM, *PROMETHEUS, *KUBERAY}
 
 
 def test_kubebuilder_assets_win(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

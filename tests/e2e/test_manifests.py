@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from tests.e2e.controlplane import HOST, ControlPlane
 from tests.e2e.install import BASE, REPOSITORY, Chassis, at_url
 from tests.e2e.processes import free_port
 from tests.e2e.workloads import container, pod, workload
+from webhook.config.load import load
 
 pytestmark = pytest.mark.e2e
 MANIFESTS = REPOSITORY / "manifests"
@@ -124,3 +126,17 @@ def test_while_nobody_answers_what_is_being_deleted_can_still_go(
     chassis.process.wait_until(lambda: unasked(control_plane, namespace, pod("bare")), 15)
     control_plane.api.patch("deployments", dying, {"metadata": {"finalizers": None}}, namespace)
     assert not control_plane.api.exists("deployments", dying, namespace)
+
+
+def test_the_overlay_of_the_installation_page_renders(control_plane: ControlPlane, tmp_path: Path) -> None:
+    page = (REPOSITORY / "docs" / "install.md").read_text()
+    for name, text in re.findall(r"```yaml\n# ([\w-]+\.yaml)\n(.*?)```", page, re.S):
+        (tmp_path / name).write_text(text)
+    (tmp_path / "ml-chassis").symlink_to(REPOSITORY)
+    command = ("kustomize", "--load-restrictor=LoadRestrictionsNone", str(tmp_path))
+    objects = list(yaml.safe_load_all(control_plane.kubectl(*command).stdout))
+    (deployment,) = (item for item in objects if item["kind"] == "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert container["image"].startswith("registry.example.com/")
+    (policy,) = (item for item in objects if item["kind"] == "ConfigMap")
+    assert load(policy["data"]).rules.modes

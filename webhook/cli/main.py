@@ -26,6 +26,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "test": ("webhook.cli.policy_test", "whether a policy decides as its tests expect"),
     "manifests": ("webhook.cli.manifests", "print the installation as YAML"),
     "certs": ("webhook.cli.certs", "make a serving certificate by hand, or look at one"),
+    "unregister": ("webhook.cli.unregister", "take the webhook configurations away before the webhook goes"),
 }
 """Each subcommand's module, and the line of help about it."""
 

@@ -16,7 +16,9 @@ from typing import Any, Final
 import jsonpatch
 import yaml
 
+from policies.core.annotations import POLICY_LABEL
 from policies.kube.json import Json, dig, text
+from policies.kube.metadata import labels_of
 from webhook.errors import UserError
 
 NAMESPACE: Final = "mlchassis-system"
@@ -50,7 +52,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=choices("components"),
         help="add this; may be repeated",
     )
-    parser.add_argument("--image", help="the image to run")
+    parser.add_argument(
+        "--image", help="the image to run; the sidecar's is the `puller` beside it, under its tag"
+    )
     parser.add_argument(
         "--namespace", default=NAMESPACE, help="the namespace to install into (default: %(default)s)"
     )
@@ -77,10 +81,19 @@ def render(
         objects = _apply(root / "components" / name, objects)
     if namespace != NAMESPACE:
         objects = [_renamed(item, namespace) for item in objects]
-    for item in objects:
-        for container in dig(item, "spec", "template", "spec", "containers") or ():
-            container["image"] = image or container["image"]
-    return objects
+    return objects if image is None else [_with_image(item, image) for item in objects]
+
+
+def _with_image(item: Json, image: str) -> Json:
+    """The object with the webhook's image, and the sidecar's, which lies beside it under its tag."""
+    for container in dig(item, "spec", "template", "spec", "containers") or ():
+        container["image"] = image
+    where, _, name = image.rpartition("/")
+    _, colon, tag = name.partition(":")
+    if labels_of(item).get(POLICY_LABEL) and colon and "@" not in image:
+        puller = f"{where}/puller:{tag}" if where else f"puller:{tag}"
+        item["data"].setdefault("model-puller.yaml", f"image: {puller}\n")
+    return item
 
 
 def _build(path: Path) -> list[Json]:

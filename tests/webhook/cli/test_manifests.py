@@ -394,6 +394,22 @@ def test_another_namespace_and_image_reach_every_place() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("image", "puller"),
+    [
+        ("registry.example:5000/platform/x:1", "registry.example:5000/platform/puller:1"),
+        ("x:1", "puller:1"),
+        ("registry.example:5000/x", None),
+        (f"registry.example/x@sha256:{'0' * 64}", None),
+        (f"registry.example/x:1@sha256:{'0' * 64}", None),
+    ],
+)
+def test_the_sidecar_s_image_lies_beside_the_webhook_s(image: str, puller: str | None) -> None:
+    data = only(manifests.render(image=image), "ConfigMap")["data"]
+    load(data)
+    assert yaml.safe_load(data.get("model-puller.yaml", "{}")).get("image") == puller
+
+
 def test_the_command_prints_what_can_be_applied(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["manifests", "--overlay", "observe"]) == 0
     assert list(yaml.safe_load_all(capsys.readouterr().out)) == RENDERINGS["observe"]

@@ -136,7 +136,7 @@ class FakeApiServer:
         return web.json_response(await self._store("MODIFIED", request.path, sent))
 
     async def _delete(self, request: web.Request) -> web.Response:
-        sent = await request.json()
+        sent = await request.json() if request.can_read_body else {}
         expected = sent.get("preconditions", {}).get("resourceVersion")
         if expected not in (None, self.objects[request.path]["metadata"]["resourceVersion"]):
             return _status(409, "Conflict", "the object has been modified")

@@ -1,0 +1,264 @@
+"""The Helm chart gives what manifests/ gives, and refuses values that nothing would come of."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.e2e.api import JSON
+from tests.e2e.binaries import HELM, binary
+from tests.e2e.controlplane import ControlPlane
+from tests.e2e.helm import CHART, FOR_CLUSTER, Helm, HelmError, of_kind
+from tests.e2e.install import NAMESPACE, POLICY, REPOSITORY, Chassis
+from webhook.cli import manifests
+from webhook.config.load import load
+
+pytestmark = pytest.mark.e2e
+COMPONENTS: dict[str, JSON] = {
+    "cert-manager": {"certManager": {"enabled": True}},
+    "fail-closed-validation": {"failurePolicy": {"validation": "Fail"}},
+    "name-ignore": {"failurePolicy": {"workerNames": "Ignore"}},
+    "worker-names-upgrade": {"workerNamesUpgrade": True},
+}
+"""The values that stand for each component."""
+OVERLAYS: dict[str, JSON] = {
+    "observe": {"profile": "observe", **COMPONENTS["name-ignore"]},
+    "strict": {"profile": "strict", **COMPONENTS["fail-closed-validation"]},
+}
+DIGEST = "sha256:" + "1" * 64
+EVERYTHING: JSON = {
+    "image": {"repository": "registry.example/platform/ml-chassis", "tag": "1.2.3", "pullPolicy": "Always"},
+    "imagePullSecrets": [{"name": "registry"}],
+    "replicas": 3,
+    "priorityClassName": "high",
+    "exemptNamespaces": ["istio-system", "123"],
+    "nodeSelector": {"kubernetes.io/os": "linux"},
+    "tolerations": [{"key": "infra", "operator": "Exists"}],
+    "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
+        "nodeSelectorTerms": [{"matchExpressions": [{"key": "gpu", "operator": "DoesNotExist"}]}]
+    }}},
+    "resources": {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "2Gi"}},
+    "extraEnv": [{"name": "CHASSIS_LOG_LEVEL", "value": "debug"}],
+    "policy": {"gpu-affinity": {"mode": "off"}, "rules": {"modes": {"liveness-external-dependency": "warn"}}},
+    "unregisterFirst": True,
+}  # fmt: skip
+"""Every value that no component stands for, set to something else than its default."""
+FREE = ("resources", "nodeSelector", "affinity")
+"""Values that Kubernetes gives a shape, not the chart."""
+NAMED = ("image.digest", "puller.image.repository", "puller.image.tag", "puller.image.digest")
+"""Values that have a test of their own."""
+
+
+@pytest.fixture(params=HELM)
+def helm(request: pytest.FixtureRequest, tmp_path: Path) -> Helm:
+    return Helm(request.param, tmp_path)
+
+
+def kustomized(scratch: Path, start: str, *components: str) -> dict[tuple[str, str], JSON]:
+    """What kustomize makes of a directory of manifests/ and components; without the namespace."""
+    kustomization = {
+        "resources": [os.path.relpath(REPOSITORY / "manifests" / start, scratch)],
+        "components": [
+            os.path.relpath(REPOSITORY / "manifests" / "components" / name, scratch) for name in components
+        ],
+    }
+    (scratch / "kustomization.yaml").write_text(json.dumps(kustomization))
+    command: list[str | Path] = [binary("kubectl"), "kustomize", scratch]
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return by_id(item for item in yaml.safe_load_all(text) if item["kind"] != "Namespace")
+
+
+def by_id(objects: object) -> dict[tuple[str, str], JSON]:
+    found = list(objects)  # type: ignore[call-overload]
+    keyed = {(item["kind"], item["metadata"]["name"]): item for item in found}
+    assert len(keyed) == len(found)
+    return keyed
+
+
+def merged(*values: JSON) -> JSON:
+    """Values, one over the other, as Helm merges them."""
+    result: JSON = {}
+    for each in values:
+        for key, value in each.items():
+            before = result.get(key)
+            if isinstance(before, dict) and isinstance(value, dict):
+                value = merged(before, value)
+            result[key] = value
+    return result
+
+
+def test_there_are_values_for_every_component() -> None:
+    assert set(COMPONENTS) == set(manifests.choices("components"))
+    assert set(OVERLAYS) == set(manifests.choices("overlays"))
+
+
+def test_its_defaults_give_the_base(helm: Helm, tmp_path: Path) -> None:
+    assert by_id(helm.template()) == kustomized(tmp_path, "base")
+
+
+@pytest.mark.parametrize("name", COMPONENTS)
+def test_a_component_s_values_give_the_component(helm: Helm, tmp_path: Path, name: str) -> None:
+    assert by_id(helm.template(COMPONENTS[name])) == kustomized(tmp_path, "base", name)
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_an_overlay_s_values_give_the_overlay(helm: Helm, tmp_path: Path, name: str) -> None:
+    theirs, ours = kustomized(tmp_path, f"overlays/{name}"), by_id(helm.template(OVERLAYS[name]))
+    for objects in (theirs, ours):  # a patch of kustomize's ends without a line break
+        data = objects["ConfigMap", POLICY]["data"]
+        data["rules.yaml"] = data["rules.yaml"].strip()
+    assert ours == theirs
+
+
+def test_all_components_together(helm: Helm, tmp_path: Path) -> None:
+    values = merged(*COMPONENTS.values())
+    assert by_id(helm.template(values)) == kustomized(tmp_path, "base", *COMPONENTS)
+
+
+@pytest.mark.parametrize("values", [{}, EVERYTHING, merged(*COMPONENTS.values())], ids=str)
+def test_helm_lint_has_nothing_to_say(helm: Helm, values: JSON) -> None:
+    said = helm.run("lint", "--strict", FOR_CLUSTER, str(CHART), values=values)
+    assert "0 chart(s) failed" in said
+    assert "[WARNING]" not in said
+
+
+def test_every_value_is_known_to_the_schema_and_tried_here() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    defaults = yaml.safe_load((CHART / "values.yaml").read_text())
+
+    def keys(properties: JSON, prefix: str = "") -> set[str]:
+        return {
+            found
+            for name, each in properties.items()
+            for found in (
+                keys(each["properties"], f"{prefix}{name}.") if "properties" in each else {prefix + name}
+            )
+        }
+
+    def given(values: JSON, prefix: str = "") -> set[str]:
+        return {
+            found
+            for name, each in values.items()
+            for found in (
+                given(each, f"{prefix}{name}.") if isinstance(each, dict) and each else {prefix + name}
+            )
+        }
+
+    known = {name for name in keys(schema["properties"]) if not name.startswith(("policy.", "global"))}
+    defaults["resources"] = {}
+    assert known == given(defaults) - {"policy"}
+    tried = set().union(*(given(each) for each in (EVERYTHING, *COMPONENTS.values(), *OVERLAYS.values())))
+    assert known <= {
+        *(name.partition(".")[0] if name.split(".")[0] in FREE else name for name in tried),
+        *NAMED,
+    }
+
+
+def test_every_value_reaches_its_place(helm: Helm) -> None:
+    objects = helm.template(EVERYTHING)
+    (deployment,) = of_kind(objects, "Deployment")
+    spec = deployment["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    assert deployment["spec"]["replicas"] == 3
+    assert container["image"] == "registry.example/platform/ml-chassis:1.2.3"
+    assert container["imagePullPolicy"] == "Always"
+    assert container["resources"] == EVERYTHING["resources"]
+    assert container["env"][-1] == EVERYTHING["extraEnv"][0]
+    assert spec["priorityClassName"] == "high"
+    for name in ("imagePullSecrets", "nodeSelector", "tolerations", "affinity"):
+        assert spec[name] == EVERYTHING[name]
+    assert not of_kind(objects, "ResourceQuota")
+    entries = [entry for item in objects for entry in item.get("webhooks", ())]
+    for entry in entries:
+        values = entry["namespaceSelector"]["matchExpressions"][0]["values"]
+        assert ({"istio-system", "123"} <= set(values)) == (entry["name"] != "policy.mlchassis.dev")
+    (policy,) = of_kind(objects, "ConfigMap")
+    assert load(policy["data"]).rules.profile.value == "standard"
+    assert policy["data"]["gpu-affinity.yaml"] == 'mode: "off"\n'
+    assert yaml.safe_load(policy["data"]["rules.yaml"]) == {
+        "profile": "standard",
+        **EVERYTHING["policy"]["rules"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("values", "puller"),
+    [
+        ({}, None),
+        ({"image": {"repository": "r.example/p/chassis"}}, "r.example/p/puller:0.1.0"),
+        ({"image": {"tag": "9"}}, "ghcr.io/ml-chassis/puller:9"),
+        ({"image": {"digest": DIGEST}}, None),
+        ({"puller": {"image": {"repository": "r.example/q"}}, "image": {"tag": "9"}}, "r.example/q:9"),
+        ({"puller": {"image": {"digest": DIGEST}}}, f"ghcr.io/ml-chassis/puller@{DIGEST}"),
+        ({"image": {"tag": "9"}, "policy": {"model-puller": {"image": "mine:1"}}}, "mine:1"),
+        ({"image": {"tag": "9"}, "policy": {"model-puller": "image: mine:1\nport: 9082\n"}}, "mine:1"),
+        ({"image": {"tag": "9"}, "policy": {"model-puller": "port: 9082\n"}}, "ghcr.io/ml-chassis/puller:9"),
+    ],
+)  # fmt: skip
+def test_the_sidecar_s_image_goes_with_the_webhook_s(helm: Helm, values: JSON, puller: str | None) -> None:
+    (policy,) = of_kind(helm.template(values), "ConfigMap")
+    load(policy["data"])
+    assert yaml.safe_load(policy["data"].get("model-puller.yaml", "{}")).get("image") == puller
+
+
+def test_numbers_and_texts_of_the_policy_arrive_as_they_are(helm: Helm) -> None:
+    numbers: JSON = {"loadRate": 123456789012, "startupFactor": 2.5, "defaultStart": "15m"}
+    text = "# by hand\nmode: off\n"
+    (policy,) = of_kind(
+        helm.template({"policy": {"standard-probes": numbers, "job-retries": text}}), "ConfigMap"
+    )
+    assert policy["data"]["job-retries.yaml"] == text
+    assert yaml.safe_load(policy["data"]["standard-probes.yaml"]) == numbers
+
+
+@pytest.mark.parametrize(
+    ("values", "word"),
+    [
+        ({"replica": 2}, "replica"),
+        ({"replicas": 0}, "replicas"),
+        ({"profile": "stict"}, "profile"),
+        ({"failurePolicy": {"mutation": "Fail"}}, "mutation"),
+        ({"image": {"digest": "latest"}}, "digest"),
+        ({"policy": {"gpu-afinity": {}}}, "gpu-afinity"),
+        ({"policy": {"gpu-affinity": {"mode": False}}}, "gpu-affinity"),
+        ({"policy": {"rules": "profile: strict"}}, "rules"),
+    ],
+)  # fmt: skip
+def test_values_of_which_nothing_would_come_are_refused(helm: Helm, values: JSON, word: str) -> None:
+    with pytest.raises(HelmError, match=word):
+        helm.template(values)
+
+
+@pytest.mark.parametrize("namespace", ["platform", "123"])
+def test_it_goes_into_any_namespace(helm: Helm, namespace: str) -> None:
+    objects = helm.template(merged(*COMPONENTS.values()), namespace=namespace)
+    assert NAMESPACE not in json.dumps(objects)
+    assert {item["metadata"]["namespace"] for item in objects if "namespace" in item["metadata"]} == {
+        namespace
+    }
+    ours = manifests.render(components=list(COMPONENTS), namespace=namespace)
+    assert by_id(objects) == by_id(item for item in ours if item["kind"] != "Namespace")
+
+
+def test_the_api_server_takes_every_object(control_plane: ControlPlane, chassis: Chassis, helm: Helm) -> None:
+    objects = [
+        item
+        for values in (EVERYTHING, merged(*COMPONENTS.values()))
+        for item in helm.template(values)
+        if "cert-manager.io" not in item["apiVersion"]
+    ]
+    taken = control_plane.apply(yaml.safe_dump_all(objects), "--dry-run=server", "--validate=strict")
+    assert taken.stderr == ""
+    assert len(taken.stdout.splitlines()) == len(objects)
+
+
+def test_its_version_is_the_project_s() -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["version"]
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert chart["version"] == chart["appVersion"] == project

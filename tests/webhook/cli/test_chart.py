@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from webhook.cli import chart, manifests
+from webhook.errors import UserError
+
+
+def test_writes_once_and_then_is_fresh(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert chart.main(["--root", str(tmp_path), "--check"]) == 1
+    assert chart.main(["--root", str(tmp_path)]) == 0
+    assert chart.main(["--root", str(tmp_path), "--check"]) == 0
+    deployment, leftover = tmp_path / "templates" / "deployment.yaml", tmp_path / "templates" / "old.yaml"
+    deployment.write_text("changed by hand")
+    leftover.touch()
+    capsys.readouterr()
+    assert chart.main(["--root", str(tmp_path), "--check"]) == 1
+    said = capsys.readouterr().err
+    assert "deployment.yaml is stale" in said
+    assert "old.yaml is stale" in said
+    assert deployment.read_text() == "changed by hand"
+    chart.main(["--root", str(tmp_path)])
+    assert chart.main(["--root", str(tmp_path), "--check"]) == 0
+    assert not leftover.exists()
+
+
+def test_what_is_in_the_tree_is_fresh() -> None:
+    root = manifests.directory().parent / chart.CHART
+    assert chart.main(["--root", str(root), "--check"]) == 0
+
+
+def test_a_component_without_a_value_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(chart.WHEN, "name-ignore")
+    with pytest.raises(UserError, match="no value for the component name-ignore"):
+        chart.templates()
+
+
+def test_two_components_that_change_the_same_line_are_refused() -> None:
+    item = {"kind": "Service", "spec": {"type": "ClusterIP"}}
+    variants = {
+        ".Values.a": {"kind": "Service", "spec": {"type": "NodePort"}},
+        ".Values.b": {"kind": "Service", "spec": {"type": "LoadBalancer"}},
+    }
+    with pytest.raises(UserError, match="same lines of Service"):
+        chart._object(item, variants)
+
+
+def test_lines_stand_under_the_condition_of_the_component_that_changes_them() -> None:
+    item = {"kind": "Service", "a": 1, "b": 2, "c": 3}
+    variants = {".Values.x": {"kind": "Service", "a": 1, "b": 4}, ".Values.y": {**item, "d": 5}}
+    assert chart._object(item, variants).splitlines() == [
+        "kind: Service",
+        "a: 1",
+        "{{- if .Values.x }}",
+        "b: 4",
+        "{{- else }}",
+        "b: 2",
+        "c: 3",
+        "{{- end }}",
+        "{{- if .Values.y }}",
+        "d: 5",
+        "{{- end }}",
+    ]
+
+
+def test_braces_of_another_language_stay_as_they_are() -> None:
+    printed = chart._object({"kind": "ConfigMap", "text": "{{ $labels.pod }} in mlchassis-system"}, {})
+    assert """'{{ "{{" }} $labels.pod }} in {{ .Release.Namespace }}'""" in printed

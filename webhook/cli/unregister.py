@@ -1,0 +1,76 @@
+"""`chassis unregister`: take the webhook configurations away before the webhook goes.
+
+Law: while anything of the webhook is removed, the API server asks nobody. An entry with failurePolicy Fail
+would refuse what nobody answers. `helm uninstall` runs this in a hook, because Helm itself deletes webhook
+configurations last.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from pathlib import Path
+from typing import Final
+
+from webhook.errors import UserError
+from webhook.kube import paths
+from webhook.kube.api import ADMISSION_REGISTRATION, ApiServer
+from webhook.kube.errors import ApiError
+from webhook.server.ca_bundle import RESOURCES
+
+SETTLE_SECONDS: Final = 3.0
+"""API servers follow webhook configurations by a watch: this is many times what it takes them."""
+RETRIES: Final = 20
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of `chassis unregister`."""
+    parser.set_defaults(run=run)
+    parser.description = (
+        "Delete the webhook configurations, and wait until no API server asks the webhook any more: what is "
+        "removed after that refuses nothing. Exit status 0 also where there are none."
+    )
+    parser.add_argument("--kubeconfig", type=Path, metavar="FILE", help="default: the pod's own account")
+    parser.add_argument(
+        "--webhook-configurations",
+        default="chassis.mlchassis.dev",
+        metavar="NAME",
+        help="name of the Mutating- and ValidatingWebhookConfiguration (%(default)s)",
+    )
+    parser.add_argument(
+        "--settle",
+        type=float,
+        default=SETTLE_SECONDS,
+        metavar="SECONDS",
+        help="how long to wait afterwards (%(default)s)",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Delete them and wait; the exit status.
+
+    Raises:
+        UserError: there is no API server, or it refuses.
+    """
+    try:
+        asyncio.run(_unregister(args.kubeconfig, args.webhook_configurations, args.settle))
+    except ApiError as error:
+        raise UserError(str(error)) from error
+    return 0
+
+
+async def _unregister(kubeconfig: Path | None, name: str, settle: float) -> None:
+    deleted = False
+    async with ApiServer.connect(kubeconfig, retries=RETRIES) as api:
+        for resource in RESOURCES:
+            try:
+                await api.call("DELETE", paths.one(ADMISSION_REGISTRATION, resource, name))
+            except ApiError as error:
+                if error.status != 404:
+                    raise
+                print(f"{resource} {name}: not there")
+            else:
+                deleted = True
+                print(f"{resource} {name}: deleted")
+    if deleted:
+        await asyncio.sleep(settle)
