@@ -39,6 +39,9 @@ CHECKPOINT: Final = f"{DOMAIN}/checkpoint"
 TRAINING: Final = f"{DOMAIN}/training"
 """A label of pods, with the value `true`."""
 
+# On pods, written by the webhook.
+CHANGED: Final = f"{DOMAIN}/changed"
+
 # Labels of pods, and of what the webhook itself keeps.
 WORKER_GROUP: Final = f"{DOMAIN}/worker-group"
 WORKER_NAMES: Final = f"{DOMAIN}/worker-names"

@@ -62,6 +62,11 @@ class Reasons:
                 _said(annotation),
             )
 
+    def fields(self) -> Iterator[tuple[str, str]]:
+        """The path of each field and why it is added: all that stands in the pod itself."""
+        for path, why, _, _ in self._given:
+            yield path, shortened(_said(why), LONGEST_REASON)
+
     def local(self) -> Reasons:
         """The same reasons, in the pod that they are about, whatever holds it."""
         inner = Reasons(self.policy)

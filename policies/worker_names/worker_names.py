@@ -24,6 +24,7 @@ from typing import Final
 from pydantic import Field
 
 from policies.core.contracts import Mutator
+from policies.core.reasons import UNREAD, Reasons
 from policies.core.settings import Duration, Settings
 from policies.kube.group_kinds import POD
 from policies.kube.json import Json, replaced
@@ -391,11 +392,16 @@ def _shown(names: Sequence[str]) -> str:
 # --- the change ----------------------------------------------------------------------------------
 
 
-def named(pod: Json, name: str) -> Json:
+def named(pod: Json, name: str, settings: WorkerNames, why: Reasons = UNREAD) -> Json:
     """A copy of the pod under its name.
 
     `generateName` goes with it: left in place it turns the API server's 409 for a name that is
     taken into a message about a generated name.
     """
     metadata = {key: value for key, value in pod["metadata"].items() if key != "generateName"}
+    why.give(
+        "metadata.name",
+        f"one name for each worker that is wanted ({settings.strategy}): a pod too many is refused",
+        setting="strategy",
+    )
     return replaced(pod, ("metadata",), {**metadata, "name": name})

@@ -128,6 +128,11 @@ class ChangesSaid(Model):
         description="whether an answer's warnings say what is added, a line for each policy; of an update "
         "only what it newly brings about",
     )
+    annotation: bool = Field(
+        True,
+        description="whether pods carry the annotation mlchassis.dev/changed: each field that was added, the "
+        "policy, the reason, 1024 characters at most. Pod templates never do",
+    )
 
 
 class WebhookConfig(Model):

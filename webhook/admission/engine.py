@@ -15,11 +15,12 @@ from policies.core.facts import Cluster
 from policies.core.look import Looks
 from policies.core.mode import Mode
 from policies.kube.field_paths import scopes
-from policies.kube.group_kinds import kind_of
+from policies.kube.group_kinds import POD, kind_of
 from policies.kube.json import dig
 from policies.kube.metadata import labels_of
 from webhook.admission.accounts import is_mirror_pod, owner_behind
 from webhook.admission.bounds import allowance, bounded, foremost
+from webhook.admission.changed import annotated
 from webhook.admission.configuration import Config
 from webhook.admission.context import Context
 from webhook.admission.decision import Decision, Result, harmless
@@ -77,9 +78,14 @@ def mutate(request: Request, config: Config, cluster: Cluster) -> Decision:
     looks = Looks(template.look for template in bounds.templates)
     folded = fold(obj, mutators, Context.of(obj, request.namespace, config, cluster, looks))
     results, notes = foremost(folded.results, folded.notes)
+    final = folded.object
+    if kind == POD and config.webhook.changes.annotation and final is not obj:
+        added = (each.why for each in folded.changes if each.mode is Mode.ENFORCE)
+        final = annotated(final, added, config.digest)
     return replace(
         folded,
-        patch=diff(obj, folded.object),
+        object=final,
+        patch=diff(obj, final),
         results=results,
         notes=notes,
         owned=owned,

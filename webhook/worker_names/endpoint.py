@@ -22,6 +22,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from policies.core.annotations import WORKER_GROUP
 from policies.core.facts import Cluster, Facts
 from policies.core.mode import Mode
+from policies.core.reasons import Reasons
 from policies.kube.group_kinds import POD
 from policies.kube.json import Json
 from policies.worker_names import worker_names as policy
@@ -46,6 +47,7 @@ from policies.worker_names.workers import (
     worker_of,
 )
 from webhook.admission import engine, exemptions
+from webhook.admission.changed import annotated
 from webhook.admission.configuration import Config
 from webhook.admission.envelope import Request, Response, allowed, denied, patched
 from webhook.admission.patch import diff
@@ -203,7 +205,7 @@ class Namer:
                 answer = self._unavailable(worker, settings, error)
             except NoScale as error:
                 return _let_through(mode, f"{error}, so the label {WORKER_GROUP} has no effect")
-        return self._respond(request, worker, answer, settings, mode)
+        return self._respond(request, worker, answer, settings, mode, config)
 
     async def close(self) -> None:
         """Wait until the Events under way are written."""
@@ -243,10 +245,16 @@ class Namer:
         )
 
     def _respond(
-        self, request: Request, worker: Worker, answer: Answer, settings: WorkerNames, mode: Mode
+        self,
+        request: Request,
+        worker: Worker,
+        answer: Answer,
+        settings: WorkerNames,
+        mode: Mode,
+        config: Config,
     ) -> Response:
         if isinstance(answer, Give):
-            return self._give(request, worker, answer, settings, mode)
+            return self._give(request, worker, answer, settings, mode, config)
         if answer.reason is Reason.UNAVAILABLE and settings.on_unavailable is OnUnavailable.ALLOW:
             return _let_through(mode, f"{answer.message} The pod keeps its random name.")
         if mode is not Mode.ENFORCE:
@@ -264,7 +272,13 @@ class Namer:
         return denied(answer.message, code=409, reason="Conflict" if undecided else "AlreadyExists")
 
     def _give(
-        self, request: Request, worker: Worker, answer: Give, settings: WorkerNames, mode: Mode
+        self,
+        request: Request,
+        worker: Worker,
+        answer: Give,
+        settings: WorkerNames,
+        mode: Mode,
+        config: Config,
     ) -> Response:
         if mode is not Mode.ENFORCE:
             warnings = [f"worker-names would name this pod {answer.name}"] if mode is Mode.WARN else []
@@ -274,8 +288,11 @@ class Namer:
             strategy = Strategy.INDEX if answer.record is None else by_record
             self._metrics.given.labels(strategy.value).inc()
             log.info("worker named", name=answer.name, worker=str(worker), namespace=worker.namespace)
-        pod = request.object or {}
-        return patched(diff(pod, policy.named(pod, answer.name)), audit={"name": answer.name})
+        pod, why = request.object or {}, Reasons(policy.MUTATOR.id)
+        named = policy.named(pod, answer.name, settings, why)
+        if config.webhook.changes.annotation:
+            named = annotated(named, [why], config.digest)
+        return patched(diff(pod, named), audit={"name": answer.name})
 
     def _announce(self, worker: Worker) -> None:
         """An Event on the owner at the first refused double creation of a burst; nobody waits for it."""

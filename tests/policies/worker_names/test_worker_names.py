@@ -114,7 +114,7 @@ def test_names_differ_where_the_readable_part_does_not() -> None:
 
 def test_a_pod_loses_its_generate_name_and_nothing_else() -> None:
     pod = {"metadata": {"generateName": "demo-", "labels": {"a": "b"}}, "spec": {"containers": []}}
-    assert policy.named(pod, "demo-0") == {
+    assert policy.named(pod, "demo-0", WorkerNames()) == {
         "metadata": {"labels": {"a": "b"}, "name": "demo-0"},
         "spec": {"containers": []},
     }

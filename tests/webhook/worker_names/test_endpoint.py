@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from policies.core.annotations import WORKER_NAMES
+from policies.core.annotations import CHANGED, WORKER_NAMES
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json
 from tests.webhook.worker_names.setting import (
@@ -23,6 +23,7 @@ from tests.webhook.worker_names.setting import (
     labelled,
     worker,
 )
+from webhook.admission.changed import Changed
 from webhook.admission.configuration import Config
 from webhook.admission.envelope import Request, Response
 from webhook.kube.api import ApiServer
@@ -35,11 +36,20 @@ from webhook.worker_names.cluster import LiveWorkers
 async def test_the_name_comes_with_the_promise_and_without_generate_name(setting: Setting) -> None:
     await setting.cluster(2)
     response = await setting.ask()
-    name = response.patch[-1]["value"]
-    assert sorted(response.patch, key=lambda operation: operation["op"]) == [
-        {"op": "add", "path": "/metadata/name", "value": name},
-        {"op": "remove", "path": "/metadata/generateName"},
-    ]
+    by_path = {operation["path"]: operation for operation in response.patch}
+    name = by_path["/metadata/name"]["value"]
+    assert by_path == {
+        "/metadata/name": {"op": "add", "path": "/metadata/name", "value": name},
+        "/metadata/generateName": {"op": "remove", "path": "/metadata/generateName"},
+        "/metadata/annotations": {
+            "op": "add",
+            "path": "/metadata/annotations",
+            "value": {CHANGED: by_path["/metadata/annotations"]["value"][CHANGED]},
+        },
+    }
+    said = Changed.read(by_path["/metadata/annotations"]["value"][CHANGED])
+    assert said is not None
+    assert [(each.policy, each.path) for each in said.entries] == [("worker-names", "metadata.name")]
     assert response.audit == {"name": name}
     [lease] = setting.leases()
     assert name in lease["metadata"]["annotations"][WORKER_NAMES]

@@ -1,0 +1,148 @@
+"""The annotation that says what was added to a pod: bounded, the same for equal pods, never in a template."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policies.core.annotations import CHANGED
+from policies.core.facts import NoCluster
+from policies.core.reasons import Reasons
+from policies.kube.json import Json, replaced
+from policies.kube.metadata import annotations_of
+from webhook.admission.changed import LONGEST, Changed, annotated
+from webhook.admission.engine import decide, mutate
+from webhook.admission.envelope import Request
+from webhook.config.load import load
+from webhook.kube.offline import Document
+
+VLLM = {
+    "name": "vllm",
+    "image": "vllm/vllm-openai:v0.10.2",
+    "args": ["--model", "meta-llama/Llama-3.1-70B"],
+    "ports": [{"containerPort": 8000}],
+    "resources": {"limits": {"nvidia.com/gpu": "4"}},
+}
+PROXY = {"name": "proxy", "image": "team/proxy:1", "ports": [{"containerPort": 9000}]}
+
+
+def pod(*containers: Json, **metadata: Any) -> Json:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "llm", "namespace": "ml", **metadata},
+        "spec": {"containers": list(containers or (VLLM,))},
+    }
+
+
+def admitted(obj: Json, policy: dict[str, str] | None = None) -> Json:
+    made = Document("x", 0, obj).request()
+    request = Request(
+        **{name: getattr(made, name) for name in Request.__dataclass_fields__} | {"username": "jane"}
+    )
+    return mutate(request, load(policy or {}), NoCluster()).object
+
+
+def test_a_pod_says_what_was_added_and_why() -> None:
+    written = annotations_of(admitted(pod()))[CHANGED]
+    digest = load({}).digest
+    assert written.splitlines() == [
+        "disruption-guard spec.containers[vllm].lifecycle.preStop: sleeps 5 s while Services take it out: "
+        "requests still arrive then",
+        "gpu-affinity spec.tolerations[nvidia.com/gpu]: asks for nvidia.com/gpu, whose nodes bear the taint "
+        "nvidia.com/gpu:NoSchedule",
+        "standard-probes spec.containers[vllm].startupProbe: 215 min: 140 GB at 64 MiB/s, six times since no "
+        "volume keeps what was fetched (vllm, from meta-llama/Llama-3.1-70B)",
+        "standard-probes spec.containers[vllm].livenessProbe: GET /health on port 8000 (preset vllm); a "
+        "restart after 2 min of failures",
+        "standard-probes spec.containers[vllm].readinessProbe: GET /health on port 8000 (preset vllm); no "
+        "traffic after 30 s of failures",
+        f"policy {digest}",
+    ]
+    read = Changed.read(written)
+    assert read is not None
+    assert (len(read.entries), read.more, read.digest) == (5, 0, digest)
+    assert read.written() == written
+
+
+def test_equal_pods_have_equal_annotations_and_a_second_pass_edits_nothing() -> None:
+    once = admitted(pod(generateName="llm-", uid="a"))
+    assert annotations_of(once) == annotations_of(admitted(pod(generateName="llm-", uid="b")))
+    assert admitted(once) == once
+
+
+def test_reinvocation_goes_on_where_the_first_pass_ended() -> None:
+    first = admitted(pod())
+    joined = replaced(first, ("spec", "containers", 1), {**VLLM, "name": "second"})
+    again = admitted(joined)
+    before, after = (annotations_of(each)[CHANGED].splitlines() for each in (first, again))
+    assert [line.split(":")[0] for line in after[: len(before) - 1]] == [
+        line.split(":")[0] for line in before[:-1]
+    ]
+    assert any("spec.containers[second].startupProbe" in line for line in after[len(before) - 1 :])
+    assert admitted(again) == again
+
+
+def test_nothing_added_is_nothing_said() -> None:
+    assert CHANGED not in annotations_of(admitted(pod({"name": "x", "image": "busybox"})))
+    off = {f"{each}.yaml": "mode: warn" for each in ("standard-probes", "gpu-affinity", "disruption-guard")}
+    assert CHANGED not in annotations_of(admitted(pod(), off))
+
+
+def test_it_can_be_switched_off() -> None:
+    policy = {"webhook.yaml": "changes: {annotation: false}"}
+    assert CHANGED not in annotations_of(admitted(pod(), policy))
+
+
+def test_what_somebody_else_wrote_stays() -> None:
+    for written in ("mine", "standard-probes", "", 7, ["x"]):
+        before = pod(annotations={CHANGED: written})
+        kept = annotations_of(admitted(before))[CHANGED]
+        assert kept == written or written == ""
+
+
+def test_it_gives_way_where_there_is_no_room() -> None:
+    full = {"a": "x" * (256 * 1024 - 1500)}
+    assert CHANGED in annotations_of(admitted(pod(annotations=full)))
+    full = {"a": "x" * (256 * 1024 - 500)}
+    assert CHANGED not in annotations_of(admitted(pod(annotations=full)))
+
+
+@pytest.mark.parametrize(("api", "kind"), [("apps/v1", "Deployment"), ("apps/v1", "DaemonSet")])
+def test_it_never_stands_in_a_template(api: str, kind: str) -> None:
+    template = {key: value for key, value in pod().items() if key in ("metadata", "spec")}
+    obj = {
+        "apiVersion": api,
+        "kind": kind,
+        "metadata": {"name": "x", "namespace": "ml"},
+        "spec": {"template": template},
+    }
+    decision = decide(Document("x", 0, obj).request(), load({}), NoCluster())
+    assert decision.projected is not None
+    assert CHANGED not in str(decision.projected)
+    assert CHANGED not in str(decision.object)
+
+
+NAMES = st.text("abc-[]./", min_size=1, max_size=80)
+ENTRIES = st.lists(st.tuples(NAMES, st.text(max_size=300)), max_size=60)
+
+
+def reasons(given: list[tuple[str, str]]) -> Reasons:
+    why = Reasons("standard-probes")
+    for path, words in given:
+        why.give(path, words)
+    return why
+
+
+@given(ENTRIES, ENTRIES)
+def test_it_is_bounded_and_read_back(first: list[tuple[str, str]], second: list[tuple[str, str]]) -> None:
+    once = annotated(pod(), [reasons(first)], "d" * 12)
+    twice = annotated(once, [reasons(second)], "d" * 12)
+    for each in (once, twice):
+        written = annotations_of(each).get(CHANGED)
+        if written is not None:
+            assert len(written) <= LONGEST
+            assert Changed.read(written) is not None
+    few = len(first) + len(second) < 5
+    assert annotated(twice, [reasons([*first, *second])], "d" * 12) == twice or not few

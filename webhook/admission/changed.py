@@ -1,0 +1,100 @@
+"""The annotation `mlchassis.dev/changed`: what was added to a pod, by which policy and why, in the pod.
+
+One line a field, `<policy> <field>: <why>`, and at the end the digest of the policy. Law: what it says
+follows from the pod, the policy and the facts alone, so that equal pods have equal annotations; a pass that
+adds nothing leaves it as it is, and one that adds more goes on where the last one ended. It stands in pods,
+never in a pod template: nothing that a GitOps tool compares is touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from policies.core import registry
+from policies.core.annotations import CHANGED
+from policies.core.reasons import Reason, Reasons
+from policies.kube.json import Json, dig, replaced
+from policies.kube.metadata import has_room
+
+LONGEST: Final = 1024
+"""Characters. Where the reasons would not fit, fields are named without; where the fields would not, they
+are counted."""
+_POLICY: Final = "policy"
+_MORE: Final = "and"
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """What the annotation says."""
+
+    entries: tuple[Reason, ...] = ()
+    """The fields, in the order in which they were added; `why` is empty where it did not fit."""
+    more: int = 0
+    """Fields that did not fit."""
+    digest: str = ""
+    """That of the policy which was in force."""
+
+    @classmethod
+    def read(cls, written: str) -> Changed | None:
+        """What an annotation says; None where somebody else has written it."""
+        entries: list[Reason] = []
+        more, digest = 0, ""
+        for line in written.splitlines():
+            policy, _, rest = line.partition(" ")
+            if policy == _POLICY:
+                digest = rest
+            elif policy == _MORE and (count := rest.removesuffix(" more")).isdecimal():
+                more += int(count)
+            elif policy in registry.mutators() and rest:
+                path, _, why = rest.partition(": ")
+                entries.append(Reason(path, policy, why))
+            else:
+                return None
+        return cls(tuple(entries), more, digest)
+
+    def written(self) -> str:
+        """The text of the annotation, LONGEST characters at most."""
+        last = f"{_POLICY} {self.digest}"
+        lines = [f"{each.policy} {each.path}" for each in self.entries]
+        room = LONGEST - len(last) - len(f"{_MORE} {self.more + len(lines)} more") - 1
+        kept = 0
+        while kept < len(lines) and room > len(lines[kept]):
+            room -= len(lines[kept]) + 1
+            kept += 1
+        for index in range(kept):
+            why = self.entries[index].why
+            if why and len(why) + 2 <= room:
+                lines[index] += f": {why}"
+                room -= len(why) + 2
+        more = self.more + len(lines) - kept
+        return "\n".join([*lines[:kept], *([f"{_MORE} {more} more"] if more else []), last])
+
+
+def annotated(pod: Json, added: Iterable[Reasons], digest: str) -> Json:
+    """The pod with what was added to it, told in its annotation; unchanged where nothing was added, where
+    the annotation is somebody else's, or where there is no room for it."""
+    annotations = dig(pod, "metadata", "annotations")
+    if not isinstance(annotations, dict | None):
+        return pod
+    present = dig(annotations, CHANGED)
+    before = Changed.read(present) if isinstance(present, str) else _NOTHING if present is None else None
+    if before is None:
+        return pod
+    entries = {(each.policy, each.path): each for each in before.entries}
+    known = len(entries)
+    for reasons in added:
+        for path, why in reasons.fields():
+            key = (reasons.policy, "".join(path.split()))
+            if key not in entries:
+                entries[key] = Reason(key[1], key[0], " ".join(why.split()))
+    text = (
+        Changed(tuple(entries.values()), before.more, digest).written() if len(entries) > known else present
+    )
+    if text == present or not has_room(annotations or {}, {CHANGED: text}):
+        return pod
+    return replaced(pod, ("metadata", "annotations", CHANGED), text)
+
+
+_NOTHING: Final = Changed()
