@@ -6,6 +6,7 @@ import io
 import json
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import structlog
@@ -66,3 +67,11 @@ def test_a_person_gets_columns(form: Format, stream: io.StringIO) -> None:
     assert "listening" in stream.getvalue()
     assert not stream.getvalue().startswith("{")
     assert ("\x1b[" in stream.getvalue()) is stream.isatty()
+
+
+def test_what_json_has_no_place_for_is_said_all_the_same() -> None:
+    stream = io.StringIO()
+    log.configure("info", "json", stream)
+    structlog.get_logger().info("odd", number=2**80, half="\ud800", path=Path("/tmp"))
+    line = json.loads(stream.getvalue())
+    assert (line["number"], line["half"], line["path"]) == (2**80, "\ud800", "PosixPath('/tmp')")
