@@ -3,6 +3,9 @@
 Law: callers that do nothing must not keep out those that ask. What a connection may hold has a bound, the
 longest idle one gives way to a new one, and one with a request in flight never does. What is refused is
 counted by reason and logged in one line for many.
+
+A connection answers plain requests itself (`webhook.server.plain`). The first bytes that are not one whole
+plain request make it one of aiohttp's for good: only a server that has read all bytes knows where it stands.
 """
 
 from __future__ import annotations
@@ -13,14 +16,20 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 import structlog
 from aiohttp import web
 from prometheus_client import Counter
 
+from webhook.server import plain
+from webhook.server.bodies import FREE
+
 log = structlog.get_logger()
 
+KEEP_ALIVE_SECONDS: Final = 120.0
+"""Longer than the 90 s for which the API server keeps idle connections: were ours shorter, it would now and
+then send a review into a connection that we are just closing."""
 MOST: Final = 1024
 """Connections of a process. An API server keeps some tens, and sends hundreds at once in a burst."""
 SPARE_DESCRIPTORS: Final = 128
@@ -55,10 +64,23 @@ class Refused:
             self._said[reason] = now
 
 
-class Connection(web.RequestHandler):
-    """aiohttp's own, which knows besides whether it is idle and for how long."""
+class Desk(Protocol):
+    """Answers plain requests."""
 
-    def __init__(self, gate: Gate, server: web.Server, **options: Any) -> None:
+    def patience(self, head: plain.Head) -> float | None:
+        """Seconds within which such a request has to be answered from its first byte on; None if it can't
+        be answered here."""
+        ...
+
+    def answer(self, head: plain.Head, body: bytes, deadline: float, peer: str) -> bytes:
+        """The whole answer, its head included. `deadline` is on the event loop's clock. Never raises."""
+        ...
+
+
+class Connection(web.RequestHandler):
+    """aiohttp's own, which knows besides whether it is idle and for how long, and answers plain requests."""
+
+    def __init__(self, gate: Gate, server: web.Server, desk: Desk | None, **options: Any) -> None:
         super().__init__(server, loop=asyncio.get_running_loop(), **options)
         self._gate = gate
         self._now = asyncio.get_running_loop().time
@@ -68,27 +90,97 @@ class Connection(web.RequestHandler):
         """When the first byte came of a request that has no handler yet."""
         self.since: float | None = None
         """When the request began that is in flight."""
+        self._desk = desk
+        """None once aiohttp has got any bytes."""
+        self._held = bytearray()
+        """A plain request whose body is still arriving."""
+        self._whole = 0
+        """The bytes that it will have."""
+        self._late: asyncio.TimerHandle | None = None
+        self._began: float | None = None
+        """When a request arrived that aiohttp was handed later."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        # It would end a connection that it sees nothing of; `Gate.sweep` ends the idle ones.
+        self.keep_alive(True)
         self._gate.joined(self)
 
     def connection_lost(self, exc: BaseException | None) -> None:
+        self._forget()
         self._gate.left(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self._desk is not None:
+            self._plain(self._desk, data)
+            return
         if data and self.since is None and self.head is None:
             self.head = self._now()
         super().data_received(data)
 
+    def eof_received(self) -> None:
+        if self._held:
+            self._hand_over()
+        super().eof_received()
+
+    # --- plain requests --------------------------------------------------------------------------------
+
+    def _plain(self, desk: Desk, data: bytes) -> None:
+        held = self._held
+        if held:
+            held += data
+            if len(held) < self._whole:
+                return
+            data = bytes(held)
+        end = data.find(b"\r\n\r\n", 0, plain.HEAD_BYTES)
+        head = plain.read(data[:end]) if end > 0 else None
+        patience = desk.patience(head) if head is not None and head.length <= FREE else None
+        if head is None or patience is None or self.writing_paused:
+            self._hand_over(data)
+            return
+        whole = end + 4 + head.length
+        if len(data) < whole:
+            self.since = self._now()
+            self._held, self._whole = bytearray(data), whole
+            self._late = asyncio.get_running_loop().call_at(self.since + patience, self._hand_over)
+        elif len(data) == whole:
+            since = self._now() if self.since is None else self.since
+            self._forget()
+            answer = desk.answer(head, data[end + 4 :], since + patience, _peer(self))
+            self.used = self._now()
+            if self.transport is not None:
+                self.transport.write(answer)
+        else:
+            self._hand_over(data)
+
+    def _hand_over(self, data: bytes | None = None) -> None:
+        """Leave what came so far, and all that comes, to aiohttp."""
+        data = bytes(self._held) if data is None else data
+        self._began, self._desk = self.since, None
+        self._forget()
+        self.data_received(data)
+
+    def _forget(self) -> None:
+        """Hold nothing any more."""
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+            self._held = bytearray()
+        self.since = None
+
+    # --- requests that aiohttp reads -------------------------------------------------------------------
+
     def begin(self) -> None:
         """A request has a handler."""
-        self.since, self.head = self._now(), None
+        self.since, self.head = self._now() if self._began is None else self._began, None
+        self._began = None
 
     def end(self) -> None:
         """Its answer is written next."""
         self.used, self.since = self._now(), None
+
+    # --- its state -------------------------------------------------------------------------------------
 
     @property
     def unsent(self) -> bool:
@@ -127,13 +219,14 @@ class Gate:
         server: web.Server,
         tls: Callable[[], ssl.SSLContext] | None,
         refused: Refused,
+        desk: Desk | None = None,
         most: int | None = None,
         **options: Any,
     ) -> None:
         """`tls` is asked at each connection, so that a new certificate is served in a context of its own:
         OpenSSL keeps one of each key type in a context, and would go on to serve the old one beside it.
-        `options` are those of aiohttp's request handler."""
-        self._server, self._tls, self.refused = server, tls, refused
+        `desk` answers plain requests; `options` are those of aiohttp's request handler."""
+        self._server, self._tls, self.refused, self._desk = server, tls, refused, desk
         self._options = options
         self._most = most or min(MOST, max(descriptors() - SPARE_DESCRIPTORS, 16))
         self._open: set[Connection] = set()
@@ -236,7 +329,7 @@ class Gate:
             raise
 
     def _connection(self) -> Connection:
-        return Connection(self, self._server, **self._options)
+        return Connection(self, self._server, self._desk, **self._options)
 
     def _shaken(self, shaking: asyncio.Task[None]) -> None:
         self._shaking.pop(shaking, None)
@@ -250,7 +343,8 @@ class Gate:
             self.sweep(self._now())
 
     def sweep(self, now: float) -> None:
-        """End what is stuck at that time: a head that does not end, an answer that nobody takes in."""
+        """End what is stuck at that time, a head that does not end, an answer that nobody takes in; and what
+        has been idle for long."""
         for connection in list(self._open):
             begun = connection.since
             if begun is None and connection.unsent:
@@ -261,6 +355,8 @@ class Gate:
             elif connection.idle and connection.head is not None and now - connection.head > HEAD_SECONDS:
                 self.refused.add("slow-head", peer=_peer(connection))
                 connection.abort()
+            elif connection.idle and connection.head is None and now - connection.used > KEEP_ALIVE_SECONDS:
+                connection.force_close()
 
 
 @web.middleware

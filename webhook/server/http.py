@@ -3,19 +3,26 @@
 Law: whoever posts a review gets an answer. A request that is no review gets a 4xx with one plain sentence;
 a bug of ours becomes an allowed review with a warning (or what `onError` says); nothing becomes a 5xx or a
 dropped connection.
+
+aiohttp serves. What is asked again and again, a whole review in the form that API servers send, is answered
+beside it, in one call from the bytes that came to the bytes that go (`Server.answer`): to read it as any HTTP
+request costs more than its answer does.
 """
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import re
 import socket
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from email.utils import formatdate
+from functools import lru_cache
 from http import HTTPStatus
-from typing import Final
+from typing import Final, TypeVar, cast
 
 import structlog
 from aiohttp import web
@@ -26,17 +33,15 @@ from webhook.admission import envelope as review
 from webhook.admission.decision import Decision
 from webhook.admission.envelope import BadReview, Request, Response, allowed
 from webhook.admission.messages import Answer
-from webhook.server import bodies
+from webhook.server import bodies, connections
 from webhook.server import metrics as m
 from webhook.server.bodies import Refusal
-from webhook.server.connections import Gate, Refused, mark
+from webhook.server.connections import Connection, Gate, Refused, mark
+from webhook.server.plain import Head
 from webhook.server.record import Reading, Station, digest
 
 log = structlog.get_logger()
 
-KEEP_ALIVE_SECONDS: Final = 120.0
-"""Longer than the 90 s for which the API server keeps idle connections: were ours shorter, it would now and
-then send a review into a connection that we are just closing."""
 BACKLOG: Final = 1024
 HANDSHAKE_SECONDS: Final = 0.2
 DEFAULT_TIMEOUT: Final = 10.0
@@ -52,8 +57,10 @@ UNREAD: Final = (
 )
 
 
-Endpoint = Callable[[Request, float], Awaitable[Answer]]
-"""Answers a request; the float is the deadline on the event loop's clock."""
+T = TypeVar("T")
+Endpoint = Callable[[Request, float], Answer] | Callable[[Request, float], Awaitable[Answer]]
+"""Answers a request, at once or, where it is a coroutine function, after it has waited for something; the
+float is the deadline on the event loop's clock."""
 OnError = Callable[[str, Request], Response]
 """What the endpoint of that name answers where it has failed itself."""
 
@@ -94,6 +101,12 @@ class Server:
         self._runner: web.AppRunner | None = None
         self._gate: Gate | None = None
         self._refused = Refused(metrics.refused)
+        self._at_once = {
+            name: endpoint
+            for name, endpoint in endpoints.items()
+            if not inspect.iscoroutinefunction(endpoint)
+        }
+        self._seconds = {name: metrics.seconds.labels(name) for name in endpoints}
 
     def application(self) -> web.Application:
         self._budget = bodies.Budget()
@@ -120,8 +133,9 @@ class Server:
             self._runner.server,
             tls,
             self._refused,
+            self,
             access_log=None,
-            keepalive_timeout=KEEP_ALIVE_SECONDS,
+            keepalive_timeout=connections.KEEP_ALIVE_SECONDS,
             # A gzip bomb is refused by its header instead of being unpacked.
             auto_decompress=False,
         )
@@ -148,42 +162,64 @@ class Server:
     # --- admission -------------------------------------------------------------------------------------
 
     def _admission(self, name: str, endpoint: Endpoint) -> Callable[[web.Request], Awaitable[web.Response]]:
-        seconds = self._metrics.seconds.labels(name)
-        clock = asyncio.get_running_loop().time
         budget = self._budget
 
         async def handle(http: web.Request) -> web.Response:
             started = time.perf_counter()  # the loop's own clock stands still between two of its turns
+            since = cast(Connection, http.protocol).since
+            assert since is not None
+            deadline = since + patience(http.query.get("timeout", ""))
             with self._metrics.in_flight.track_inprogress(), budget.hold() as hold:
                 try:
-                    limit = seconds_of(http.query.get("timeout", ""))
-                    deadline = clock() + limit * (1 - DEADLINE_MARGIN)
                     body = await bodies.read(http, hold, budget, deadline)
-                    if self._station.suspects.holds(body):
-                        answer = self._unread(name, body)
-                    else:
-                        reading = Reading(
-                            self._station.record, body, lambda: max(deadline - clock(), 0) + HOLD_SECONDS
-                        )
-                        answer = await reading.noted(self._answer(name, endpoint, body, deadline, reading))
+                    answer = await self._review(name, endpoint, body, deadline)
                 except Refusal as refusal:
-                    self._metrics.requests.labels(name, "rejected", "other").inc()
-                    if refusal.reason:
-                        self._refused.add(refusal.reason, endpoint=name, peer=http.remote)
-                    else:
-                        log.warning("request refused", endpoint=name, why=str(refusal), peer=http.remote)
+                    self._refuse(name, refusal, http.remote)
                     return web.Response(status=refusal.status, text=f"{refusal}\n")
-                seconds.observe(time.perf_counter() - started)
+                self._seconds[name].observe(time.perf_counter() - started)
                 return web.Response(body=answer, content_type="application/json")
 
         return handle
+
+    def patience(self, head: Head) -> float | None:
+        """See `connections.Desk`: what is answered at once, until the server drains."""
+        if self.readiness.draining or head.endpoint not in self._at_once:
+            return None
+        return patience(head.timeout)
+
+    def answer(self, head: Head, body: bytes, deadline: float, peer: str) -> bytes:
+        """See `connections.Desk`."""
+        started, name = time.perf_counter(), head.endpoint
+        with self._metrics.in_flight.track_inprogress():
+            try:
+                answer = _done(self._review(name, self._at_once[name], body, deadline))
+            except Refusal as refusal:
+                self._refuse(name, refusal, peer)
+                return _http(refusal.status, b"text/plain; charset=utf-8", f"{refusal}\n".encode())
+        self._seconds[name].observe(time.perf_counter() - started)
+        return _http(HTTPStatus.OK, b"application/json", answer)
+
+    async def _review(self, name: str, endpoint: Endpoint, body: bytes, deadline: float) -> bytes:
+        """The answer to a body. Refusal if it is no review."""
+        if self._station.suspects.holds(body):
+            return self._unread(name, body)
+        clock = asyncio.get_running_loop().time
+        reading = Reading(self._station.record, body, lambda: max(deadline - clock(), 0) + HOLD_SECONDS)
+        return await reading.noted(self._answer(name, endpoint, body, deadline, reading))
+
+    def _refuse(self, name: str, refusal: Refusal, peer: str | None) -> None:
+        self._metrics.request(name, "rejected", m.OTHER)
+        if refusal.reason:
+            self._refused.add(refusal.reason, endpoint=name, peer=peer)
+        else:
+            log.warning("request refused", endpoint=name, why=str(refusal), peer=peer)
 
     def _unread(self, name: str, body: bytes) -> bytes:
         """The answer to a review that has ended a worker: nothing of it is read but its uid."""
         uid = _UID.search(body)
         if uid is None:
             raise Refusal(HTTPStatus.BAD_REQUEST, "the body has ended a worker before and is not read again")
-        self._metrics.requests.labels(name, "undecidable", "other").inc()
+        self._metrics.request(name, "undecidable", m.OTHER)
         log.warning("review not read, it has ended a worker before", endpoint=name, review=digest(body).hex())
         return review.render(uid[1].decode(), allowed([UNREAD]))
 
@@ -193,8 +229,12 @@ class Server:
         request = _parse(body)
         try:
             reading.about({"endpoint": name, **_about(request)})
-            async with asyncio.timeout_at(deadline):
-                answer = await endpoint(request, deadline)
+            answered = endpoint(request, deadline)
+            if isinstance(answered, Answer):
+                answer = answered
+            else:
+                async with asyncio.timeout_at(deadline):
+                    answer = await answered
             rendered = (answer.ready or review.prepared(answer.response)).to(request.uid)
             outcome = _outcome(answer.response)
         except Exception:
@@ -209,7 +249,7 @@ class Server:
         return rendered
 
     def _record(self, name: str, request: Request, answer: Answer, outcome: str) -> None:
-        self._metrics.requests.labels(name, outcome, self._metrics.kind(request.kind.kind)).inc()
+        self._metrics.request(name, outcome, request.kind.kind)
         if answer.decision is not None:
             self._count(answer.decision)
         if outcome in ("changed", "denied"):
@@ -218,12 +258,12 @@ class Server:
     def _count(self, decision: Decision) -> None:
         for change in decision.changes:
             if not change.template:
-                self._metrics.mutations.labels(change.policy, change.mode.value).inc()
+                self._metrics.mutation(change.policy, change.mode.value)
         for result in decision.results:
             if result.exempted is not None:
-                self._metrics.exemptions.labels(result.rule).inc()
+                self._metrics.exemption(result.rule)
             else:
-                self._metrics.findings.labels(result.rule, result.mode.value).inc()
+                self._metrics.finding(result.rule, result.mode.value)
         for crash in decision.crashes:
             self._metrics.errors.labels(crash.id).inc()
             log.error("policy failed", policy=crash.id, error=crash.error, trace=crash.trace)
@@ -265,9 +305,42 @@ def _parse(body: bytes) -> Request:
         raise Refusal(HTTPStatus.BAD_REQUEST, "the body could not be understood") from error
 
 
+def _done(work: Awaitable[T]) -> T:
+    """What comes of work that waits for nothing."""
+    try:
+        next(iter(work.__await__()))
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    raise RuntimeError("an endpoint that answers at once has waited")
+
+
+def _http(status: HTTPStatus, content_type: bytes, body: bytes) -> bytes:
+    """An answer on a connection that is kept."""
+    return b"HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %d\r\nDate: %s\r\n\r\n%s" % (
+        status,
+        status.phrase.encode(),
+        content_type,
+        len(body),
+        _date(int(time.time())),
+        body,
+    )
+
+
+@lru_cache(1)
+def _date(seconds: int) -> bytes:
+    return formatdate(seconds, usegmt=True).encode()
+
+
+def patience(timeout: str) -> float:
+    """Seconds from the first byte on within which a call is answered that has this `?timeout=`."""
+    return seconds_of(timeout) * (1 - DEADLINE_MARGIN)
+
+
 _DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?(?:(\d+)ms)?")
 
 
+@lru_cache(64)
 def seconds_of(value: str) -> float:
     """Seconds in the `?timeout=` of a call, written by Go (`5s`, `1m0s`, `500ms`); unknown text counts as
     none given."""

@@ -35,6 +35,8 @@ disable_created_metrics()  # type: ignore[no-untyped-call]  # they double the se
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
+OTHER = "other"
+"""The label of a kind that is not in the table of workloads, and of what has none."""
 LATENCY_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
 
@@ -55,6 +57,7 @@ class Metrics:
         self._common: Sequence[Collector] = (_Build(), _Restarts(restarts), _Processes(processes))
         for collector in self._common:
             self.registry.register(collector)
+        self._children: dict[tuple[Counter, tuple[str, ...]], Counter] = {}
         self.requests = Counter(
             "chassis_admission_requests",
             "Admission reviews answered; outcome is allowed, changed, warned, denied, failed, rejected or "
@@ -152,6 +155,26 @@ class Metrics:
             registry=self.registry,
         )
 
+    def request(self, endpoint: str, outcome: str, kind: str) -> None:
+        """Count a review that is answered; `kind` as in the review."""
+        self._counted(self.requests, endpoint, outcome, kind if kind in self._kinds else OTHER)
+
+    def mutation(self, policy: str, mode: str) -> None:
+        self._counted(self.mutations, policy, mode)
+
+    def finding(self, rule: str, mode: str) -> None:
+        self._counted(self.findings, rule, mode)
+
+    def exemption(self, rule: str) -> None:
+        self._counted(self.exemptions, rule)
+
+    def _counted(self, counter: Counter, *labels: str) -> None:
+        # `labels` costs more than to count, and its values are few (see the law): look each up once.
+        child = self._children.get((counter, labels))
+        if child is None:
+            child = self._children[counter, labels] = counter.labels(*labels)
+        child.inc()
+
     def memo(self, outcome: str) -> None:
         """Count a look into the memo of decisions, or an answer that it gave up."""
         self._memo_counters[outcome].inc()
@@ -169,10 +192,6 @@ class Metrics:
     def policy_refused(self) -> None:
         """The policy last read is not the one in force."""
         self.policy_valid.set(0)
-
-    def kind(self, kind: str) -> str:
-        """A kind as a label value."""
-        return kind if kind in self._kinds else "other"
 
     def render(self) -> bytes:
         """The exposition in Prometheus' text format, of all worker processes if there are several."""

@@ -203,10 +203,10 @@ def endpoints(
     """
     known = Memo(0) if memo is None else memo
 
-    async def mutate(request: Request, _: float) -> Answer:
+    def mutate(request: Request, _: float) -> Answer:
         return known.answer("mutate", request, policy.config, cluster, engine.mutate)
 
-    async def validate(request: Request, _: float) -> Answer:
+    def validate(request: Request, _: float) -> Answer:
         return known.answer("validate", request, policy.config, cluster, engine.validate)
 
     async def name(request: Request, deadline: float) -> Answer:

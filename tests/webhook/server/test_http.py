@@ -17,9 +17,10 @@ import pytest
 from policies.kube.json import Json
 from webhook.admission.envelope import Request, Response, allowed, denied, patched
 from webhook.admission.messages import Answer
+from webhook.server import connections
 from webhook.server import http as module
 from webhook.server.bodies import LIMIT as BODY_LIMIT
-from webhook.server.http import Readiness, Server, listen, seconds_of
+from webhook.server.http import Endpoint, Readiness, Server, listen, seconds_of
 from webhook.server.metrics import Metrics
 
 JSON_TYPE = {"Content-Type": "application/json"}
@@ -41,23 +42,31 @@ def review(**changes: Any) -> Json:
 
 
 class Running:
-    """A server whose one endpoint answers what the test says."""
+    """A server whose one endpoint answers what the test says.
 
-    def __init__(self) -> None:
-        self.answer: Callable[[Request, float], Awaitable[Answer]] = self._allow
+    One that may wait is aiohttp's alone; plain requests for one that answers at once never reach aiohttp.
+    """
+
+    def __init__(self, waits: bool) -> None:
+        self.answer: Callable[[Request, float], Answer | Awaitable[Answer]] = self._allow
         self.metrics = Metrics(["Pod"])
         self.readiness = Readiness(certificate=True, policy=True)
-        self.server = Server(
-            {"validate": self._endpoint}, self._failed, self.metrics, self.readiness, patience=5
-        )
+        endpoint: Endpoint = self._awaited if waits else self._at_once
+        self.server = Server({"validate": endpoint}, self._failed, self.metrics, self.readiness, patience=5)
         self.address = ("", 0)
         self.session: aiohttp.ClientSession
 
-    async def _allow(self, _: Request, __: float) -> Answer:
+    def _allow(self, _: Request, __: float) -> Answer:
         return Answer(allowed())
 
-    async def _endpoint(self, request: Request, deadline: float) -> Answer:
-        return await self.answer(request, deadline)
+    def _at_once(self, request: Request, deadline: float) -> Answer:
+        answer = self.answer(request, deadline)
+        assert isinstance(answer, Answer)
+        return answer
+
+    async def _awaited(self, request: Request, deadline: float) -> Answer:
+        answer = self.answer(request, deadline)
+        return answer if isinstance(answer, Answer) else await answer
 
     @staticmethod
     def _failed(name: str, _: Request) -> Response:
@@ -94,8 +103,10 @@ def _no_handshakes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def serving(tls: Callable[[], ssl.SSLContext] | None = None) -> AsyncIterator[Running]:
-    it = Running()
+async def serving(
+    tls: Callable[[], ssl.SSLContext] | None = None, *, waits: bool = False
+) -> AsyncIterator[Running]:
+    it = Running(waits)
     listener = listen("127.0.0.1", 0)
     it.address = listener.getsockname()
     await it.server.start(listener, tls)
@@ -104,9 +115,16 @@ async def serving(tls: Callable[[], ssl.SSLContext] | None = None) -> AsyncItera
     await it.server.drain(0)
 
 
+@pytest.fixture(params=[False, True], ids=["at once", "may wait"])
+async def running(request: pytest.FixtureRequest) -> AsyncIterator[Running]:
+    async with serving(waits=request.param) as it:
+        yield it
+
+
 @pytest.fixture
-async def running() -> AsyncIterator[Running]:
-    async with serving() as it:
+async def waiting() -> AsyncIterator[Running]:
+    """Its answers may be awaited."""
+    async with serving(waits=True) as it:
         yield it
 
 
@@ -127,7 +145,7 @@ async def test_a_review_is_answered_with_its_uid(running: Running) -> None:
     ],
 )
 async def test_each_outcome_is_counted(running: Running, response: Response, outcome: str) -> None:
-    async def answer(_: Request, __: float) -> Answer:
+    def answer(_: Request, __: float) -> Answer:
         return Answer(response)
 
     running.answer = answer
@@ -145,7 +163,7 @@ async def test_a_kind_from_outside_does_not_become_a_label(running: Running) -> 
 
 
 async def test_a_crash_is_an_answer_of_its_own_and_the_connection_lives(running: Running) -> None:
-    async def answer(_: Request, __: float) -> Answer:
+    def answer(_: Request, __: float) -> Answer:
         raise RecursionError("a bug")
 
     running.answer = answer
@@ -155,7 +173,7 @@ async def test_a_crash_is_an_answer_of_its_own_and_the_connection_lives(running:
 
 
 async def test_an_answer_that_can_t_be_rendered_is_a_crash_too(running: Running) -> None:
-    async def answer(_: Request, __: float) -> Answer:
+    def answer(_: Request, __: float) -> Answer:
         return Answer(allowed(audit={"findings": "\ud800"}))
 
     running.answer = answer
@@ -185,7 +203,7 @@ def test_timeouts_are_read_as_go_writes_them(text: str, seconds: float) -> None:
 async def test_the_deadline_lies_inside_the_caller_s_timeout(running: Running) -> None:
     left = 0.0
 
-    async def answer(_: Request, deadline: float) -> Answer:
+    def answer(_: Request, deadline: float) -> Answer:
         nonlocal left
         left = deadline - asyncio.get_running_loop().time()
         return Answer(allowed())
@@ -195,13 +213,13 @@ async def test_the_deadline_lies_inside_the_caller_s_timeout(running: Running) -
     assert 1.5 < left <= 1.8
 
 
-async def test_an_answer_that_does_not_come_in_time_is_given_without_it(running: Running) -> None:
+async def test_an_answer_that_does_not_come_in_time_is_given_without_it(waiting: Running) -> None:
     async def answer(_: Request, __: float) -> Answer:
         await asyncio.Event().wait()
         raise AssertionError
 
-    running.answer = answer
-    assert (await running.review("/validate?timeout=100ms"))["warnings"] == ["validate failed"]
+    waiting.answer = answer
+    assert (await waiting.review("/validate?timeout=100ms"))["warnings"] == ["validate failed"]
 
 
 async def test_a_body_that_never_arrives_is_given_up(running: Running) -> None:
@@ -399,14 +417,19 @@ async def test_metrics_are_prometheus_text(running: Running) -> None:
     assert expected in text.splitlines()
 
 
-async def test_idle_connections_outlive_those_of_the_api_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert module.KEEP_ALIVE_SECONDS > 90
-    monkeypatch.setattr(module, "KEEP_ALIVE_SECONDS", 0.1)  # it is this that closes an idle connection
+@pytest.mark.parametrize("request_", ["", "GET /healthz", "POST /validate"])
+async def test_idle_connections_outlive_those_of_the_api_server(
+    monkeypatch: pytest.MonkeyPatch, request_: str
+) -> None:
+    assert connections.KEEP_ALIVE_SECONDS > 90
+    monkeypatch.setattr(connections, "KEEP_ALIVE_SECONDS", 0.1)  # it is this that closes an idle connection
     async with serving() as running:
         reader, writer = await asyncio.open_connection(*running.address)
-        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert (await reader.readuntil(b"ok\n")).startswith(b"HTTP/1.1 200")
-        assert await asyncio.wait_for(reader.read(), 5) == b""
+        if request_:
+            head = f"{request_} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 0"
+            writer.write(f"{head}\r\n\r\n".encode())
+            assert (await reader.readline()).startswith(b"HTTP/1.1 ")
+        await asyncio.wait_for(reader.read(), 5)
         writer.close()
         await writer.wait_closed()
 
@@ -423,7 +446,7 @@ async def test_while_it_drains_it_answers_unready_and_closes_each_connection(run
         await running.get("/healthz")
 
 
-async def test_a_review_in_flight_is_answered_before_the_end(running: Running) -> None:
+async def test_a_review_in_flight_is_answered_before_the_end(waiting: Running) -> None:
     began, go_on = asyncio.Event(), asyncio.Event()
 
     async def answer(_: Request, __: float) -> Answer:
@@ -431,10 +454,10 @@ async def test_a_review_in_flight_is_answered_before_the_end(running: Running) -
         await go_on.wait()
         return Answer(allowed(["late"]))
 
-    running.answer = answer
-    slow = asyncio.create_task(running.review())
+    waiting.answer = answer
+    slow = asyncio.create_task(waiting.review())
     await began.wait()
-    drain = asyncio.create_task(running.server.drain(0))
+    drain = asyncio.create_task(waiting.server.drain(0))
     await asyncio.sleep(0.05)
     assert not drain.done()
     go_on.set()

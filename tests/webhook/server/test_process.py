@@ -11,7 +11,7 @@ import resource
 import signal
 import ssl
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -259,10 +259,10 @@ async def test_an_exemption_is_counted_apart() -> None:
 
 async def test_a_policy_that_crashes_is_counted_and_logged_with_its_trace() -> None:
     wired = Wired({})
-    real = wired.endpoints["validate"]
+    real: Callable[[Request, float], Answer] = wired.endpoints["validate"]  # type: ignore[assignment]
 
-    async def crashing(request: Request, deadline: float) -> Answer:
-        answer = await real(request, deadline)
+    def crashing(request: Request, deadline: float) -> Answer:
+        answer = real(request, deadline)
         assert answer.decision is not None
         crash = Crash("some-rule", "KeyError: 'x'", "Traceback …")
         return replace(answer, decision=replace(answer.decision, crashes=(crash,)))
@@ -313,7 +313,7 @@ async def test_objects_that_no_api_server_would_send_are_answered(endpoint: str,
 
 async def test_an_answer_that_can_t_be_recorded_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     wired = Wired({})
-    monkeypatch.setattr(wired.metrics, "kind", {}.__getitem__)
+    monkeypatch.setattr(wired.metrics, "request", {}.__getitem__)
     with structlog.testing.capture_logs() as lines:
         assert "patch" in await wired.post("mutate")
     assert [line["event"] for line in lines] == ["answer not recorded"]
