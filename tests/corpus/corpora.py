@@ -127,9 +127,10 @@ def review(corpus: Corpus) -> Iterator[Reviewed]:
             templates = pod_templates(document.obj, config.workloads)
             if not templates or any(map(_is_part_of_a_patch, templates)):
                 continue
-            decision = decide(document.request(), config, cluster)
+            request = document.request()
+            decision = decide(request, config, cluster)
             assert decision.crashes == (), document.place
-            yield Reviewed(corpus, config, cluster, Review(document, decision))
+            yield Reviewed(corpus, config, cluster, Review(document, decision, request))
 
 
 def _is_part_of_a_patch(template: PodTemplate) -> bool:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from webhook.cli.exit_status import DENIED, OK
+from webhook.errors import UserError
 
 if TYPE_CHECKING:
     from webhook.cli.output.review import Tally
@@ -19,11 +21,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o",
         "--output",
-        choices=("text", "diff", "json", "yaml", "junit", "sarif"),
+        choices=("text", "diff", "json", "yaml", "junit", "sarif", "html"),
         default="text",
         help="default: %(default)s",
     )
+    parser.add_argument(
+        "--split-by-namespace",
+        type=Path,
+        metavar="DIR",
+        help="with -o html: write index.html and a page for each namespace into a directory",
+    )
     parser.add_argument("--warnings-as-errors", action="store_true", help="exit with 1 on warnings too")
+
+
+def check(args: argparse.Namespace) -> None:
+    """UserError where flags do not go together."""
+    if args.split_by_namespace and args.output != "html":
+        raise UserError("--split-by-namespace goes with -o html")
 
 
 def exit_status(tally: Tally, args: argparse.Namespace) -> int:

@@ -84,10 +84,12 @@ def run(args: argparse.Namespace) -> int:
 
 def _of_manifests(paths: Iterable[str], old: Config, new: Config) -> Iterator[Pair]:
     from webhook.cli.review import review_documents
-    from webhook.kube.offline import read
+    from webhook.kube.offline import ManifestCluster, read
 
     documents = read(paths)
-    return zip(review_documents(documents, old), review_documents(documents, new), strict=True)
+    cluster = ManifestCluster([document.obj for document in documents])
+    before, after = (review_documents(documents, config, cluster) for config in (old, new))
+    return zip(before, after, strict=True)
 
 
 def _show(old: Config, new: Config, pairs: Iterable[Pair], totals: Totals, output: str) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from webhook.cli import decision_flags
 from webhook.errors import UserError
 
 if TYPE_CHECKING:
+    from policies.core.facts import Cluster
     from webhook.admission.configuration import Config
     from webhook.cli.output.review import Review
     from webhook.kube.offline import Document
@@ -50,9 +52,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print what is decided about the manifests; the exit status."""
     from webhook.cli.named_policy import read_policy
+    from webhook.cli.output.review import Subject
     from webhook.cli.output.show import show
-    from webhook.kube.offline import read, read_what_can_be
+    from webhook.kube.offline import ManifestCluster, read, read_what_can_be
 
+    decision_flags.check(args)
     paths = [*args.paths, *args.filename]
     if not paths:
         raise UserError("review: give files, directories or - to review")
@@ -63,8 +67,11 @@ def run(args: argparse.Namespace) -> int:
     if problems and not documents:
         raise UserError(*problems)
     old = read(args.old)
-    reviews = review_documents(documents, config, args.operation, old)
-    tally = show(reviews, args.output)
+    cluster = ManifestCluster([document.obj for document in documents])
+    reviews = review_documents(documents, config, cluster, args.operation, old)
+    where = args.policy or "the built-in one"
+    subject = Subject(", ".join(paths), where, config, cluster, time.time())
+    tally = show(reviews, args.output, subject, args.split_by_namespace)
     if problems:
         sys.stdout.flush()
         raise UserError(*problems)
@@ -72,19 +79,19 @@ def run(args: argparse.Namespace) -> int:
 
 
 def review_documents(
-    documents: Sequence[Document], config: Config, operation: str = "CREATE", old: Sequence[Document] = ()
-) -> list[Review]:
-    """The decision about each document, the others being what is known of the cluster."""
+    documents: Iterable[Document],
+    config: Config,
+    cluster: Cluster,
+    operation: str = "CREATE",
+    old: Iterable[Document] = (),
+) -> Iterator[Review]:
+    """The decision about each document, as it is asked for."""
     from webhook.admission.engine import decide
     from webhook.cli.output.review import Review
-    from webhook.kube.offline import ManifestCluster
 
-    cluster = ManifestCluster([document.obj for document in documents])
     before = {document.identity: document.obj for document in old}
-    reviews = []
     for document in documents:
         earlier = before.get(document.identity) if operation == "UPDATE" else None
         # Applying an object that was not there is a creation, whatever else is updated.
         request = document.request("UPDATE" if earlier is not None else "CREATE", earlier)
-        reviews.append(Review(document, decide(request, config, cluster)))
-    return reviews
+        yield Review(document, decide(request, config, cluster), request)

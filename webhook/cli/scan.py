@@ -11,10 +11,13 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
+import orjson
+
 from policies.core import registry
-from policies.core.annotations import ADMISSION, MODEL_CONFIG, POLICY_LABEL
+from policies.core.annotations import ADMISSION, EXEMPT, MODEL_CONFIG, POLICY_LABEL
 from policies.core.facts import Facts
 from policies.core.resources import Resource
 from policies.kube.group_kinds import CONFIG_MAP, JOB, POD, GroupKind, kind_of
@@ -25,7 +28,7 @@ from webhook.admission.engine import decide, in_scope
 from webhook.cli import connection, decision_flags
 from webhook.cli.connection import Wait
 from webhook.cli.output import policyreport as policy_reports
-from webhook.cli.output.review import Review, Tally
+from webhook.cli.output.review import Review, Subject, Tally
 from webhook.cli.output.show import show
 from webhook.config.load import load, rules
 from webhook.config.location import CONFIG_MAP as LOCATED
@@ -83,10 +86,13 @@ class Options:
     output: str
     report: bool
     """Whether to write PolicyReports into the cluster."""
+    split_by_namespace: Path | None = None
+    """Where `html` goes as a page for each namespace; None: all of it to standard output."""
 
 
 def run(args: argparse.Namespace) -> int:
     """Scan a cluster and print what is decided; the exit status."""
+    decision_flags.check(args)
     options = Options(
         namespace="" if args.all_namespaces else args.namespace,
         kubeconfig=args.kubeconfig,
@@ -95,6 +101,7 @@ def run(args: argparse.Namespace) -> int:
         profile=args.profile,
         output=args.output,
         report=args.report,
+        split_by_namespace=args.split_by_namespace,
     )
     return decision_flags.exit_status(scan(options), args)
 
@@ -112,15 +119,15 @@ def _scan(api: ApiServer, options: Options, wait: Wait) -> Tally:
     namespace = api.namespace if options.namespace is None else options.namespace
     if options.report:
         wait(policy_reports.ensure_served(api))
-    config = wait(policy_of(api, options.policy))
-    scan: Scan = wait(
-        Scan.prepare(api, namespace, config.with_profile(options.profile) if options.profile else config)
-    )
+    found, where = wait(policy_of(api, options.policy))
+    config = found.with_profile(options.profile) if options.profile else found
+    scan: Scan = wait(Scan.prepare(api, namespace, config))
     reviews = (review for (review,) in scan.reviews(wait))
+    subject = Subject(scan.source, where, config, scan.cluster, api.now())
     if not options.report:
-        return show(reviews, options.output)
+        return show(reviews, options.output, subject, options.split_by_namespace)
     results = policy_reports.Results(api.now())
-    tally = show(results.seeing(reviews), options.output)
+    tally = show(results.seeing(reviews), options.output, subject, options.split_by_namespace)
     tell(str(wait(policy_reports.write(api, namespace, results))))
     return tally
 
@@ -133,8 +140,9 @@ def tell(sentence: str) -> None:
 # --- the policy ------------------------------------------------------------------------------------
 
 
-async def policy_of(api: ApiServer, where: str | None) -> Config:
-    """The policy that is asked for, or the one installed in the cluster, or the built-in one."""
+async def policy_of(api: ApiServer, where: str | None) -> tuple[Config, str]:
+    """The policy that is asked for, or the one installed in the cluster, or the built-in one; and which of
+    them it is."""
     if where and not where.startswith(LOCATED):
         files = read_files(where)
     else:
@@ -144,9 +152,10 @@ async def policy_of(api: ApiServer, where: str | None) -> Config:
             if where:
                 raise
             tell(f"the policy is the built-in one: {why}")
-            return load({})
-    tell(f"the policy is {_spelled(where or INSTALLED)}")
-    return load(files)
+            return load({}), "the built-in one"
+    spelled = _spelled(where or INSTALLED)
+    tell(f"the policy is {spelled}")
+    return load(files), spelled
 
 
 def _spelled(where: str) -> str:
@@ -253,20 +262,20 @@ class Scan:
     async def _pages(self) -> AsyncIterator[list[Json]]:
         for listed in self.resources:
             async for items, _ in self.api.pages(listed.path, listed.query, consistent=False):
-                for item in items:
-                    item["metadata"].pop("managedFields", None)  # what kubectl hides, too
                 # The items of a list need not carry their kind.
                 yield [{"apiVersion": listed.api_version, "kind": listed.kind.kind, **item} for item in items]
 
     def _reviews(self, obj: Json) -> tuple[Review, ...]:
-        document = Document(self.source, None, obj)
+        exempted_at = _written_at(obj, EXEMPT)
+        obj["metadata"].pop("managedFields", None)  # what kubectl hides, too
+        document = Document(self.source, None, obj, exempted_at=exempted_at)
         # As in admission, an object that is in no namespace has an empty one.
         request = replace(document.request(), namespace=document.namespace)
         if self._disabled(document.namespace) or not any(in_scope(request, each) for each in self.configs):
             return ()
         if _finished(obj) or self._judged_at_owner(obj):
             return ()
-        return tuple(Review(document, decide(request, each, self.cluster)) for each in self.configs)
+        return tuple(Review(document, decide(request, each, self.cluster), request) for each in self.configs)
 
     def _judged_at_owner(self, obj: Json) -> bool:
         """Whether the object is made from a pod template that this scan judges where it is written."""
@@ -275,6 +284,13 @@ class Scan:
             return False
         kind = kind_of(owner)
         return kind in self.workloads and any(each.kind == kind for each in self.resources)
+
+
+def _written_at(obj: Json, annotation: str) -> str:
+    """When a manager of an annotation, of the object or its pod template, last changed what is its own."""
+    key = f'"f:{annotation}"'.encode()
+    managed = maps(obj, "metadata", "managedFields")
+    return max((text(each, "time") for each in managed if key in orjson.dumps(each)), default="")
 
 
 async def _next(pages: AsyncIterator[list[Json]]) -> list[Json] | None:

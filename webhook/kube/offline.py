@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Final
 
 from policies.core.facts import Listing
 from policies.core.resources import KNOWN, Known, Resource
+from policies.kube.field_paths import named
 from policies.kube.group_kinds import (
     GroupKind,
     kind_of,
@@ -19,6 +20,7 @@ from policies.kube.json import Json, text
 from webhook.admission.envelope import Request
 from webhook.errors import UserError
 from webhook.kube.documents import BadDocument, load_all
+from webhook.kube.marks import Lines, Origin
 
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 
@@ -35,6 +37,11 @@ class Document:
     source: str
     index: int | None
     obj: Json
+    origin: Origin | None = field(default=None, repr=False, compare=False)
+    """The text that it was read from."""
+    exempted_at: str = field(default="", repr=False, compare=False)
+    """RFC 3339: when whoever wrote the exempt annotation last changed what is theirs in the object; empty
+    where nothing tells."""
 
     @property
     def runs(self) -> bool:
@@ -55,6 +62,13 @@ class Document:
     @property
     def identity(self) -> tuple[GroupKind, str, str]:
         return kind_of(self.obj), self.namespace, self.name
+
+    def lines(self, path: str, judged: Json | None = None) -> Lines | None:
+        """The lines of a field path in the text; None where there is no text.
+
+        `judged` is the object whose field the path names, where the indices of its lists may be others.
+        """
+        return None if self.origin is None else self.origin.lines(named(judged or self.obj, path))
 
     def request(self, operation: str = "CREATE", old: Json | None = None) -> Request:
         """The admission request that applying this document would make."""
@@ -152,17 +166,19 @@ def _parse(source: str, content: str, *, strict: bool) -> Iterator[Document]:
                     f"{source}: document {index + 1} is no Kubernetes object: apiVersion or kind is missing"
                 )
             continue
-        yield from (Document(source, index, obj) for obj in _items(value))
+        for steps, obj in _items(value):
+            yield Document(source, index, obj, Origin(content, index, steps))
 
 
-def _items(value: Json) -> Iterator[Json]:
+def _items(value: Json, at: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Json]]:
+    """The objects of a document, each with the way to it."""
     items = value.get("items")
     if text(value, "kind").endswith("List") and isinstance(items, list):
-        for item in items:
+        for number, item in enumerate(items):
             if isinstance(item, dict):
-                yield from _items(item)
+                yield from _items(item, (*at, "items", str(number)))
     else:
-        yield value
+        yield at, value
 
 
 class ManifestCluster:

@@ -174,7 +174,8 @@ async def test_the_other_formats(fake: FakeApiServer, chassis: Scan) -> None:
 def test_a_context_s_name_is_an_address_in_sarif() -> None:
     obj = pod("a")
     result = Result(RULE, Finding("spec", "why", "how"), Mode.ENFORCE)
-    review = Review(Document("my cluster", None, obj), Decision(obj, results=(result,)))
+    document = Document("my cluster", None, obj)
+    review = Review(document, Decision(obj, results=(result,)), document.request())
     (result,) = json.loads("".join(sarif.pieces([review])))["runs"][0]["results"]
     assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "my%20cluster"
 

@@ -5,11 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from policies.core.facts import Cluster
 from policies.core.mode import Mode
 from policies.core.reasons import Reason
 from policies.kube.json import Json, text
+from webhook.admission.configuration import Config
 from webhook.admission.decision import Change, Decision, Result
+from webhook.admission.envelope import Request
+from webhook.kube.marks import Lines
 from webhook.kube.offline import Document
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What reviews are about, all of them: where the objects are from, and what they are judged by."""
+
+    source: str
+    """The cluster, or the paths that were given."""
+    policy: str
+    """Where the policy is from, such as `the built-in one`."""
+    config: Config
+    cluster: Cluster
+    now: float
+    """Seconds since the epoch, by the cluster's clock where there is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +36,8 @@ class Review:
 
     document: Document
     decision: Decision
+    request: Request
+    """What was decided."""
 
     @property
     def final(self) -> Json:
@@ -26,9 +46,17 @@ class Review:
         return self.decision.object if projected is None else projected
 
     @property
+    def kind(self) -> str:
+        return text(self.document.obj, "kind")
+
+    @property
     def title(self) -> str:
         place = f"{self.document.namespace}/" if self.document.namespace else ""
-        return f"{text(self.document.obj, 'kind')} {place}{self.document.name}"
+        return f"{self.kind} {place}{self.document.name}"
+
+    def lines(self, path: str) -> Lines | None:
+        """The lines of a finding's field in the text that the document was read from."""
+        return self.document.lines(path, self.final)
 
     @property
     def warnings(self) -> list[Result]:

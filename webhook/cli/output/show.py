@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Final
 
 from webhook.cli.output import diff, json, junit, sarif, text, yaml
-from webhook.cli.output.review import Review, Tally
+from webhook.cli.output.review import Review, Subject, Tally
 from webhook.cli.output.text import Line
 
 _FOR_PROGRAMS: Final[Mapping[str, Callable[[Iterable[Review]], Iterable[str]]]] = {
@@ -23,10 +24,21 @@ _FOR_PEOPLE: Final[Mapping[str, Callable[[Iterable[Review]], Iterable[Line]]]] =
 }
 
 
-def show(reviews: Iterable[Review], output: str) -> Tally:
-    """Print reviews in a format; what there was among them."""
+def show(
+    reviews: Iterable[Review], output: str, subject: Subject, split_by_namespace: Path | None = None
+) -> Tally:
+    """Print reviews in a format, or write them as pages into a directory; what there was among them."""
     tally = Tally()
-    if output in _FOR_PROGRAMS:
+    if output == "html":
+        from webhook.cli.output.html import page
+
+        seen = tally.seeing(reviews)
+        if split_by_namespace:
+            namespaces = page.split(seen, subject, split_by_namespace)
+            print(f"{split_by_namespace / 'index.html'}, and a page for each of {namespaces} namespaces")
+        else:
+            sys.stdout.writelines(page.pieces(seen, subject))
+    elif output in _FOR_PROGRAMS:
         for piece in _FOR_PROGRAMS[output](tally.seeing(reviews)):
             sys.stdout.write(piece)
     else:

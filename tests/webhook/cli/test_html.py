@@ -1,0 +1,384 @@
+"""`-o html`: what stands on the page, whose words are escaped, and how it is split."""
+
+from __future__ import annotations
+
+import json
+import re
+import weakref
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from policies.core.facts import NoCluster
+from policies.core.mode import Profile
+from policies.core.target import pod_templates
+from policies.kube.json import Json
+from tests.webhook.cli.scanned import DEPLOYMENTS, RULE, Scan, cluster, deployment, scanner
+from tests.webhook.kube.apiserver import FakeApiServer
+from webhook.cli import main as cli
+from webhook.cli.output.html import page
+from webhook.cli.output.html.card import card
+from webhook.cli.output.html.summary import Profiles, Status, status_of
+from webhook.cli.output.html.timeline import Timeline, timelines
+from webhook.cli.output.review import Review, Subject
+from webhook.cli.output.yaml import dump
+from webhook.cli.review import review_documents
+from webhook.config.load import load
+from webhook.kube.marks import Lines, Origin
+from webhook.kube.offline import Document, ManifestCluster, read
+
+HOSTILE = "</script><script>document.title='owned'</script><!--\"'&"
+HAZARDS = """\
+apiVersion: apps/v1
+kind: Deployment
+metadata:
+  name: bad
+  namespace: shop
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: bad}}
+  template:
+    metadata: {labels: {app: bad}}
+    spec:
+      containers:
+      - name: main
+        image: registry.example/recommender:7
+        ports: [{containerPort: 80}]
+        livenessProbe:
+          exec:
+            # asks another team
+            command: [curl, "http://payments/health"]
+          timeoutSeconds: 5
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: llm, namespace: ml}
+spec:
+  replicas: 3
+  selector: {matchLabels: {app: llm}}
+  template:
+    metadata: {labels: {app: llm}}
+    spec:
+      containers:
+      - name: server
+        image: vllm/vllm-openai:v0.11.0
+        args: [--model, meta-llama/Llama-3.1-70B]
+        ports: [{containerPort: 8000}]
+        resources: {limits: {nvidia.com/gpu: 2}}
+"""
+
+
+@pytest.fixture
+def manifests(tmp_path: Path) -> Path:
+    file = tmp_path / "hazards.yaml"
+    file.write_text(HAZARDS)
+    return file
+
+
+def html(capsys: pytest.CaptureFixture[str], *argv: object) -> str:
+    cli.main([str(word) for word in (*argv, "-o", "html")])
+    return capsys.readouterr().out
+
+
+class Page(HTMLParser):
+    """Elements, the texts between them, and the JSON blocks."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.cards: dict[str, Json] = {}
+        self._row = ""
+        self._block = False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        attributes = dict(attrs)
+        self.tags.append((tag, attributes))
+        if attributes.get("class") == "w":
+            self._row = attributes["id"] or ""
+        self._block = tag == "script" and attributes.get("type") == "application/json"
+
+    def handle_data(self, data: str) -> None:
+        if self._block:
+            self.cards[self._row] = json.loads(data)
+            self._block = False
+        else:
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+    def ids(self) -> list[str]:
+        return [attributes["id"] or "" for _, attributes in self.tags if "id" in attributes]
+
+
+def reviewed(*documents: Document, **policy: str) -> tuple[list[Review], Subject]:
+    config = load({f"{name}.yaml": text for name, text in policy.items()})
+    known = ManifestCluster([document.obj for document in documents])
+    return list(review_documents(documents, config, known)), Subject("x", "y", config, known, 0)
+
+
+# --- what stands on it -----------------------------------------------------------------------------
+
+
+def test_the_head_counts_and_names_the_policy(capsys: pytest.CaptureFixture[str], manifests: Path) -> None:
+    made = Page(html(capsys, "review", manifests))
+    assert "2 objects" in made.text
+    assert (
+        f"Source {manifests} Policy the built-in one Digest {load({}).digest} Profile standard" in made.text
+    )
+    assert "✕ 1 would be refused" in made.text
+    assert f"{RULE} 1 refuse" in made.text
+    assert len(made.ids()) == len(set(made.ids()))
+
+
+def test_the_plan_is_what_each_profile_decides(capsys: pytest.CaptureFixture[str], manifests: Path) -> None:
+    reviews, subject = reviewed(*read([str(manifests)]))
+    by_profile = [Profiles(subject).decide(review) for review in reviews]
+    for profile in Profile:
+        alone = load({"rules.yaml": f"profile: {profile}"})
+        known = ManifestCluster([review.document.obj for review in reviews])
+        for review, decided in zip(reviews, by_profile, strict=True):
+            (expected,) = review_documents([review.document], alone, known)
+            assert decided[profile] == expected.decision
+    assert [status_of(each[Profile.OBSERVE]) for each in by_profile] == [Status.CLEAN, Status.CLEAN]
+    assert status_of(by_profile[0][Profile.STANDARD]) is Status.REFUSED
+    rows = re.findall(
+        r"<tr><th scope=\"row\">(observe|standard|strict).*?</tr>", html(capsys, "review", manifests)
+    )
+    assert rows == ["observe", "standard", "strict"]
+
+
+def test_a_card_marks_the_field_in_the_file(capsys: pytest.CaptureFixture[str], manifests: Path) -> None:
+    made = Page(html(capsys, "review", manifests))
+    (shown,) = (each for each in made.cards.values() if "findings" in each)
+    finding = next(each for each in shown["findings"] if each["rule"] == RULE)
+    written = HAZARDS.splitlines()
+    assert finding["line"] == 1 + written.index('            command: [curl, "http://payments/health"]')
+    assert finding["marked"] == [finding["line"]] * 2
+    assert finding["rows"] == written[finding["line"] - 3 : finding["line"] + 2]
+    assert yaml.safe_load(shown["exempt"]["yaml"]) == {
+        "metadata": {"annotations": {"mlchassis.dev/exempt": f"{RULE}=<why this is safe here>"}}
+    }
+
+
+def test_a_diff_is_the_object_before_and_after(manifests: Path) -> None:
+    for review in reviewed(*read([str(manifests), "examples"]))[0]:
+        rows = card(review, review.decision, (), Subject("", "", load({}), NoCluster(), 0)).get("diff", [])
+        added = [text for sign, text, _ in rows if sign == "+"]
+        before, after = (dump(each).splitlines() for each in (review.document.obj, review.final))
+        if "podReplacementPolicy" not in str(review.decision.changes):  # a value that is replaced
+            assert len(after) - len(before) == len(added) or len(rows) > 200, review.title
+        assert all(text in after for text in added)
+        assert bool(rows) == bool(review.mutations)
+        reasons = " ".join(why for _, _, why in rows)
+        for reason in (each for change in review.decision.changes for each in change.why):
+            assert f"{reason.policy}: {reason.why}" in reasons, (review.title, reason)
+
+
+def test_accelerators_stand_beside_what_the_nodes_have(
+    capsys: pytest.CaptureFixture[str], manifests: Path, tmp_path: Path
+) -> None:
+    node = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": "gpu-1"},
+        "status": {"allocatable": {"nvidia.com/gpu": "4"}},
+    }
+    (tmp_path / "node.json").write_text(json.dumps(node))
+    made = Page(html(capsys, "review", tmp_path))
+    assert "nvidia.com/gpu 6 1 4 1 4 ✕ 2 too few" in made.text
+    assert "The nodes are not known." in Page(html(capsys, "review", manifests)).text
+
+
+# --- the timeline ------------------------------------------------------------------------------------
+
+
+def test_a_timeline_is_the_arithmetic_of_the_probes(manifests: Path) -> None:
+    reviews, subject = reviewed(*read([str(manifests)]))
+    templates = pod_templates(reviews[1].final, subject.config.workloads)
+    (server,) = timelines(reviews[1], templates, subject)
+    probes = reviews[1].final["spec"]["template"]["spec"]["containers"][0]
+    assert server.expected == 60 + -(-140 * 10**9 // (64 << 20))
+    assert server.reason == "140 GB at 64 MiB/s"
+    assert (
+        server.startup == probes["startupProbe"]["failureThreshold"] * probes["startupProbe"]["periodSeconds"]
+    )
+    assert (server.readiness, server.liveness, server.alone) == (30, 120, None)
+    assert not server.kills_the_start
+    assert not server.restarts_first
+    assert server.sentences[1].startswith("The startup probe kills it if it has not answered ")
+
+
+def test_what_kills_a_start_is_said() -> None:
+    hasty = Timeline("a", 600, "so", None, alone=30, readiness=30, liveness=30)
+    assert hasty.kills_the_start
+    assert hasty.restarts_first
+    assert "That is before it is expected to serve: it is killed again and again." in hasty.sentences
+    silent = Timeline("a", None, "", None, None, None, None)
+    assert not silent.kills_the_start
+    assert "No probe ends a start that hangs." in silent.sentences
+
+
+# --- whose words they are -----------------------------------------------------------------------------
+
+
+def test_nothing_that_a_user_wrote_is_markup(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    labels = {"app": HOSTILE}
+    probe = {"exec": {"command": ["curl", f"http://payments/{HOSTILE}"]}}
+    container = {"name": HOSTILE, "image": HOSTILE, "ports": [{"containerPort": 80}], "livenessProbe": probe}
+    exempt = {"mlchassis.dev/exempt": f"liveness-missing={HOSTILE}"}
+    obj = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": HOSTILE, "namespace": HOSTILE, "annotations": exempt},
+        "spec": {
+            "replicas": 2,
+            "template": {"metadata": {"labels": labels}, "spec": {"containers": [container]}},
+        },
+    }
+    (tmp_path / "x.json").write_text(json.dumps(obj))
+    (tmp_path / "y.json").write_text(json.dumps({**obj, "kind": HOSTILE}))
+    text = html(capsys, "review", tmp_path)
+    made = Page(text)
+    scripts = [attributes for tag, attributes in made.tags if tag == "script"]
+    assert scripts.count({}) == 1, "its own"
+    assert all(attributes in ({}, {"type": "application/json"}) for attributes in scripts)
+    assert text.count("</script>") == len(scripts)
+    assert any(HOSTILE in (value or "") for _, attributes in made.tags for value in attributes.values())
+    assert any(HOSTILE in finding["message"] for each in made.cards.values() for finding in each["findings"])
+
+
+def test_its_own_policy_lets_nothing_else_run(capsys: pytest.CaptureFixture[str], manifests: Path) -> None:
+    made = Page(html(capsys, "review", manifests))
+    policy = next(a["content"] for tag, a in made.tags if a.get("http-equiv") == "Content-Security-Policy")
+    assert policy
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert "unsafe" not in policy
+    assert not any(name in a for _, a in made.tags for name in ("src", "style", "onclick", "srcset"))
+    assert all((a.get("href") or "#").startswith("#") for _, a in made.tags), "no link leads out of the file"
+
+
+# --- how it is written --------------------------------------------------------------------------------
+
+
+def test_each_namespace_has_a_page_for_its_owner(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, manifests: Path
+) -> None:
+    out = tmp_path / "report"
+    assert cli.main(["review", str(manifests), "-o", "html", "--split-by-namespace", str(out)]) == 1
+    assert "2 namespaces" in capsys.readouterr().out
+    assert {file.name for file in out.iterdir()} == {"index.html", "ns-ml.html", "ns-shop.html"}
+    index, shop = Page((out / "index.html").read_text()), Page((out / "ns-shop.html").read_text())
+    assert "ns-shop.html" in [a.get("href") for _, a in index.tags]
+    assert index.cards == {}
+    assert "bad" in shop.text
+    assert "llm" not in shop.text
+    assert "1 object" in shop.text
+
+
+def test_a_namespace_s_name_leads_to_no_other_file(tmp_path: Path) -> None:
+    hostile = "../../escaped", "a/b", "..", "x" * 300, "index"
+    documents = [
+        Document("f", n, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": name}})
+        for n, name in enumerate(hostile)
+    ]
+    reviews, subject = reviewed(*documents)
+    assert page.split(reviews, subject, tmp_path / "out") == len(hostile)
+    assert len(list((tmp_path / "out").iterdir())) == len(hostile) + 1
+    assert [file.name for file in tmp_path.iterdir()] == ["out"]
+
+
+def test_objects_are_let_go_as_they_come(manifests: Path) -> None:
+    """No more than one review is alive while the next one is made."""
+    (document, _) = read([str(manifests)])
+    alive: list[Any] = []
+
+    def stream() -> Iterator[Review]:
+        for number in range(20):
+            obj = Tracked({**document.obj, "metadata": {"name": f"d{number}", "namespace": "a"}})
+            assert sum(ref() is not None for ref in alive) <= 1
+            alive.append(weakref.ref(obj))
+            (review,) = review_documents([Document("f", number, obj)], load({}), NoCluster())
+            del obj
+            yield review
+            del review
+
+    text = "".join(page.pieces(stream(), Subject("x", "y", load({}), NoCluster(), 0)))
+    assert text.count('class="w"') == 20
+
+
+class Tracked(dict[str, Any]):
+    """A map that can be weakly referenced."""
+
+
+def test_the_flag_needs_its_output(
+    capsys: pytest.CaptureFixture[str], manifests: Path, tmp_path: Path
+) -> None:
+    assert cli.main(["review", str(manifests), "--split-by-namespace", str(tmp_path / "x")]) == 2
+    assert "goes with -o html" in capsys.readouterr().err
+
+
+# --- a cluster -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def fake() -> Any:
+    async with cluster() as server:
+        yield server
+
+
+@pytest.fixture
+def chassis(fake: FakeApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Scan:
+    return scanner(fake, tmp_path, capsys)
+
+
+async def test_an_exemption_has_an_age(fake: FakeApiServer, chassis: Scan) -> None:
+    annotations = {"mlchassis.dev/exempt": f"{RULE}=known"}
+    fields: Json = {"f:metadata": {"f:annotations": {"f:mlchassis.dev/exempt": {}}}}
+    managed = [
+        {"manager": "a", "time": "2020-02-01T00:00:00Z", "fieldsV1": fields},
+        {"manager": "b", "time": "2021-01-01T00:00:00Z", "fieldsV1": {"f:spec": {}}},
+    ]
+    made = deployment(
+        "bad", annotations=annotations, managedFields=managed, creationTimestamp="2020-01-01T00:00:00Z"
+    )
+    await fake.put(DEPLOYMENTS, made)
+    shown = Page((await chassis("-n", "ml", "-o", "html")).out)
+    assert f"Deployment ml/bad {RULE} known" in shown.text
+    times = [a["datetime"] for tag, a in shown.tags if tag == "time"]
+    assert times[-2:] == ["2020-01-01T00:00:00Z", "2020-02-01T00:00:00Z"]
+    assert "kubectl" not in str(shown.cards), "what is exempted needs no exemption"
+
+
+async def test_what_runs_is_exempted_by_a_command(fake: FakeApiServer, chassis: Scan) -> None:
+    await fake.put(DEPLOYMENTS, deployment("bad", annotations={"mlchassis.dev/exempt": "tcp-probe=x"}))
+    shown = Page((await chassis("-n", "ml", "-o", "html")).out)
+    (only,) = shown.cards.values()
+    assert only["exempt"]["command"] == (
+        "kubectl annotate deployment.apps/bad "
+        f"'mlchassis.dev/exempt=tcp-probe=x; {RULE}=<why this is safe here>' -n ml --overwrite"
+    )
+
+
+# --- marks -------------------------------------------------------------------------------------------
+
+
+def test_lines_are_those_of_the_text() -> None:
+    text = (
+        "a: 1\n---\nkind: List\nitems:\n- kind: X\n  spec:\n    list:\n"
+        "    - name: one\n      deep: {b: 2}\n\n    - name: two\n"
+    )
+    origin = Origin(text, 1, ("items", "0"))
+    assert origin.lines(()) == Lines(5, 11, exact=True)
+    assert origin.lines(("spec", "list", "one", "deep", "b")) == Lines(9, 9, exact=True)
+    assert origin.lines(("spec", "list", "one")) == Lines(8, 9, exact=True)
+    assert origin.lines(("spec", "list", "1")) == Lines(11, 11, exact=True)
+    assert origin.lines(("spec", "list", "two", "missing")) == Lines(11, 11, exact=False)
+    assert Origin(text, 0).lines(("a",)) == Lines(1, 1, exact=True)

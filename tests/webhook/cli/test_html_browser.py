@@ -1,0 +1,276 @@
+"""The page of `-o html` in Chromium: it asks for nothing, complains of nothing, and its filters work."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from policies.kube.json import Json
+from tests.webhook.cli.scanned import RULE
+from tests.webhook.cli.test_html import HAZARDS, HOSTILE
+from webhook.cli import main as cli
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CONTRAST = Path(__file__).with_name("contrast.js").read_text()
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium: apt-get install chromium")
+
+
+class Tab:
+    """One page, driven by the DevTools protocol."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self._socket = socket
+        self._numbers = itertools.count(1)
+        self.requests: list[str] = []
+        self.complaints: list[Json] = []
+
+    async def call(self, method: str, **parameters: Any) -> Json:
+        number = next(self._numbers)
+        await self._socket.send_json({"id": number, "method": method, "params": parameters})
+        while True:
+            message: Json = await self._socket.receive_json()
+            if message.get("id") == number:
+                assert "error" not in message, message
+                result: Json = message["result"]
+                return result
+            match message["method"]:
+                case "Network.requestWillBeSent":
+                    self.requests.append(message["params"]["request"]["url"])
+                case "Log.entryAdded" | "Runtime.exceptionThrown" | "Runtime.consoleAPICalled":
+                    self.complaints.append(message["params"])
+
+    async def ask(self, expression: str) -> Any:
+        """The value of an expression, once it is there."""
+        answer = await self.call(
+            "Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True
+        )
+        assert "exceptionDetails" not in answer, answer
+        return answer["result"].get("value")
+
+    async def until(self, expression: str) -> None:
+        while not await self.ask(expression):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)  # a page has no other way of telling
+
+    async def open(self, file: Path, fragment: str = "") -> None:
+        await self.call("Page.navigate", url="about:blank")
+        await self.call("Page.navigate", url=f"{file.as_uri()}{fragment}")
+        await self.until("location.protocol === 'file:' && document.readyState === 'complete'")
+
+    async def shown(self) -> list[str]:
+        """The names of the objects that are not filtered out."""
+        names: list[str] = await self.ask(
+            "[...document.querySelectorAll('.w')].filter((row) => row.checkVisibility())"
+            ".map((row) => row.querySelector('b').textContent)"
+        )
+        return names
+
+    async def filter(self, **values: str) -> None:
+        await self.ask("document.getElementById('filter').reset()")
+        for name, value in values.items():
+            event = "input" if name == "text" else "change"
+            await self.ask(
+                f"(() => {{ const it = document.getElementById('f-{name}'); it.value = {json.dumps(value)};"
+                f" it.dispatchEvent(new Event('{event}', {{bubbles: true}})); }})()"
+            )
+            await self.until(f"new URLSearchParams(location.hash.slice(2)).has('{name}')")
+
+
+@asynccontextmanager
+async def browsing(profile: Path) -> AsyncIterator[Tab]:
+    assert CHROMIUM
+    flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
+    process = await asyncio.create_subprocess_exec(
+        CHROMIUM,
+        *flags,
+        "--disable-background-networking",
+        "--remote-debugging-port=0",
+        f"--user-data-dir={profile}",
+        "about:blank",
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        told = profile / "DevToolsActivePort"
+        while not told.exists() or len(told.read_text().split()) < 2:
+            assert process.returncode is None
+            await asyncio.sleep(0.05)
+        port = told.read_text().split()[0]
+        async with aiohttp.ClientSession() as session:
+            async with session.get(f"http://127.0.0.1:{port}/json/list") as listed:
+                tab = next(each for each in await listed.json() if each["type"] == "page")
+            async with session.ws_connect(tab["webSocketDebuggerUrl"], max_msg_size=0) as socket:
+                driven = Tab(socket)
+                for domain in ("Page", "Network", "Log", "Runtime", "Accessibility"):
+                    await driven.call(f"{domain}.enable")
+                yield driven
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+@pytest.fixture
+async def tab(tmp_path: Path) -> AsyncIterator[Tab]:
+    async with browsing(tmp_path / "profile") as driven:
+        yield driven
+
+
+@pytest.fixture
+def report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    (tmp_path / "hazards.yaml").write_text(HAZARDS)
+    metadata = {"name": HOSTILE, "namespace": HOSTILE, "labels": {"app": HOSTILE}}
+    probe = {"exec": {"command": ["curl", f"http://payments/{HOSTILE}"]}, "timeoutSeconds": 5}
+    container = {"name": HOSTILE, "image": HOSTILE, "ports": [{"containerPort": 80}], "livenessProbe": probe}
+    exempted = {**metadata, "name": "let-in", "annotations": {"mlchassis.dev/exempt": f"{RULE}={HOSTILE}"}}
+    for number, each in enumerate((metadata, exempted)):
+        spec = {"containers": [container]}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": each, "spec": spec}
+        (tmp_path / f"pod-{number}.json").write_text(json.dumps(pod))
+    cli.main(["review", str(tmp_path), "-o", "html"])
+    made = tmp_path / "report.html"
+    made.write_text(capsys.readouterr().out)
+    return made
+
+
+async def test_it_fetches_nothing_and_complains_of_nothing(tab: Tab, report: Path) -> None:
+    await tab.open(report)
+    await tab.ask("document.getElementById('open').click()")
+    await tab.until("document.querySelectorAll('.w > .card').length === 4")
+    await tab.ask("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    asked = [url for url in tab.requests if url != "about:blank"]
+    assert set(asked) == {report.as_uri()}
+    assert tab.complaints == []
+    assert await tab.ask("document.title") != "owned"
+    assert await tab.ask("document.querySelectorAll('main script:not([type])').length") == 0
+    marked = await tab.ask(
+        "[...document.querySelectorAll('.card mark')].map((it) => it.textContent).join('\\n')"
+    )
+    assert HOSTILE.replace('"', '\\"') in marked or HOSTILE in marked
+
+
+async def test_what_is_not_of_the_page_does_not_run(tab: Tab, report: Path) -> None:
+    await tab.open(report)
+    await tab.ask(
+        "document.body.append(Object.assign(document.createElement('script'), {text: 'window.ran = 1'}))"
+    )
+    await tab.ask("document.body.append(Object.assign(new Image(), {src: 'http://127.0.0.1:1/x'}))")
+    await tab.until(f"{len(tab.complaints)} || true")
+    assert await tab.ask("window.ran") is None
+    assert any("Content Security Policy" in str(each) for each in tab.complaints)
+
+
+async def test_the_filters_narrow_what_is_shown(tab: Tab, report: Path) -> None:
+    await tab.open(report)
+    everything = await tab.shown()
+    assert sorted(everything) == sorted(["bad", "llm", "let-in", HOSTILE])
+    for values, expected in (
+        ({"ns": "=shop"}, ["bad"]),
+        ({"kind": "=Pod", "show": "=exempted"}, ["let-in"]),
+        ({"show": "=refused"}, ["bad", HOSTILE]),
+        ({"rule": f"={RULE}"}, ["bad", "let-in", HOSTILE]),
+        ({"show": "=changed", "ns": "=ml"}, ["llm"]),
+        ({"text": "VLLM/VLLM"}, ["llm"]),
+        ({"text": "payments/health"}, ["bad"]),
+        ({"ns": f"={HOSTILE}", "show": "=refused"}, [HOSTILE]),
+    ):
+        await tab.filter(**values)
+        assert sorted(await tab.shown()) == sorted(expected), values
+        assert await tab.ask("document.getElementById('shown').textContent") == f"{len(expected)} of 4 shown"
+    await tab.ask("document.querySelector('#filter button[type=reset]').click()")
+    assert await tab.shown() == everything
+
+
+async def test_a_filter_is_part_of_the_address(tab: Tab, report: Path) -> None:
+    await tab.open(report)
+    await tab.filter(ns="=shop", show="=refused")
+    address = await tab.ask("location.hash")
+    await tab.open(report, address)
+    assert await tab.shown() == ["bad"]
+
+
+async def test_a_cell_of_the_heat_map_leads_to_its_objects(tab: Tab, report: Path) -> None:
+    await tab.open(report)
+    await tab.ask(f"document.querySelector('.heat a[data-ns=shop][data-rule={RULE}]').click()")
+    assert await tab.shown() == ["bad"]
+    assert await tab.ask("document.getElementById('f-rule').value") == f"={RULE}"
+
+
+async def test_an_anchor_opens_what_it_names(tab: Tab, report: Path) -> None:
+    await tab.open(report)
+    name = await tab.ask("document.querySelector('section[data-ns=shop] .w').id")
+    await tab.open(report, f"#{name}")
+    await tab.until(f"!!document.querySelector('#{name} > .card')")
+    await tab.open(report, "#ns-shop")
+    assert await tab.ask("document.getElementById('ns-shop').getBoundingClientRect().top < innerHeight")
+
+
+async def test_the_keyboard_opens_a_card(tab: Tab, report: Path) -> None:
+    await tab.open(report)
+    await tab.ask("document.querySelector('section[data-ns=shop] summary').focus()")
+    for kind in ("keyDown", "keyUp"):
+        await tab.call(
+            "Input.dispatchKeyEvent",
+            type=kind,
+            key="Enter",
+            code="Enter",
+            windowsVirtualKeyCode=13,
+            text="\r",
+        )
+    await tab.until("!!document.querySelector('section[data-ns=shop] .w > .card')")
+
+
+async def test_a_screen_reader_finds_landmarks_and_names(tab: Tab, report: Path) -> None:
+    await tab.open(report)
+    await tab.ask("document.getElementById('open').click()")
+    await tab.until("document.querySelectorAll('.w > .card').length === 4")
+    await tab.ask("document.querySelector('section[data-ns=ml] .probes').scrollIntoView()")
+    nodes = (await tab.call("Accessibility.getFullAXTree"))["nodes"]
+    found = [
+        (node["role"]["value"], node.get("name", {}).get("value", ""))
+        for node in nodes
+        if not node["ignored"]
+    ]
+    roles = {role for role, _ in found}
+    assert {"banner", "navigation", "main", "search", "contentinfo", "status", "heading"} <= roles
+    unnamed = [
+        role
+        for role, name in found
+        if role in ("link", "button", "searchbox", "combobox", "region") and not name
+    ]
+    assert unnamed == []
+    assert ("searchbox", "Text") in found
+    words = " ".join(name for role, name in found if role == "StaticText")
+    assert "The startup probe kills it if it has not answered" in words, "the bars in words"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_text_stands_out_from_what_is_behind_it(tab: Tab, report: Path, scheme: str) -> None:
+    """WCAG 2.1, 1.4.3: 4.5 to 1; for large text (24 px, or 18.66 px bold) 3 to 1."""
+    await tab.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+    await tab.open(report)
+    await tab.ask("document.getElementById('open').click()")
+    await tab.until("document.querySelectorAll('.w > .card').length === 4")
+    assert await tab.ask(CONTRAST) == []
+
+
+async def test_nothing_overflows_a_narrow_screen(tab: Tab, report: Path) -> None:
+    await tab.call(
+        "Emulation.setDeviceMetricsOverride", width=390, height=800, deviceScaleFactor=1, mobile=True
+    )
+    await tab.open(report)
+    await tab.ask("document.getElementById('open').click()")
+    await tab.until("document.querySelectorAll('.w > .card').length === 4")
+    wide = await tab.ask(
+        "[...document.querySelectorAll('body *')].filter((it) => it.getBoundingClientRect().right > 391"
+        " && !it.closest('.scroll, pre')).map((it) => `${it.tagName}.${it.className}`)"
+    )
+    assert wide == []

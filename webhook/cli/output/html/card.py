@@ -1,0 +1,197 @@
+"""What the page shows of one object when it is opened: findings, what is injected, the probes' timeline."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from policies.core.annotations import EXEMPT
+from policies.core.mode import Mode
+from policies.core.reasons import lasting
+from policies.core.target import PodTemplate
+from policies.kube.field_paths import named
+from policies.kube.group_kinds import kind_of
+from policies.kube.json import Json, dig, text
+from policies.kube.metadata import annotations_of
+from policies.kube.names import shortened
+from webhook.admission import messages
+from webhook.admission.decision import Change, Decision, Result
+from webhook.cli.output.html.timeline import timelines
+from webhook.cli.output.review import Review, Subject
+from webhook.cli.output.yaml import dump
+from webhook.kube.marks import Origin
+
+BEFORE: Final = 2
+"""Lines above and below what is marked."""
+MOST_MARKED: Final = 14
+"""Lines of one field that are shown."""
+MOST_ROWS: Final = 240
+"""Lines of one diff."""
+LONGEST_ROW: Final = 240
+"""Characters of one line."""
+
+
+def card(review: Review, strict: Decision, templates: Iterable[PodTemplate], subject: Subject) -> Json:
+    """The content of an object's card; empty where there is nothing to say."""
+    decision = review.decision
+    written = review.document.origin or Origin(dump(_described(review.document.obj)))
+    shown = {
+        "notes": [
+            *(f"{crash.id} failed on this object: {crash.error}" for crash in decision.crashes),
+            *decision.notes,
+        ],
+        "findings": [_finding(result, review, strict, written) for result in decision.results],
+        "would": [messages.describe(each) for each in decision.changes if each.mode is Mode.WARN],
+        "diff": _diff(review),
+        "exempt": _exemption(review),
+    }
+    if shown["diff"] or shown["findings"]:
+        shown["probes"] = [
+            {
+                "container": each.container,
+                **{
+                    name: seconds if seconds is None else [seconds, lasting(seconds)]
+                    for name, seconds in (
+                        ("expected", each.expected),
+                        ("startup", each.startup),
+                        ("alone", each.alone),
+                        ("readiness", each.readiness),
+                        ("liveness", each.liveness),
+                    )
+                },
+                "wrong": [each.kills_the_start, each.restarts_first],
+                "text": each.sentences,
+            }
+            for each in timelines(review, templates, subject)
+        ]
+    return {key: value for key, value in shown.items() if value}
+
+
+def _described(obj: Json) -> Json:
+    """What is written of an object, without what the cluster adds to it."""
+    return {key: value for key, value in obj.items() if key != "status"}
+
+
+# --- findings ------------------------------------------------------------------------------------
+
+
+def _finding(result: Result, review: Review, strict: Decision, written: Origin) -> Json:
+    finding = result.finding
+    stricter = next((each for each in strict.results if each.finding == finding), result)
+    lines = written.lines(named(review.final, finding.path))
+    first, last = lines.first, min(lines.last, lines.first + MOST_MARKED - 1)
+    if not lines.exact:
+        last = first  # what would hold the field
+    start = max(1, first - BEFORE)
+    rows = written.rows[start - 1 : last + BEFORE]
+    shown: Json = {
+        "rule": result.rule,
+        "mode": result.mode.value,
+        "path": finding.path,
+        "message": finding.message,
+        "hint": finding.hint,
+        "line": first if review.document.origin else None,
+        "start": start,
+        "marked": [first, last],
+        "rows": [shortened(row, LONGEST_ROW) for row in rows],
+        "more": lines.last - last if lines.exact else 0,
+    }
+    if result.exempted is not None:
+        shown["exempted"] = result.exempted
+    if result.ratcheted:
+        shown["ratcheted"] = result.ratcheted
+    if stricter.denies and not result.denies and result.exempted is None:
+        shown["strict"] = True
+    return shown
+
+
+def _exemption(review: Review) -> Json | None:
+    """What lets the object in as it is: the annotation, and for a running one the command."""
+    open_ = [each for each in review.decision.results if each.exempted is None and each.exemptable]
+    names = dict.fromkeys(each.rule for each in open_ if each.mode in (Mode.ENFORCE, Mode.WARN))
+    if not names:
+        return None
+    obj = review.document.obj
+    before = annotations_of(obj).get(EXEMPT)
+    parts = [before] if isinstance(before, str) and before else []
+    value = "; ".join([*parts, *(f"{name}=<why this is safe here>" for name in names)])
+    shown = {"yaml": dump({"metadata": {"annotations": {EXEMPT: value}}})}
+    if review.document.runs:
+        kind = kind_of(obj)
+        words = ["kubectl", "annotate", f"{str(kind).lower()}/{review.document.name}", f"{EXEMPT}={value}"]
+        words += ["-n", review.document.namespace] if review.document.namespace else []
+        words += ["--overwrite"] if parts else []
+        shown["command"] = shlex.join(words)
+    return shown
+
+
+# --- what is injected ------------------------------------------------------------------------------
+
+
+def _diff(review: Review) -> list[list[str]]:
+    """The lines that the policies add, each with a sign, and what they stand among; the first line of each
+    addition with the policy and why. A row of three dots stands for what is left out."""
+    enforced = [each for each in review.decision.changes if each.mode is Mode.ENFORCE]
+    if not enforced:
+        return []
+    final = Origin(dump(_described(review.final)))
+    added: dict[int, str] = {}
+    for change in enforced:
+        for places in _additions(change):
+            lines = next((found for each in places if (found := final.lines(each)).exact), None)
+            if lines is not None:
+                for number in range(lines.first, lines.last + 1):
+                    added.setdefault(number, "")
+                added[lines.first] = added[lines.first] or change.policy
+    for change in enforced:
+        for reason in change.why:
+            lines = final.lines(named({}, reason.path))
+            if lines.first in added:
+                more = "" if added[lines.first] in ("", change.policy) else f"{added[lines.first]}; "
+                added[lines.first] = f"{more}{reason.policy}: {reason.why}"
+    return list(_hunks(final.rows, added))
+
+
+def _hunks(rows: Sequence[str], added: dict[int, str]) -> Iterator[list[str]]:
+    near = {number + away for number in added for away in range(-BEFORE, BEFORE + 1)}
+    before = 0
+    for count, number in enumerate(sorted(n for n in near if 1 <= n <= len(rows) and rows[n - 1])):
+        if count == MOST_ROWS:
+            yield ["…", "", "chassis review -o diff shows the rest"]
+            return
+        if number != before + 1:
+            yield ["…", "", ""]
+        sign = "+" if number in added else " "
+        yield [sign, shortened(rows[number - 1], LONGEST_ROW), added.get(number, "")]
+        before = number
+
+
+def _additions(change: Change) -> Iterator[list[tuple[str, ...]]]:
+    """Where each of a change's values may stand in the object as judged, likeliest first."""
+    above = named({}, change.template)
+    for operation in change.patch:
+        inside = _named_steps(change.before, operation)
+        places = [(*above, *inside)]
+        if above and inside[:1] == ("spec",):
+            places.append((*above, *inside[1:]))  # a template that is a pod spec itself
+        if above and inside[:1] == ("metadata",):
+            places.append(inside)
+        yield places
+
+
+def _named_steps(before: Json, operation: Json) -> tuple[str, ...]:
+    """The steps of a patch's pointer, with names in place of indices where list elements have any."""
+    pointer: str = operation["path"]
+    steps = [step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:]]
+    spelled: list[str] = []
+    value: object = before
+    for number, step in enumerate(steps, 1):
+        if isinstance(value, list) and step.isdigit():
+            added = number == len(steps) and operation["op"] == "add"
+            value = operation["value"] if added else dig(value, int(step))
+            spelled.append(text(value, "name") or step)
+        else:
+            value = dig(value, step)
+            spelled.append(step)
+    return tuple(spelled)

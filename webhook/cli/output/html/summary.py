@@ -1,0 +1,213 @@
+"""What there is among the objects, counted: now, under each profile, by rule and by namespace."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from policies.accelerators.requests import GpuAffinity, inventory_of
+from policies.core.facts import Facts
+from policies.core.mode import Mode, Profile
+from policies.core.target import PodTemplate
+from policies.kube.json import Json, integer, mapping
+from webhook.admission.configuration import Config
+from webhook.admission.context import Context
+from webhook.admission.decision import Decision, Result
+from webhook.admission.engine import decide
+from webhook.cli.output.review import Review, Subject
+
+
+class Status(StrEnum):
+    """The worst that is decided about an object."""
+
+    REFUSED = "refused"
+    WARNED = "warned"
+    CLEAN = "clean"
+
+
+EXEMPTED: Final = "exempted"
+"""What counts beside the modes: a finding that an exemption covers."""
+
+
+def status_of(decision: Decision) -> Status:
+    """The worst that is decided."""
+    if not decision.allowed:
+        return Status.REFUSED
+    warned = any(each.mode is Mode.WARN and each.exempted is None for each in decision.results)
+    return Status.WARNED if warned or decision.crashes or decision.notes else Status.CLEAN
+
+
+def outcome(result: Result) -> str:
+    """What becomes of a finding: its mode, or that it is exempted."""
+    return EXEMPTED if result.exempted is not None else result.mode.value
+
+
+class Profiles:
+    """The decision about an object under each profile, the policy being the same otherwise."""
+
+    def __init__(self, subject: Subject) -> None:
+        self._subject = subject
+        self._configs: Mapping[Profile, Config] = {
+            profile: subject.config.with_profile(profile) for profile in Profile
+        }
+
+    def decide(self, review: Review) -> Mapping[Profile, Decision]:
+        """One decision for each profile; that of the policy's own is the one made already."""
+        own = self._subject.config.rules.profile
+        return {
+            profile: review.decision
+            if profile is own
+            else decide(review.request, config, self._subject.cluster)
+            for profile, config in self._configs.items()
+        }
+
+
+@dataclass
+class Step:
+    """What one profile comes to."""
+
+    statuses: Counter[Status] = field(default_factory=Counter)
+    changed: int = 0
+    refusing: Counter[str] = field(default_factory=Counter)
+    """Objects that a rule refuses, by rule."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exempted:
+    """One finding that an exemption covers."""
+
+    namespace: str
+    title: str
+    anchor: str
+    rule: str
+    reason: str
+    created: str
+    """When the object was made; empty where that is not known."""
+    written: str
+    """When whoever wrote the annotation last changed what is theirs in the object."""
+
+
+@dataclass
+class Summary:
+    """The counts of many objects."""
+
+    objects: int = 0
+    changed: int = 0
+    steps: dict[Profile, Step] = field(default_factory=lambda: {profile: Step() for profile in Profile})
+    rules: dict[str, Counter[str]] = field(default_factory=dict)
+    """Findings by rule and outcome."""
+    places: dict[tuple[str, str], Counter[str]] = field(default_factory=dict)
+    """Findings by namespace and rule, and by outcome."""
+    namespaces: dict[str, Counter[Status]] = field(default_factory=dict)
+    kinds: Counter[str] = field(default_factory=Counter)
+    exempted: list[Exempted] = field(default_factory=list)
+    asked: Counter[str] = field(default_factory=Counter)
+    """Accelerators by resource, of all replicas."""
+    asking: Counter[str] = field(default_factory=Counter)
+    """Objects by the resource that they ask for."""
+
+    def add(
+        self, review: Review, decisions: Mapping[Profile, Decision], anchor: str, asked: Mapping[str, int]
+    ) -> None:
+        """Count an object."""
+        document, decision = review.document, review.decision
+        namespace = document.namespace
+        self.objects += 1
+        self.changed += bool(review.mutations)
+        self.kinds[review.kind] += 1
+        self.namespaces.setdefault(namespace, Counter())[status_of(decision)] += 1
+        for profile, decided in decisions.items():
+            step = self.steps[profile]
+            step.statuses[status_of(decided)] += 1
+            step.changed += any(change.mode is Mode.ENFORCE for change in decided.changes)
+            step.refusing.update({result.rule for result in decided.results if result.denies})
+        for result in decision.results:
+            self.rules.setdefault(result.rule, Counter())[outcome(result)] += 1
+            self.places.setdefault((namespace, result.rule), Counter())[outcome(result)] += 1
+            if result.exempted is not None:
+                created = str(mapping(document.obj, "metadata").get("creationTimestamp") or "")
+                self.exempted.append(
+                    Exempted(
+                        namespace,
+                        review.title,
+                        anchor,
+                        result.rule,
+                        result.exempted,
+                        created,
+                        document.exempted_at,
+                    )
+                )
+        self.asked.update(asked)
+        self.asking.update(dict.fromkeys(asked, 1))
+
+
+# --- accelerators ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Supply:
+    """What the nodes have of one accelerator; declared pools not counted, since they may be empty."""
+
+    total: int = 0
+    nodes: int = 0
+    largest: int = 0
+    """Most that one node has."""
+
+
+def accelerators_asked(review: Review, templates: Iterable[PodTemplate], subject: Subject) -> Counter[str]:
+    """How many accelerators an object's pods ask for, by resource, as many pods as it says it wants."""
+    asked: Counter[str] = Counter()
+    for template in templates:
+        facts = Context.of(template.pod, review.request.namespace, subject.config, subject.cluster).facts
+        each = facts.settings(GpuAffinity).catalogue.requests(template.pod)
+        pods = pods_of(review.final, template)
+        asked.update({resource: count * pods for resource, count in each.items() if count * pods})
+    return asked
+
+
+def pods_of(obj: Json, template: PodTemplate) -> int:
+    """How many pods of a template a workload wants at once; 1 where it does not say."""
+    if template.workload is None:
+        return 1
+    above = mapping(obj, *template.steps[:-1])
+    match template.workload.kind:
+        case "Job" | "CronJob":
+            return integer(above, "parallelism", default=1)
+        case "JobSet":
+            sets = integer(mapping(obj, *template.steps[:-3]), "replicas", default=1)
+            return sets * integer(above, "parallelism", default=1)
+        case "LeaderWorkerSet":
+            groups, size = integer(obj, "spec", "replicas", default=1), integer(above, "size", default=1)
+            leads = template.steps[-1] == "leaderTemplate"
+            return groups * (1 if leads else size - ("leaderTemplate" in above))
+        case "RayCluster" | "RayJob" | "RayService" if template.steps[-2] != "headGroupSpec":
+            return integer(above, "replicas", default=1) * integer(above, "numOfHosts", default=1)
+    return integer(above, "replicas", default=1)
+
+
+def supplies(subject: Subject) -> Mapping[str, Supply] | None:
+    """What the nodes have, by resource; None where the nodes are not known."""
+    facts = Facts("", subject.cluster)
+    if facts.nodes() is None:
+        return None
+    settings = subject.config.values.get(GpuAffinity)
+    given = settings if isinstance(settings, GpuAffinity) else GpuAffinity()
+    found: dict[str, Supply] = {}
+    for resource, count in _on_nodes(given, facts):
+        known = found.get(resource, Supply())
+        found[resource] = Supply(known.total + count, known.nodes + 1, max(known.largest, count))
+    return found
+
+
+def _on_nodes(settings: GpuAffinity, facts: Facts) -> Iterator[tuple[str, int]]:
+    nodes = {
+        node.name: node
+        for fleet in inventory_of(settings, facts).fleets.values()
+        for node in fleet.nodes
+        if node.pool is None
+    }
+    for node in nodes.values():
+        yield from node.accelerators.items()

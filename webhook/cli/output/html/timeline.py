@@ -1,0 +1,115 @@
+"""When the probes of a container end its start, take traffic off it, and restart it: numbers and words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from policies.core.reasons import lasting
+from policies.core.target import PodTemplate
+from policies.kube.pods import Container, Role
+from policies.kube.probe_timing import give_up, kill_budget
+from policies.probes.probe import LIVENESS, READINESS, STARTUP
+from policies.probes.start import Start, start_of
+from webhook.admission.context import Context
+from webhook.cli.output.review import Review, Subject
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """What happens to a container when; all in seconds, None where nothing of the kind happens."""
+
+    container: str
+    expected: int | None
+    """From its start until it serves."""
+    reason: str
+    """Where that is from."""
+    startup: int | None
+    """From its start until the startupProbe has it killed, if it never answers."""
+    alone: int | None
+    """The same for a livenessProbe that no startupProbe guards."""
+    readiness: int | None
+    """From when it stops answering until it is out of the Service."""
+    liveness: int | None
+    """From when it stops answering until it is restarted."""
+
+    @property
+    def kills_the_start(self) -> bool:
+        """Whether it is killed before it can serve."""
+        until = self.startup if self.startup is not None else self.alone
+        return self.expected is not None and until is not None and until < self.expected
+
+    @property
+    def restarts_first(self) -> bool:
+        """Whether overload restarts it no later than it takes the traffic off."""
+        return None not in (self.readiness, self.liveness) and (self.liveness or 0) <= (self.readiness or 0)
+
+    @property
+    def sentences(self) -> list[str]:
+        """The same in words, for whoever does not see the bars."""
+        return [*self._start(), *self._later()]
+
+    def _start(self) -> Iterator[str]:
+        if self.expected is not None:
+            yield f"Expected to serve {lasting(self.expected)} after its start ({self.reason})."
+        else:
+            yield "Nothing tells how long it takes to start."
+        if self.startup is not None:
+            until = lasting(self.startup)
+            yield f"The startup probe kills it if it has not answered {until} after its start."
+        elif self.alone is not None:
+            yield (
+                "There is no startup probe: the liveness probe kills it if it has not answered "
+                f"{lasting(self.alone)} after its start."
+            )
+        else:
+            yield "No probe ends a start that hangs."
+        if self.kills_the_start:
+            yield "That is before it is expected to serve: it is killed again and again."
+
+    def _later(self) -> Iterator[str]:
+        if self.readiness is not None:
+            yield f"Readiness gives up {lasting(self.readiness)} after it stops answering: no more traffic."
+        else:
+            yield "There is no readiness probe: it gets traffic whether it answers or not."
+        if self.liveness is not None:
+            yield f"Liveness gives up {lasting(self.liveness)} after it stops answering: it is restarted."
+        else:
+            yield "There is no liveness probe: nothing restarts it when it hangs."
+        if self.restarts_first:
+            yield "Overload restarts it no later than it takes the traffic off it."
+
+
+def timelines(review: Review, templates: Iterable[PodTemplate], subject: Subject) -> Iterator[Timeline]:
+    """One for each container that has a probe, in the pods as they will be made: the templates are those of
+    the final object."""
+    for template in templates:
+        facts = Context.of(template.pod, review.request.namespace, subject.config, subject.cluster).facts
+        for container in template.containers(Role.MAIN, Role.SIDECAR):
+            probes = {field: _probe(container, field) for field in (STARTUP, LIVENESS, READINESS)}
+            if any(probes.values()):
+                start = start_of(template.pod, container, facts)
+                yield _timeline(template, container, start, probes)
+
+
+def _timeline(
+    template: PodTemplate,
+    container: Container,
+    start: Start | None,
+    probes: dict[str, dict[str, object]],
+) -> Timeline:
+    startup, liveness, readiness = probes[STARTUP], probes[LIVENESS], probes[READINESS]
+    return Timeline(
+        container=container.name,
+        expected=start.seconds if start else None,
+        reason=start.reason if start else "",
+        startup=kill_budget(startup) if startup else None,
+        alone=kill_budget(liveness) if liveness and not startup else None,
+        readiness=give_up(readiness) if readiness and not template.completes else None,
+        liveness=give_up(liveness) if liveness else None,
+    )
+
+
+def _probe(container: Container, field: str) -> dict[str, object]:
+    probe = container.spec.get(field)
+    return probe if isinstance(probe, dict) else {}
