@@ -16,6 +16,7 @@ from policies.kube.json import Json, dig
 from policies.kube.names import shortened
 from webhook.admission.decision import Change, Crash, Decision, Result
 from webhook.admission.envelope import WARNING_LENGTH, Prepared, Response, allowed, denied, patched
+from webhook.admission.patch import steps_of
 
 MESSAGE_WIDTH = 78
 MESSAGE_LENGTH = 32_000
@@ -136,8 +137,7 @@ def places(change: Change) -> list[str]:
 
 def _place(obj: Json, operation: Json) -> tuple[str, str]:
     """The parent and the last name of the field that an operation touches."""
-    pointer: str = operation["path"]
-    steps = [step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:]]
+    steps = steps_of(operation["path"])
     spelled: list[str] = []
     value: object = obj
     for number, step in enumerate(steps, 1):

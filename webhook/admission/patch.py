@@ -27,6 +27,11 @@ def pointer(*steps: str | int) -> str:
     return "".join("/" + _escape(str(step)) for step in steps)
 
 
+def steps_of(path: str) -> list[str]:
+    """The steps of a JSON Pointer, indices as they are spelled."""
+    return [step.replace("~1", "/").replace("~0", "~") for step in path.split("/")[1:]]
+
+
 def same(a: Any, b: Any) -> bool:
     """Whether two JSON values are the same value of the same JSON type, all the way down."""
     if a is b:

@@ -35,7 +35,7 @@ from webhook.config.load import rules
 from webhook.config.location import CONFIG_MAP
 from webhook.errors import UserError
 from webhook.kube.documents import BadDocument, load_all
-from webhook.kube.offline import Document, read
+from webhook.kube.offline import Document, ManifestCluster, read
 
 FILE: Final = "chassis-test.yaml"
 """What is looked for in a directory."""
@@ -188,7 +188,8 @@ def _failures(file: Path, case: Case, config: Config) -> Iterator[str]:
     documents = read([str(file.parent / each) for each in case.manifests])
     documents += [Document(str(file), number, obj) for number, obj in enumerate(case.objects)]
     old = read([str(file.parent / each) for each in case.old])
-    reviews = review_documents(documents, config, case.operation, old)
+    cluster = ManifestCluster([document.obj for document in documents])
+    reviews = list(review_documents(documents, config, cluster, case.operation, old))
     for expected in case.expect:
         review = _named(expected.object, reviews)
         for failure in _unmet(expected, review):

@@ -93,7 +93,7 @@ def _stream(text: str) -> _Stream:
 
 @lru_cache(maxsize=_KEPT)
 def _rows(text: str) -> list[str]:
-    return _BREAK.split(text)
+    return _BREAK.split(text.removesuffix("\n"))
 
 
 _BREAK: Final = re.compile("\r\n|[\n\r\x85\u2028\u2029]")

@@ -12,11 +12,12 @@ from policies.core.reasons import lasting
 from policies.core.target import PodTemplate
 from policies.kube.field_paths import named
 from policies.kube.group_kinds import kind_of
-from policies.kube.json import Json, dig, text
+from policies.kube.json import Json
 from policies.kube.metadata import annotations_of
 from policies.kube.names import shortened
 from webhook.admission import messages
-from webhook.admission.decision import Change, Decision, Result
+from webhook.admission.decision import Decision, Result
+from webhook.admission.patch import diff, steps_of
 from webhook.cli.output.html.timeline import timelines
 from webhook.cli.output.review import Review, Subject
 from webhook.cli.output.yaml import dump
@@ -130,33 +131,26 @@ def _exemption(review: Review) -> Json | None:
 
 
 def _diff(review: Review) -> list[list[str]]:
-    """The lines that the policies add, each with a sign, and what they stand among; the first line of each
-    addition with the policy and why. A row of three dots stands for what is left out."""
-    enforced = [each for each in review.decision.changes if each.mode is Mode.ENFORCE]
-    if not enforced:
-        return []
+    """The lines that the policies add, each with a sign, and what they stand among; beside them which policy,
+    and why. A row of three dots stands for what is left out."""
     final = Origin(dump(_described(review.final)))
     added: dict[int, str] = {}
-    for change in enforced:
-        for places in _additions(change):
-            lines = next((found for each in places if (found := final.lines(each)).exact), None)
-            if lines is not None:
-                for number in range(lines.first, lines.last + 1):
-                    added.setdefault(number, "")
-                added[lines.first] = added[lines.first] or change.policy
-    for change in enforced:
-        for reason in change.why:
-            lines = final.lines(named({}, reason.path))
-            if lines.first in added:
-                more = "" if added[lines.first] in ("", change.policy) else f"{added[lines.first]}; "
-                added[lines.first] = f"{more}{reason.policy}: {reason.why}"
-    return list(_hunks(final.rows, added))
+    for operation in diff(_described(review.document.obj), _described(review.final)):
+        lines = final.lines(steps_of(operation["path"]))
+        added.update(dict.fromkeys(range(lines.first, lines.last + 1), ""))
+    for change in review.decision.changes:
+        for reason in change.why if change.mode is Mode.ENFORCE else ():
+            first = final.lines(named({}, reason.path)).first
+            if first in added:
+                before = f"{added[first]}; " if added[first] else ""
+                added[first] = f"{before}{reason.policy}: {reason.why}"
+    return list(_hunks(final.rows, added)) if added else []
 
 
 def _hunks(rows: Sequence[str], added: dict[int, str]) -> Iterator[list[str]]:
     near = {number + away for number in added for away in range(-BEFORE, BEFORE + 1)}
     before = 0
-    for count, number in enumerate(sorted(n for n in near if 1 <= n <= len(rows) and rows[n - 1])):
+    for count, number in enumerate(sorted(n for n in near if 1 <= n <= len(rows))):
         if count == MOST_ROWS:
             yield ["…", "", "chassis review -o diff shows the rest"]
             return
@@ -165,33 +159,3 @@ def _hunks(rows: Sequence[str], added: dict[int, str]) -> Iterator[list[str]]:
         sign = "+" if number in added else " "
         yield [sign, shortened(rows[number - 1], LONGEST_ROW), added.get(number, "")]
         before = number
-
-
-def _additions(change: Change) -> Iterator[list[tuple[str, ...]]]:
-    """Where each of a change's values may stand in the object as judged, likeliest first."""
-    above = named({}, change.template)
-    for operation in change.patch:
-        inside = _named_steps(change.before, operation)
-        places = [(*above, *inside)]
-        if above and inside[:1] == ("spec",):
-            places.append((*above, *inside[1:]))  # a template that is a pod spec itself
-        if above and inside[:1] == ("metadata",):
-            places.append(inside)
-        yield places
-
-
-def _named_steps(before: Json, operation: Json) -> tuple[str, ...]:
-    """The steps of a patch's pointer, with names in place of indices where list elements have any."""
-    pointer: str = operation["path"]
-    steps = [step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:]]
-    spelled: list[str] = []
-    value: object = before
-    for number, step in enumerate(steps, 1):
-        if isinstance(value, list) and step.isdigit():
-            added = number == len(steps) and operation["op"] == "add"
-            value = operation["value"] if added else dig(value, int(step))
-            spelled.append(text(value, "name") or step)
-        else:
-            value = dig(value, step)
-            spelled.append(step)
-    return tuple(spelled)
