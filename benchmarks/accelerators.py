@@ -17,7 +17,8 @@ from policies.accelerators.gpu_affinity import mutate
 from policies.accelerators.placement import Placement, placement
 from policies.accelerators.requests import GpuAffinity, inventory_of
 from policies.core.annotations import GPU_MEMORY, GPU_PRODUCT
-from policies.core.facts import Facts, Listing
+from policies.core.facts import Facts
+from policies.core.listing import Listing
 from policies.core.resources import Resource
 from policies.kube.json import Json, replaced
 

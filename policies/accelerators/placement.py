@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
@@ -67,10 +67,13 @@ class Placement:
     requests: Mapping[str, int]
     nodes: tuple[Node, ...]
     obstacle: Obstacle | None = None
+    _rooms: dict[bool, float] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def room(self, *, one_each: bool) -> float:
         """How many such pods there is room for at once; infinite where a pool may grow without limit."""
-        return sum(self._room_on(node, one_each) for node in self.nodes)
+        if one_each not in self._rooms:
+            self._rooms[one_each] = sum(self._room_on(node, one_each) for node in self.nodes)
+        return self._rooms[one_each]
 
     def _room_on(self, node: Node, one_each: bool) -> float:
         fits = min(node.accelerators[resource] // count for resource, count in self.requests.items())

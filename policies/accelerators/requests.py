@@ -6,7 +6,7 @@ the nodes and the declared pools is not demanded of a pod.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -17,7 +17,8 @@ from pydantic import Field
 
 from policies.accelerators.inventory import Fleet, Inventory, Node, cover_of
 from policies.accelerators.vendors import MemoryUnit, Pool, Vendor, known_vendors
-from policies.core.facts import Facts, Listing
+from policies.core.facts import Facts
+from policies.core.listing import Index, Listing
 from policies.core.settings import Settings
 from policies.kube.json import Json, mapping, maps, text
 from policies.kube.pods import Role, containers
@@ -170,23 +171,41 @@ class Catalogue:
         counts = {name: _count(value) for name, value in given.items() if self.vendor_of(name)}
         return {name: count for name, count in counts.items() if count > 0}
 
+    @cached_property
+    def _by_vendor(self) -> Index[tuple[str, bool]]:
+        """The nodes by each vendor that they give accelerators of (True), or whose labels they only carry."""
+        return Index(self._vendors_on)
+
+    def _vendors_on(self, obj: Json) -> Iterator[tuple[str, bool]]:
+        reading = self._read(obj)
+        yield from ((name, True) for name in reading.giving)
+        yield from ((name, False) for name in reading.barren)
+
     def inventory(self, listing: Listing) -> Inventory:
-        """Pass this bound method to `Listing.derive`: one pass over the nodes for each change of them."""
-        return self._inventory(listing, nodes_known=True)
+        """The accelerators of a cluster's nodes; the same one until a node with accelerators changes."""
+        groups = listing.by(self._by_vendor)
+        known: Inventory | None = groups.memo.get("inventory")
+        if known is None:
+            found = [(key, obj, self._read(obj)) for key in groups for obj in groups[key]]
+            self._remembered = {id(obj): (obj, reading) for _, obj, reading in found}
+            nodes: dict[tuple[str, bool], list[Node]] = {}
+            for key, _, reading in found:
+                nodes.setdefault(key, []).append(reading.node)
+            known = groups.memo["inventory"] = self._inventory(nodes, nodes_known=True)
+        return known
 
     @cached_property
     def declared(self) -> Inventory:
         """What the pools alone say, where the nodes are not known."""
-        return self._inventory((), nodes_known=False)
+        return self._inventory({}, nodes_known=False)
 
-    def _inventory(self, listing: Iterable[Json], *, nodes_known: bool) -> Inventory:
+    def _inventory(self, nodes: Mapping[tuple[str, bool], list[Node]], *, nodes_known: bool) -> Inventory:
+        """`nodes`: those that each vendor's accelerators are on (True), or its labels alone."""
         giving: dict[str, list[Node]] = {}
         barren: dict[str, list[Node]] = {}
-        for reading in self._readings(listing):
-            for name in reading.giving:
-                giving.setdefault(name, []).append(reading.node)
-            for name in reading.barren:
-                barren.setdefault(name, []).append(reading.node)
+        for (name, gives), found in nodes.items():
+            # In an order of their own: which of them changed last must tell nothing.
+            (giving if gives else barren)[name] = sorted(found, key=lambda node: node.name)
         for pool in self.pools:
             for vendor, node in self._pool_nodes(pool):
                 giving.setdefault(vendor, []).append(node)
@@ -204,23 +223,17 @@ class Catalogue:
         )
         return Inventory(fleets, nodes_known, names)
 
-    def _readings(self, listing: Iterable[Json]) -> Iterator[_Reading]:
-        """What each node is; remembered for as long as the object stays the same one.
-
-        A cache of nodes keeps the objects that did not change, so that one changed node out of
-        5,000 is read, not all of them.
-        """
-        before, now = self._remembered, {}
-        for obj in listing:
-            known = before.get(id(obj))
-            if known is None or known[0] is not obj:
-                known = (obj, self._read(obj))
-            now[id(obj)] = known
-            yield known[1]
-        if now:
-            self._remembered = now
-
     def _read(self, obj: Json) -> _Reading:
+        """What a node with accelerators is; remembered for as long as the object is the same one, so that one
+        that changed out of 5,000 is read, not all of them."""
+        known = self._remembered.get(id(obj))
+        if known is None or known[0] is not obj:
+            known = (obj, self._reading(obj))
+            if known[1].giving or known[1].barren:
+                self._remembered[id(obj)] = known
+        return known[1]
+
+    def _reading(self, obj: Json) -> _Reading:
         labels = _texts(mapping(obj, "metadata", "labels"))
         accelerators = self._offered(mapping(obj, "status", "allocatable"))
         labelled = self._labelled(labels)
@@ -280,7 +293,7 @@ class Catalogue:
         return Fleet(vendor, tuple(nodes), tuple(barren), cover if not uncovered else (), demandable)
 
     def _autoscaled(self, node: Node) -> bool:
-        return node.pool is None and any(label in node.labels for label in self.autoscaler_labels)
+        return node.pool is None and not node.labels.keys().isdisjoint(self.autoscaler_labels)
 
 
 def _texts(labels: Json) -> Mapping[str, str]:

@@ -3,55 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar, overload
+from typing import Any, Final, Protocol
 
+from policies.core.listing import Index, Listing
 from policies.core.look import Looks, PodLook
 from policies.core.resources import Resource
 from policies.core.settings import SettingsLookup, default_settings
 from policies.kube.json import Json, maps, text
 from policies.kube.metadata import labels_of
-
-T = TypeVar("T")
-
-
-class Listing(Sequence[Json]):
-    """The objects of one resource at one moment, with what was derived from them.
-
-    Immutable; a changed object makes a new Listing, so whatever is derived is computed at most
-    once per change however many requests ask for it.
-    """
-
-    __slots__ = ("__weakref__", "_derived", "_items")
-
-    def __init__(self, items: Iterable[Json] = ()) -> None:
-        self._items = tuple(items)
-        self._derived: dict[Callable[[Listing], Any], Any] = {}
-
-    @overload
-    def __getitem__(self, index: int) -> Json: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[Json, ...]: ...
-    def __getitem__(self, index: int | slice) -> Json | tuple[Json, ...]:
-        return self._items[index]
-
-    def __iter__(self) -> Iterator[Json]:
-        return iter(self._items)
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def derive(self, function: Callable[[Listing], T]) -> T:
-        """`function(self)`, remembered for as long as this Listing lives.
-
-        Pass a module-level function, not a lambda: the function itself is the key.
-        """
-        try:
-            return self._derived[function]  # type: ignore[no-any-return]
-        except KeyError:
-            value = self._derived[function] = function(self)
-            return value
 
 
 class Cluster(Protocol):
@@ -103,14 +64,14 @@ class Facts:
         built with, for years, and says nothing of the API server.
         """
         nodes = self.nodes()
-        oldest = nodes.derive(_oldest_kubelet) if nodes else None
-        return oldest[:2] if oldest else None
+        return min(nodes.by(_BY_KUBELET), default=None) if nodes else None
 
     def oldest_node(self) -> str | None:
         """The name of a node that the oldest kubelet runs on."""
-        nodes = self.nodes()
-        oldest = nodes.derive(_oldest_kubelet) if nodes else None
-        return oldest[2] if oldest else None
+        nodes, oldest = self.nodes(), self.oldest_kubelet()
+        if not nodes or oldest is None:
+            return None
+        return min(text(node, "metadata", "name") for node in nodes.by(_BY_KUBELET)[oldest])
 
     def namespace_labels(self) -> Mapping[str, str] | None:
         """The labels of the object's namespace."""
@@ -126,7 +87,7 @@ class Facts:
 
 
 def _named(listing: Listing | None, name: str) -> Json | None:
-    return None if listing is None else listing.derive(_by_name).get(name)
+    return None if listing is None else listing.by(BY_NAME).one(name)
 
 
 def _kubelet_version(node: Json) -> str:
@@ -147,14 +108,18 @@ def _is_virtual(node: Json) -> bool:
     )
 
 
-def _oldest_kubelet(nodes: Listing) -> tuple[int, int, str] | None:
-    versions = [(_kubelet_version(node), node) for node in nodes if not _is_virtual(node)]
-    found = [(match, node) for version, node in versions if (match := re.match(r"v(\d+)\.(\d+)", version))]
-    return min(
-        ((int(match[1]), int(match[2]), text(node, "metadata", "name")) for match, node in found),
-        default=None,
-    )
+def _kubelet_of(node: Json) -> Iterator[tuple[int, int]]:
+    match = re.match(r"v(\d+)\.(\d+)", _kubelet_version(node))
+    if match and not _is_virtual(node):
+        yield int(match[1]), int(match[2])
 
 
-def _by_name(listing: Listing) -> dict[str, Json]:
-    return {obj["metadata"]["name"]: obj for obj in listing}
+_BY_KUBELET: Final = Index(_kubelet_of)
+
+
+def _name_of(obj: Json) -> Iterator[str]:
+    yield text(obj, "metadata", "name")
+
+
+BY_NAME: Final = Index(_name_of)
+"""The objects of a namespace by their names."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from policies.core.facts import Facts, Listing
+from policies.core.facts import BY_NAME, Facts
 from policies.core.finding import Certainty
+from policies.core.listing import Index, Listing
 from policies.core.resources import Resource
 from policies.core.target import PodTemplate, Target
 from policies.kube.json import Json, dig, mapping, maps, text
@@ -69,7 +71,7 @@ def _own_service(
 def hides_not_ready(name: str, facts: Facts) -> bool | None:
     """Whether the Service of that name leaves out pods that are not ready; None when it is not known."""
     listing = facts.listing(Resource.SERVICES)
-    service = listing.derive(_by_name).get(name) if listing else None
+    service = listing.by(BY_NAME).one(name) if listing else None
     return None if service is None else _hides(service)
 
 
@@ -99,28 +101,29 @@ def _named(host: str, container: Container, listing: Listing, facts: Facts) -> t
         variable = host.strip("$(){}").upper()
         if not variable.endswith(_SERVICE_HOST) or dig(container.spec, "envFrom"):
             return None, Certainty.UNDECIDED
-        return listing.derive(_by_variable).get(variable.removesuffix(_SERVICE_HOST)), Certainty.SURE
-    by_address = listing.derive(_by_address).get(host)
+        return listing.by(_BY_VARIABLE).one(variable.removesuffix(_SERVICE_HOST)), Certainty.SURE
+    by_address = listing.by(_BY_ADDRESS).one(host)
     if by_address is not None:
         return by_address, Certainty.SURE
     name, *rest = host.rstrip(".").split(".")
     certainty = in_namespace(rest, container, facts)
     if certainty is None:
         return None, Certainty.UNDECIDED
-    return listing.derive(_by_name).get(name.lower()), certainty
+    return listing.by(BY_NAME).one(name.lower()), certainty
 
 
-def _by_name(listing: Listing) -> dict[str, Json]:
-    return {text(service, "metadata", "name"): service for service in listing}
+def _variable_of(service: Json) -> Iterator[str]:
+    yield text(service, "metadata", "name").replace("-", "_").upper()
 
 
-def _by_variable(listing: Listing) -> dict[str, Json]:
-    return {name.replace("-", "_").upper(): service for name, service in listing.derive(_by_name).items()}
+def _address_of(service: Json) -> Iterator[str]:
+    address = text(service, "spec", "clusterIP")
+    if address not in ("", "None"):
+        yield address
 
 
-def _by_address(listing: Listing) -> dict[str, Json]:
-    addresses = ((text(service, "spec", "clusterIP"), service) for service in listing)
-    return {address: service for address, service in addresses if address not in ("", "None")}
+_BY_VARIABLE: Final = Index(_variable_of)
+_BY_ADDRESS: Final = Index(_address_of)
 
 
 def _hides(service: Json) -> bool:
@@ -139,10 +142,10 @@ def _has_others(service: Json, target: Target, facts: Facts) -> bool:
     listing = facts.listing(Resource.WORKLOADS)
     if not listing:
         return False
-    by_label = listing.derive(_by_label)
+    by_label = listing.by(_BY_LABEL)
     selector = mapping(service, "spec", "selector").items()
     # One label of the selector leads to all that it can select; the rarest one to the fewest more.
-    candidates = min((by_label.get(str(label), ()) for label in selector), key=len, default=())
+    candidates = min((by_label[str(label)] for label in selector), key=len, default=())
     own = (target.kind.kind, target.name)
     return any(
         _selects(service, mapping(workload, "spec", "template"))
@@ -151,10 +154,8 @@ def _has_others(service: Json, target: Target, facts: Facts) -> bool:
     )
 
 
-def _by_label(workloads: Listing) -> dict[str, list[Json]]:
-    """Workloads by each label of their pods."""
-    found: dict[str, list[Json]] = {}
-    for workload in workloads:
-        for label in labels_of(mapping(workload, "spec", "template")).items():
-            found.setdefault(str(label), []).append(workload)
-    return found
+def _labels_of_pods(workload: Json) -> Iterator[str]:
+    return map(str, labels_of(mapping(workload, "spec", "template")).items())
+
+
+_BY_LABEL: Final = Index(_labels_of_pods)

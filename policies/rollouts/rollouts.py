@@ -6,10 +6,12 @@ Values that an API server would refuse answer None: nothing is known then.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from policies.core.facts import Facts, Listing
+from policies.core.facts import Facts
+from policies.core.listing import Index
 from policies.core.resources import Resource
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json, dig, integer, mapping, text
@@ -82,15 +84,15 @@ def autoscaler_of(workload: Json, facts: Facts) -> Json | None:
     if not listing:
         return None
     kind = kind_of(workload).kind
-    return listing.derive(_by_target).get((kind, text(workload, "metadata", "name")))
+    return listing.by(_BY_TARGET).one((kind, text(workload, "metadata", "name")))
 
 
-def _by_target(listing: Listing) -> dict[tuple[str, str], Json]:
-    found: dict[tuple[str, str], Json] = {}
-    for autoscaler in listing:
-        target = mapping(autoscaler, "spec", "scaleTargetRef")
-        found[text(target, "kind"), text(target, "name")] = autoscaler
-    return found
+def _target_of(autoscaler: Json) -> Iterator[tuple[str, str]]:
+    target = mapping(autoscaler, "spec", "scaleTargetRef")
+    yield text(target, "kind"), text(target, "name")
+
+
+_BY_TARGET: Final = Index(_target_of)
 
 
 def least_replicas(workload: Json, facts: Facts) -> int:

@@ -21,8 +21,9 @@ from weakref import ReferenceType, ref
 
 import orjson
 
-from policies.core.facts import Cluster, Listing
+from policies.core.facts import Cluster
 from policies.core.finding import Finding
+from policies.core.listing import Listing
 from policies.core.reasons import UNREAD
 from policies.core.resources import Resource
 from policies.kube.group_kinds import GroupKind

@@ -12,15 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from sys import getsizeof
-from typing import Any
+from typing import Any, TypeVar
 
-from policies.core.facts import Listing
+from policies.core.listing import Carried, Change, Listing
 from policies.core.resources import KNOWN, Known, Resource
 from policies.kube.json import Json
 from webhook.kube import paths
 from webhook.kube.api import TOO_LARGE
 from webhook.kube.errors import ApiError
 from webhook.kube.reflector import Lister, Reflector
+
+K = TypeVar("K")
 
 EMPTY = Listing()
 MERGED_KEPT = 5_000
@@ -55,6 +57,7 @@ class ClusterCache:
             on_change(resource, False)
         self._on_change, self._objects_changed = on_change, changed
         self._merged: dict[tuple[Resource, str | None], tuple[tuple[Listing, ...], Listing]] = {}
+        self._carried: dict[tuple[Resource, str | None], Carried] = {}
 
     def reflectors(self, lister: Lister) -> list[Reflector]:
         """One reflector a list; running them keeps this cache true."""
@@ -63,13 +66,15 @@ class ClusterCache:
     def _tell(self, resource: Resource) -> None:
         self._on_change(resource, self.synced(resource))
 
-    def _changed(self, resource: Resource, namespace: str | None) -> None:
+    def _changed(self, resource: Resource, namespace: str | None, change: Change) -> None:
         if namespace is None:
-            for key in [key for key in self._merged if key[0] is resource]:
-                del self._merged[key]
-        else:
-            self._merged.pop((resource, namespace), None)
-            self._merged.pop((resource, None), None)
+            for key in [key for key in (*self._merged, *self._carried) if key[0] is resource]:
+                self._merged.pop(key, None)
+                self._carried.pop(key, None)
+        elif len(self._stores[resource]) > 1:
+            for key in ((resource, namespace), (resource, None)):
+                _, listing = self._merged.pop(key, (None, None))
+                _carry(self._carried, key, listing, change)
         self._objects_changed(resource)
 
     def synced(self, resource: Resource) -> bool:
@@ -87,14 +92,23 @@ class ClusterCache:
         key = (resource, namespace)
         known = self._merged.get(key)
         if known is None or any(a is not b for a, b in zip(known[0], parts, strict=True)):
-            merged = Listing(item for part in parts for item in part)
+            merged = Listing((item for part in parts for item in part), self._carried.pop(key, None))
             if not merged:
                 self._merged.pop(key, None)
                 return EMPTY
             if len(self._merged) >= MERGED_KEPT:
                 self._merged.clear()  # mostly namespaces that are gone
+                self._carried.clear()
             known = self._merged[key] = (parts, merged)
         return known[1]
+
+
+def _carry(carried: dict[K, Carried], key: K, listing: Listing | None, change: Change) -> None:
+    """Note a change of what a listing shows: its indices go on to the one that follows."""
+    if listing is not None:
+        carried[key] = Carried(listing)
+    if key in carried and not carried[key].add(*change):
+        del carried[key]
 
 
 class Interner:
@@ -140,10 +154,10 @@ class Store:
         intern: Interner | None = None,
         *,
         on_change: Callable[[Resource], None] = lambda _: None,
-        changed: Callable[[Resource, str | None], None] = lambda _, __: None,
+        changed: Callable[[Resource, str | None, Change], None] = lambda _, __, ___: None,
     ) -> None:
-        """`on_change` is called when `synced` changes, `changed` with a namespace, or None for all of them,
-        whose listing is no longer the one that was answered."""
+        """`on_change` is called when `synced` changes; `changed` with a namespace, or None for all of them,
+        whose listing is no longer the one that was answered, and with the change of an object that is why."""
         self._known, self.kind = known, known.group_kind.kind
         self._paths = tuple(tuple(path.split(".")) for path in known.fields)
         self._intern = intern or Interner()
@@ -151,6 +165,7 @@ class Store:
         self._objects: dict[str, dict[str, Json]] = {}
         self._fresh: dict[str, dict[str, Json]] | None = None
         self._listings: dict[str | None, Listing] = {}
+        self._carried: dict[str | None, Carried] = {}
         self._bytes = self._fresh_bytes = 0
         self.synced = False
         """Whether a first list is complete and reading is still allowed."""
@@ -161,10 +176,12 @@ class Store:
     def listing(self, namespace: str | None) -> Listing:
         known = self._listings.get(namespace)
         if known is None:
+            carried = self._carried.pop(namespace, None)
             if namespace is None:
-                known = Listing(item for objects in self._objects.values() for item in objects.values())
+                every = (item for objects in self._objects.values() for item in objects.values())
+                known = Listing(every, carried)
             elif namespace in self._objects:
-                known = Listing(self._objects[namespace].values())
+                known = Listing(self._objects[namespace].values(), carried)
             else:
                 return EMPTY
             self._listings[namespace] = known
@@ -188,7 +205,7 @@ class Store:
         elif known != trimmed:
             self._weigh(trimmed, known)
             self._objects.setdefault(namespace, {})[name] = trimmed
-            self._forget(namespace)
+            self._forget(namespace, (known, trimmed))
 
     def commit(self) -> None:
         self._objects, self._fresh = self._fresh or {}, None
@@ -204,7 +221,8 @@ class Store:
             self._weigh(None, gone)
             if not objects:
                 del (self._objects if self._fresh is None else self._fresh)[namespace]
-            self._forget(namespace)
+            if self._fresh is None:
+                self._forget(namespace, (gone, None))
 
     def lost(self, error: ApiError) -> None:
         self._fresh = None
@@ -230,14 +248,17 @@ class Store:
             what = f"what is kept of {self.kind}s is more than {STORE_BYTES >> 20} MiB"
             raise ApiError(0, TOO_LARGE, f"{what}, so nothing is")
 
-    def _forget(self, namespace: str) -> None:
-        self._listings.pop(namespace, None)
-        self._listings.pop(None, None)
-        self._changed(self._known.resource, namespace)
+    def _forget(self, namespace: str, change: Change) -> None:
+        for key in (namespace, None):
+            _carry(self._carried, key, self._listings.pop(key, None), change)
+        if namespace not in self._objects:
+            self._carried.pop(namespace, None)
+        self._changed(self._known.resource, namespace, change)
 
     def _forget_all(self) -> None:
         self._listings.clear()
-        self._changed(self._known.resource, None)
+        self._carried.clear()
+        self._changed(self._known.resource, None, (None, None))
 
     def _trimmed(self, item: Json) -> Json:
         metadata = item.get("metadata") or {}

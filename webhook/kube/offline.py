@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
-from policies.core.facts import Listing
+from policies.core.listing import Listing
 from policies.core.resources import KNOWN, Known, Resource
 from policies.kube.field_paths import named
 from policies.kube.group_kinds import (

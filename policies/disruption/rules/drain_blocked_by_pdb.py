@@ -7,8 +7,9 @@ from itertools import islice, product
 from typing import Any, Final
 
 from policies.core.contracts import rule
-from policies.core.facts import Facts, Listing
+from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding
+from policies.core.listing import Index
 from policies.core.resources import Resource
 from policies.core.target import Target
 from policies.kube.group_kinds import DEPLOYMENT, DISRUPTION_BUDGET, STATEFUL_SET
@@ -147,13 +148,13 @@ def _workload(target: Target, facts: Facts) -> Iterator[Finding]:
     if not budgets:
         return
     template = mapping(target.obj, "spec", "template")
-    by_label = budgets.derive(_by_label)
+    by_label = budgets.by(_BY_LABEL)
     labels = (None, *((key, value) for key, value in labels_of(template).items() if isinstance(value, str)))
     replicas = least_replicas(target.obj, facts)
     blocking = (
         (budget, least)
         for label in labels
-        for budget in by_label.get(label, ())
+        for budget in sorted(by_label[label], key=_name)
         if not _is_all(least := dig(budget, "spec", "minAvailable"))
         and _blocks(least, replicas)
         and _selects(budget, template)
@@ -178,14 +179,13 @@ def _was_there(target: Target, least: Any, facts: Facts) -> bool:
     )
 
 
-def _by_label(budgets: Listing) -> dict[Any, list[Json]]:
-    """Budgets by one label that their selector asks for; under None those that ask for none."""
-    found: dict[Any, list[Json]] = {}
-    for budget in budgets:
-        labels = mapping(budget, "spec", "selector", "matchLabels").items()
-        one = next(((key, value) for key, value in labels if isinstance(value, str)), None)
-        found.setdefault(one, []).append(budget)
-    return found
+def _label_of(budget: Json) -> Iterator[tuple[str, str] | None]:
+    """One label that a budget's selector asks for; None where it asks for none."""
+    labels = mapping(budget, "spec", "selector", "matchLabels").items()
+    yield next(((key, value) for key, value in labels if isinstance(value, str)), None)
+
+
+_BY_LABEL: Final = Index(_label_of)
 
 
 def _is_alone(target: Target, budget: Json, facts: Facts) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from policies.core.contracts import rule
-from policies.core.facts import Facts, Listing
+from policies.core.facts import BY_NAME, Facts
 from policies.core.finding import Certainty, Finding
 from policies.core.resources import Resource
 from policies.core.target import PodTemplate, Target
@@ -21,18 +21,14 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
     # Where every old pod may go first, the volume comes free whatever the surge.
     if rollout is None or not claims or not rollout.surge or rollout.unavailable >= rollout.replicas:
         return
-    modes = claims.derive(_access_modes)
+    by_name = claims.by(BY_NAME)
     for template in target.templates:
         pinned = pinned_to_one_node(template.spec)
         for index, volume in indexed_maps(template.spec, "volumes"):
             name = text(volume, "persistentVolumeClaim", "claimName")
-            certainty = _exclusive(modes.get(name, []), pinned=pinned)
+            certainty = _exclusive(strings(by_name.one(name), "spec", "accessModes"), pinned=pinned)
             if name and certainty:
                 yield _volume_finding(template, index, name, certainty)
-
-
-def _access_modes(claims: Listing) -> dict[str, list[str]]:
-    return {text(claim, "metadata", "name"): strings(claim, "spec", "accessModes") for claim in claims}
 
 
 def _exclusive(modes: list[str], *, pinned: bool) -> Certainty | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from policies.core.facts import Facts, Listing
+from policies.core.facts import Facts
+from policies.core.listing import Listing
 from policies.core.resources import Resource
 from policies.kube.json import Json
 

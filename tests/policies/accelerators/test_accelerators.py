@@ -16,7 +16,7 @@ from policies.accelerators.requests import MIB, GpuAffinity, standard
 from policies.accelerators.vendors import Pool, Taint, Vendor
 from policies.core import registry
 from policies.core.annotations import GPU_MEMORY, GPU_PRODUCT
-from policies.core.facts import Listing
+from policies.core.listing import Listing
 from policies.kube.json import Json, replaced
 from tests.policies.accelerators.nodes import GPU, affinity, facts, node, pod
 from tests.policies.test_laws import damaged, lost, places

@@ -1,4 +1,5 @@
-from policies.core.facts import Facts, Listing, NoCluster
+from policies.core.facts import Facts, NoCluster
+from policies.core.listing import Listing
 from policies.core.resources import Resource
 from policies.kube.json import Json
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from policies.core.facts import Facts, Listing
+from policies.core.facts import Facts
+from policies.core.listing import Listing
 from policies.core.resources import Resource
 from policies.kube.json import Json
 from policies.rollouts import rollouts

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from policies.core.annotations import MODEL_CONFIG
-from policies.core.facts import Listing
+from policies.core.listing import Listing
 from policies.core.resources import KNOWN, Resource
 from policies.kube.json import Json
 from webhook.kube import caches as facts
