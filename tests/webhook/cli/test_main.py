@@ -105,10 +105,10 @@ def test_bad_input_gets_a_sentence_and_status_2(
 
 def test_the_text_names_rule_path_and_mend(capsys: pytest.CaptureFixture[str], files: Path) -> None:
     _, out, _ = run(capsys, "review", files / "bad.yaml", files / "triton.yaml")
-    assert f"DENIED ConfigMap mlchassis-policy ({files}/bad.yaml)" in out
-    assert "refused policy-config-invalid\n    at data[rules.yaml]\n" in out
+    assert f"DENIED ConfigMap mlchassis-policy ({files}/bad.yaml:1)" in out
+    assert f"refused policy-config-invalid\n    at data[rules.yaml] ({files}/bad.yaml:7)\n" in out
     assert "Fix: " in out
-    assert f"admitted Deployment ml/triton ({files}/triton.yaml)" in out
+    assert f"admitted Deployment ml/triton ({files}/triton.yaml:1)" in out
     assert "standard-probes will add to the pods" in out
     assert out.rstrip().splitlines()[-1].startswith("2 objects, 1 changed, ")
     assert "\x1b" not in out, "colour on a terminal only"
@@ -278,3 +278,84 @@ def test_every_command_describes_its_flags(capsys: pytest.CaptureFixture[str]) -
         assert shown.startswith(f"usage: chassis {name}")
         assert "-h, --help" in shown
         assert about
+
+
+HAZARDS = """\
+# two of them
+apiVersion: v1
+kind: List
+items:
+- apiVersion: v1
+  kind: Pod
+  metadata: {name: one, namespace: shop}
+  spec: &asks
+    containers:
+    - name: main
+      image: registry.example/a:1
+      ports: [{containerPort: 80}]
+      livenessProbe:
+        timeoutSeconds: 5
+        exec:
+          command: [curl, "http://payments/health"]
+- apiVersion: v1
+  kind: Pod
+  metadata:
+    name: two
+    namespace: ml
+    annotations: {mlchassis.dev/exempt: "liveness-external-dependency=its own proxy answers"}
+  spec: *asks
+"""
+
+
+def test_the_text_says_lines_exemptions_and_totals(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("pods.yaml").write_text(HAZARDS)
+    status, out, _ = run(capsys, "review", "pods.yaml")
+    assert status == 1
+    assert "DENIED Pod shop/one (pods.yaml:5)\n" in out
+    assert (
+        "  refused liveness-external-dependency\n"
+        "    at spec.containers[0].livenessProbe.exec.command (pods.yaml:16)\n"
+    ) in out
+    exempted = out.partition("admitted Pod ml/two (pods.yaml:17)\n")[2].partition("\n\n")[0]
+    assert "  exempted liveness-external-dependency\n" in exempted
+    assert "    Reason: its own proxy answers" in exempted
+    totals = out.partition("Findings by rule\n")[2]
+    assert totals.startswith("  liveness-external-dependency  1 refused, 1 exempted\n")
+    by_namespace = totals.partition("Findings by namespace\n")[2]
+    assert [line.split() for line in by_namespace.splitlines()[:2]] == [
+        ["shop", "1", "refused"],
+        ["ml", "1", "exempted"],
+    ]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("variables", "terminal", "coloured"),
+    [
+        ({}, True, True),
+        ({}, False, False),
+        ({"NO_COLOR": "1"}, True, False),
+        ({"NO_COLOR": ""}, True, True),
+        ({"FORCE_COLOR": "1", "TERM": "dumb"}, False, True),
+        ({"FORCE_COLOR": ""}, False, False),
+        ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, True, False),
+    ],
+)
+def test_colours_are_for_terminals_and_for_who_asks(
+    monkeypatch: pytest.MonkeyPatch, files: Path, variables: dict[str, str], terminal: bool, coloured: bool
+) -> None:
+    for name in ("NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "stdout", out := Terminal() if terminal else io.StringIO())
+    cli.main(["review", str(files / "bad.yaml")])
+    assert ("\x1b[" in out.getvalue()) == coloured

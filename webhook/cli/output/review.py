@@ -58,6 +58,12 @@ class Review:
         """The lines of a finding's field in the text that the document was read from."""
         return self.document.lines(path, self.final)
 
+    def place(self, path: str = "") -> str:
+        """Where the document, or a field of it, is written, such as `deploy/api.yaml:12`; the cluster of what
+        runs."""
+        lines = self.lines(path)
+        return f"{self.document.source}:{lines.first}" if lines else self.document.source
+
     @property
     def warnings(self) -> list[Result]:
         return [v for v in self.decision.results if v.mode is Mode.WARN and v.exempted is None]

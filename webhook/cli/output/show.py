@@ -47,14 +47,19 @@ def show(
 
 
 def show_lines(lines: Iterable[Line]) -> None:
-    """Print lines; in colour on a terminal only."""
-    if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
+    """Print lines, in colour on a terminal.
+
+    NO_COLOR says never and FORCE_COLOR always (no-color.org, force-color.org); where both do, never.
+    """
+    forced = bool(os.environ.get("FORCE_COLOR"))
+    if os.environ.get("NO_COLOR") or not (forced or sys.stdout.isatty()):
         for line, _ in lines:
             print(line)
         return
     from rich.console import Console
     from rich.text import Text
 
-    console = Console(highlight=False)
+    # Forced, a terminal that says nothing of itself (TERM=dumb in CI) still gets the eight colours of all.
+    console = Console(highlight=False, force_terminal=True, color_system="standard" if forced else "auto")
     for line, style in lines:
         console.print(Text(line, style=style), soft_wrap=True)

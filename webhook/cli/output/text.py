@@ -1,37 +1,48 @@
-"""Decisions as text for a person: a block for each object that there is something to say of."""
+"""Decisions as text for a person: a block for each object that there is something to say of, then totals."""
 
 from __future__ import annotations
 
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator
-from typing import TypeAlias
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, TypeAlias
 
 from webhook.admission import messages
 from webhook.admission.decision import Result
 from webhook.cli.output.review import Review
+from webhook.cli.output.weight import Weight, weight
 
 Line: TypeAlias = tuple[str, str]
 """A line of text with its style: a colour's name, `bold`, or empty."""
 
 
 def lines(reviews: Iterable[Review]) -> Iterator[Line]:
-    """A block per object that there is something to say of, then a line that counts."""
+    """A block per object that there is something to say of, then what was found by rule and by namespace, and
+    a line that counts."""
     objects = changed = warnings = denied = running = 0
+    by_rule: dict[str, Counter[Weight]] = {}
+    by_namespace: dict[str, Counter[Weight]] = {}
     for review in reviews:
         objects += 1
         running += review.document.runs
         changed += bool(review.mutations)
         warnings += len(review.warnings)
         denied += not review.decision.allowed
+        for found in review.decision.results:
+            by_rule.setdefault(found.rule, Counter())[weight(found)] += 1
+            by_namespace.setdefault(review.document.namespace, Counter())[weight(found)] += 1
         block = [*change_lines(review), *finding_lines(review)]
         if block:
             style = "green" if review.decision.allowed else "red"
             result = "admitted" if review.decision.allowed else "DENIED"
-            yield f"{result} {review.title} ({review.document.source})", f"bold {style}"
+            yield f"{result} {review.title} ({review.place()})", f"bold {style}"
             yield from block
             yield "", ""
+    yield from _totals("Findings by rule", by_rule)
+    if len(by_namespace) > 1:
+        yield from _totals("Findings by namespace", by_namespace)
     counts = (
         _plural(objects, "object"),
         *([] if running else [f"{changed} changed"]),
@@ -39,6 +50,22 @@ def lines(reviews: Iterable[Review]) -> Iterator[Line]:
         f"{denied} denied",
     )
     yield ", ".join(counts), "bold red" if denied else "bold green"
+
+
+_COUNTED: Final = (Weight.REFUSED, Weight.WARNED, Weight.AUDITED, Weight.EXEMPTED)
+
+
+def _totals(heading: str, counts: Mapping[str, Counter[Weight]]) -> Iterator[Line]:
+    """What became of the findings under each name, the gravest first."""
+    if not counts:
+        return
+    yield heading, "bold"
+    width = max(map(len, counts))
+    gravest = sorted(counts.items(), key=lambda item: (*(-item[1][each] for each in _COUNTED), item[0]))
+    for name, found in gravest:
+        said = ", ".join(f"{found[each]:,} {each}" for each in _COUNTED if found[each])
+        yield f"  {name or '(none)':{width}}  {said}", ""
+    yield "", ""
 
 
 def change_lines(review: Review) -> Iterator[Line]:
@@ -59,16 +86,22 @@ def finding_lines(review: Review) -> Iterator[Line]:
     for note in review.decision.notes:
         yield from _wrapped("! ", note, "yellow")
     for result in review.warnings:
-        yield from _finding("warning", result, "yellow")
+        yield from _finding("warning", review, result, "yellow")
     for result in review.refusals:
-        yield from _finding("refused", result, "red")
+        yield from _finding("refused", review, result, "red")
+    for result in review.decision.results:
+        if result.exempted is not None:
+            yield from _finding("exempted", review, result, "magenta")
 
 
-def _finding(label: str, result: Result, style: str) -> Iterator[Line]:
+def _finding(label: str, review: Review, result: Result, style: str) -> Iterator[Line]:
     yield f"  {label} {result.rule}", style
-    yield f"    at {result.finding.path}", ""
+    place = f" ({review.place(result.finding.path)})" if review.document.origin else ""
+    yield f"    at {result.finding.path}{place}", ""
     yield from _wrapped("", result.finding.message, "", indent=4)
-    if result.finding.hint:
+    if result.exempted is not None:
+        yield from _wrapped("Reason: ", result.exempted, "", indent=4)
+    elif result.finding.hint:
         yield from _wrapped("Fix: ", result.finding.hint, "", indent=4)
     if result.ratcheted:
         yield from _wrapped("Not refused: ", f"{result.ratcheted}.", "", indent=4)

@@ -612,7 +612,7 @@ def _row(review: Review, anchor: str, strict: Status, images: Iterable[str], con
         *(['<span class="tag exempted">exempted</span>'] if marks[EXEMPTED] else []),
         *(['<span class="tag changed">changed</span>'] if marks["changed"] else []),
         "</span>",
-        f'<span class="src">{_e(_source(review))}</span>',
+        f'<span class="src">{"" if document.runs else _e(review.place())}</span>',
     ]
     data = (
         f'id="{anchor}" data-k="{_e(review.kind)}" data-s="{status.value}" data-f="{said}" '
@@ -622,13 +622,6 @@ def _row(review: Review, anchor: str, strict: Status, images: Iterable[str], con
         return f'<div class="w" {data}><div class="line">{"".join(shown)}</div></div>\n'
     block = f'<script type="application/json">{_block(content)}</script>'
     return f'<details class="w" {data}><summary class="line">{"".join(shown)}</summary>{block}</details>\n'
-
-
-def _source(review: Review) -> str:
-    if review.document.runs:
-        return ""
-    lines = review.lines("")
-    return f"{review.document.source}:{lines.first}" if lines else review.document.source
 
 
 def _block(content: Json) -> str:
