@@ -18,6 +18,7 @@ from policies.core.contracts import Family, Mutator, Rule
 from policies.core.finding import Certainty
 from policies.core.mode import Mode, Profile
 from webhook.cli.exit_status import OK
+from webhook.cli.settings import default_of_field, kind_of_field
 from webhook.config.load import rules
 from webhook.errors import UserError
 
@@ -109,7 +110,8 @@ def kinds(item: Rule | Mutator[Any]) -> str:
 
 def _entry(name: str, note: str, what: str) -> list[str]:
     head = f"  {name}  ({note})" if note else f"  {name}"
-    return [head, *_wrapped(what, "      ")]
+    first, *rest = textwrap.wrap(head, WIDTH, subsequent_indent="      ", break_on_hyphens=False)
+    return [f"  {first.strip()}", *rest, *_wrapped(what, "      ")]
 
 
 def _wrapped(text: str, indent: str = "  ") -> list[str]:
@@ -200,7 +202,14 @@ def _policy_text(policy: Mutator[Any]) -> Iterator[str]:
     yield f"\nLooks at\n  {kinds(policy)}"
     yield f"\nSettings (key {policy.id}.yaml)"
     for name, field in policy.settings.model_fields.items():
-        yield from _wrapped(f"{field.alias or name}: {field.description or ''}")
+        default = _plain(default_of_field(field))
+        note = f"{_plain(kind_of_field(field, {}))}{f'; default {default}' if default else ''}"
+        yield from _entry(field.alias or name, note, field.description or "")
+
+
+def _plain(markdown: str) -> str:
+    """Text without links and backticks."""
+    return re.sub(r"\[(\w+)\]\(#\w+\)", r"\1", markdown).replace("`", "")
 
 
 # --- markdown ----------------------------------------------------------------------------------

@@ -163,7 +163,7 @@ def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
         for number, item in enumerate(value):
             yield from _flat(item, f"{path}[{number}]")
-    else:
+    elif value != []:  # what it would be followed into is not there
         yield path, value
 
 
@@ -257,6 +257,8 @@ def _became(old: Weight, new: Weight) -> Iterator[str]:
 def _lines(
     old: Config, new: Config, settings: Sequence[Setting], differences: Iterable[Difference], totals: Totals
 ) -> Iterator[Line]:
+    from webhook.cli.output.text import plural
+
     yield f"--- {_named(old)}", "bold"
     yield f"+++ {_named(new)}", "bold"
     for each in settings:
@@ -279,7 +281,7 @@ def _lines(
         yield from _table("namespace", totals.namespaces)
         yield from _table("rule (findings)", totals.rules)
     yield (
-        f"{totals.objects} objects, {totals.different} decided differently, "
+        f"{plural(totals.objects, 'object')}, {totals.different} decided differently, "
         f"{totals.newly_refused} newly refused",
         "bold red" if totals.newly_refused else "bold green",
     )

@@ -28,7 +28,7 @@ from webhook.cli.named_policy import read_policy
 from webhook.cli.output.junit import printable
 from webhook.cli.output.review import Review
 from webhook.cli.output.show import show_lines
-from webhook.cli.output.text import Line
+from webhook.cli.output.text import Line, plural
 from webhook.cli.output.weight import Weight, weights
 from webhook.cli.review import review_documents
 from webhook.config.load import rules
@@ -268,7 +268,7 @@ def _lines(outcomes: Sequence[Outcome]) -> Iterator[Line]:
         for failure in outcome.failures:
             yield f"        {failure}", ""
     failed = sum(bool(outcome.failures) for outcome in outcomes)
-    yield f"{len(outcomes)} tests, {failed} failed", "bold red" if failed else "bold green"
+    yield f"{plural(len(outcomes), 'test')}, {failed} failed", "bold red" if failed else "bold green"
 
 
 def _junit(outcomes: Sequence[Outcome]) -> str:

@@ -26,7 +26,7 @@ def test_a_policy_is_explained_with_its_settings(policy_id: str) -> None:
     assert " ".join(registry.documentation(policy_id).split()) in " ".join(shown.split())
     assert all(len(line) <= explain.WIDTH or "https://" in line for line in shown.splitlines())
     assert f"(key {policy_id}.yaml)" in shown
-    assert "mode: enforce, warn, audit or off" in shown
+    assert "  mode  (mode)\n      enforce, warn, audit or off" in shown
 
 
 def test_prose_fits_the_terminal() -> None:
@@ -52,3 +52,10 @@ def test_modes_in_words() -> None:
     assert explain.modes(known["init-waits-on-own-service"]) == "enforce / enforce"
     assert explain.modes(known["rollout-volume-deadlock"]) == "enforce or warn / enforce"
     assert explain.modes(known["init-wait-unbounded"]) == "warn / warn"
+
+
+def test_a_setting_is_explained_with_its_type_and_its_default() -> None:
+    text = explain.explain("gpu-affinity")
+    assert "  weight  (whole number, ≥ 1 and ≤ 100; default 100)\n" in text
+    assert "  pools  (list of Pool)\n" in text
+    assert "](#" not in text

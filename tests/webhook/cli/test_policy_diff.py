@@ -103,6 +103,9 @@ def test_settings_inside_overrides_are_named(chassis: Chassis, tmp_path: Path, m
     other = written(tmp_path / "other", {"webhook.yaml": override.format("strict")})
     _, out, _ = chassis("policy", "diff", one, other, manifests)
     assert "  webhook.yaml: overrides[0].profile: observe -> strict\n" in out
+    _, out, _ = chassis("policy", "diff", "built-in", other, manifests)
+    assert out.count("  webhook.yaml: ") == 2
+    assert "  webhook.yaml: overrides[0].profile: not set -> strict\n" in out
 
 
 def test_for_programs(chassis: Chassis, observe: Path, manifests: Path) -> None:

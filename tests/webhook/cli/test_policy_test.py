@@ -50,7 +50,7 @@ def test_what_is_decided_passes(
 ) -> None:
     status, out, err = run(capsys, suite(tmp_path, expected))
     assert (status, err) == (0, ""), out
-    assert out.endswith("1 tests, 0 failed\n")
+    assert out.endswith("1 test, 0 failed\n")
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_any_other_decision_fails(
     status, out, _ = run(capsys, suite(tmp_path, expected))
     assert status == 1
     assert failure in out
-    assert out.endswith("1 tests, 1 failed\n")
+    assert out.endswith("1 test, 1 failed\n")
 
 
 @pytest.mark.parametrize(

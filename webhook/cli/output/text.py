@@ -44,9 +44,9 @@ def lines(reviews: Iterable[Review]) -> Iterator[Line]:
     if len(by_namespace) > 1:
         yield from _totals("Findings by namespace", by_namespace)
     counts = (
-        _plural(objects, "object"),
+        plural(objects, "object"),
         *([] if running else [f"{changed} changed"]),
-        _plural(warnings, "warning"),
+        plural(warnings, "warning"),
         f"{denied} denied",
     )
     yield ", ".join(counts), "bold red" if denied else "bold green"
@@ -121,5 +121,5 @@ def _width() -> int:
     return max(40, min(100, shutil.get_terminal_size().columns)) if sys.stdout.isatty() else 100
 
 
-def _plural(count: int, noun: str) -> str:
+def plural(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
