@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.e2e.controlplane import ControlPlane
+from tests.e2e.crds import CERT_MANAGER, PROMETHEUS_OPERATOR
 from tests.e2e.install import Chassis
 
 
@@ -29,6 +30,13 @@ def namespace(control_plane: ControlPlane) -> Iterator[str]:
     control_plane.create_namespace(name)
     yield name
     control_plane.api.delete("namespaces", name)
+
+
+@pytest.fixture(scope="module")
+def definitions(control_plane: ControlPlane) -> Iterator[None]:
+    """The API server knows the custom resources that components bring along."""
+    with CERT_MANAGER.installed(control_plane), PROMETHEUS_OPERATOR.installed(control_plane):
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -24,6 +24,11 @@ COMPONENTS: dict[str, JSON] = {
     "cert-manager": {"certManager": {"enabled": True}},
     "fail-closed-validation": {"failurePolicy": {"validation": "Fail"}},
     "name-ignore": {"failurePolicy": {"workerNames": "Ignore"}},
+    "hpa": {"hpa": {"enabled": True}},
+    "monitoring": {"monitoring": {"enabled": True}},
+    "network-policy": {"networkPolicy": {"enabled": True}},
+    "openshift": {"openshift": True},
+    "scan": {"scan": {"enabled": True}},
     "worker-names-upgrade": {"workerNamesUpgrade": True},
 }
 """The values that stand for each component."""
@@ -49,7 +54,13 @@ EVERYTHING: JSON = {
     "unregisterFirst": True,
 }  # fmt: skip
 """Every value that no component stands for, set to something else than its default."""
-FREE = ("resources", "nodeSelector", "affinity")
+OPTIONS: JSON = {
+    "hpa": {"enabled": True, "minReplicas": 3, "maxReplicas": 9, "averageCPU": "1"},
+    "scan": {"enabled": True, "schedule": "0 0 * * 0"},
+    "monitoring": {"enabled": True, "labels": {"release": "prometheus"}},
+}
+"""The same of the values that go with a component."""
+FREE = ("resources", "nodeSelector", "affinity", "monitoring.labels")
 """Values that Kubernetes gives a shape, not the chart."""
 NAMED = ("image.digest", "puller.image.repository", "puller.image.tag", "puller.image.digest")
 """Values that have a test of their own."""
@@ -153,11 +164,27 @@ def test_every_value_is_known_to_the_schema_and_tried_here() -> None:
     known = {name for name in keys(schema["properties"]) if not name.startswith(("policy.", "global"))}
     defaults["resources"] = {}
     assert known == given(defaults) - {"policy"}
-    tried = set().union(*(given(each) for each in (EVERYTHING, *COMPONENTS.values(), *OVERLAYS.values())))
-    assert known <= {
-        *(name.partition(".")[0] if name.split(".")[0] in FREE else name for name in tried),
-        *NAMED,
-    }
+    tried = set().union(
+        *(given(each) for each in (EVERYTHING, OPTIONS, *COMPONENTS.values(), *OVERLAYS.values()))
+    )
+    shaped = {next((free for free in FREE if name.startswith(f"{free}.")), name) for name in tried}
+    assert known <= shaped | set(NAMED)
+
+
+def test_a_component_s_own_values_reach_their_places(helm: Helm) -> None:
+    objects = helm.template(merged(EVERYTHING, OPTIONS))
+    (scaler,) = of_kind(objects, "HorizontalPodAutoscaler")
+    (metric,) = scaler["spec"]["metrics"]
+    assert (scaler["spec"]["minReplicas"], scaler["spec"]["maxReplicas"]) == (3, 9)
+    assert metric["resource"]["target"]["averageValue"] == "1"
+    (nightly,) = of_kind(objects, "CronJob")
+    assert nightly["spec"]["schedule"] == "0 0 * * 0"
+    spec = nightly["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    assert spec["containers"][0]["image"] == "registry.example/platform/ml-chassis:1.2.3"
+    assert spec["tolerations"] == EVERYTHING["tolerations"]
+    for kind in ("ServiceMonitor", "PodMonitor", "PrometheusRule"):
+        (item,) = of_kind(objects, kind)
+        assert item["metadata"]["labels"]["release"] == "prometheus"
 
 
 def test_every_value_reaches_its_place(helm: Helm) -> None:
@@ -246,12 +273,12 @@ def test_it_goes_into_any_namespace(helm: Helm, namespace: str) -> None:
     assert by_id(objects) == by_id(item for item in ours if item["kind"] != "Namespace")
 
 
+@pytest.mark.usefixtures("definitions")
 def test_the_api_server_takes_every_object(control_plane: ControlPlane, chassis: Chassis, helm: Helm) -> None:
     objects = [
         item
-        for values in (EVERYTHING, merged(*COMPONENTS.values()))
+        for values in (EVERYTHING, merged(EVERYTHING, OPTIONS), merged(*COMPONENTS.values()))
         for item in helm.template(values)
-        if "cert-manager.io" not in item["apiVersion"]
     ]
     taken = control_plane.apply(yaml.safe_dump_all(objects), "--dry-run=server", "--validate=strict")
     assert taken.stderr == ""

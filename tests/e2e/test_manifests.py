@@ -41,13 +41,12 @@ def test_they_are_found() -> None:
     assert len(KUSTOMIZATIONS) > 1
 
 
+@pytest.mark.usefixtures("definitions")
 @pytest.mark.parametrize("directory", KUSTOMIZATIONS, ids=lambda path: str(path.relative_to(MANIFESTS)))
 def test_the_api_server_takes_it_without_a_word(
     control_plane: ControlPlane, chassis: Chassis, tmp_path: Path, directory: Path
 ) -> None:
-    documents = yaml.safe_load_all(rendered(control_plane, directory, tmp_path))
-    # cert-manager's own kinds need its CRDs, which no plain cluster has.
-    manifest = yaml.safe_dump_all(item for item in documents if "cert-manager.io" not in item["apiVersion"])
+    manifest = rendered(control_plane, directory, tmp_path)
     taken = control_plane.apply(manifest, "--dry-run=server", "--validate=strict")
     assert taken.stderr == "", "no deprecation, no unknown field, nothing that Pod Security would refuse"
     assert len(taken.stdout.splitlines()) == sum(1 for item in yaml.safe_load_all(manifest) if item)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from webhook.kube import api as cluster
 pytestmark = pytest.mark.e2e
 
 CRDS = Path(__file__).parent / "scan_crds.yaml"
-DOCS = Path(__file__).parents[2] / "docs" / "scan.md"
+RIGHTS = Path(__file__).parents[2] / "manifests" / "components" / "scan" / "rbac.yaml"
 RULE = "liveness-external-dependency"
 ASKS_PAYMENTS = {"exec": {"command": ["curl", "-f", "http://payments/health"]}, "timeoutSeconds": 5}
 HAZARD = container(UNKNOWN, livenessProbe=ASKS_PAYMENTS)
@@ -316,9 +315,8 @@ def test_what_is_forbidden_is_said_and_the_rest_is_scanned(scan: Scan, team: str
 
 
 @pytest.mark.usefixtures("crds")
-def test_the_documented_rights_are_enough(scan: Scan, team: str, control_plane: ControlPlane) -> None:
-    documents = re.findall(r"```yaml\n(.*?)```", DOCS.read_text(), re.S)
-    (role,) = (each for each in map(yaml.safe_load, documents) if each["kind"] == "ClusterRole")
+def test_the_rights_of_the_component_are_enough(scan: Scan, team: str, control_plane: ControlPlane) -> None:
+    (role,) = (it for it in yaml.safe_load_all(RIGHTS.read_text()) if it["kind"] == "ClusterRole")
     user, name = f"scanner-of-{team}", role["metadata"]["name"]
     control_plane.apply(role)
     control_plane.kubectl("create", "clusterrolebinding", user, f"--clusterrole={name}", f"--user={user}")

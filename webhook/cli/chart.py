@@ -34,6 +34,11 @@ WHEN: Final = {
     "name-ignore": 'eq .Values.failurePolicy.workerNames "Ignore"',
     "worker-names-upgrade": ".Values.workerNamesUpgrade",
     "cert-manager": ".Values.certManager.enabled",
+    "monitoring": ".Values.monitoring.enabled",
+    "network-policy": ".Values.networkPolicy.enabled",
+    "hpa": ".Values.hpa.enabled",
+    "scan": ".Values.scan.enabled",
+    "openshift": ".Values.openshift",
 }
 """Each component's condition: which value of the chart chooses it."""
 LEFT_OUT: Final = frozenset({"Namespace"})
@@ -104,6 +109,16 @@ def _with_values(item: Json) -> Json:
             (container,) = item["spec"]["template"]["spec"]["containers"]
             container["env"].append("@@items .Values.extraEnv@@")
             container["resources"] = "@@block .Values.resources@@"
+        case "CronJob":
+            item["spec"]["schedule"] = "@@scalar .Values.scan.schedule | quote@@"
+            _pod_with_values(item["spec"]["jobTemplate"]["spec"]["template"])
+        case "HorizontalPodAutoscaler":
+            for bound in ("minReplicas", "maxReplicas"):
+                item["spec"][bound] = f"@@scalar .Values.hpa.{bound}@@"
+            (metric,) = item["spec"]["metrics"]
+            metric["resource"]["target"]["averageValue"] = "@@scalar .Values.hpa.averageCPU | quote@@"
+        case "ServiceMonitor" | "PodMonitor" | "PrometheusRule":
+            item["metadata"]["labels"]["@"] = "@@keys .Values.monitoring.labels@@"
         case "ConfigMap" if labels_of(item).get(POLICY_LABEL):
             item["data"] = '@@block include "ml-chassis.policy" . | fromYaml@@'
     return item
@@ -121,7 +136,7 @@ def _pod_with_values(template: Json) -> None:
 
 
 _PLACE: Final = re.compile(
-    r"^(?P<indent> *)(?P<dash>- )?(?:(?P<key>\w+): )?'@@(?P<form>\w+) (?P<value>.*)@@'$"
+    r"^(?P<indent> *)(?P<dash>- )?(?:'?(?P<key>[\w@]+)'?: )?'@@(?P<form>\w+) (?P<value>.*)@@'$"
 )
 
 
@@ -147,7 +162,7 @@ def _expanded(line: str) -> Iterator[str]:
             yield f"{indent}{key}:"
             yield f"{indent}  {{{{- toYaml . | nindent {depth + 2} }}}}"
             yield f"{indent}{{{{- end }}}}"
-        case "items":
+        case "items" | "keys":
             yield f"{indent}{{{{- with {value} }}}}"
             yield f"{indent}{{{{- toYaml . | nindent {len(indent)} }}}}"
             yield f"{indent}{{{{- end }}}}"
@@ -241,15 +256,22 @@ def _schema() -> Json:
             "image": _closed({"repository": _TEXT, "tag": _TEXT, "digest": _DIGEST, "pullPolicy": _PULL}),
             "puller": _closed({"image": _closed({"repository": _TEXT, "tag": _TEXT, "digest": _DIGEST})}),
             "imagePullSecrets": _OBJECTS,
-            "replicas": {"type": "integer", "minimum": 1},
+            "replicas": _COUNT,
             "profile": {"enum": ["observe", "standard", "strict"]},
             "policy": _closed(keys),
             "failurePolicy": _closed({"validation": _FAILURE, "workerNames": _FAILURE}),
             "exemptNamespaces": {"type": "array", "items": {"type": "string", "minLength": 1}},
             "workerNamesUpgrade": _SWITCH,
             "certManager": _closed({"enabled": _SWITCH}),
+            "monitoring": _closed({"enabled": _SWITCH, "labels": _TEXTS}),
+            "networkPolicy": _closed({"enabled": _SWITCH}),
+            "hpa": _closed(
+                {"enabled": _SWITCH, "minReplicas": _COUNT, "maxReplicas": _COUNT, "averageCPU": _TEXT}
+            ),
+            "scan": _closed({"enabled": _SWITCH, "schedule": _TEXT}),
+            "openshift": _SWITCH,
             "priorityClassName": _TEXT,
-            "nodeSelector": {"type": "object", "additionalProperties": {"type": "string"}},
+            "nodeSelector": _TEXTS,
             "tolerations": _OBJECTS,
             "affinity": {"type": "object"},
             "resources": {"type": "object"},
@@ -270,6 +292,8 @@ def _closed(properties: Json) -> Json:
 
 
 _TEXT: Final[Json] = {"type": "string"}
+_TEXTS: Final[Json] = {"type": "object", "additionalProperties": {"type": "string"}}
+_COUNT: Final[Json] = {"type": "integer", "minimum": 1}
 _SWITCH: Final[Json] = {"type": "boolean"}
 _DIGEST: Final[Json] = {"type": "string", "pattern": "^(sha256:[0-9a-f]{64})?$"}
 _PULL: Final[Json] = {"enum": ["", "Always", "IfNotPresent", "Never"]}

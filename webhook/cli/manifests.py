@@ -1,7 +1,8 @@
 """`chassis manifests`: the installation as YAML, for those who have no checkout or no kustomize.
 
-It understands the part of kustomize that our own manifests use (resources, components, JSON patches), and
-refuses any other field instead of leaving it out. A test compares it with `kubectl kustomize`.
+It understands the part of kustomize that our own manifests use (resources, components, JSON patches, and
+ConfigMaps of files), and refuses any other field instead of leaving it out. A test compares it with
+`kubectl kustomize`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from webhook.errors import UserError
 
 NAMESPACE: Final = "mlchassis-system"
 """The namespace that the manifests are written for."""
-UNDERSTOOD: Final = frozenset({"apiVersion", "kind", "resources", "components", "patches"})
+UNDERSTOOD: Final = frozenset(
+    {"apiVersion", "kind", "resources", "components", "patches", "configMapGenerator"}
+)
 
 
 def directory() -> Path:
@@ -108,11 +111,23 @@ def _apply(path: Path, objects: list[Json]) -> list[Json]:
         raise UserError(f"{path.name}: only kustomize itself understands {', '.join(sorted(unknown))}")
     for entry in kustomization.get("resources", ()):
         objects = [*objects, *_resource(path / entry)]
+    for entry in kustomization.get("configMapGenerator", ()):
+        objects = [*objects, _config_map(entry, path)]
     for entry in kustomization.get("components", ()):
         objects = _apply(path / entry, objects)
     for patch in kustomization.get("patches", ()):
         objects = list(_patched(objects, patch["target"], yaml.safe_load(patch["patch"])))
     return objects
+
+
+def _config_map(entry: Json, path: Path) -> Json:
+    """A ConfigMap that holds files, under the name that it says."""
+    options = entry["options"]
+    if not options["disableNameSuffixHash"] or set(entry) != {"name", "namespace", "files", "options"}:
+        raise UserError(f"{path.name}: only kustomize itself makes such a ConfigMap")
+    metadata = {"name": entry["name"], "namespace": entry["namespace"], "labels": options["labels"]}
+    data = {name: (path / name).read_text() for name in entry["files"]}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
 
 
 def _resource(path: Path) -> list[Json]:

@@ -1,0 +1,54 @@
+"""Custom resources that components of ours are made of, from the Go modules of those who define them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from tests.e2e.api import JSON
+from tests.e2e.binaries import module_source
+from tests.e2e.controlplane import ControlPlane
+
+
+@dataclass(frozen=True)
+class Definitions:
+    """The CRDs of a module, at one version of it."""
+
+    module: str
+    version: str
+    sum: str
+    files: str
+    """A glob below the module."""
+
+    @contextmanager
+    def installed(self, control_plane: ControlPlane) -> Iterator[None]:
+        """The API server serves them; they are taken away afterwards."""
+        source = module_source(self.module, self.version, self.sum)
+        arguments = [f"--filename={path}" for path in sorted(source.glob(self.files))]
+        assert arguments, self
+        # On the server: some are larger than the annotation of a client's apply may be.
+        listed = control_plane.kubectl("apply", "--server-side", "-o", "name", *arguments).stdout.split()
+        for name in listed:
+            control_plane.wait("customresourcedefinitions", name.partition("/")[2], _established)
+        yield
+        control_plane.kubectl("delete", "--ignore-not-found", *arguments)
+
+
+CERT_MANAGER = Definitions(
+    "github.com/cert-manager/cert-manager",
+    "v1.21.2",
+    "h1:UWgoYM+KLNtRlqmoWOKjKBOBUPVHeepQ6/ac3ERJW68=",
+    "deploy/crds/*.yaml",
+)
+PROMETHEUS_OPERATOR = Definitions(
+    "github.com/prometheus-operator/prometheus-operator",
+    "v0.93.0",
+    "h1:AohlYJT+En8TmNpAcEUJ3GsaJTAqfEBwHmGTVpRm/Io=",
+    "example/prometheus-operator-crd/*.yaml",
+)
+
+
+def _established(definition: JSON) -> bool:
+    conditions = definition.get("status", {}).get("conditions") or ()
+    return any(it["type"] == "Established" and it["status"] == "True" for it in conditions)

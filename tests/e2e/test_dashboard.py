@@ -1,0 +1,168 @@
+"""Every panel shows something: Prometheus scrapes the webhook, a puller and the API server."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from urllib.error import URLError
+
+import pytest
+import yaml
+
+from tests.e2e.api import ApiError
+from tests.e2e.binaries import binary
+from tests.e2e.controlplane import HOST, ControlPlane
+from tests.e2e.install import NAMESPACE, REPOSITORY, Chassis
+from tests.e2e.processes import Process, free_port
+from tests.e2e.puller.sidecar import Sidecar
+from tests.e2e.workloads import container, pod, workload
+
+pytestmark = pytest.mark.e2e
+COMPONENT = REPOSITORY / "manifests" / "components" / "monitoring"
+DASHBOARD = json.loads((COMPONENT / "ml-chassis.json").read_text())
+RULES = yaml.safe_load((COMPONENT / "alerts.yaml").read_text())["spec"]
+QUERIES = {
+    (panel["title"], target["refId"]): target["expr"]
+    for panel in DASHBOARD["panels"]
+    for target in panel.get("targets", ())
+}
+ABOVE_ZERO = {
+    "Replicas", "Version", "Policy", "Profile", "Policy loaded", "Certificate ends in", "Reviews by outcome",
+    "Reviews by kind", "Time of a review", "Answers given again", "Findings", "Injected", "Refused",
+    "Findings by mode", "Exempted", "Known of the cluster", "Models",
+}  # fmt: skip
+"""Panels that must show more than zero after what `busy` does."""
+PATIENCE = 120
+
+
+class Prometheus:
+    """A Prometheus that scrapes once a second."""
+
+    def __init__(self, state: Path, jobs: list[dict[str, object]]) -> None:
+        self.url = f"http://{HOST}:{free_port()}"
+        rules, config = state / "rules.yaml", state / "prometheus.yaml"
+        rules.write_text(yaml.safe_dump(RULES))
+        document = {
+            "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+            "rule_files": [str(rules)],
+            "scrape_configs": jobs,
+        }
+        config.write_text(yaml.safe_dump(document))
+        command: list[str | Path] = [
+            binary("prometheus"),
+            f"--config.file={config}",
+            f"--storage.tsdb.path={state / 'data'}",
+            f"--web.listen-address={self.url.removeprefix('http://')}",
+        ]
+        self.process = Process("prometheus", command, state / "prometheus.log")
+
+    def ready(self) -> bool:
+        """Whether it answers queries."""
+        with suppress(URLError):
+            return bool(self.get("status/buildinfo"))
+        return False
+
+    def get(self, path: str, **query: str) -> object:
+        """The data of an answer."""
+        with urllib.request.urlopen(
+            f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(query)}", timeout=10
+        ) as answer:
+            return json.load(answer)["data"]
+
+    def values(self, expression: str) -> list[float]:
+        """What an expression gives now; without what is no number."""
+        found = self.get("query", query=expression)
+        assert isinstance(found, dict)
+        values = [float(sample["value"][1]) for sample in found["result"]]
+        return [value for value in values if value == value]
+
+
+@pytest.fixture(scope="module")
+def prometheus(
+    control_plane: ControlPlane, chassis: Chassis, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Prometheus]:
+    state = tmp_path_factory.mktemp("prometheus")
+    (state / "puller").mkdir()
+    puller = Sidecar(state / "puller", {}, server="none", ready_when="any")
+    missing = {"missing": "https://127.0.0.1:1/nothing"}
+    puller.config.write(missing)
+    puller.start()
+    control_plane.api_as("prometheus", ["system:masters"])  # writes its certificate
+    certificate = str(control_plane.state / "prometheus.pem")
+    skip = {"insecure_skip_verify": True}
+
+    def job(name: str, target: str, **more: object) -> dict[str, object]:
+        labels = {"namespace": NAMESPACE, "pod": f"{name}-0"}
+        return {"job_name": name, "static_configs": [{"targets": [target], "labels": labels}], **more}
+
+    running = Prometheus(
+        state,
+        [
+            job("mlchassis", f"{HOST}:{chassis.port}", scheme="https", tls_config=skip),
+            job("puller", f"{HOST}:{puller.port}"),
+            job(
+                "apiserver",
+                f"{HOST}:{control_plane.port}",
+                scheme="https",
+                tls_config={**skip, "cert_file": certificate, "key_file": certificate},
+            ),
+        ],
+    )
+    running.process.wait_until(running.ready, PATIENCE)
+    yield running
+    running.process.terminate()
+    puller.stop()
+
+
+def busy(control_plane: ControlPlane, round: int) -> None:
+    """A bit of everything that the webhook decides."""
+    hazard = {"exec": {"command": ["curl", "http://payments/health"]}}
+    endless = workload("Deployment", f"endless-{round}", container() | {"livenessProbe": hazard})
+    excused = workload("Deployment", f"excused-{round}", container() | {"livenessProbe": hazard})
+    excused["metadata"]["annotations"] = {"mlchassis.dev/exempt": "liveness-external-dependency=a test"}
+    for item in (pod("same"), pod("same"), endless, excused):
+        with suppress(ApiError):  # one of them is refused
+            control_plane.api.create(item, "default", dry_run=True)
+
+
+def expanded(expression: str) -> str:
+    """The expression as Grafana sends it."""
+    return expression.replace("$__rate_interval", "20s")
+
+
+def test_every_query_gives_something(control_plane: ControlPlane, prometheus: Prometheus) -> None:
+    empty = dict(QUERIES)
+    ends = time.monotonic() + PATIENCE
+    rounds = 0
+    while empty and time.monotonic() < ends:
+        busy(control_plane, rounds)
+        rounds += 1
+        time.sleep(0.3)
+        for (title, ref), expression in list(empty.items()):
+            found = prometheus.values(expanded(expression))
+            if found and (title not in ABOVE_ZERO or max(found) > 0):
+                del empty[title, ref]
+    assert empty == {}
+
+
+def test_titles_that_must_be_above_zero_are_there() -> None:
+    assert {title for title, _ in QUERIES} >= ABOVE_ZERO
+
+
+def test_prometheus_reads_every_alert(prometheus: Prometheus) -> None:
+    loaded = prometheus.get("rules")
+    assert isinstance(loaded, dict)
+    found = {rule["name"]: rule for group in loaded["groups"] for rule in group["rules"]}
+    assert set(found) == {rule["alert"] for group in RULES["groups"] for rule in group["rules"]}
+
+
+def test_a_healthy_webhook_raises_no_alert(prometheus: Prometheus) -> None:
+    prometheus.process.wait_until(lambda: bool(prometheus.values("chassis_policy_valid")), PATIENCE)
+    firing = prometheus.get("query", query='ALERTS{alertstate="firing",alertname!~".*(Model|Download).*"}')
+    assert isinstance(firing, dict)
+    assert firing["result"] == []
