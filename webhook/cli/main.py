@@ -25,6 +25,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "policy": ("webhook.cli.policy", "check a policy, or print its JSON Schema"),
     "test": ("webhook.cli.policy_test", "whether a policy decides as its tests expect"),
     "manifests": ("webhook.cli.manifests", "print the installation as YAML"),
+    "log-level": ("webhook.cli.log_level", "make a server that runs log more, or as before"),
     "certs": ("webhook.cli.certs", "make a serving certificate by hand, or look at one"),
     "unregister": ("webhook.cli.unregister", "take the webhook configurations away before the webhook goes"),
 }

@@ -37,6 +37,7 @@ from webhook.server import bodies, connections
 from webhook.server import metrics as m
 from webhook.server.bodies import Refusal
 from webhook.server.connections import Connection, Gate, Refused, mark
+from webhook.server.log import verbose
 from webhook.server.plain import Head
 from webhook.server.record import Reading, Station, digest
 
@@ -251,11 +252,15 @@ class Server:
     def _record(self, name: str, request: Request, answer: Answer, outcome: str) -> None:
         self._metrics.request(name, outcome, request.kind.kind)
         if answer.decision is not None:
-            self._count(answer.decision)
+            self._count(answer.decision, request.namespace)
         if outcome in ("changed", "denied"):
             log.info(outcome, endpoint=name, **_about(request), **_because(answer))
+        elif verbose():
+            results = answer.decision.results if answer.decision else ()
+            findings = {result.rule: result.mode.value for result in results}
+            log.debug(outcome, endpoint=name, **_about(request), findings=findings)
 
-    def _count(self, decision: Decision) -> None:
+    def _count(self, decision: Decision, namespace: str) -> None:
         for change in decision.changes:
             if not change.template:
                 self._metrics.mutation(change.policy, change.mode.value)
@@ -263,7 +268,7 @@ class Server:
             if result.exempted is not None:
                 self._metrics.exemption(result.rule)
             else:
-                self._metrics.finding(result.rule, result.mode.value)
+                self._metrics.finding(result.rule, result.mode.value, namespace)
         for crash in decision.crashes:
             self._metrics.errors.labels(crash.id).inc()
             log.error("policy failed", policy=crash.id, error=crash.error, trace=crash.trace)

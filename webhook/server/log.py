@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import signal
 import sys
 from collections.abc import Callable
-from typing import Any, TextIO
+from typing import Any, Final, TextIO
 
 import orjson
 import structlog
@@ -50,13 +52,40 @@ def configure(level: str = "info", form: Format = "auto", stream: TextIO | None 
     )
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    root.setLevel(level.upper())
     structlog.configure(
         processors=[*shared, *renderer],
         logger_factory=structlog.WriteLoggerFactory(stream),
-        wrapper_class=structlog.make_filtering_bound_logger(level),
         cache_logger_on_first_use=False,
     )
+    _log_from(level)
+    _configured.append(level)
+
+
+def listen_to_signals() -> None:
+    """SIGUSR1 logs everything from now on, SIGUSR2 what was configured: in this process and those that it
+    forks."""
+    signal.signal(signal.SIGUSR1, lambda *_: change_level("debug"))
+    signal.signal(signal.SIGUSR2, lambda *_: change_level(_configured[-1]))
+
+
+def change_level(level: str) -> None:
+    """Log from another level on."""
+    _log_from(level)
+    structlog.get_logger().warning("log level changed", to=level, pid=os.getpid())
+
+
+def verbose() -> bool:
+    """Whether lines of the level debug are written: a look that costs less than to put one together."""
+    return logging.getLogger().level <= logging.DEBUG
+
+
+def _log_from(level: str) -> None:
+    logging.getLogger().setLevel(level.upper())
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(level))
+
+
+_configured: Final = ["info"]
+"""The level that was asked for at the start, last."""
 
 
 def _line(event: dict[str, Any], default: Callable[[Any], Any], **_: Any) -> str:

@@ -1,7 +1,7 @@
 """What the webhook counts, under names that begin with `chassis_`.
 
-Law: every label has a bounded set of values. Kinds outside the table of workloads count as "other";
-namespaces and names of objects are in the log, never in a label.
+Law: every label has a bounded set of values. Kinds outside the table of workloads count as "other", and so do
+namespaces beyond the first hundred with findings; names of objects are in the log, never in a label.
 """
 
 from __future__ import annotations
@@ -38,6 +38,9 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 OTHER = "other"
 """The label of a kind that is not in the table of workloads, and of what has none."""
 LATENCY_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+
+
+NAMESPACES_TOLD_APART: Final = 100
 
 
 class Metrics:
@@ -99,6 +102,13 @@ class Metrics:
             ("rule", "mode"),
             registry=self.registry,
         )
+        self.namespaces = Counter(
+            "chassis_namespace_findings",
+            "Findings by the namespace of the object; the namespaces beyond the first hundred count as other",
+            ("namespace", "mode"),
+            registry=self.registry,
+        )
+        self._namespaces: set[str] = set()
         self.exemptions = Counter(
             "chassis_exemptions", "Findings let pass by an exemption", ("rule",), registry=self.registry
         )
@@ -162,8 +172,11 @@ class Metrics:
     def mutation(self, policy: str, mode: str) -> None:
         self._counted(self.mutations, policy, mode)
 
-    def finding(self, rule: str, mode: str) -> None:
+    def finding(self, rule: str, mode: str, namespace: str) -> None:
         self._counted(self.findings, rule, mode)
+        if namespace not in self._namespaces and len(self._namespaces) < NAMESPACES_TOLD_APART:
+            self._namespaces.add(namespace)
+        self._counted(self.namespaces, namespace if namespace in self._namespaces else OTHER, mode)
 
     def exemption(self, rule: str) -> None:
         self._counted(self.exemptions, rule)

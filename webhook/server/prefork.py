@@ -25,6 +25,7 @@ from typing import Final
 
 import structlog
 
+from webhook.server.log import listen_to_signals
 from webhook.server.record import Record, Restarts, Station, Suspects, digest
 
 log = structlog.get_logger()
@@ -39,6 +40,9 @@ FIRST_PAUSE: Final = 0.5
 LONGEST_PAUSE: Final = 5.0
 
 Serve = Callable[[socket.socket, Station], int]
+
+LOG_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
+"""The signals that change the level of the log (`webhook.server.log`)."""
 
 
 def stopping_signals() -> tuple[signal.Signals, ...]:
@@ -101,12 +105,13 @@ class _Supervisor:
         self._suspects, self._restarts = Suspects(), Restarts()
         self._stopping, self._status = False, 0
         self._stop_signals = stopping_signals()
-        self._awaited = (*self._stop_signals, signal.SIGCHLD)
+        self._awaited = (*self._stop_signals, *LOG_SIGNALS, signal.SIGCHLD)
 
     def run(self) -> int:
         # Signals are waited for, not handled: none can be lost between a look at it and the wait for the
         # next, nor be swallowed by a child that still has its parent's handler.
         signal.pthread_sigmask(signal.SIG_BLOCK, self._awaited)
+        listen_to_signals()
         # What is there now is shared with every worker until somebody writes to it, as the collector would.
         gc.collect()
         gc.freeze()
@@ -118,6 +123,8 @@ class _Supervisor:
             received = signal.sigtimedwait(self._awaited, LOOK_SECONDS)
             if received and received.si_signo in self._stop_signals:
                 self._stop()
+            elif received and received.si_signo in LOG_SIGNALS:
+                self._pass_on(signal.Signals(received.si_signo))
             for pid, code in _ended():
                 worker = next((each for each in self._workers if each.pid == pid), None)
                 if worker:  # else an orphan that came to us as process 1
@@ -126,6 +133,14 @@ class _Supervisor:
             # Time in which we had no turn either is nobody's fault: the whole pod may have been stopped.
             self._look(min(now - looked, 2 * LOOK_SECONDS))
             looked = now
+
+    def _pass_on(self, number: signal.Signals) -> None:
+        """To ourselves, so that workers that are forked later have the level, too, and to those there are."""
+        handler = signal.getsignal(number)
+        if callable(handler):
+            handler(number, None)
+        for worker in self._alive():
+            _send(worker.pid, number)
 
     # --- starting --------------------------------------------------------------------------------------
 

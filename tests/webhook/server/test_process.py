@@ -28,6 +28,7 @@ from webhook.admission.decision import Crash
 from webhook.admission.envelope import Request, parse
 from webhook.admission.memo import Memo
 from webhook.admission.messages import Answer
+from webhook.cli import main as cli
 from webhook.config.source import LivePolicy
 from webhook.errors import UserError
 from webhook.kube.documents import load_all
@@ -246,6 +247,20 @@ async def test_a_denial_is_logged_with_its_rules_and_counted() -> None:
     assert line["rules"] == ["policy-config-invalid"]
     labels = {"rule": "policy-config-invalid", "mode": "enforce"}
     assert wired.metric("chassis_findings_total", **labels) == 1
+    assert wired.metric("chassis_namespace_findings_total", namespace="mlchassis-system", mode="enforce") == 1
+
+
+def test_only_a_hundred_namespaces_are_told_apart() -> None:
+    metrics = Metrics()
+    for number in range(150):
+        metrics.finding("a-rule", "warn", f"team-{number}")
+        metrics.finding("a-rule", "warn", "team-0")
+
+    def found(namespace: str) -> float | None:
+        labels = {"namespace": namespace, "mode": "warn"}
+        return metrics.registry.get_sample_value("chassis_namespace_findings_total", labels)
+
+    assert (found("team-0"), found("team-99"), found("team-100"), found("other")) == (151, 1, None, 50)
 
 
 async def test_an_exemption_is_counted_apart() -> None:
@@ -558,6 +573,41 @@ async def test_each_signal_that_ends_it_drains_it(number: signal.Signals) -> Non
         async with asyncio.timeout(60):
             assert await chassis.child.wait() == 0
     assert [line["event"] for line in chassis.lines][-2:] == ["draining", "stopped"]
+
+
+async def test_the_log_level_changes_while_it_runs_in_every_worker_and_those_to_come() -> None:
+    async with served("--self-signed", "--workers", "2") as chassis:
+        await chassis.logged("policy in force", 2)
+        await chassis.post("validate", named("before"))
+        assert cli.main(["log-level", "debug", "--pid", str(chassis.child.pid)]) == 0
+        await chassis.logged("log level changed", 3)
+        await chassis.post("validate", named("verbose"))
+        assert (await chassis.logged("allowed"))["name"] == "verbose"
+        for pid in {line["pid"] for line in chassis.lines if line["event"] == "listening"}:
+            os.kill(pid, signal.SIGKILL)
+        await chassis.logged("policy in force", 4)
+        await chassis.post("validate", named("next"))
+        await chassis.logged("allowed", 2)
+        assert cli.main(["log-level", "configured", "--pid", str(chassis.child.pid)]) == 0
+        await chassis.logged("log level changed", 6)
+        await chassis.post("validate", named("after"))
+        assert await chassis.stop() == 0
+    said = [line["name"] for line in chassis.lines if line["event"] == "allowed"]
+    assert said == ["verbose", "next"]
+
+
+def named(name: str) -> Json:
+    """A review of a Pod that nothing is to be said of."""
+    pod = {**POD, "metadata": {"name": name, "namespace": "ml"}}
+    pod["spec"] = {"restartPolicy": "Never", "containers": [{"name": "main", "image": "busybox"}]}
+    return {**REVIEW, "request": {**REVIEW["request"], "object": pod}}
+
+
+def test_only_a_server_gets_the_signal(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["log-level", "debug", "--pid", str(os.getpid())]) == 2
+    assert f"process {os.getpid()} is no `chassis serve`" in capsys.readouterr().err
+    assert cli.main(["log-level", "debug", "--pid", "4194305"]) == 2
+    assert "No such file or directory" in capsys.readouterr().err
 
 
 async def test_a_worker_whose_supervisor_is_gone_ends_itself() -> None:

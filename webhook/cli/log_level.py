@@ -1,0 +1,46 @@
+"""`chassis log-level`: make a server that runs log more, or as before, without a restart."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+from pathlib import Path
+from typing import Final
+
+from webhook.cli.exit_status import OK
+from webhook.errors import UserError
+
+SIGNALS: Final = {"debug": signal.SIGUSR1, "configured": signal.SIGUSR2}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `chassis log-level`."""
+    parser.description = (
+        "Change the log level of a server that runs, by a signal to its process. In a cluster, for each pod: "
+        "kubectl -n mlchassis-system exec POD -- chassis log-level debug"
+    )
+    parser.add_argument("level", choices=tuple(SIGNALS), help="debug, or what --log-level says")
+    parser.add_argument(
+        "--pid",
+        type=int,
+        default=1,
+        metavar="PID",
+        help="of `chassis serve` (default: 1, as in the container)",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Send the signal. UserError if the process is no `chassis serve`."""
+    try:
+        command = Path(f"/proc/{args.pid}/cmdline").read_bytes().split(b"\0")
+        # Any other process would take the signal as its end.
+        if b"serve" not in command or not any(
+            b"chassis" in word or b"webhook.cli" in word for word in command
+        ):
+            raise UserError(f"process {args.pid} is no `chassis serve`")
+        os.kill(args.pid, SIGNALS[args.level])
+    except OSError as error:
+        raise UserError(f"process {args.pid}: {error.strerror}") from None
+    return OK
