@@ -19,6 +19,7 @@ from policies.core.data import load_one
 from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding
 from policies.core.mode import Mode, Profile
+from policies.core.needs import Need
 from policies.core.reasons import UNREAD, Reasons
 from policies.core.settings import Model, S
 from policies.core.target import Target
@@ -112,6 +113,8 @@ class Rule:
     kinds: tuple[GroupKind, ...] | None
     """The kinds it looks at; None: whatever holds a pod template."""
     load: Callable[[], RuleDocument]
+    needs: frozenset[Need] = frozenset()
+    """Without each of these in its pods it finds nothing, and is not asked."""
 
     @cached_property
     def document(self) -> RuleDocument:
@@ -126,11 +129,14 @@ class Rule:
         return mode.at_most(Mode.WARN) if certainty is Certainty.UNDECIDED else mode
 
 
-def rule(module: str, check: Check, kinds: tuple[GroupKind, ...] | None = None) -> Rule:
+def rule(
+    module: str, check: Check, kinds: tuple[GroupKind, ...] | None = None, needs: Iterable[Need] = ()
+) -> Rule:
     """The rule of a module: `RULE = rule(__name__, check)` in `tcp_probe.py`, beside `tcp-probe.yaml`.
 
     The module's name is the rule's id, with hyphens.
     """
     package, _, name = module.rpartition(".")
     rule_id = name.replace("_", "-")
-    return Rule(rule_id, check, kinds, partial(load_one, RuleDocument, package, f"{rule_id}.yaml"))
+    load = partial(load_one, RuleDocument, package, f"{rule_id}.yaml")
+    return Rule(rule_id, check, kinds, load, frozenset(needs))

@@ -12,6 +12,7 @@ from itertools import zip_longest
 from typing import Final
 
 from policies.core.annotations import DOMAIN
+from policies.core.needs import Need, had_by
 from policies.core.workloads import known_workloads
 from policies.kube.json import Json, text
 from policies.kube.metadata import annotations_of, controller
@@ -61,6 +62,11 @@ class PodLook:
     def is_ray(self) -> bool:
         """Whether KubeRay made the pod as a Ray head or worker."""
         return is_ray_node(self.pod)
+
+    @cached_property
+    def has(self) -> frozenset[Need]:
+        """What rules may need of it."""
+        return frozenset(had_by(self.pod, self.containers, completes=self.completes))
 
     @cached_property
     def completes(self) -> bool:

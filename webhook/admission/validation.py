@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from itertools import chain
 
 from policies.core import registry
@@ -10,8 +11,10 @@ from policies.core.annotations import EXEMPT
 from policies.core.contracts import Rule
 from policies.core.finding import Finding
 from policies.core.mode import Mode
+from policies.core.needs import Need
 from policies.core.target import Target
 from policies.kube.field_paths import scopes
+from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json
 from policies.kube.metadata import annotations_of
 from webhook.admission.bounds import bounded_words
@@ -26,8 +29,11 @@ def findings(target: Target, context: Context) -> tuple[list[tuple[Rule, Finding
     config, effective, facts = context.config, context.effective, context.facts
     found: list[tuple[Rule, Finding]] = []
     crashes: list[Crash] = []
-    for rule in chain(registry.rules().values(), config.own_rules.values()):
-        if not (target.templates if rule.kinds is None else target.kind in rule.kinds):
+    has = frozenset[Need]().union(*(template.look.has for template in target.templates))
+    for rule in chain(
+        _of_kind(registry.rules, target.kind, bool(target.templates)), config.own_rules.values()
+    ):
+        if not rule.needs <= has or not _looks_at(rule, target.kind, bool(target.templates)):
             continue
         if effective.modes.get(rule.id) is Mode.OFF:
             continue
@@ -37,6 +43,18 @@ def findings(target: Target, context: Context) -> tuple[list[tuple[Rule, Finding
             denies = config.webhook.on_error == "deny" and effective.rule_mode(rule) is Mode.ENFORCE
             crashes.append(crash_of(rule.id, error, denies=denies))
     return found, crashes
+
+
+@lru_cache(maxsize=256)
+def _of_kind(
+    rules: Callable[[], Mapping[str, Rule]], kind: GroupKind, has_templates: bool
+) -> tuple[Rule, ...]:
+    """The rules that look at objects of a kind."""
+    return tuple(rule for rule in rules().values() if _looks_at(rule, kind, has_templates))
+
+
+def _looks_at(rule: Rule, kind: GroupKind, has_templates: bool) -> bool:
+    return has_templates if rule.kinds is None else kind in rule.kinds
 
 
 def exempting(rule: Rule, finding: Finding, exemptions: Mapping[str, Sequence[Exemptions]]) -> str | None:

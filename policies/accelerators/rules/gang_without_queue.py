@@ -9,6 +9,7 @@ from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import rule
 from policies.core.facts import Facts
 from policies.core.finding import Finding
+from policies.core.needs import Need
 from policies.core.target import PodTemplate, Target
 from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET, KUBEFLOW_JOBS, RAY_CLUSTER, RAY_JOB
 from policies.kube.json import Json, dig, integer, mapping, text
@@ -88,4 +89,4 @@ def _is_queued(obj: Json) -> bool:
     )
 
 
-RULE = rule(__name__, check, _GANGS)
+RULE = rule(__name__, check, _GANGS, needs=(Need.EXTENDED,))

@@ -9,6 +9,7 @@ from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import rule
 from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding
+from policies.core.needs import Need
 from policies.core.target import Target
 from policies.kube.group_kinds import DEPLOYMENT
 from policies.kube.names import listed
@@ -40,4 +41,4 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
             )
 
 
-RULE = rule(__name__, check, (DEPLOYMENT,))
+RULE = rule(__name__, check, (DEPLOYMENT,), needs=(Need.EXTENDED,))

@@ -11,6 +11,7 @@ from policies.containers.commands import exec_command
 from policies.core.contracts import rule
 from policies.core.facts import Facts
 from policies.core.finding import Finding
+from policies.core.needs import Need
 from policies.core.target import PodTemplate, Target
 from policies.kube.json import integer
 from policies.kube.pods import DEFAULT_GRACE, Container, Role
@@ -70,4 +71,4 @@ def _duration(arguments: tuple[str, ...]) -> float:
     return sum(seconds(argument) or 0.0 for argument in arguments)
 
 
-RULE = rule(__name__, check)
+RULE = rule(__name__, check, needs=(Need.LIFECYCLE,))

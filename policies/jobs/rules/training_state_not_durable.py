@@ -12,6 +12,7 @@ from policies.core.annotations import CHECKPOINT
 from policies.core.contracts import rule
 from policies.core.facts import Facts
 from policies.core.finding import Finding
+from policies.core.needs import Need
 from policies.core.target import PodTemplate, Target
 from policies.jobs.jobs import is_someone_elses
 from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET, KUBEFLOW_JOBS
@@ -121,4 +122,4 @@ def _is_durable(volume: Json) -> bool:
     return bool(set(volume) - _FLEETING - {"name"})
 
 
-RULE = rule(__name__, check, (JOB, CRON_JOB, JOB_SET, *KUBEFLOW_JOBS))
+RULE = rule(__name__, check, (JOB, CRON_JOB, JOB_SET, *KUBEFLOW_JOBS), needs=(Need.COMPLETES, Need.EXTENDED))

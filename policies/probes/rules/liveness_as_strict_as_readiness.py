@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from policies.core.contracts import rule
 from policies.core.facts import Facts
 from policies.core.finding import Finding
+from policies.core.needs import Need
 from policies.core.target import Target
 from policies.probes.probe import (
     liveness_and_readiness,
@@ -27,4 +28,4 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
         )
 
 
-RULE = rule(__name__, check)
+RULE = rule(__name__, check, needs=(Need.LIVENESS, Need.READINESS))

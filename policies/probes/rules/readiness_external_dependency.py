@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from policies.core.contracts import rule
+from policies.core.needs import Need
 from policies.probes.external import external_dependencies
 from policies.probes.probe import READINESS
 
-RULE = rule(__name__, partial(external_dependencies, READINESS))
+RULE = rule(__name__, partial(external_dependencies, READINESS), needs=(Need.READINESS, Need.ELSEWHERE))

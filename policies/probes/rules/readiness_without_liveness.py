@@ -8,6 +8,7 @@ from typing import Final
 from policies.core.contracts import rule
 from policies.core.facts import Facts
 from policies.core.finding import Finding
+from policies.core.needs import Need
 from policies.core.target import Target
 from policies.kube.images import repository
 from policies.kube.pods import Container
@@ -37,4 +38,4 @@ def _is_clustered_store(container: Container) -> bool:
     return repository(container.image).rpartition("/")[2] in _WITHOUT_ON_PURPOSE
 
 
-RULE = rule(__name__, check)
+RULE = rule(__name__, check, needs=(Need.READINESS,))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from policies.core.contracts import rule
 from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding
+from policies.core.needs import Need
 from policies.core.target import Target
 from policies.kube.probe_timing import kill_budget
 from policies.probes.probe import STARTUP, probes
@@ -31,4 +32,4 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
         )
 
 
-RULE = rule(__name__, check)
+RULE = rule(__name__, check, needs=(Need.STARTUP,))

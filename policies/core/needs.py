@@ -1,0 +1,85 @@
+"""What a rule needs of a pod to have anything to say: a rule about probes is not asked where there are none.
+
+Law: what a pod has is told generously. A need that is met too often costs a call of a rule; one that is not
+met where the rule would have spoken hides a hazard, and a test holds every rule's needs against the corpus.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import Enum
+from typing import Any
+
+from policies.kube.json import Json, dig, mapping, maps
+from policies.kube.pods import Container, Role
+
+
+class Need(Enum):
+    """Something that a pod has."""
+
+    LIVENESS = "a livenessProbe"
+    READINESS = "a readinessProbe"
+    STARTUP = "a startupProbe"
+    PROBE = "any probe"
+    HTTP = "a probe with httpGet"
+    TCP = "a probe with tcpSocket"
+    EXEC = "a probe that runs a command"
+    ELSEWHERE = "a probe that may ask another host: by a command, or with a host"
+    INIT = "an init container that is no native sidecar"
+    COMMAND = "a container with a command or arguments of its own"
+    LIFECYCLE = "a container with lifecycle hooks"
+    EXTENDED = "a container that asks for an extended resource"
+    HOST_PORT = "a port of the node, or the node's network"
+    CLAIM = "a volume of a claim"
+    COMPLETES = "an end: by its restartPolicy, or as a Job's"
+
+
+_PROBES = (
+    ("livenessProbe", Need.LIVENESS),
+    ("readinessProbe", Need.READINESS),
+    ("startupProbe", Need.STARTUP),
+)
+_HANDLERS = (("httpGet", Need.HTTP), ("tcpSocket", Need.TCP))
+
+
+def had_by(pod: Json, containers: tuple[Container, ...], *, completes: bool) -> Iterator[Need]:
+    """What a pod has."""
+    if completes:
+        yield Need.COMPLETES
+    for container in containers:
+        spec = container.spec
+        if container.role is Role.INIT:
+            yield Need.INIT
+        for field, need in _PROBES:
+            probe = spec.get(field)
+            if probe:
+                yield need
+                yield Need.PROBE
+                yield from _asked(probe)
+        if "command" in spec or "args" in spec:
+            yield Need.COMMAND
+        if "lifecycle" in spec:
+            yield Need.LIFECYCLE
+        resources = mapping(spec, "resources")
+        if any("/" in name for kind in ("limits", "requests") for name in mapping(resources, kind)):
+            yield Need.EXTENDED
+        if any("hostPort" in port for port in maps(spec, "ports")):
+            yield Need.HOST_PORT
+    if dig(pod, "spec", "hostNetwork") is True:
+        yield Need.HOST_PORT
+    if any("persistentVolumeClaim" in volume for volume in maps(pod, "spec", "volumes")):
+        yield Need.CLAIM
+
+
+def _asked(probe: Any) -> Iterator[Need]:
+    """What is known of how a probe asks."""
+    if type(probe) is not dict:
+        return
+    if "exec" in probe:
+        yield Need.EXEC
+        yield Need.ELSEWHERE
+    for handler, need in _HANDLERS:
+        if handler in probe:
+            yield need
+            if dig(probe, handler, "host"):
+                yield Need.ELSEWHERE

@@ -1,0 +1,82 @@
+"""A rule is not asked where its needs are not met: there it would have found nothing."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import orjson
+import pytest
+
+from policies.core import registry
+from policies.core.contracts import Rule
+from policies.core.facts import Cluster
+from policies.core.needs import Need
+from policies.core.target import Target, pod_templates
+from policies.kube.json import Json, text
+from tests.webhook.admission.test_memo import corpus, judged
+from webhook.admission.configuration import Config
+from webhook.admission.context import Context
+from webhook.admission.mutation import project
+from webhook.config.load import load
+from webhook.kube.offline import ManifestCluster
+
+RULES = registry.rules().values()
+
+
+def damaged(obj: Json, chance: random.Random) -> Json:
+    """The object with something else, or nothing, at a few places."""
+    result: Json = orjson.loads(orjson.dumps(obj))
+    for _ in range(chance.randrange(1, 4)):
+        node: Any = result
+        for _ in range(chance.randrange(1, 9)):
+            keys: list[Any] = list(node) if isinstance(node, dict) else list(range(len(node)))
+            if not keys:
+                break
+            key = chance.choice(keys)
+            if not isinstance(node[key], dict | list) or chance.random() < 0.1:
+                node[key] = chance.choice([None, 0, "", "x", [], {}, True, [1], {"a": {"b": 1}}, "8000"])
+                break
+            node = node[key]
+    return result
+
+
+@cache
+def targets() -> tuple[tuple[Target, Context], ...]:
+    """Every object of the golden cases, and as many that are damaged, with the pods that they will make."""
+    chance, config = random.Random(3), load({})
+    cluster: Cluster = ManifestCluster(list(corpus()))
+    every = (*judged(), *(damaged(obj, chance) for obj in judged()))
+    return tuple(_targets(every, config, cluster))
+
+
+def _targets(objects: tuple[Json, ...], config: Config, cluster: Cluster) -> Iterator[tuple[Target, Context]]:
+    for obj in objects:
+        context = Context.of(obj, text(obj, "metadata", "namespace") or "default", config, cluster)
+        yield project(obj, pod_templates(obj, config.workloads), context).target, context
+
+
+def had_in(target: Target) -> frozenset[Need]:
+    return frozenset[Need]().union(*(template.look.has for template in target.templates))
+
+
+@pytest.mark.parametrize("rule", [rule for rule in RULES if rule.needs], ids=lambda rule: rule.id)
+def test_without_what_it_needs_a_rule_finds_nothing(rule: Rule) -> None:
+    seen: Counter[bool] = Counter()
+    for target, context in targets():
+        if rule.kinds is not None and target.kind not in rule.kinds:
+            continue
+        met = rule.needs <= had_in(target)
+        found = list(rule.check(target, context.facts)) if not met else []
+        assert found == [], (rule.id, rule.needs, target.obj)
+        seen[met] += 1
+    assert seen[True], "nothing here has what the rule needs"
+
+
+def test_each_need_is_there_and_is_missing_somewhere() -> None:
+    had = [had_in(target) for target, _ in targets()]
+    for need in Need:
+        assert {need in each for each in had} == {True, False}, need
