@@ -146,7 +146,7 @@ class Sidecar:
 
     def until_ready(self) -> Cost:
         """From the start of the process until every model is loaded."""
-        _wait(lambda: '"event": "listening"' in self.log.read_text())
+        _wait(lambda: '"event":"listening"' in self.log.read_text())
         first = next(line for line in self.log.read_text().splitlines() if "listening" in line)
         port = json.loads(first)["address"][1]
         _wait(lambda: _status(f"http://127.0.0.1:{port}/readyz") == 200)

@@ -78,9 +78,12 @@ class Actions:
         noted = model.name in self._noted
         model.loaded = (Loaded.YES if noted else Loaded.STALE) if ready else Loaded.NO
         model.checked = True
+        model.fresh = False
 
     async def load(self, model: Model) -> None:
         """Have the server serve the tree on disk."""
+        if model.fresh:
+            await self.check(model)
         await self._declare()
         if not await self._settled(model):
             await self._note_loading(model, loading=True)
@@ -136,10 +139,12 @@ class Actions:
     async def _fetch(self, model: Model, spec: ModelSpec) -> Fetch:
         """The fetch of this content that an earlier attempt began, or a new one."""
         fetch = self.fetches.get(model.name)
-        if fetch is None or fetch.spec.content != spec.content or not fetch.staging.exists():
+        if fetch is None or fetch.spec.content != spec.content or fetch.lost:
+            renew = model.staged or not self.store.root.exists()
             model.staged = True  # before it is: a cancellation may come in between
-            staging = await in_thread(lambda: self.store.staging(spec.name))
-            fetch = self.fetches[model.name] = Fetch(spec, staging, self.storage)
+            if renew:
+                await in_thread(lambda: self.store.renew(spec.name))
+            fetch = self.fetches[model.name] = Fetch(spec, self.store.staging(spec.name), self.storage)
         return fetch
 
     async def _declare(self) -> None:
@@ -159,6 +164,7 @@ class Actions:
             raise
         finally:
             model.loaded = Loaded.STALE if model.loaded is Loaded.YES else model.loaded
+        model.fresh = model.stored is None and not model.available
         self.found(model, stored)
         self._drop(model)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from puller import http
 from puller.flags import Flags, boolean
-from puller.log import configure, logger
+from puller.log import LEVELS, logger
 from puller.options import Options
 from puller.reconcile import Reconciler
 from puller.servers.base import ModelServer, Timeouts
@@ -32,7 +32,7 @@ _ENV = "CHASSIS_PULLER_"
 def main(argv: Sequence[str] | None = None) -> int:
     """Run until SIGTERM or SIGINT. Returns the exit code: 0, or 1 when the port cannot be had."""
     arguments = parser(os.environ).parse_args(argv)
-    configure(arguments.log_level)
+    logger.configure(arguments.log_level)
     options = options_of(arguments)
     os.umask(0o022)  # the model server may run as another user
     _raise_file_limit()
@@ -48,19 +48,17 @@ async def serve(options: Options, env: Mapping[str, str]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, reconciler.stop)
     try:
-        runner = await http.listen(reconciler, options.host, options.port)
+        port = await http.listen(reconciler, options.host, options.port)
     except OSError as error:
         logger.error("port not available", port=options.port, error=str(error))
         await server.close()
         return 1
-    logger.info(
-        "listening", address=runner.addresses[0], server=options.server, models=str(options.model_dir)
-    )
+    logger.info("listening", address=port.address, server=options.server, models=str(options.model_dir))
     try:
         await reconciler.run()
     finally:
         await server.close()
-        await runner.cleanup()
+        await port.close()
     logger.info("stopped")
     return 0
 
@@ -160,7 +158,7 @@ def parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
     flag("--grace", _seconds, Options.grace, "seconds a load in flight may finish in after SIGTERM")
     flag("--pod-uid", str, "", "this pod: where it was ready once, a puller that starts anew in it is, too")
     flag("--supervise", boolean, "false", "whether a puller that dies is begun anew in this container")
-    flag("--log-level", str, "info", "least level logged", choices=("debug", "info", "warning", "error"))
+    flag("--log-level", str, "info", "least level logged", choices=LEVELS)
     made.add_argument(
         "--enable-puller", nargs="?", const="true", help="accepted, as KServe's agent takes it; always on"
     )

@@ -1,29 +1,72 @@
-"""Logging: one structured line for each change of state; for a person at a terminal, in colours."""
+"""Logging: one JSON line for each change of state; for a person at a terminal, readable ones.
+
+Its own, and this small, because it is imported by a sidecar that stands in many pods: structlog takes as
+long to import as all of the puller's modules together.
+"""
 
 from __future__ import annotations
 
-import logging
 import sys
+import traceback
+from datetime import UTC, datetime
+from typing import Any
 
-import structlog
+import orjson
 
-logger: structlog.stdlib.BoundLogger = structlog.get_logger("puller")
+LEVELS = ("debug", "info", "warning", "error")
 
 
-def configure(level: str) -> None:
-    """Set up structlog for this process. `level`: debug, info, warning or error."""
-    terminal = sys.stderr.isatty()
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            *([] if terminal else [structlog.processors.format_exc_info]),
-            structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
-            if terminal
-            else structlog.processors.JSONRenderer(),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-        cache_logger_on_first_use=True,
-    )
+class Logger:
+    """An event in a few words, and what there is to say of it. Lines go to stderr, whole."""
+
+    def __init__(self) -> None:
+        self._least = LEVELS.index("info")
+        self._terminal = False
+
+    def configure(self, level: str) -> None:
+        """The least of LEVELS that is written."""
+        self._least = LEVELS.index(level)
+        self._terminal = sys.stderr.isatty()
+
+    def debug(self, event: str, **fields: Any) -> None:
+        if self._least == 0:
+            self.write("debug", event, fields)
+
+    def info(self, event: str, **fields: Any) -> None:
+        if self._least <= 1:
+            self.write("info", event, fields)
+
+    def warning(self, event: str, **fields: Any) -> None:
+        if self._least <= 2:
+            self.write("warning", event, fields)
+
+    def error(self, event: str, **fields: Any) -> None:
+        self.write("error", event, fields)
+
+    def exception(self, event: str, **fields: Any) -> None:
+        """An error, with the traceback of the exception that is being handled."""
+        self.write("error", event, fields | {"exception": traceback.format_exc()})
+
+    def write(self, level: str, event: str, fields: dict[str, Any]) -> None:
+        now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+        if self._terminal:
+            said = " ".join(f"{name}={value}" for name, value in fields.items())
+            line = f"{now} [{level}] {event} {said}".rstrip()
+        else:
+            line = _json(fields | {"event": event, "level": level, "timestamp": now})
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()
+
+
+def _json(fields: dict[str, Any]) -> str:
+    """Whatever it holds: a name that is not UTF-8 comes with surrogates, which orjson refuses."""
+    try:
+        return orjson.dumps(fields, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+    except orjson.JSONEncodeError:
+        sound = {
+            name: str(value).encode(errors="backslashreplace").decode() for name, value in fields.items()
+        }
+        return orjson.dumps(sound).decode()
+
+
+logger = Logger()

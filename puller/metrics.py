@@ -1,30 +1,102 @@
-"""Prometheus metrics of the puller, in a registry of their own."""
+"""Prometheus metrics of the puller: plain numbers, which become metrics when somebody asks for them.
+
+A sidecar is scraped now and then, or never; prometheus_client is imported by the first who asks.
+"""
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.metrics_core import Metric
 
 _SECONDS = (0.05, 0.2, 1, 5, 15, 60, 300, 900, 3600)
+_PREFIX = "chassis_puller"
 
 
+@dataclass
+class Durations:
+    """How long steps took: how many per bucket of _SECONDS (and beyond), and seconds in all."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(_SECONDS) + 1))
+    seconds: float = 0.0
+
+    def observe(self, seconds: float) -> None:
+        self.counts[bisect_left(_SECONDS, seconds)] += 1
+        self.seconds += seconds
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """(upper bound, how many took at most as long)."""
+        bounds = [*map(str, map(float, _SECONDS)), "+Inf"]
+        return [(bound, sum(self.counts[: index + 1])) for index, bound in enumerate(bounds)]
+
+
+@dataclass(eq=False)
 class Metrics:
     """Names begin with `chassis_puller_`; sizes are bytes, times seconds."""
 
-    def __init__(self) -> None:
-        self.registry = own = CollectorRegistry()
-        prefix = "chassis_puller"
-        self.models = Gauge(f"{prefix}_models", "Models by state.", ["state"], registry=own)
-        self.steps = Counter(f"{prefix}_steps_total", "Steps that ended.", ["step", "result"], registry=own)
-        self.duration = Histogram(
-            f"{prefix}_step_seconds", "Time a step took.", ["step"], buckets=_SECONDS, registry=own
-        )
-        self.failures = Counter(f"{prefix}_failures_total", "Failed steps.", ["reason"], registry=own)
-        self.received = Gauge(f"{prefix}_bytes_in_flight", "Bytes downloads in flight got.", registry=own)
-        self.expected = Gauge(f"{prefix}_bytes_expected", "Bytes they are to get.", registry=own)
-        self.disk = Gauge(f"{prefix}_disk_bytes", "Bytes that models hold on disk.", registry=own)
-        self.refused = Gauge(f"{prefix}_config_errors", "What the config has wrong.", registry=own)
-        self.ready = Gauge(f"{prefix}_ready", "Whether /readyz says yes.", registry=own)
-        self.server_up = Gauge(f"{prefix}_server_up", "Whether the model server answers.", registry=own)
+    models: dict[str, int] = field(default_factory=dict)
+    steps: Counter[tuple[str, str]] = field(default_factory=Counter)
+    durations: dict[str, Durations] = field(default_factory=dict)
+    failures: Counter[str] = field(default_factory=Counter)
+    received: int = 0
+    expected: int = 0
+    disk: int = 0
+    refused: int = 0
+    ready: bool = False
+    server_up: bool = False
 
-    def render(self) -> bytes:
-        return generate_latest(self.registry)
+    def step(self, step: str, seconds: float, failure: str | None) -> None:
+        """A step ended; `failure`: the reason, if it failed."""
+        self.steps[step, "failed" if failure else "done"] += 1
+        self.durations.setdefault(step, Durations()).observe(seconds)
+        if failure:
+            self.failures[failure] += 1
+
+    def render(self) -> tuple[bytes, str]:
+        """The text format and its content type."""
+        from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+        return generate_latest(self.registry), CONTENT_TYPE_LATEST
+
+    @cached_property
+    def registry(self) -> CollectorRegistry:
+        """Of these metrics alone."""
+        from prometheus_client import CollectorRegistry
+
+        made = CollectorRegistry(auto_describe=False)
+        made.register(self)
+        return made
+
+    def collect(self) -> Iterator[Metric]:
+        """What a registry of prometheus_client asks for."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+        models = GaugeMetricFamily(f"{_PREFIX}_models", "Models by state.", labels=["state"])
+        for state, count in self.models.items():
+            models.add_metric([state], count)
+        steps = CounterMetricFamily(f"{_PREFIX}_steps", "Steps that ended.", labels=["step", "result"])
+        for (step, result), count in self.steps.items():
+            steps.add_metric([step, result], count)
+        seconds = HistogramMetricFamily(f"{_PREFIX}_step_seconds", "Time a step took.", labels=["step"])
+        for step, took in self.durations.items():
+            seconds.add_metric([step], took.buckets(), took.seconds)
+        failures = CounterMetricFamily(f"{_PREFIX}_failures", "Failed steps.", labels=["reason"])
+        for reason, count in self.failures.items():
+            failures.add_metric([reason], count)
+        yield from (models, steps, seconds, failures)
+        for name, text, value in (
+            ("bytes_in_flight", "Bytes downloads in flight got.", self.received),
+            ("bytes_expected", "Bytes they are to get.", self.expected),
+            ("disk_bytes", "Bytes that models hold on disk.", self.disk),
+            ("config_errors", "What the config has wrong.", self.refused),
+            ("ready", "Whether /readyz says yes.", self.ready),
+            ("server_up", "Whether the model server answers.", self.server_up),
+        ):
+            yield GaugeMetricFamily(f"{_PREFIX}_{name}", text, value=value)

@@ -79,7 +79,8 @@ class Model:
 
     `wanted`: what the config asks for. `held`: the config names it in a way that cannot be read; what
     there is stays. `stored`: the complete tree on disk. `staged`: an unfinished one is there, too.
-    `checked`: `loaded` was read from the server since it was last (re)started or doubted.
+    `checked`: `loaded` was read from the server since it was last (re)started or doubted. `fresh`: nothing
+    of it was on disk before, so that there will be a load, which asks the server itself.
     """
 
     name: str
@@ -89,6 +90,7 @@ class Model:
     staged: bool = False
     loaded: Loaded = Loaded.NO
     checked: bool = False
+    fresh: bool = False
     doing: Doing | None = None
     failure: Failure | None = None
 
@@ -186,7 +188,7 @@ def _stay(model: Model, health: Health) -> Act | None:
         return Act.DOWNLOAD
     if model.stored is None or health is not Health.UP:
         return None
-    if not model.checked:
+    if not (model.checked or model.fresh):
         return Act.CHECK
     return None if model.loaded is Loaded.YES else Act.LOAD
 

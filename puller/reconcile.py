@@ -298,7 +298,7 @@ class Reconciler:
             if health is Health.DOWN:
                 model.loaded = Loaded.NO
             if health is not Health.HUNG:
-                model.checked = False
+                model.checked = model.fresh = False
             if (
                 health is Health.UP
                 and model.failure is not None

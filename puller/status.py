@@ -60,20 +60,24 @@ class Status:
         self.was_ready = False
         self._published = b""
         self._line = ""
+        self._news = True
+        self._troubles = ("", "")
 
     def configured(self, desired: Desired) -> None:
         """A config was read."""
         known = self._desired or Desired()
-        for error in _news(desired.errors, known.errors):
+        for error in _unknown(desired.errors, known.errors):
             logger.error("config entry refused", where=error.where, model=error.model, error=error.message)
-        for warning in _news(desired.warnings, known.warnings):
+        for warning in _unknown(desired.warnings, known.warnings):
             logger.warning("config field ignored", where=warning.where, model=warning.model)
         logger.info("config read", models=len(desired.models), refused=len(desired.errors))
         self._desired = desired
+        self._news = True
 
     def turned(self, health: Health) -> None:
         """The loop went round."""
         self._turned_at = time.monotonic()
+        self._news = self._news or health is not self._health
         self._health = health
 
     def note(self, model: Model, now: float) -> None:
@@ -84,6 +88,7 @@ class Status:
         if told is not None and (told.state, told.reason) == (state, reason):
             return
         self._told[model.name] = _Told(state, reason, datetime.now(UTC))
+        self._news = True
         if model.failure is not None and state is State.FAILED:
             wait = max(model.failure.retry_at - now, 0)
             logger.warning(
@@ -99,16 +104,15 @@ class Status:
             logger.info("model", model=model.name, state=state.value)
 
     def forgotten(self, name: str) -> None:
+        self._news = True
         if self._told.pop(name, None) is not None:
             logger.info("model", model=name, state="Removed")
 
     def finished(self, step: Act, model: Model, seconds: float) -> None:
         """A step ended, well or with `model.failure`."""
         failed = model.failure is not None and model.failure.act is step
-        self.metrics.steps.labels(step.value, "failed" if failed else "done").inc()
-        self.metrics.duration.labels(step.value).observe(seconds)
-        if failed and model.failure is not None:
-            self.metrics.failures.labels(model.failure.reason).inc()
+        self._news = self._news or failed or step is not Act.CHECK
+        self.metrics.step(step.value, seconds, model.failure.reason if model.failure and failed else None)
 
     def healthy(self) -> tuple[bool, str]:
         """Whether the loop turns."""
@@ -161,7 +165,12 @@ class Status:
         }
 
     async def publish(self, models: Mapping[str, Model], fetches: Mapping[str, Fetch]) -> None:
-        """Bring the status file, the metrics and the terminal up to date."""
+        """Bring the status file, the metrics and the terminal up to date. Of a thousand models that stand
+        still, no document is made."""
+        troubles = (self.config_trouble, self.model_dir_trouble)
+        if not (self._news or fetches or troubles != self._troubles):
+            return
+        self._news, self._troubles = False, troubles
         document = self.document(models, fetches)
         if document["ready"] and not self.was_ready:
             self.was_ready = True
@@ -176,6 +185,7 @@ class Status:
             await in_thread(lambda: write_atomically(path, data, durable=False))
             self._published = data
         except OSError as error:
+            self._news = True
             logger.debug("status file not written", error=str(error))
 
     def _entry(self, model: Model, fetches: Mapping[str, Fetch]) -> dict[str, Any]:
@@ -211,15 +221,12 @@ class Status:
     def _measure(self, document: dict[str, Any]) -> None:
         metrics = self.metrics
         counts = Counter(entry["state"] for entry in document["models"])
-        for state in State:
-            metrics.models.labels(state.value).set(counts[state.value])
-        received, expected = _in_flight(document)
-        metrics.received.set(received)
-        metrics.expected.set(expected)
+        metrics.models = {state.value: counts[state.value] for state in State}
+        metrics.received, metrics.expected = _in_flight(document)
         refused = len(self._desired.errors) if self._desired else 0
-        metrics.refused.set(refused + bool(self.config_trouble) + bool(self.model_dir_trouble))
-        metrics.ready.set(document["ready"])
-        metrics.server_up.set(self._health is Health.UP)
+        metrics.refused = refused + bool(self.config_trouble) + bool(self.model_dir_trouble)
+        metrics.ready = document["ready"]
+        metrics.server_up = self._health is Health.UP
 
     def _progress(self, document: dict[str, Any]) -> None:
         """A line a second for a person at a terminal, as long as there is something to tell."""
@@ -241,7 +248,7 @@ def _in_flight(document: dict[str, Any]) -> tuple[int, int]:
     return sum(entry["bytesDone"] for entry in flying), sum(entry["bytesTotal"] for entry in flying)
 
 
-def _news(found: Sequence[SpecError], known: Sequence[SpecError]) -> Iterator[SpecError]:
+def _unknown(found: Sequence[SpecError], known: Sequence[SpecError]) -> Iterator[SpecError]:
     """The first of those that were not known."""
     before = set(known)
     return islice((error for error in found if error not in before), _MAX_LISTED)

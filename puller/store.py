@@ -7,7 +7,6 @@ start. All calls block; the reconciler runs them in threads, never two at once f
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import fcntl
 import json
@@ -146,30 +145,33 @@ class ModelStore:
         return Stored(spec, size, LOADED in names, LOADING in names)
 
     def staging(self, name: str) -> Path:
-        """An empty directory, on the same file system, in which to build a model."""
-        directory = self._work / "new" / name
-        remove_tree(directory)
-        directory.mkdir(parents=True)
-        return directory
+        """Where to build a model, on the same file system: nothing is there. An archive may lie beside it."""
+        return self._work / "new" / name
 
     def discard(self, name: str) -> None:
         """Drop what was staged."""
-        remove_tree(self._work / "new" / name)
+        staging = self.staging(name)
+        remove_tree(staging)
+        remove_tree(beside(staging))
+
+    def renew(self, name: str) -> None:
+        """The same, and the directory around it is there again, whoever removed it."""
+        self.discard(name)
+        self.staging(name).parent.mkdir(parents=True, exist_ok=True)
 
     def install(self, spec: ModelSpec, tree: Path) -> Stored:
         """Make a staged tree the model of that name, in one step, replacing the one that is there."""
-        size = sync_tree(tree)
+        size = tree_size(tree)
         _write_marker(tree / f"{MARKER}{spec.digest}", spec.to_json() | {"bytes": size})
-        sync(tree)
+        sync_tree(tree)
         final = self.root / spec.name
-        replaced = self._grave() if os.path.lexists(final) else None
-        if replaced is None:
-            tree.rename(final)
-        else:
+        if os.path.lexists(final):
+            replaced = self._grave()
             _replace(tree, final, replaced)
-        sync(self.root)
-        if replaced is not None:
+            sync(self.root)  # before the old tree goes
             _bury(replaced)
+        else:
+            tree.rename(final)  # a power cut that takes the name back leaves no model: it comes anew
         return Stored(spec, size, loaded=False)
 
     def remove(self, name: str) -> None:
@@ -212,29 +214,31 @@ class ModelStore:
         return Path(tempfile.mkdtemp(dir=graves)) / "tree"
 
 
+def beside(staging: Path) -> Path:
+    """A directory for what a staged model is made from; no model has its name."""
+    return staging.with_name(f"{staging.name}.archive")
+
+
 def tree_size(directory: Path) -> int:
     """Bytes in the regular files below."""
     return sum(entry.stat(follow_symlinks=False).st_size for entry in _files(directory))
 
 
-def sync_tree(directory: Path) -> int:
-    """Flush every file and directory below (and this one) to stable storage; their size in bytes."""
-    size = 0
+def sync_tree(directory: Path) -> None:
+    """Flush every file and directory below (and this one) to stable storage."""
     for parent, _, names in os.walk(directory):
         for name in names:
-            path = Path(parent, name)
-            if not path.is_symlink():
-                size += sync(path)
-        sync(Path(parent))
-    return size
+            path = os.path.join(parent, name)  # noqa: PTH118  (a Path for each file of a model takes longer)
+            if not os.path.islink(path):  # noqa: PTH114
+                sync(path)
+        sync(parent)
 
 
-def sync(path: Path) -> int:
-    """Flush one file or directory; its size in bytes."""
+def sync(path: str | Path) -> None:
+    """Flush one file or directory."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
-        return os.fstat(descriptor).st_size
     finally:
         os.close(descriptor)
 
@@ -308,11 +312,11 @@ def _marker(name: str, path: Path) -> tuple[ModelSpec, int | None] | None:
 def _write_marker(path: Path, content: dict[str, object]) -> None:
     with path.open("x") as file:
         json.dump(content, file)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _exchange(one: Path, other: Path) -> None:
+    import ctypes  # only an update needs it
+
     libc = ctypes.CDLL(None, use_errno=True)
     if not hasattr(libc, "renameat2"):
         raise OSError(errno.ENOSYS, "renameat2 is not available")

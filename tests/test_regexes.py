@@ -48,7 +48,7 @@ UNCHECKED: dict[tuple[str, str], str] = {
         "policies.kube.images",
         "'(?:.*/)?' + head + between + ''.join((f'[^/]*{part}' for part in rest[-1:]))",
     ): "stars in atomic groups: each ends once and for all; grown in test_globs_of_images_are_linear",
-    ("puller.storage.source", "translate(glob)"): "fnmatch ends each star once and for all, too, by a "
+    ("puller.storage.objects", "translate(glob)"): "fnmatch ends each star once and for all, too, by a "
     "lookahead and a backreference",
 }
 """Patterns that no automaton can say, by module and source, and why they are linear all the same."""

@@ -7,12 +7,10 @@ import enum
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import aiohttp
 import orjson
 
 from puller.reasons import Reason
-
-_MAX_BODY = 65536
+from puller.servers.client import BrokenError, Client, NotListeningError
 
 
 class Health(enum.Enum):
@@ -80,28 +78,20 @@ class HttpServer:
     def __init__(self, url: str, timeouts: Timeouts) -> None:
         self.url = url.rstrip("/")
         self.timeouts = timeouts
-        self._session: aiohttp.ClientSession | None = None
+        self._client = Client(self.url)
 
     async def call(self, method: str, path: str, timeout: float) -> tuple[int, bytes]:  # noqa: ASYNC109
         """(status, the first 64 KiB of the body). Raises ServerError when no answer comes in `timeout` s."""
-        if self._session is None:
-            self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
-        limit = aiohttp.ClientTimeout(total=timeout)
-        body: dict[str, str] | None = {} if method == "POST" else None
-        url = self.url + path
         try:
-            async with self._session.request(method, url, json=body, timeout=limit) as response:
-                return response.status, await _read(response.content)
+            async with asyncio.timeout(timeout):
+                return await self._client.call(method, path, b"{}" if method == "POST" else None)
+        except NotListeningError as error:
+            reason, why = Reason.SERVER_UNAVAILABLE, error.strerror or "no connection"
+        except BrokenError as error:
+            reason, why = Reason.SERVER_LOST, str(error)
         except TimeoutError:
-            raise ServerError(Reason.SERVER_TIMEOUT, f"{method} {url}: no answer in {timeout:g} s.") from None
-        except aiohttp.ClientConnectorError as error:
-            raise ServerError(
-                Reason.SERVER_UNAVAILABLE, f"{method} {url}: {error.strerror or error}."
-            ) from None
-        except (aiohttp.ClientError, OSError) as error:
-            raise ServerError(
-                Reason.SERVER_LOST, f"{method} {url}: {str(error) or 'connection lost'}."
-            ) from None
+            reason, why = Reason.SERVER_TIMEOUT, f"no answer in {timeout:g} s"
+        raise ServerError(reason, f"{method} {self.url}{path}: {why}.")
 
     async def probe(self, path: str) -> Health:
         """Any answer at all means UP."""
@@ -112,17 +102,7 @@ class HttpServer:
         return Health.UP
 
     async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
-
-
-async def _read(content: aiohttp.StreamReader) -> bytes:
-    """The first 64 KiB, in however many pieces they come."""
-    try:
-        return await content.readexactly(_MAX_BODY)
-    except asyncio.IncompleteReadError as error:
-        return error.partial
+        await self._client.close()
 
 
 def json_object(body: bytes) -> dict[str, Any]:

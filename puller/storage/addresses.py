@@ -15,9 +15,6 @@ import socket
 from typing import Any
 from urllib.parse import urlsplit
 
-from aiohttp.abc import AbstractResolver, ResolveResult
-from aiohttp.resolver import ThreadedResolver
-
 from puller.reasons import Reason
 from puller.storage.base import StorageError
 
@@ -63,25 +60,6 @@ def guarded_socket(info: tuple[Any, ...]) -> socket.socket:
     if blocked(address[0]):
         raise BlockedAddressError(f"{address[0]} is blocked")
     return socket.socket(family, kind, protocol)
-
-
-class GuardedResolver(AbstractResolver):
-    """Names to addresses, without the blocked ones. A name that has no others raises BlockedAddressError."""
-
-    def __init__(self) -> None:
-        self._inner = ThreadedResolver()
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
-    ) -> list[ResolveResult]:
-        found = await self._inner.resolve(host, port, family)
-        allowed = [entry for entry in found if not blocked(entry["host"])]
-        if found and not allowed:
-            raise BlockedAddressError(f"{host} leads to a blocked address")
-        return allowed
-
-    async def close(self) -> None:
-        await self._inner.close()
 
 
 async def check_endpoint(url: str) -> None:

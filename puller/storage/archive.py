@@ -29,7 +29,7 @@ import zstandard
 from puller.reasons import Reason
 from puller.storage import central
 from puller.storage.base import MAX_DEPTH, Limits, StorageError, human, safe_path
-from puller.storage.source import wanted
+from puller.storage.objects import wanted
 from puller.store import reserved
 
 _BLOCK = 1 << 20

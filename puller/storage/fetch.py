@@ -9,24 +9,27 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import aclosing, suppress
-from dataclasses import dataclass, field
+from contextlib import aclosing, nullcontext, suppress
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, TYPE_CHECKING, cast
 from urllib.parse import urlsplit
-
-from obstore import Bytes
 
 from puller.reasons import BAD_CONTENT, NO_ROOM, Reason
 from puller.spec import ModelSpec
 from puller.storage import local
-from puller.storage.archive import Unpacker
 from puller.storage.base import DiskBudget, Limits, Progress, StorageError, in_thread
-from puller.storage.source import RemoteObject, Source, archive_kind, resolve
+from puller.storage.objects import RemoteObject, Source, archive_kind
+from puller.storage.source import over_web, resolve
 from puller.storage.transfer import Transfer, check_digest, chunks, verify, write_at
-from puller.storage.web import WebClient
-from puller.store import remove_tree
+from puller.store import beside, remove_tree
+
+if TYPE_CHECKING:
+    from obstore import Bytes
+
+    from puller.storage.archive import Unpacker
+    from puller.storage.web import WebClient
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -44,6 +47,8 @@ class Storage:
     @cached_property
     def web(self) -> WebClient:
         """The connections to plain web servers."""
+        from puller.storage.web import WebClient
+
         return WebClient(self.limits)
 
 
@@ -66,7 +71,12 @@ class Fetch:
 
     @property
     def tree(self) -> Path:
-        return self.staging / "tree"
+        return self.staging
+
+    @property
+    def lost(self) -> bool:
+        """Whether what it would go on with is there no more."""
+        return self._transfer is not None and not (self.tree.exists() or beside(self.staging).exists())
 
     async def run(self) -> Path:
         """The complete, verified tree. Raises StorageError."""
@@ -97,8 +107,9 @@ class Fetch:
 
     async def _take_remote(self) -> None:
         storage, spec = self.storage, self.spec
-        async with storage.web as web:
-            source = await resolve(spec.storage_uri, spec.files, storage.env, storage.limits, web)
+        async with storage.web if over_web(spec.storage_uri) else nullcontext() as web:
+            async with storage.connections if web is not None else nullcontext():
+                source = await resolve(spec.storage_uri, spec.files, storage.env, storage.limits, web)
             self._refuse_again(source)
             try:
                 await self._take(source)
@@ -117,7 +128,7 @@ class Fetch:
             self._transfer = None
             if all(item.etag or item.sha256 for item in source.objects):
                 times = self._bad[1] + 1 if self._bad is not None and self._bad[0] == source else 1
-                self._bad = (source, times, error)
+                self._bad = (replace(source, whole=b""), times, error)
 
     async def _take(self, source: Source) -> None:
         storage, spec = self.storage, self.spec
@@ -128,10 +139,13 @@ class Fetch:
             await self._take_unsized(source)
             return
         self._reserve(source.size, lambda: self.progress.done)
+        if source.whole and not source.archive:
+            await self._take_whole(source)
+            return
         self._transfer = self._transfer or Transfer(storage.limits, storage.connections, self.progress)
         if source.archive == "zip":
-            scratch = self.staging / "archive"
-            await asyncio.to_thread(scratch.mkdir, exist_ok=True)
+            scratch = beside(self.staging)
+            await asyncio.to_thread(scratch.mkdir, parents=True, exist_ok=True)
             await self._transfer.run(source, scratch)
             await asyncio.to_thread(verify, source, scratch, spec.sha256)
             await self._unzip(scratch / source.objects[0].path, source.size)
@@ -140,13 +154,27 @@ class Fetch:
         if spec.sha256 or any(item.sha256 for item in source.objects):
             await asyncio.to_thread(verify, source, self.tree, spec.sha256)
 
+    async def _take_whole(self, source: Source) -> None:
+        """One short object, whose content came with the answer that told what it is."""
+        self._transfer = None
+        (item,) = source.objects
+
+        def write() -> None:
+            if self.spec.sha256:
+                check_digest(hashlib.sha256(source.whole).hexdigest(), self.spec.sha256)
+            self.tree.mkdir(parents=True, exist_ok=True)
+            (self.tree / item.path).write_bytes(source.whole)
+
+        await in_thread(write)
+        self.progress.done = self.progress.total = source.size
+
     async def _take_unsized(self, source: Source) -> None:
         """One object whose size shows when all of it has come: room is claimed as it grows."""
         self._transfer = None
         await self._clear()
         (item,) = source.objects
         self.progress.done = self.progress.total = 0
-        where = self.staging / "archive" if source.archive else self.tree
+        where = beside(self.staging) if source.archive else self.tree
         await asyncio.to_thread(where.mkdir, exist_ok=True)
         path = where / item.path
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
@@ -187,8 +215,8 @@ class Fetch:
 
     async def _unzip(self, path: Path, size: int) -> None:
         await self._clear()
-        beside = size if path.is_relative_to(self.staging) else 0
-        await self._unpack(lambda unpacker: unpacker.zip(path), lambda: size, size, beside)
+        ours = size if path.is_relative_to(beside(self.staging)) else 0
+        await self._unpack(lambda unpacker: unpacker.zip(path), lambda: size, size, ours)
 
     async def _take_local(self) -> None:
         await self._clear()
@@ -216,23 +244,25 @@ class Fetch:
         work: Callable[[Unpacker], None],
         consumed: Callable[[], int],
         archive: int,
-        beside: int = 0,
+        ours: int = 0,
         stop: Callable[[], None] = lambda: None,
     ) -> None:
-        """Run an unpacker in a thread. `archive`: the archive's size in bytes; `beside`: bytes that lie on
-        disk next to what it writes."""
+        """Run an unpacker in a thread. `archive`: the archive's size in bytes; `ours`: bytes of it that
+        lie on disk next to what it writes."""
         stopped = threading.Event()
         least = 0 if self.spec.files else archive  # an archive taken whole does not shrink
         unpacked = 0
 
         def claim(size: int) -> None:
             nonlocal unpacked
-            self._reserve(beside + max(size, least), lambda: beside + unpacked)
+            self._reserve(ours + max(size, least), lambda: ours + unpacked)
             unpacked = size
 
         def cancel() -> None:
             stopped.set()
             stop()
+
+        from puller.storage.archive import Unpacker
 
         claim(0)
         limits = self.storage.limits
@@ -248,13 +278,13 @@ class Fetch:
     async def _clear(self) -> None:
         def clear() -> None:
             remove_tree(self.tree)
-            self.tree.mkdir()
+            self.tree.mkdir(parents=True)
 
         await in_thread(clear)
 
     def _empty(self) -> None:
-        for path in self.staging.iterdir():
-            remove_tree(path)
+        remove_tree(self.tree)
+        remove_tree(beside(self.staging))
 
     def _reserve(self, size: int, written: Callable[[], int]) -> None:
         self.storage.budget.reserve(self.key, size, written)

@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 from puller.reasons import Reason
 from puller.storage.base import MAX_DEPTH, Progress, StorageError, safe_path
-from puller.storage.source import wanted
+from puller.storage.objects import wanted
 from puller.store import reserved
 
 _BLOCK = 64 << 20

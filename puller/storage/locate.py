@@ -23,10 +23,10 @@ from puller.log import logger
 from puller.reasons import Reason
 from puller.storage import s3
 from puller.storage.base import Limits, StorageError
+from puller.storage.objects import azure_account
 
 Store = S3Store | GCSStore | AzureStore
 
-_AZURE_HOST = re.compile(r"([a-z0-9-]+)\.blob\.core\.windows\.net")
 _STATUS = re.compile(r"status code: ([0-9]{3})")
 _CERTIFICATE = re.compile(r"InvalidCertificate\(\s*(?:\w+\(\s*){0,8}(\w+)")
 _CAUSES = (
@@ -60,16 +60,12 @@ class Location:
     endpoint: str = ""
 
 
-def locate(uri: str, env: Mapping[str, str], limits: Limits) -> Location | None:
-    """The Location of an s3, gs, az or Azure blob URI; None for one of a plain web server. Raises
-    StorageError."""
+def locate(uri: str, env: Mapping[str, str], limits: Limits) -> Location:
+    """The Location of an s3, gs, az or Azure blob URI. Raises StorageError."""
     parts = urlsplit(uri)
     bucket, _, key = uri.partition("://")[2].partition("/")
-    azure = _AZURE_HOST.fullmatch(parts.hostname or "") if parts.scheme == "https" else None
-    if azure is not None:  # in the others `?`, `#` and `%` are characters of a key
+    if parts.scheme == "https":  # in the others `?`, `#` and `%` are characters of a key
         bucket, _, key = unquote(parts.path).strip("/").partition("/")
-    elif parts.scheme not in ("s3", "gs", "az"):
-        return None
     key = key.strip("/")
     name = key.rsplit("/", 1)[-1]
     client = _client(limits)
@@ -82,7 +78,8 @@ def locate(uri: str, env: Mapping[str, str], limits: Limits) -> Location | None:
             return Location(_gcs(bucket, emulator, client), key, name, emulator)
         options = _azure_env(env)
         endpoint = dict(options).get("endpoint", "")
-        account, sas = (azure[1], parts.query) if azure is not None else ("", "")
+        account = azure_account(uri)
+        sas = parts.query if account else ""
         return Location(_azure(bucket, account, sas, options, client), key, name, endpoint)
     except (BaseError, ValueError) as error:
         why = str(error).strip().partition("\n")[0][:200]  # nobody was asked yet: these are our own words

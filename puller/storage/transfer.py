@@ -15,17 +15,14 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-import obstore
-from obstore import Bytes
-from obstore.exceptions import BaseError
+from typing import TYPE_CHECKING, Any
 
 from puller.reasons import Reason
 from puller.storage.base import Limits, Progress, StorageError, in_thread
-from puller.storage.locate import Store, explain
-from puller.storage.source import RemoteObject, Source
-from puller.storage.web import RangeError, WebStore
+from puller.storage.objects import RemoteObject, Source
+
+if TYPE_CHECKING:
+    from obstore import Bytes
 
 _CLOSED_EARLY = StorageError(Reason.STORAGE_UNAVAILABLE, "the connection closed early.", passing=True)
 
@@ -122,13 +119,12 @@ async def chunks(
                 return
             if offset < end:
                 raise _CLOSED_EARLY
-        except (BaseError, OSError, ValueError, StorageError) as error:
-            problem = error if isinstance(error, StorageError) else explain(error)
+        except StorageError as problem:
             trouble_since = trouble_since or clock()
             progress.slow = progress.slow or problem.reason is Reason.STORAGE_TIMEOUT
             resumable = item.ranges or offset == start
             if not problem.passing or not resumable or clock() - trouble_since > limits.trouble_timeout:
-                raise problem from None
+                raise
             progress.trouble = str(problem)
             await asyncio.sleep(delay * random.uniform(0.5, 1))  # noqa: S311  (jitter)
             delay = min(delay * 2, limits.retry_max)
@@ -138,12 +134,7 @@ async def _request(
     item: RemoteObject, start: int, end: int, limits: Limits, chunk_size: int
 ) -> AsyncGenerator[Bytes | bytes]:
     """One request's bytes, `chunk_size` or more at a time: `stall_timeout` bounds the wait for each."""
-    pieces: AsyncGenerator[Bytes | bytes] = (
-        _from_web(item, item.store, start, end, chunk_size)
-        if isinstance(item.store, WebStore)
-        else _from_store(item, item.store, start, end, limits, chunk_size)
-    )
-    async with aclosing(pieces) as stream:
+    async with aclosing(item.store.pieces(item, start, end, limits, chunk_size)) as stream:
         async for chunk in stream:
             start += len(chunk)
             if start > end:
@@ -151,61 +142,6 @@ async def _request(
                     Reason.SOURCE_CHANGED, f"{item.path} gives more bytes than were asked for."
                 )
             yield chunk
-
-
-async def _from_web(
-    item: RemoteObject, store: WebStore, start: int, end: int, chunk_size: int
-) -> AsyncGenerator[Bytes | bytes]:
-    span = (start, end) if item.ranges else None
-    try:
-        async with store.get(item.key, span, item.etag) as answer:
-            if start and not answer.ranges:
-                raise StorageError(Reason.STORAGE_UNAVAILABLE, "the storage knows no ranges any more.")
-            if item.sized and answer.size not in (None, item.size):
-                raise StorageError(
-                    Reason.SOURCE_CHANGED, f"{item.path} has {answer.size} bytes, not {item.size}."
-                )
-            if item.version and answer.version != item.version:
-                raise StorageError(
-                    Reason.SOURCE_CHANGED, f"{item.path} was replaced while it was being read."
-                )
-            async for chunk in answer.chunks(min(chunk_size, end - start)):
-                yield chunk
-    except RangeError:
-        raise StorageError(Reason.SOURCE_CHANGED, f"{item.path} became shorter.") from None
-
-
-async def _from_store(
-    item: RemoteObject, store: Store, start: int, end: int, limits: Limits, chunk_size: int
-) -> AsyncGenerator[Bytes | bytes]:
-    options: Any = {"if_match": item.etag} if item.etag and not item.etag.startswith("W/") else {}
-    if item.ranges:
-        options["range"] = (start, end)
-    try:
-        async with asyncio.timeout(limits.stall_timeout):
-            result = await obstore.get_async(store, item.key, options=options)
-    except TimeoutError:
-        raise _stalled(limits) from None
-    if result.meta["size"] != item.size:
-        raise StorageError(
-            Reason.SOURCE_CHANGED, f"{item.path} has {result.meta['size']} bytes, not {item.size}."
-        )
-    stream = aiter(result.stream(min_chunk_size=chunk_size))
-    while True:
-        try:
-            async with asyncio.timeout(limits.stall_timeout):
-                chunk = await anext(stream)
-        except StopAsyncIteration:
-            return
-        except TimeoutError:
-            # No whole chunk came in time. Whether any byte did shows when they are taken as they come.
-            raise _stalled(limits, passing=chunk_size > 1) from None
-        yield chunk  # obstore's stub says bytes; it is obstore.Bytes, a buffer
-
-
-def _stalled(limits: Limits, *, passing: bool = False) -> StorageError:
-    why = f"not a byte came in {limits.stall_timeout:g} s."
-    return StorageError(Reason.STORAGE_TIMEOUT, why, passing=passing)
 
 
 async def together(work: Iterator[Coroutine[Any, Any, None]]) -> None:

@@ -1,4 +1,4 @@
-"""Plain web servers, and the Hugging Face hub: GET, ranged where they know ranges, redirects followed.
+"""Plain web servers: GET, ranged where they know ranges, redirects followed.
 
 Nothing that such a server says (a body, a header, where a redirect leads) is shown to anybody: the status of
 the puller is open, and a config may name servers that its writer cannot reach.
@@ -8,32 +8,54 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import ssl
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import TracebackType
-from urllib.parse import quote
+from urllib.parse import quote, unquote, urlsplit
 
 import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
+from aiohttp.resolver import ThreadedResolver
 from yarl import URL
 
 from puller.reasons import Reason
 from puller.storage.addresses import (
     BlockedAddressError,
-    GuardedResolver,
     address_blocked,
     blocked,
     guarded_socket,
 )
-from puller.storage.base import Limits, StorageError
+from puller.storage.base import Limits, StorageError, safe_path
+from puller.storage.objects import RemoteObject, Source, archive_kind
 
 _REDIRECTS = (301, 302, 303, 307, 308)
 _MAX_REDIRECTS = 10
 _BUFFER = 1 << 20
 _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18})")
 _LENGTH = re.compile(r"[0-9]{1,18}")
+
+
+class GuardedResolver(AbstractResolver):
+    """Names to addresses, without the blocked ones. A name that has no others raises BlockedAddressError."""
+
+    def __init__(self) -> None:
+        self._inner = ThreadedResolver()
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        found = await self._inner.resolve(host, port, family)
+        allowed = [entry for entry in found if not blocked(entry["host"])]
+        if found and not allowed:
+            raise BlockedAddressError(f"{host} leads to a blocked address")
+        return allowed
+
+    async def close(self) -> None:
+        await self._inner.close()
 
 
 class WebClient:
@@ -126,11 +148,13 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class WebStore:
-    """One web address, its query kept (signed URLs live there); `key`s are paths below it."""
+    """One web address, its query kept (signed URLs live there); `key`s are paths below it. `head`: what came
+    of the one object with the answer that told what it is; it is given once."""
 
     client: WebClient
     url: URL
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    head: bytearray = field(default_factory=bytearray, repr=False)
 
     @asynccontextmanager
     async def get(
@@ -147,6 +171,39 @@ class WebStore:
         async with self.client.get(url, headers) as response:
             _check_status(response.status, ranged=span is not None)
             yield _answer(response, span)
+
+    async def pieces(
+        self, item: RemoteObject, start: int, end: int, limits: Limits, least: int
+    ) -> AsyncGenerator[bytes]:
+        """See Origin. What came of the object with the first answer is not asked for again."""
+        if start == 0 and self.head:
+            head = bytes(self.head[:end])
+            self.head.clear()
+            yield head
+            start = len(head)
+        if start < end:
+            async with aclosing(self._asked(item, start, end, least)) as stream:
+                async for piece in stream:
+                    yield piece
+
+    async def _asked(self, item: RemoteObject, start: int, end: int, least: int) -> AsyncGenerator[bytes]:
+        span = (start, end) if item.ranges else None
+        try:
+            async with self.get(item.key, span, item.etag) as answer:
+                if start and not answer.ranges:
+                    raise StorageError(Reason.STORAGE_UNAVAILABLE, "the storage knows no ranges any more.")
+                if item.sized and answer.size not in (None, item.size):
+                    raise StorageError(
+                        Reason.SOURCE_CHANGED, f"{item.path} has {answer.size} bytes, not {item.size}."
+                    )
+                if item.version and answer.version != item.version:
+                    raise StorageError(
+                        Reason.SOURCE_CHANGED, f"{item.path} was replaced while it was being read."
+                    )
+                async for chunk in answer.chunks(min(least, end - start)):
+                    yield chunk
+        except RangeError:
+            raise StorageError(Reason.SOURCE_CHANGED, f"{item.path} became shorter.") from None
 
 
 async def body_of(response: aiohttp.ClientResponse, least: int) -> AsyncGenerator[bytes]:
@@ -169,6 +226,45 @@ async def body_of(response: aiohttp.ClientResponse, least: int) -> AsyncGenerato
         if not piece and broken is None:
             return
     raise broken
+
+
+async def page(uri: str, web: WebClient) -> Source:
+    """What a plain web server has at an address. Asked for by GET: HEAD is not in a URL signed for GET."""
+    name = unquote(urlsplit(uri).path).strip("/").rsplit("/", 1)[-1] or "model"
+    path = safe_path(name)
+    store = WebStore(web, web_url(uri))
+    try:
+        async with store.get("", (0, web.limits.chunk_size)) as answer:
+            store.head.extend(await _head(answer, web.limits.chunk_size))
+    except RangeError:
+        async with store.get("") as answer:  # an empty object has no first byte
+            pass
+    kind = archive_kind(name, answer.kind)
+    if not (answer.sound or kind or path.endswith(".gz")):
+        raise StorageError(Reason.STORAGE_UNAVAILABLE, f"the server sends {path} compressed, unasked.")
+    item = RemoteObject(
+        store,
+        "",
+        path,
+        answer.size or 0,
+        answer.etag,
+        ranges=answer.ranges,
+        version=answer.version,
+        sized=answer.size is not None,
+    )
+    whole = bytes(store.head) if item.sized and len(store.head) == item.size else b""
+    return Source((item,), kind, whole)
+
+
+async def _head(answer: Answer, most: int) -> bytes:
+    """The body, where it is short; nothing where it is not, or where it broke: that is fetched later on."""
+    if not answer.ranges and (answer.size is None or answer.size > most):
+        return b""
+    held = b""
+    with suppress(StorageError):
+        async for piece in answer.chunks(most):
+            held += piece
+    return held if len(held) == min(answer.size or 0, most) else b""
 
 
 class RangeError(Exception):

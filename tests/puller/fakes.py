@@ -10,14 +10,16 @@ import tarfile
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
 from aiohttp import web
+
+from puller.log import logger
 
 BUCKET = "bucket"
 
@@ -342,3 +344,18 @@ async def until(condition: Callable[[], object], seconds: float = 20.0, what: st
         if time.monotonic() > end:
             raise AssertionError(f"did not come true in {seconds} s{': ' if what else ''}{what}")
         await asyncio.sleep(0.005)
+
+
+@contextmanager
+def logged() -> Iterator[list[dict[str, Any]]]:
+    """What the puller logs meanwhile, in this process: one dictionary a line."""
+    lines: list[dict[str, Any]] = []
+
+    def write(level: str, event: str, fields: dict[str, Any]) -> None:
+        lines.append(fields | {"event": event, "level": level})
+
+    before, logger.write = logger.write, write  # type: ignore[method-assign]
+    try:
+        yield lines
+    finally:
+        logger.write = before  # type: ignore[method-assign]

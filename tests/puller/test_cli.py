@@ -236,14 +236,14 @@ runpy.run_module("puller", run_name="__main__")
 async def test_without_a_host_every_address_answers(world: World) -> None:
     """In a cluster with IPv6 alone, the kubelet comes from an IPv6 address."""
     world.config.write({})
-    runner = await http.listen(world.start(), "", 0)
-    port = runner.addresses[0][1]
+    listening = await http.listen(world.start(), "", 0)
+    port = listening.address[1]
     hosts = ["127.0.0.1", "[::1]"] if socket.has_dualstack_ipv6() else ["127.0.0.1"]
     async with aiohttp.ClientSession() as session:
         for host in hosts:
             async with session.get(f"http://{host}:{port}/healthz") as answer:
                 assert answer.status == 200
-    await runner.cleanup()
+    await listening.close()
 
 
 def test_a_port_that_is_taken_is_said_and_is_status_1(tmp_path: Path) -> None:

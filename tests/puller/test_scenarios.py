@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from puller.plan import State
 from puller.servers.base import Timeouts
 from tests.puller.conftest import World
-from tests.puller.fakes import until
+from tests.puller.fakes import logged, until
 from tests.puller.servers.test_servers import TensorFlowServing
 
 MB = 1 << 20
@@ -340,6 +339,16 @@ async def test_a_refused_reload_is_not_taken_for_the_new_version(world: World) -
     await world.serves({"m": "B"})
 
 
+async def test_what_a_server_has_from_elsewhere_is_not_taken_for_the_model(world: World) -> None:
+    """Nothing of it was on disk, and yet the server has something of that name, and keeps it at first."""
+    world.server.serving["m"] = b"another"
+    world.server.refuse_loads["m"] = 2
+    world.config.write({"m": world.put("m", "M")})
+    world.start()
+    await world.serves({"m": "M"})
+    assert world.server.loads["m"] == 3
+
+
 async def test_a_server_that_hangs_is_left_alone_until_it_answers(world: World) -> None:
     world.config.write({"a": world.put("a", "A")})
     world.start()
@@ -532,7 +541,7 @@ async def test_models_that_memory_does_not_allow_are_told_of_once(world: World) 
         return states.count(State.LOADED) == 2 and states.count(State.FAILED) == 4
 
     await until(settled)
-    with capture_logs() as lines:
+    with logged() as lines:
         world.config.write(models | {"bad": "ftp://x"})
         await until(lambda: world.entry("bad"))
         last = max(name for name in "abcdef" if world.entry(name)["state"] == "Loaded")

@@ -133,3 +133,25 @@ async def test_a_person_at_a_terminal_sees_a_line_when_something_moves(
     for _ in range(3):
         await status.publish(models, {})
     assert capsys.readouterr().err.count("1 Downloading, 1 Loaded") == 1
+
+
+async def test_no_document_is_made_of_what_stands_still(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status = Status(Options(model_dir=tmp_path))
+    made: list[int] = []
+    really = status.document
+    monkeypatch.setattr(status, "document", lambda *about: made.append(1) or really(*about))  # type: ignore[func-returns-value]
+    model = Model("m")
+    for _ in range(3):
+        await status.publish({"m": model}, {})
+    assert len(made) == 1
+    status.finished(Act.CHECK, model, 0.1)
+    await status.publish({"m": model}, {})
+    assert len(made) == 1, "a look that found nothing new is no news"
+    status.finished(Act.LOAD, model, 0.1)
+    await status.publish({"m": model}, {})
+    status.config_trouble = "gone"
+    await status.publish({"m": model}, {})
+    assert len(made) == 3
+    assert "gone" in (tmp_path / ".status.json").read_text()

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from puller import store as store_module
 from puller.spec import ModelSpec
 from puller.store import ModelStore, StoreBusyError, write_atomically
+from tests.puller.fakes import logged
 
 A = ModelSpec("m", "s3://bucket/a", memory=7)
 B = ModelSpec("m", "s3://bucket/b")
@@ -30,7 +30,7 @@ def store(tmp_path: Path) -> ModelStore:
 
 
 def stage(store: ModelStore, name: str, **files: str) -> Path:
-    tree = store.staging(name) / "tree"
+    tree = store.staging(name)
     tree.mkdir()
     for file, text in files.items():
         (tree / "sub").mkdir(exist_ok=True)
@@ -164,7 +164,7 @@ def test_one_puller_at_a_time(store: ModelStore) -> None:
 def test_everything_is_flushed_before_the_name_is_given(
     store: ModelStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Files, then the marker, then directories, then the rename, then the parent."""
+    """Files, the marker, the directories: whatever their order, all before the rename."""
     events: list[str] = []
     really_sync, really_rename = os.fsync, os.rename
 
@@ -181,7 +181,30 @@ def test_everything_is_flushed_before_the_name_is_given(
     monkeypatch.setattr(os, "fsync", fsync)
     monkeypatch.setattr(os, "rename", rename)
     store.install(A, tree)
-    assert events == ["tree", "x", "sub", "SUCCESS", "tree", "rename to m", "models"]
+    assert events.pop() == "rename to m"
+    assert sorted(events) == ["SUCCESS", "m", "sub", "x"]
+
+
+def test_the_old_version_goes_after_the_new_one_is_there_for_good(
+    store: ModelStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.install(A, stage(store, "m", x="1"))
+    tree = stage(store, "m", x="2")
+    events: list[str] = []
+    really_sync, really_remove = os.fsync, store_module.remove_tree
+
+    def fsync(descriptor: int) -> None:
+        events.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+        really_sync(descriptor)
+
+    def remove(path: Path) -> None:
+        events.append("removed")
+        really_remove(path)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(store_module, "remove_tree", remove)
+    store.install(A, tree)
+    assert events[-2:] == ["models", "removed"]
 
 
 def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
@@ -249,7 +272,7 @@ def test_a_start_sweeps_what_is_deep_and_goes_on_past_what_cannot_be_removed(
 
     monkeypatch.setattr(store_module, "remove_tree", refuse)
     again = ModelStore(store.root)
-    with capture_logs() as logs:
+    with logged() as logs:
         again.open()
         assert set(again.audit()) == {"m"}
     assert [path.name for path in (store.root / ".puller" / "new").iterdir()] == ["bad"]

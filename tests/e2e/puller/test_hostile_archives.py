@@ -90,7 +90,7 @@ async def test_a_stop_ends_a_zip_of_many_files_in_the_middle(tmp_path: Path, sto
     store.objects["many.zip"] = many_empty_files(190_000)
     sidecar = Sidecar(tmp_path, store.env, server="none")
     sidecar.config.write({"many": "s3://bucket/many.zip"})
-    tree = sidecar.model_dir / ".puller" / "new" / "many" / "tree"
+    tree = sidecar.model_dir / ".puller" / "new" / "many"
     try:
         sidecar.start()
         await until(lambda: tree.exists() and (tree / "00000100").exists(), 60)

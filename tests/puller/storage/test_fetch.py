@@ -22,7 +22,7 @@ from aiohttp import web
 from puller.spec import ModelSpec
 from puller.storage.base import DiskBudget, Limits, StorageError, safe_path
 from puller.storage.fetch import Fetch, Storage
-from puller.storage.source import archive_kind, wanted
+from puller.storage.objects import archive_kind, wanted
 from puller.storage.transfer import listing_sha256
 from tests.puller.fakes import FaultStore, tarred
 

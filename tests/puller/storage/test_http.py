@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gzip
 import hashlib
-import shutil
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -24,7 +23,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from puller.spec import ModelSpec
-from puller.storage import addresses, source
+from puller.storage import addresses, hub, objects
+from puller.storage import web as web_module
 from puller.storage.addresses import blocked
 from puller.storage.base import DiskBudget, Limits, StorageError
 from puller.storage.fetch import Fetch, Storage
@@ -57,7 +57,6 @@ async def odd() -> AsyncIterator[Odd]:
 
 def fetch_of(odd: Odd, tmp_path: Path, uri: str, limits: Limits = LIMITS) -> Fetch:
     staging = tmp_path / "staging"
-    staging.mkdir()
     storage = Storage(odd.env, limits, DiskBudget(tmp_path), tmp_path, asyncio.Semaphore(limits.connections))
     return Fetch(ModelSpec("m", uri), staging, storage)
 
@@ -204,12 +203,10 @@ async def test_a_store_that_is_not_there_is_told_from_one_that_is_not_trusted(
     site = web.TCPSite(odd.runner, "127.0.0.1", 0, ssl_context=context)
     await site.start()
     port = odd.runner.addresses[-1][1]
-    (tmp_path / "staging").rmdir()
     with pytest.raises(StorageError, match=r"\(certificate: self-signed certificate\)$"):
         await fetch_of(odd, tmp_path, f"https://127.0.0.1:{port}/m", limits).run()
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "tls.pem"))
     odd.objects["m"] = b"M"
-    (tmp_path / "staging").rmdir()
     tree = await fetch_of(odd, tmp_path, f"https://127.0.0.1:{port}/web/m?new=client", limits).run()
     assert (tree / "m").read_bytes() == b"M"
 
@@ -430,7 +427,7 @@ async def test_a_link_local_storage_is_refused_without_a_packet(
     def never(*_: object) -> None:
         raise AssertionError("a socket was made")
 
-    monkeypatch.setattr(addresses, "guarded_socket", never)
+    monkeypatch.setattr(web_module, "guarded_socket", never)
     fetch = fetch_of(odd, tmp_path, uri)
     names = ("HF_ENDPOINT", "AWS_ENDPOINT_URL", "STORAGE_EMULATOR_HOST", "AZURE_STORAGE_ENDPOINT")
     env = dict.fromkeys(names, "http://169.254.169.254")
@@ -468,7 +465,7 @@ class _Rebinding(ThreadedResolver):
 async def test_a_name_that_leads_elsewhere_the_second_time_is_refused_then(
     odd: Odd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(addresses, "ThreadedResolver", _Rebinding)
+    monkeypatch.setattr(web_module, "ThreadedResolver", _Rebinding)
     monkeypatch.setattr(_Rebinding, "asked", 0)
     odd.objects["m"] = b"M"
     fetch = fetch_of(odd, tmp_path, f"http://store.example:{odd.port}/web/m")
@@ -482,10 +479,10 @@ async def test_the_address_is_checked_where_it_is_connected_to(
     odd: Odd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever comes between the resolver and the connection: the socket itself is refused."""
-    monkeypatch.setattr(addresses, "ThreadedResolver", _Rebinding)
+    monkeypatch.setattr(web_module, "ThreadedResolver", _Rebinding)
     monkeypatch.setattr(_Rebinding, "asked", 1)
-    monkeypatch.setattr(addresses.GuardedResolver, "resolve", _Rebinding.resolve)
-    monkeypatch.setattr(addresses.GuardedResolver, "answers", _Rebinding.answers, raising=False)
+    monkeypatch.setattr(web_module.GuardedResolver, "resolve", _Rebinding.resolve)
+    monkeypatch.setattr(web_module.GuardedResolver, "answers", _Rebinding.answers, raising=False)
     with pytest.raises(StorageError) as caught:
         await fetch_of(odd, tmp_path, f"http://store.example:{odd.port}/web/m").run()
     assert caught.value.reason == "AddressBlocked"
@@ -503,7 +500,6 @@ async def test_link_local_addresses_may_be_allowed(
     with pytest.raises(StorageError) as caught:
         await fetch_of(odd, tmp_path, place).run()
     assert caught.value.reason == "AddressBlocked"
-    shutil.rmtree(tmp_path / "staging")
     tree = await fetch_of(odd, tmp_path, place, replace(LIMITS, allow_link_local=True)).run()
     assert (tree / "a").read_bytes() == b"A"
 
@@ -547,7 +543,7 @@ async def test_redirects_that_lead_nowhere(odd: Odd, tmp_path: Path, location: s
 async def test_a_hub_that_answers_without_end_is_cut_short(
     odd: Odd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source, "_MAX_HUB", 100_000)
+    monkeypatch.setattr(hub, "MAX_ANSWER", 100_000)
     odd.answer = in_chunks(bytes(4 * MB))
     with pytest.raises(StorageError, match="longer than"):
         await fetch_of(odd, tmp_path, "hf://org/model").run()
@@ -560,7 +556,37 @@ async def test_names_and_directories_of_a_listing_are_bounded(
     limits = replace(LIMITS, max_entries=100)
     with pytest.raises(StorageError, match="directories"):
         await fetch_of(odd, tmp_path, "s3://bucket/m", limits).run()
-    monkeypatch.setattr(source, "_MAX_NAMES", 100)
-    (tmp_path / "staging").rmdir()
+    monkeypatch.setattr(objects, "MAX_NAMES", 100)
     with pytest.raises(StorageError, match="names"):
         await fetch_of(odd, tmp_path, "s3://bucket/m").run()
+
+
+async def test_a_short_object_costs_one_request(odd: Odd, tmp_path: Path) -> None:
+    odd.objects["m/a"] = b"A" * 1000
+    tree = await fetch_of(odd, tmp_path, f"{odd.url}/web/m/a").run()
+    assert (tree / "a").read_bytes() == b"A" * 1000
+    assert len(odd.requests) == 1
+
+
+async def test_what_came_with_the_first_answer_is_not_asked_for_again(odd: Odd, tmp_path: Path) -> None:
+    content = odd.objects["m/a"] = bytes(range(256)) * 2000
+    tree = await fetch_of(odd, tmp_path, f"{odd.url}/web/m/a").run()
+    assert (tree / "a").read_bytes() == content
+    assert odd.bytes_sent == len(content)
+
+
+async def test_a_first_answer_that_breaks_costs_no_attempt(odd: Odd, tmp_path: Path) -> None:
+    odd.objects["m/a"] = b"A" * 5000
+    odd.cuts, odd.cut_after = 1, 1000
+    tree = await fetch_of(odd, tmp_path, f"{odd.url}/web/m/a").run()
+    assert (tree / "a").read_bytes() == b"A" * 5000
+
+
+async def test_a_short_object_of_another_digest_is_not_written(odd: Odd, tmp_path: Path) -> None:
+    odd.objects["m/a"] = b"A"
+    fetch = fetch_of(odd, tmp_path, f"{odd.url}/web/m/a")
+    fetch.spec = replace(fetch.spec, sha256="0" * 64)
+    with pytest.raises(StorageError) as caught:
+        await fetch.run()
+    assert caught.value.reason == "DigestMismatch"
+    assert not fetch.tree.exists()

@@ -1,0 +1,142 @@
+"""The object stores of the clouds, by obstore: what is below a prefix, and the bytes of an object."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+import obstore
+from obstore import Bytes
+from obstore.exceptions import BaseError, NotSupportedError
+
+from puller.reasons import Reason
+from puller.storage.addresses import check_endpoint
+from puller.storage.base import Limits, StorageError, safe_path
+from puller.storage.locate import Location, Store, explain
+from puller.storage.objects import PAGES, RemoteObject, Source, archive_kind, check_listed
+
+
+@dataclass(frozen=True, slots=True)
+class CloudStore:
+    """A bucket, or a container."""
+
+    store: Store
+
+    async def pieces(
+        self, item: RemoteObject, start: int, end: int, limits: Limits, least: int
+    ) -> AsyncGenerator[Bytes | bytes]:
+        """See Origin."""
+        try:
+            async with aclosing(_pieces(self.store, item, start, end, limits, least)) as stream:
+                async for piece in stream:
+                    yield piece
+        except (BaseError, OSError, ValueError) as error:
+            raise explain(error) from None
+
+
+async def held(location: Location, limits: Limits) -> list[RemoteObject] | Source | None:
+    """What is at a location: the objects below it, or the one object of that name, or nothing. Raises
+    StorageError."""
+    try:
+        if location.endpoint and not limits.allow_link_local:
+            await check_endpoint(location.endpoint)
+        if archive_kind(location.name):
+            return await _single(location, limits) or await _listing(location, limits)
+        return await _listing(location, limits) or await _single(location, limits)
+    except (BaseError, OSError, ValueError) as error:
+        raise explain(error) from None
+
+
+async def _listing(location: Location, limits: Limits) -> list[RemoteObject]:
+    """All objects below the key. The closing slash keeps `m1` from pulling `m10/…`."""
+    prefix = f"{location.key}/" if location.key else ""
+    origin = CloudStore(location.store)
+    objects: list[RemoteObject] = []
+    text = 0
+    batches = aiter(obstore.list(location.store, prefix or None, chunk_size=1000))
+    while True:
+        try:
+            async with asyncio.timeout(PAGES * limits.stall_timeout):
+                batch = await anext(batches)
+        except StopAsyncIteration:
+            return objects
+        for meta in batch:
+            path = str(meta["path"]).removeprefix(prefix)
+            if path == location.key and meta["size"] == 0:
+                continue  # the placeholder of the prefix itself
+            text += len(path) + len(prefix)
+            objects.append(
+                RemoteObject(origin, meta["path"], safe_path(path), meta["size"], meta.get("e_tag") or "")
+            )
+        check_listed(len(objects), text, limits)
+
+
+async def _single(location: Location, limits: Limits) -> Source | None:
+    """The object of exactly that key, if there is one."""
+    try:
+        return await _object(location, limits) if location.key else None
+    except FileNotFoundError:
+        return None
+
+
+async def _object(location: Location, limits: Limits) -> Source:
+    """One object by its name. Asked for by GET, for HEAD tells no content type."""
+    ranges = True
+    async with asyncio.timeout(limits.stall_timeout):
+        try:
+            result = await obstore.get_async(location.store, location.key, options={"range": (0, 1)})
+            await result.bytes_async()  # its one byte, so that the connection may be used again
+        except NotSupportedError:
+            ranges = False
+            result = await obstore.get_async(location.store, location.key)
+        except BaseError as error:
+            if "416" not in str(error):
+                raise
+            # An empty object has no first byte.
+            result = await obstore.get_async(location.store, location.key)
+    kind = archive_kind(location.name, str(result.attributes.get("Content-Type", "")))
+    item = RemoteObject(
+        CloudStore(location.store),
+        location.key,
+        safe_path(location.name),
+        result.meta["size"],
+        result.meta.get("e_tag") or "",
+        ranges=ranges,
+    )
+    return Source((item,), kind)
+
+
+async def _pieces(
+    store: Store, item: RemoteObject, start: int, end: int, limits: Limits, least: int
+) -> AsyncGenerator[Bytes | bytes]:
+    options: Any = {"if_match": item.etag} if item.etag and not item.etag.startswith("W/") else {}
+    if item.ranges:
+        options["range"] = (start, end)
+    try:
+        async with asyncio.timeout(limits.stall_timeout):
+            result = await obstore.get_async(store, item.key, options=options)
+    except TimeoutError:
+        raise _stalled(limits) from None
+    if result.meta["size"] != item.size:
+        raise StorageError(
+            Reason.SOURCE_CHANGED, f"{item.path} has {result.meta['size']} bytes, not {item.size}."
+        )
+    stream = aiter(result.stream(min_chunk_size=least))
+    while True:
+        try:
+            async with asyncio.timeout(limits.stall_timeout):
+                chunk = await anext(stream)
+        except StopAsyncIteration:
+            return
+        except TimeoutError:
+            # No whole chunk came in time. Whether any byte did shows when they are taken as they come.
+            raise _stalled(limits, passing=least > 1) from None
+        yield chunk  # obstore's stub says bytes; it is obstore.Bytes, a buffer
+
+
+def _stalled(limits: Limits, *, passing: bool = False) -> StorageError:
+    why = f"not a byte came in {limits.stall_timeout:g} s."
+    return StorageError(Reason.STORAGE_TIMEOUT, why, passing=passing)

@@ -1,0 +1,143 @@
+"""Calls to a model server, against bytes that a server may send."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from puller.servers.client import BrokenError, Client, NotListeningError
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+LONG = b"x" * 70_000
+
+
+class Lines:
+    """A server that answers each request with the next of its answers; `None` ends the connection."""
+
+    def __init__(self) -> None:
+        self.answers: list[bytes | None] = []
+        self.requests: list[bytes] = []
+        self.connections = 0
+        self.port = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        try:
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                body = b"{}" if b"Content-Length: 2" in head else b""
+                assert await reader.readexactly(len(body)) == body
+                self.requests.append(head + body)
+                answer = self.answers.pop(0)
+                if answer is None:
+                    break
+                writer.write(answer)
+                if not self.answers:
+                    break
+        except asyncio.IncompleteReadError:
+            pass
+        writer.close()
+
+
+@pytest.fixture
+async def lines() -> AsyncIterator[Lines]:
+    made = Lines()
+    server = await asyncio.start_server(made.serve, "127.0.0.1", 0)
+    made.port = server.sockets[0].getsockname()[1]
+    yield made
+    server.close()
+
+
+@pytest.fixture
+async def client(lines: Lines) -> AsyncIterator[Client]:
+    made = Client(f"http://127.0.0.1:{lines.port}/base/")
+    yield made
+    await made.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "body"),
+    [
+        (OK, 200, b"ok"),
+        (b"HTTP/1.1 404\r\ncontent-length:0\r\n\r\n", 404, b""),
+        (b"HTTP/1.1 204 No Content\r\n\r\n", 204, b""),
+        (b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + OK, 200, b"ok"),
+        (b"HTTP/1.0 200 OK\r\n\r\nuntil the end", 200, b"until the end"),
+        (CHUNKED + b"2;x=y\r\nok\r\n1\r\n!\r\n0\r\nT: x\r\n\r\n", 200, b"ok!"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 70000\r\n\r\n" + LONG, 200, LONG[:65536]),
+        (CHUNKED + b"11170\r\n" + LONG + b"\r\n0\r\n\r\n", 200, LONG[:65536]),
+        (b"HTTP/1.1 200 OK\r\n\r\n" + LONG, 200, LONG[:65536]),
+    ],
+)  # fmt: skip
+async def test_what_is_read(lines: Lines, client: Client, answer: bytes, status: int, body: bytes) -> None:
+    lines.answers = [answer]
+    assert await client.call("GET", "/x") == (status, body)
+    assert lines.requests[0].startswith(b"GET /base/x HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n" % lines.port)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        None,
+        b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nok",
+        b"HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\nok",
+        CHUNKED + b"no size\r\nok\r\n",
+        CHUNKED + b"5\r\nok",
+        b"SSH-2.0-OpenSSH_9.2\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nX: " + LONG + b"\r\n\r\n",
+    ],
+)
+async def test_what_is_no_answer(lines: Lines, client: Client, answer: bytes | None) -> None:
+    lines.answers = [answer]
+    with pytest.raises(BrokenError):
+        await client.call("GET", "/x")
+
+
+async def test_a_connection_is_kept_and_one_that_ended_is_not_used(lines: Lines, client: Client) -> None:
+    lines.answers = [OK, OK, b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n", OK]
+    for _ in range(3):
+        await client.call("POST", "/load", b"{}")
+    assert lines.connections == 1
+    await client.call("POST", "/load", b"{}")
+    assert lines.connections == 2
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_a_connection_that_ends_as_it_is_used(lines: Lines, client: Client, method: str) -> None:
+    """A GET is said again; a POST may have been carried out."""
+    lines.answers = [OK, None, OK]
+    await client.call("GET", "/x")
+    again: Callable[[], object] = lambda: client.call(method, "/x", b"{}" if method == "POST" else None)  # noqa: E731
+    if method == "GET":
+        assert await again() == (200, b"ok")  # type: ignore[misc]
+        assert len(lines.requests) == 3
+    else:
+        with pytest.raises(BrokenError):
+            await again()  # type: ignore[misc]
+        assert len(lines.requests) == 2
+
+
+async def test_a_call_that_is_given_up_leaves_no_half_answer(lines: Lines, client: Client) -> None:
+    lines.answers = [b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf", OK]
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1):
+            await client.call("GET", "/x")
+    assert await client.call("GET", "/x") == (200, b"ok")
+    assert lines.connections == 2
+
+
+async def test_nobody_listens() -> None:
+    with pytest.raises(NotListeningError):
+        await Client("http://127.0.0.1:1").call("GET", "/x")
+
+
+async def test_a_user_in_the_url(lines: Lines) -> None:
+    lines.answers = [OK]
+    client = Client(f"http://me:p%40ss@127.0.0.1:{lines.port}")
+    await client.call("GET", "/x")
+    await client.close()
+    assert b"Authorization: Basic bWU6cEBzcw==\r\n" in lines.requests[0]
+    assert b"Host: 127.0.0.1" in lines.requests[0]

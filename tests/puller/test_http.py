@@ -1,0 +1,82 @@
+"""The sidecar's own port, byte by byte: what a kubelet, a scraper and anybody else may send."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from puller import http
+from tests.puller.conftest import World
+from tests.puller.fakes import until
+
+
+@pytest.fixture
+async def port(world: World) -> AsyncIterator[http.Port]:
+    world.config.write({"m": world.put("m", "M")})
+    listening = await http.listen(world.start(), "127.0.0.1", 0)
+    await until(world.ready)
+    yield listening
+    await listening.close()
+
+
+async def said(port: http.Port, request: bytes) -> bytes:
+    """Everything that comes until the connection ends."""
+    reader, writer = await asyncio.open_connection(*port.address)
+    writer.write(request)
+    answer = await asyncio.wait_for(reader.read(), 10)
+    writer.close()
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("request_", "status", "body"),
+    [
+        (b"GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", 200, b"ok\n"),
+        (b"GET /readyz?verbose HTTP/1.1\r\nHost: x\r\nconnection: Close\r\n\r\n", 200, b"ok\n"),
+        (b"GET /readyz HTTP/1.0\r\n\r\n", 200, b"ok\n"),
+        (b"HEAD /readyz HTTP/1.0\r\n\r\n", 200, b""),
+        (b"POST /readyz HTTP/1.0\r\n\r\n", 405, b"only GET\n"),
+        (b"GET /nothing HTTP/1.0\r\n\r\n", 404, b"there are /healthz, /readyz, /v1/models and /metrics\n"),
+        (b"GET / HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello", 400, b"no body is read here\n"),
+        (b"GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400, b"no body is read here\n"),
+        (b"\x16\x03\x01\x02\x00\r\n\r\n", 400, b"not HTTP/1.1\n"),
+        (b"GET /" + b"x" * 40_000 + b" HTTP/1.1\r\n\r\n", 400, b"too long\n"),
+    ],
+)
+async def test_each_request_is_answered(port: http.Port, request_: bytes, status: int, body: bytes) -> None:
+    head, _, got = (await said(port, request_)).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 %d " % status)
+    assert got == body
+
+
+async def test_a_connection_takes_request_after_request(port: http.Port) -> None:
+    more = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+    last = b"GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    answers = await said(port, more + more + last)
+    assert answers.count(b"HTTP/1.1 200 OK") == 3
+    assert answers.count(b"Connection: keep-alive") == 2
+
+
+async def test_a_bug_costs_its_own_request_alone(port: http.Port, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(port.reconciler.status, "document", fail)
+    assert b" 500 " in await said(port, b"GET /v1/models HTTP/1.0\r\n\r\n")
+    assert b" 200 " in await said(port, b"GET /healthz HTTP/1.0\r\n\r\n")
+
+
+async def test_who_says_nothing_is_let_go(port: http.Port, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "_IDLE", 0.05)
+    assert await said(port, b"GET /hea") == b""
+
+
+async def test_closing_ends_connections_that_are_kept(port: http.Port) -> None:
+    reader, writer = await asyncio.open_connection(*port.address)
+    writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert await reader.readuntil(b"ok\n")
+    await port.close()
+    assert await asyncio.wait_for(reader.read(), 10) == b""
+    writer.close()

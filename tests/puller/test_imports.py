@@ -1,0 +1,28 @@
+"""What the sidecar imports before anybody needs it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+LATER = (
+    "aiohttp",
+    "obstore",
+    "prometheus_client",
+    "structlog",
+    "rich",
+    "pydantic",
+    "zstandard",
+    "tarfile",
+    "ctypes",
+)
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_what_a_sidecar_listens_without(name: str) -> None:
+    """Each costs every pod's start some of its CPU: clients come with the first URI that needs them."""
+    code = f"import sys\nfrom puller import cli\nassert {name!r} not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
