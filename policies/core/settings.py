@@ -18,7 +18,13 @@ class Model(BaseModel):
     """A frozen piece of configuration: camelCase in YAML, unknown keys refused, no coercion."""
 
     model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, alias_generator=to_camel, populate_by_name=True
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        alias_generator=to_camel,
+        populate_by_name=True,
+        # Of all models one command needs some; what is inside another is built with it alone.
+        defer_build=True,
     )
 
 

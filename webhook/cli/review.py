@@ -54,6 +54,7 @@ def run(args: argparse.Namespace) -> int:
     from webhook.cli.named_policy import read_policy
     from webhook.cli.output.review import Subject
     from webhook.cli.output.show import show
+    from webhook.cli.progress import progress
     from webhook.kube.offline import ManifestCluster, read, read_what_can_be
 
     decision_flags.check(args)
@@ -63,12 +64,16 @@ def run(args: argparse.Namespace) -> int:
     if args.old and args.operation != "UPDATE":
         raise UserError("review: --old goes with --operation UPDATE")
     config = read_policy(args.policy, args.profile)
-    documents, problems = read_what_can_be(paths, lenient=args.skip_non_kubernetes)
+    documents, problems = read_what_can_be(
+        paths, lenient=args.skip_non_kubernetes, watch=progress("files read")
+    )
     if problems and not documents:
         raise UserError(*problems)
     old = read(args.old)
     cluster = ManifestCluster([document.obj for document in documents])
-    reviews = review_documents(documents, config, cluster, args.operation, old)
+    # A person who sees the reviews themselves come needs no line between them.
+    watch = iter if sys.stdout.isatty() else progress(f"of {len(documents):,} documents reviewed")
+    reviews = review_documents(watch(documents), config, cluster, args.operation, old)
     where = args.policy or "the built-in one"
     subject = Subject(", ".join(paths), where, config, cluster, time.time())
     tally = show(reviews, args.output, subject, args.split_by_namespace)

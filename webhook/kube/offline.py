@@ -99,15 +99,20 @@ def read(
 
 
 def read_what_can_be(
-    paths: Iterable[str], stdin: Callable[[], str] = lambda: sys.stdin.read(), *, lenient: bool = False
+    paths: Iterable[str],
+    stdin: Callable[[], str] = lambda: sys.stdin.read(),
+    *,
+    lenient: bool = False,
+    watch: Callable[[Iterable[tuple[str, bool]]], Iterable[tuple[str, bool]]] = iter,
 ) -> tuple[list[Document], list[UserError]]:
     """The same, with what is wrong with each file that can't be read, in place of the first such error: a
-    template of Helm's among the manifests must not keep the others from being read."""
+    template of Helm's among the manifests must not keep the others from being read. `watch` sees the files
+    go by."""
     documents: list[Document] = []
     problems: list[UserError] = []
     for path in paths:
         try:
-            for source, strict in _sources(path):
+            for source, strict in watch(_sources(path)):
                 try:
                     content = stdin() if source == "-" else _text(Path(source))
                     name = "standard input" if source == "-" else source

@@ -269,6 +269,31 @@ def test_what_only_prints_a_line_needs_neither_settings_nor_policies(argv: list[
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+def test_a_review_imports_nothing_of_the_server_nor_the_formats_that_it_does_not_print(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "pod.yaml").write_text("{apiVersion: v1, kind: Pod, metadata: {name: a}}")
+    script = (
+        "import sys\n"
+        "from webhook.cli.main import main\n"
+        "status = main(['review', sys.argv[1]])\n"
+        "print(status, *sys.modules)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    status, *imported = done.stdout.splitlines()[-1].split()
+    assert status == "0"
+    assert "webhook.cli.output.text" in imported
+    unasked = {f"webhook.cli.output.{form}" for form in ("diff", "json", "junit", "sarif", "policyreport")}
+    unneeded = {
+        *("aiohttp", "asyncio", "cryptography", "jsonpatch", "kubernetes", "obstore", "prometheus_client"),
+        *("rich", "structlog", "uvloop", "watchfiles", "yarl", "zstandard", "xml", "webhook.server"),
+    }
+    found = {name for name in imported if name in unasked or unneeded & {name, name.partition(".")[0]}}
+    assert found == set()
+
+
 def test_every_command_describes_its_flags(capsys: pytest.CaptureFixture[str]) -> None:
     for name, (_, about) in cli.COMMANDS.items():
         with pytest.raises(SystemExit) as ended:

@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Final
 
-from webhook.cli.output import diff, json, junit, sarif, text, yaml
 from webhook.cli.output.review import Review, Subject, Tally
 from webhook.cli.output.text import Line
 
-_FOR_PROGRAMS: Final[Mapping[str, Callable[[Iterable[Review]], Iterable[str]]]] = {
-    "json": json.pieces,
-    "yaml": yaml.pieces,
-    "junit": junit.pieces,
-    "sarif": sarif.pieces,
-}
-_FOR_PEOPLE: Final[Mapping[str, Callable[[Iterable[Review]], Iterable[Line]]]] = {
-    "text": text.lines,
-    "diff": diff.lines,
-}
+_FOR_PROGRAMS: Final = ("json", "yaml", "junit", "sarif")
+"""Every format is a module of this package, which is imported where it is asked for."""
 
 
 def show(
@@ -39,11 +32,14 @@ def show(
         else:
             sys.stdout.writelines(page.pieces(seen, subject))
     elif output in _FOR_PROGRAMS:
-        for piece in _FOR_PROGRAMS[output](tally.seeing(reviews)):
-            sys.stdout.write(piece)
+        sys.stdout.writelines(_format(output).pieces(tally.seeing(reviews)))
     else:
-        show_lines(_FOR_PEOPLE[output](tally.seeing(reviews)))
+        show_lines(_format(output).lines(tally.seeing(reviews)))
     return tally
+
+
+def _format(output: str) -> ModuleType:
+    return import_module(f"webhook.cli.output.{output}")
 
 
 def show_lines(lines: Iterable[Line]) -> None:
