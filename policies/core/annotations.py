@@ -42,6 +42,10 @@ TRAINING: Final = f"{DOMAIN}/training"
 # On pods, written by the webhook.
 CHANGED: Final = f"{DOMAIN}/changed"
 
+# On the webhook's own configurations.
+CA_BUNDLE_CHANGED: Final = f"{DOMAIN}/ca-bundle-changed"
+"""When the caBundle was last made to trust a CA that was not in it (RFC 3339, UTC)."""
+
 # Labels of pods, and of what the webhook itself keeps.
 WORKER_GROUP: Final = f"{DOMAIN}/worker-group"
 WORKER_NAMES: Final = f"{DOMAIN}/worker-names"

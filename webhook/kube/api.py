@@ -273,12 +273,14 @@ class ApiServer:
         path = paths.one("v1", "secrets", metadata["name"], metadata["namespace"])
         return await self.unless_conflict("PUT", path, secret)
 
-    async def unless_conflict(self, method: str, path: str, body: Json) -> bool:
+    async def unless_conflict(
+        self, method: str, path: str, body: Json, content_type: str = "application/json"
+    ) -> bool:
         """Write or delete an object; False if another writer came first (it is there, changed or gone)."""
         try:
-            await self.call(method, path, body=body)
+            await self.call(method, path, body=body, content_type=content_type)
         except ApiError as error:
-            if error.status == 409 or (method in ("PUT", "DELETE") and error.status == 404):
+            if error.status == 409 or (method != "POST" and error.status == 404):
                 return False
             raise
         return True
@@ -296,27 +298,15 @@ class ApiServer:
 
     # --- webhook configurations ------------------------------------------------------------------------
 
-    async def set_ca_bundle(self, resource: str, name: str, bundle: str) -> int:
-        """Make every entry of one webhook configuration trust `bundle` (base64 PEM).
+    async def get_registration(self, resource: str, name: str) -> Json | None:
+        """`resource` is `mutatingwebhookconfigurations` or its validating sibling."""
+        return await self.get(paths.one(ADMISSION_REGISTRATION, resource, name))
 
-        Returns how many entries were changed; 0 also if there is no such configuration. `resource` is
-        `mutatingwebhookconfigurations` or its validating sibling. The resourceVersion in the patch keeps
-        an entry that somebody removes meanwhile from being put back: that is ApiError 409.
-        """
+    async def patch_registration(self, resource: str, name: str, fields: Json) -> bool:
+        """Strategic merge: entries are found by name. A resourceVersion in `fields` keeps an entry that
+        somebody removes meanwhile from being put back; False if the configuration changed or went away."""
         path = paths.one(ADMISSION_REGISTRATION, resource, name)
-        configuration = await self.get(path)
-        stale = [
-            entry["name"]
-            for entry in (configuration or {}).get("webhooks") or []
-            if entry["clientConfig"].get("caBundle") != bundle
-        ]
-        if configuration and stale:
-            patch = {
-                "metadata": {"resourceVersion": configuration["metadata"]["resourceVersion"]},
-                "webhooks": [{"name": entry, "clientConfig": {"caBundle": bundle}} for entry in stale],
-            }
-            await self.call("PATCH", path, body=patch, content_type=STRATEGIC_MERGE)
-        return len(stale)
+        return await self.unless_conflict("PATCH", path, fields, STRATEGIC_MERGE)
 
 
 def items_of(answer: Json) -> list[Json]:

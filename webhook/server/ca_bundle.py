@@ -1,8 +1,13 @@
-"""Our own webhook configurations: the caBundle that makes the API server trust us.
+"""Our own webhook configurations: the caBundle that makes the API servers trust us.
 
-Law: whoever applies the manifests anew, and so wipes a caBundle, finds it mended within a second. The CA is
-read afresh before every write: a replica that still holds the CA from before a rotation must not fight the
-one that rotated it.
+Law: a CA is trusted before anybody serves under it, and for as long as anybody may. Each replica keeps in
+the caBundle what it serves under and what it is going to; it takes out nothing that another one put in
+before `RETENTION` is over. So replicas that know different CAs, in the middle of a rotation, do not write
+against each other, and whoever applies the manifests anew, and so wipes a caBundle, finds it mended within
+a second.
+
+All that is remembered stands in the configuration: the caBundle, and in an annotation when a CA was last
+added to one.
 """
 
 from __future__ import annotations
@@ -11,39 +16,113 @@ import asyncio
 import base64
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Protocol
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final, Protocol
 
 import structlog
 
-from policies.kube.json import Json
+from policies.core.annotations import CA_BUNDLE_CHANGED
+from policies.kube.json import Json, text
+from policies.kube.metadata import annotations_of
 from webhook.kube import paths
 from webhook.kube.api import ADMISSION_REGISTRATION
 from webhook.kube.errors import ApiError
 from webhook.kube.reflector import Lister, Reflector
+from webhook.server import pki
 
 log = structlog.get_logger()
 
 RESOURCES = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
 POLL_SECONDS = 60.0
 RETRY_SECONDS = 1.0
+LAG: Final = timedelta(seconds=10)
+"""How far behind an API server may be that watches the webhook configurations: what was written so long ago
+is in force. A healthy one has it after some milliseconds."""
+RETENTION: Final = timedelta(days=7)
+"""How long a CA stays trusted that this replica does not use: another one may, that could not read for so
+long what is to be served now."""
+MOST_RETAINED: Final = 16
+"""CAs that are kept for others; the newest ones stay. An object has room for some thousand."""
+CLOCK_SKEW: Final = timedelta(minutes=1)
+TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
 
 
 class Registrations(Lister, Protocol):
-    """The part of `ApiServer` that this module needs."""
+    """The part of `ApiServer` that this module needs. A patch answers False if somebody else was first."""
 
-    async def set_ca_bundle(self, resource: str, name: str, bundle: str) -> int: ...
+    async def get_registration(self, resource: str, name: str) -> Json | None: ...
+
+    async def patch_registration(self, resource: str, name: str, fields: Json) -> bool: ...
+
+    def now(self) -> float: ...
+
+
+@dataclass(frozen=True)
+class Trust:
+    """What becomes of a configuration so that it trusts what it should."""
+
+    patch: Json | None
+    """What to write; None if all is as it should be."""
+    added: datetime | None
+    """When a CA was last added beside others, as the annotation says after that."""
+
+    def in_force(self, now: datetime) -> bool:
+        """Whether every API server trusts by now what is wanted."""
+        return self.added is None or now - self.added >= LAG
+
+
+def trusting(configuration: Json, wanted: bytes, now: datetime) -> Trust:
+    """`configuration` is to trust the CAs in `wanted` (PEM), and for a time those that it trusts already."""
+    entries = {entry["name"]: _trusted(entry) for entry in configuration.get("webhooks") or ()}
+    ours = pki.certificates_in(wanted)
+    present = tuple(dict.fromkeys(ca for trusted in entries.values() for ca in trusted))
+    missing = set(ours) - set(present)
+    others = [ca for ca in present if ca not in ours]
+    said = added = _time(annotations_of(configuration).get(CA_BUNDLE_CHANGED, ""), now)
+    if present and (missing or (others and said is None)):
+        others = [ca for ca in others if not pki.has_ended(ca, now)][:MOST_RETAINED]
+        added = now
+    elif said is not None and now - said >= RETENTION:
+        others, added = [], None
+    bundle = (*ours, *others)
+    stale = [name for name, trusted in entries.items() if set(trusted) != set(bundle)]
+    if not stale and added == said:
+        return Trust(None, added)
+    patch: Json = {"metadata": {"resourceVersion": text(configuration, "metadata", "resourceVersion")}}
+    if added != said:
+        patch["metadata"]["annotations"] = {CA_BUNDLE_CHANGED: added and f"{added:{TIME}}"}
+    if stale:
+        encoded = base64.b64encode(b"".join(bundle)).decode()
+        patch["webhooks"] = [{"name": name, "clientConfig": {"caBundle": encoded}} for name in stale]
+    return Trust(patch, added)
+
+
+def _trusted(entry: Json) -> tuple[bytes, ...]:
+    with suppress(ValueError):
+        return pki.certificates_in(base64.b64decode(text(entry, "clientConfig", "caBundle")))
+    return ()
+
+
+def _time(written: str, now: datetime) -> datetime | None:
+    """A time that somebody may have written by hand; one that is still to come is none."""
+    with suppress(ValueError):
+        time = datetime.strptime(written, TIME).replace(tzinfo=UTC)
+        return time if time <= now + CLOCK_SKEW else None
+    return None
 
 
 class Registration:
     """Keeps the caBundle of the configurations of one name, mutating and validating."""
 
-    def __init__(self, api: Registrations, name: str, ca: Callable[[], Awaitable[bytes]]) -> None:
-        """`ca` reads the PEM of all CAs to be trusted; empty means: nothing to say yet."""
-        self._api, self._name, self._ca = api, name, ca
+    def __init__(self, api: Registrations, name: str, used: Callable[[], Awaitable[bytes]]) -> None:
+        """`used` reads the PEM of all CAs that this replica serves under or is going to; empty means:
+        nothing to say yet."""
+        self._api, self._name, self._used = api, name, used
         self._stale = asyncio.Event()
 
     async def run(self) -> None:
-        """Reconcile until cancelled: after every change seen, after `changed`, and now and then anyway."""
+        """Reconcile until cancelled: after every change seen, and now and then anyway."""
         async with asyncio.TaskGroup() as tasks:
             for resource in RESOURCES:
                 reflector = Reflector(
@@ -57,29 +136,43 @@ class Registration:
             while True:
                 self._stale.clear()
                 try:
-                    await self._reconcile()
+                    await self._reconcile(await self._used())
                     pause, retry = POLL_SECONDS, RETRY_SECONDS
                 except Exception as error:  # also of the certificate's source
-                    if not (isinstance(error, ApiError) and error.status == 409):  # another replica was first
-                        log.warning("caBundle not written", configuration=self._name, error=str(error))
+                    log.warning("caBundle not written", configuration=self._name, error=str(error))
                     pause, retry = retry, min(retry * 2, POLL_SECONDS)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(pause):
                         await self._stale.wait()
 
-    def changed(self) -> None:
-        """The CA has changed."""
-        self._stale.set()
+    async def trusts(self, ca: bytes) -> bool:
+        """Whether every API server trusts these CAs by now; what is missing is written.
 
-    async def _reconcile(self) -> None:
-        ca = await self._ca()
-        if not ca:
-            return
-        bundle = base64.b64encode(ca).decode()
-        for resource in RESOURCES:
-            entries = await self._api.set_ca_bundle(resource, self._name, bundle)
-            if entries:
-                log.info("caBundle written", resource=resource, configuration=self._name, entries=entries)
+        True also where there is no such configuration, or `ca` is empty: then nobody needs to, or it is not
+        for us to say. Raises what reading and writing raise.
+        """
+        return not ca or await self._reconcile(ca + b"\n" + await self._used())
+
+    async def _reconcile(self, wanted: bytes) -> bool:
+        if not wanted.strip():
+            return True
+        if not pki.certificates_in(wanted):
+            raise pki.CertificateError("the CA is no PEM certificate")
+        return all([await self._kept(resource, wanted) for resource in RESOURCES])
+
+    async def _kept(self, resource: str, wanted: bytes) -> bool:
+        configuration = await self._api.get_registration(resource, self._name)
+        if configuration is None:
+            return True
+        now = datetime.fromtimestamp(self._api.now(), UTC)
+        trust = trusting(configuration, wanted, now)
+        if trust.patch is not None:
+            if not await self._api.patch_registration(resource, self._name, trust.patch):
+                self._stale.set()  # another replica was first, perhaps with something else
+                return False
+            entries = len(trust.patch.get("webhooks", ()))
+            log.info("caBundle written", resource=resource, configuration=self._name, entries=entries)
+        return trust.in_force(now)
 
 
 class _Wake:

@@ -14,9 +14,9 @@ import asyncio
 import base64
 import ssl
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import suppress
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
@@ -35,6 +35,11 @@ POLL_SECONDS = 60.0
 SWAP_ATTEMPTS = 8
 MANAGED_BY = "app.kubernetes.io/managed-by"
 FIRST_PAUSE = 0.5
+TRUST_POLL_SECONDS = 1.0
+START_PATIENCE = 15.0
+"""Seconds after which a replica that has nothing to serve takes what it has, trusted or not."""
+SWITCH_PATIENCE = 600.0
+"""The same for one that has a pair in force."""
 
 
 class CertificateSource(Protocol):
@@ -111,22 +116,77 @@ def _load(context: ssl.SSLContext, bundle: Bundle) -> None:
             raise CertificateError(f"certificate and key can't be served: {error}") from error
 
 
+Trusts = Callable[[bytes], Awaitable[bool]]
+"""Whether whoever calls trusts a CA (PEM) by now."""
+
+
+async def nobody_to_ask(_: bytes) -> bool:
+    """Where the caBundle is not ours to keep, or there is no API server."""
+    return True
+
+
+class Succession:
+    """From the pair in force to the next: a pair is served once whoever calls trusts its CA.
+
+    An API server that can't be asked about it, or is never told, keeps nobody from serving for ever: a pair
+    that has run out gives way to any other, and a replica that has none yet does not wait for long.
+    """
+
+    def __init__(self, source: CertificateSource, serving: ServingCertificate, trusts: Trusts) -> None:
+        self._source, self._serving, self._trusts = source, serving, trusts
+        self._since: float | None = None
+        """Since when a pair waits to be trusted."""
+
+    async def step(self) -> Bundle | None:
+        """Serve what the source holds now, if it may be; the bundle then in force, None to be asked again in
+        a moment. Raises what the source raises, and CertificateError."""
+        bundle = await self._source.read()
+        if bundle != self._serving.bundle and not await self._may_serve(bundle):
+            return None
+        self._since = None
+        self._serving.install(bundle)
+        return bundle
+
+    async def _may_serve(self, bundle: Bundle) -> bool:
+        why = ""
+        try:
+            if await self._trusts(bundle.ca):
+                return True
+        except Exception as error:
+            why = str(error) or type(error).__name__
+        if self._since is None:
+            self._since = time.monotonic()
+            log.info("certificate waits until its CA is trusted", until=expiry(bundle).isoformat(), error=why)
+        served = self._serving.bundle
+        works = served is not None and datetime.now(UTC) < expiry(served)
+        if time.monotonic() - self._since < (SWITCH_PATIENCE if works else START_PATIENCE):
+            return False
+        log.warning("serving a certificate although its CA is not known to be trusted", error=why)
+        return True
+
+
 async def keep(
-    source: CertificateSource, serving: ServingCertificate, installed: Callable[[Bundle], None]
+    source: CertificateSource,
+    serving: ServingCertificate,
+    installed: Callable[[Bundle], None],
+    trusts: Trusts,
 ) -> None:
     """Serve what the source holds, now and after every change, until cancelled.
 
     Whatever goes wrong, the pair in force stays, and the source is asked again.
     """
-    changed = asyncio.Event()
+    changed, succession = asyncio.Event(), Succession(source, serving, trusts)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(_announce(source, changed))
         pause = FIRST_PAUSE
         while True:
             changed.clear()
-            patience = None
+            patience, before = None, serving.bundle
             try:
-                if serving.install(bundle := await source.read()):
+                bundle = await succession.step()
+                if bundle is None:
+                    patience = TRUST_POLL_SECONDS
+                elif bundle != before:
                     installed(bundle)
                 pause = FIRST_PAUSE
             except Exception as error:
@@ -211,26 +271,22 @@ class MountedFiles:
 class ManagedSecret:
     """A CA and serving certificate of our own in one Secret, agreed on by compare-and-swap.
 
-    Any number of replicas may start or renew at once: one write wins, the others read it. A Secret that
-    has no `ca.key` was written by another issuer and is served as it is, never written. Where `ca.key` was
-    taken out of a Secret of our making, it comes back from memory, or a new CA is put beside the old one.
+    Any number of replicas may start or renew at once: one write wins, the others read it. None puts back what
+    it remembers: where the Secret was deleted, one of them makes it with a new CA; where `ca.key` was taken
+    out of one of our making, a new CA is put beside the old one. Another issuer's certificate is served as it
+    is, and its Secret is never written.
     """
 
     def __init__(self, secrets: Secrets, namespace: str, name: str, hosts: Iterable[str]) -> None:
         self._secrets, self._namespace, self._name = secrets, namespace, name
         self._path = f"{namespace}/{name}"
         self._hosts = tuple(hosts)
-        self._last: Bundle | None = None
 
     async def read(self) -> Bundle:
-        self._last = await self._agreed()
-        return self._last
-
-    async def _agreed(self) -> Bundle:
         for _ in range(SWAP_ATTEMPTS):
             secret = await self._secrets.get_secret(self._namespace, self._name)
             present = _from_secret(secret) if secret else None
-            if present and not present.ca_key and not self._ours(secret or {}, present):
+            if present and not _ours(secret or {}, present):
                 return present
             # The API server's clock: it is the one that verifies, and one replica whose own runs ahead would
             # renew for all of them with a certificate that is not valid yet.
@@ -249,20 +305,12 @@ class ManagedSecret:
     def changes(self) -> AsyncIterator[None]:
         return _now_and_then()
 
-    def _ours(self, secret: Json, present: Bundle) -> bool:
-        if self._last and self._last.ca_key and self._last.ca == present.ca:
-            return True
-        return labels_of(secret).get(MANAGED_BY) == "mlchassis" and made_by_us(present)
-
     def _successor(self, present: Bundle | None, now: datetime) -> Bundle:
         if present is None:
-            # A Secret that was deleted comes back as it was: the other replicas go on serving from it.
-            return self._last or issue(self._hosts, now)
+            log.info("no certificate in the Secret, issuing one", secret=self._path)
+            return issue(self._hosts, now)
         if not present.ca_key:
             log.warning("the key of the CA was taken out of the Secret", secret=self._path)
-            if self._last and self._last.ca_key and self._last.ca == present.ca:
-                return replace(present, ca_key=self._last.ca_key)
-            return repaired(present, self._hosts, now)
         try:
             _load(_server_context(), present)
             return renewed(present, self._hosts, now)
@@ -281,6 +329,13 @@ class ManagedSecret:
 
 
 _KEYS = {"tls.crt": "certificate", "tls.key": "key", "ca.crt": "ca", "ca.key": "ca_key"}
+
+
+def _ours(secret: Json, present: Bundle) -> bool:
+    """Whether what is in the Secret is ours to renew; what can't be read is, beside the CA's key."""
+    if present.ca_key:
+        return made_by_us(present) is not False
+    return bool(made_by_us(present)) and labels_of(secret).get(MANAGED_BY) == "mlchassis"
 
 
 def _to_secret(bundle: Bundle, secret: Json) -> Json:

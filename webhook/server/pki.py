@@ -2,12 +2,13 @@
 
 The CA rotates without a gap because its two lifetimes are far apart: a new CA is put *beside* the old one a
 year before that one ends, and signs nothing before `SETTLING` has passed, by which time every webhook
-configuration trusts both.
+configuration trusts both. So it is where the CA's key was taken away, which is how one asks for a new CA.
 """
 
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -28,6 +29,9 @@ CLOCK_SKEW = timedelta(hours=1)
 """How far a certificate is dated back, for an API server whose clock is behind ours."""
 SETTLING = timedelta(hours=1)
 """How long a new CA stands in every caBundle before it signs a serving certificate."""
+
+_BEGIN, _END = b"-----BEGIN CERTIFICATE-----", b"-----END CERTIFICATE-----"
+_BLOCK = re.compile(_BEGIN + rb"([A-Za-z0-9+/=\s]+)" + _END)
 
 
 class CertificateError(Exception):
@@ -67,18 +71,23 @@ def renewed(bundle: Bundle, hosts: Iterable[str], now: datetime) -> Bundle:
     instead of overwriting each other for ever.
     """
     leaf, cas = _leaf(bundle.certificate), _certificates(bundle.ca)
-    if now >= cas[0].not_valid_after_utc - CA_RENEW_BEFORE or now < cas[0].not_valid_before_utc:
+    newest = cas[0]
+    ends = newest.not_valid_after_utc - CA_RENEW_BEFORE
+    if not bundle.ca_key or not newest.not_valid_before_utc <= now < ends:
         ca, ca_key = _new_ca(now)
         return replace(bundle, ca=ca + _valid(cas, now), ca_key=ca_key)
     known = _names(leaf)
     wanted = tuple(dict.fromkeys([*known, *hosts]))
+    current = _signed_by(leaf, newest)
     works = leaf.not_valid_before_utc <= now < leaf.not_valid_after_utc and any(
         _signed_by(leaf, ca) for ca in cas
     )
-    settled = _signed_by(leaf, cas[0]) or now >= cas[0].not_valid_before_utc + CLOCK_SKEW + SETTLING
-    due = needs_renewal(bundle, now) or set(wanted) != set(known)
+    settled = current or now >= newest.not_valid_before_utc + CLOCK_SKEW + SETTLING
+    due = needs_renewal(bundle, now) or set(wanted) != set(known) or not current
     if not works or (due and settled):
         return _sign(bundle, wanted, now)
+    if len(cas) > 1 and current and now >= leaf.not_valid_before_utc + CLOCK_SKEW + SETTLING:
+        return replace(bundle, ca=_pem(newest))
     return bundle
 
 
@@ -102,15 +111,31 @@ def needs_renewal(bundle: Bundle, now: datetime) -> bool:
     return now >= leaf.not_valid_after_utc - min(SERVING_RENEW_BEFORE, life / 3)
 
 
-def made_by_us(bundle: Bundle) -> bool:
-    """Whether a CA that `issue` or `renewed` made has signed the serving certificate."""
+def made_by_us(bundle: Bundle) -> bool | None:
+    """Whether a CA that `issue` or `renewed` made has signed the serving certificate; None if it can't be
+    read."""
     try:
         issuer = _leaf(bundle.certificate).issuer
     except CertificateError:
-        return False
+        return None
     return any(
         str(name.value).startswith(CA_NAME) for name in issuer.get_attributes_for_oid(NameOID.COMMON_NAME)
     )
+
+
+def certificates_in(pem: bytes) -> tuple[bytes, ...]:
+    """Each certificate in a text once, as PEM in one form; the text around them is left out."""
+    bodies = (b"".join(found.split()) for found in _BLOCK.findall(pem))
+    lines = ((body[at : at + 64] for at in range(0, len(body), 64)) for body in bodies)
+    return tuple(dict.fromkeys(b"\n".join([_BEGIN, *each, _END, b""]) for each in lines))
+
+
+def has_ended(pem: bytes, now: datetime) -> bool:
+    """Whether a certificate is past its time; one that can't be read is not known to be."""
+    try:
+        return _leaf(pem).not_valid_after_utc <= now
+    except (CertificateError, ValueError):
+        return False
 
 
 def expiry(bundle: Bundle) -> datetime:

@@ -112,14 +112,13 @@ async def _serve(options: Options, listener: socket.socket, station: Station) ->
         namer = _namer(workers, policy, cluster, metrics)
         source = _certificate_source(options, api)
         serving = certs.ServingCertificate()
-        registration = _registration(options, api, source)
+        registration = _registration(options, api, source, serving)
+        trusts = registration.trusts if registration else certs.nobody_to_ask
 
         def installed(bundle: pki.Bundle) -> None:
             readiness.certificate = True
             metrics.certificate_expiry.set(pki.expiry(bundle).timestamp())
             log.info("certificate in force", until=pki.expiry(bundle).isoformat())
-            if registration:
-                registration.changed()
 
         server = Server(
             endpoints(policy, cluster, namer, Memo(options.memo * MIB, metrics.memo)),
@@ -135,7 +134,7 @@ async def _serve(options: Options, listener: socket.socket, station: Station) ->
         log.info("listening", host=host, port=port, pid=os.getpid())
         background: list[tuple[str, Work]] = [
             ("policy", lambda: _policy_source(options, api).follow(policy)),
-            ("certificate", lambda: certs.keep(source, serving, installed)),
+            ("certificate", lambda: certs.keep(source, serving, installed, trusts)),
             *(("facts", reflector.run) for reflector in reflectors),
             *([("caBundle", registration.run)] if registration else []),
             *([("worker names", Sweep(workers).run)] if workers else []),
@@ -293,12 +292,16 @@ def _certificate_source(options: Options, api: ApiServer | None) -> certs.Certif
 
 
 def _registration(
-    options: Options, api: ApiServer | None, source: certs.CertificateSource
+    options: Options,
+    api: ApiServer | None,
+    source: certs.CertificateSource,
+    serving: certs.ServingCertificate,
 ) -> Registration | None:
     if api is None or not options.webhook_configurations or (options.tls_cert and not options.tls_ca):
         return None
 
-    async def ca() -> bytes:
-        return (await source.read()).ca
+    async def used() -> bytes:
+        served = serving.bundle.ca if serving.bundle else b""
+        return (await source.read()).ca + b"\n" + served
 
-    return Registration(api, options.webhook_configurations, ca)
+    return Registration(api, options.webhook_configurations, used)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -24,7 +24,6 @@ from webhook.kube.errors import ApiError
 from webhook.server import ca_bundle as registration
 from webhook.server import certificates as certs
 from webhook.server import pki
-from webhook.server.ca_bundle import Registration
 
 SERVICES = "/api/v1/namespaces/ml/services"
 MUTATING = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
@@ -257,120 +256,6 @@ async def test_lost_permission_makes_a_resource_unknown_and_a_new_one_known_agai
         assert cache.synced(Resource.NODES)
         await fake.forbid()
         await until(lambda: cache.synced(Resource.SERVICES))
-
-
-# --- caBundle ------------------------------------------------------------------------------------------
-
-
-def configuration(*entries: str) -> Json:
-    webhooks = [{"name": entry, "clientConfig": {"service": {"name": "mlchassis"}}} for entry in entries]
-    return {"metadata": {"name": "mlchassis"}, "webhooks": webhooks}
-
-
-def bundles(fake: FakeApiServer, path: str) -> list[str | None]:
-    return [entry["clientConfig"].get("caBundle") for entry in fake.objects[f"{path}/mlchassis"]["webhooks"]]
-
-
-async def test_the_ca_bundle_is_written_kept_and_follows_a_rotation(
-    fake: FakeApiServer, api: ApiServer
-) -> None:
-    await fake.put(MUTATING, configuration("mutate", "name"))
-    ca = b"ca"
-
-    async def read() -> bytes:
-        return ca
-
-    kept = Registration(api, "mlchassis", read)
-    async with background(kept.run()):
-        await until(lambda: bundles(fake, MUTATING) == ["Y2E=", "Y2E="])
-        await fake.put(VALIDATING, configuration("validate"))  # installed later
-        await until(lambda: bundles(fake, VALIDATING) == ["Y2E="])
-        await fake.put(MUTATING, configuration("mutate"))  # applied anew, and so wiped
-        await until(lambda: bundles(fake, MUTATING) == ["Y2E="])
-        ca = b"new"
-        kept.changed()
-        await until(lambda: bundles(fake, MUTATING) == bundles(fake, VALIDATING) == ["bmV3"])
-        entry = fake.objects[f"{MUTATING}/mlchassis"]["webhooks"][0]
-        assert entry["clientConfig"]["service"] == {"name": "mlchassis"}
-
-
-async def test_a_ca_bundle_that_is_right_is_not_written(fake: FakeApiServer, api: ApiServer) -> None:
-    await fake.put(MUTATING, configuration("mutate"))
-    assert await api.set_ca_bundle("mutatingwebhookconfigurations", "mlchassis", "Y2E=") == 1
-    version = fake.version
-    assert await api.set_ca_bundle("mutatingwebhookconfigurations", "mlchassis", "Y2E=") == 0
-    assert await api.set_ca_bundle("validatingwebhookconfigurations", "mlchassis", "Y2E=") == 0
-    assert fake.version == version
-
-
-async def test_an_entry_that_is_removed_meanwhile_is_not_put_back(
-    fake: FakeApiServer, api: ApiServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await fake.put(MUTATING, configuration("mutate", "name"))
-    read = api.get
-
-    async def overtaken(path: str, query: Mapping[str, str] | None = None) -> Json | None:
-        found = await read(path, query)
-        await fake.put(MUTATING, configuration("mutate"))
-        return found
-
-    monkeypatch.setattr(api, "get", overtaken)
-    with pytest.raises(ApiError) as raised:
-        await api.set_ca_bundle("mutatingwebhookconfigurations", "mlchassis", "Y2E=")
-    assert raised.value.status == 409
-    assert bundles(fake, MUTATING) == [None]
-
-
-async def test_nothing_is_asked_while_nothing_changes(fake: FakeApiServer, api: ApiServer) -> None:
-    await fake.put(MUTATING, configuration("mutate"))
-    asked: list[bytes] = []
-
-    async def read() -> bytes:
-        asked.append(b"ca")
-        return b"ca"
-
-    async with background(Registration(api, "mlchassis", read).run()):
-        await until(lambda: bundles(fake, MUTATING) == ["Y2E="])
-        await asyncio.sleep(0.2)
-        assert len(asked) < 10, "once for the start, each list, and its own write; then it waits"
-
-
-async def test_a_failing_ca_source_is_asked_again(fake: FakeApiServer, api: ApiServer) -> None:
-    await fake.put(MUTATING, configuration("mutate"))
-    answers: list[bytes | Exception] = [ApiError(0, "Unreachable", "gone"), OSError("gone"), b"", b"ca"]
-
-    async def read() -> bytes:
-        answer = answers.pop(0) if len(answers) > 1 else answers[0]
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    kept = Registration(api, "mlchassis", read)
-    async with background(kept.run()):
-        await until(lambda: len(answers) == 1)
-        kept.changed()
-        await until(lambda: bundles(fake, MUTATING) == ["Y2E="])
-
-
-async def test_what_keeps_failing_is_tried_and_told_less_and_less_often(
-    fake: FakeApiServer, api: ApiServer
-) -> None:
-    await fake.put(MUTATING, configuration("mutate"))
-    asked: list[float] = []
-
-    async def read() -> bytes:
-        asked.append(asyncio.get_running_loop().time())
-        if len(asked) < 9:
-            raise OSError("gone")
-        return b"ca"
-
-    kept = Registration(api, "mlchassis", read)
-    async with background(kept.run()):
-        await until(lambda: len(asked) == 8)
-        # 127 pauses, of which the lists at the start may cut the three longest short.
-        assert asked[-1] - asked[0] > 14 * registration.RETRY_SECONDS
-        kept.changed()
-        await until(lambda: bundles(fake, MUTATING) == ["Y2E="])
 
 
 # --- Events --------------------------------------------------------------------------------------------

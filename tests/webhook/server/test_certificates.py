@@ -163,7 +163,7 @@ def test_ca_rotation_never_leaves_a_certificate_that_some_bundle_does_not_trust(
         assert after.ca == bundle.ca or after.certificate == bundle.certificate, "one step at a time"
         bundle = after
         cas.add(bundle.ca)
-    assert len(cas) == 2
+    assert [len(pki.certificates_in(ca)) for ca in sorted(cas, key=len)] == [1, 1, 2]
 
 
 def test_a_new_ca_signs_nothing_before_it_has_settled() -> None:
@@ -246,7 +246,9 @@ async def test_keep_survives_a_failing_source_and_installs_what_comes(
             yield
 
     installed: asyncio.Future[Bundle] = asyncio.get_running_loop().create_future()
-    task = asyncio.create_task(certs.keep(Source(), ServingCertificate(), installed.set_result))
+    task = asyncio.create_task(
+        certs.keep(Source(), ServingCertificate(), installed.set_result, certs.nobody_to_ask)
+    )
     assert await asyncio.wait_for(installed, 5) == bundle
     task.cancel()
 
@@ -271,7 +273,9 @@ async def test_mounted_files_are_read_again_after_the_data_link_is_swapped(
     source = MountedFiles(tmp_path / "tls.crt", tmp_path / "tls.key")
     other = pki.issue(HOSTS, datetime.now(UTC))
     installed: asyncio.Queue[Bundle] = asyncio.Queue()
-    task = asyncio.create_task(certs.keep(source, ServingCertificate(), installed.put_nowait))
+    task = asyncio.create_task(
+        certs.keep(source, ServingCertificate(), installed.put_nowait, certs.nobody_to_ask)
+    )
     assert (await asyncio.wait_for(installed.get(), 5)).certificate == bundle.certificate
 
     async def swap() -> None:
@@ -390,13 +394,29 @@ async def test_a_ca_that_can_t_sign_any_more_stays_trusted_beside_a_new_one() ->
     ServingCertificate().install(bundle)
 
 
-async def test_a_deleted_secret_comes_back_as_it_was() -> None:
+async def test_a_deleted_secret_comes_back_with_a_new_ca_that_all_replicas_agree_on() -> None:
     secrets = Secrets()
-    source = managed(secrets)
-    before = await source.read()
+    sources = [managed(secrets) for _ in range(3)]
+    (before,) = {await source.read() for source in sources}
     secrets.stored = None
-    assert await source.read() == before
-    assert secrets.data()["ca.key"] == before.ca_key
+    (after,) = set(await asyncio.gather(*(source.read() for source in sources)))
+    assert after.ca_key not in (b"", before.ca_key)
+    assert secrets.data()["ca.key"] == after.ca_key
+    assert secrets.writes == 2
+
+
+async def test_a_secret_that_is_deleted_while_it_is_renewed_is_made_anew() -> None:
+    class Deleted(Secrets):
+        async def replace_secret(self, secret: dict[str, Any]) -> bool:
+            self.stored = None
+            return False
+
+    secrets = Deleted()
+    before = await managed(secrets).read()
+    secrets.clock += timedelta(days=70)
+    after = await managed(secrets).read()
+    assert after.ca_key not in (b"", before.ca_key)
+    assert secrets.data()["ca.key"] == after.ca_key
 
 
 async def test_a_secret_without_ca_key_belongs_to_another_issuer_and_is_never_written() -> None:
@@ -427,25 +447,103 @@ async def test_a_secret_that_never_holds_still_is_an_error_not_a_loop() -> None:
         await managed(Restless()).read()
 
 
-async def test_ca_key_taken_out_of_our_secret_comes_back_from_memory() -> None:
+async def test_a_ca_key_that_is_taken_out_is_replaced_step_by_step_by_a_new_ca() -> None:
+    """This is how a new CA is asked for: beside the old one, then signing, then alone."""
     secrets = Secrets()
     source = managed(secrets)
     before = await source.read()
     assert secrets.stored is not None
     del secrets.stored["data"]["ca.key"]
-    assert await source.read() == before
-    assert secrets.data()["ca.key"] == before.ca_key
+    both = await source.read()
+    assert both.ca.endswith(before.ca)
+    assert both.ca_key not in (b"", before.ca_key)
+    assert both.certificate == before.certificate
+    assert await source.read() == both, "it signs nothing yet"
+    secrets.clock += pki.SETTLING
+    signed = await source.read()
+    assert signed.ca == both.ca
+    assert pki._signed_by(pki._leaf(signed.certificate), pki._certificates(both.ca)[0])
+    assert await source.read() == signed, "what other replicas serve stays trusted"
+    secrets.clock += pki.SETTLING
+    alone = await source.read()
+    assert alone == replace(signed, ca=pki.certificates_in(both.ca)[0])
+    assert await source.read() == alone
 
 
-async def test_ca_key_that_nobody_remembers_is_replaced_by_a_new_ca_beside_the_old_one() -> None:
+async def test_a_pair_of_another_issuer_beside_our_ca_key_is_served_and_never_written() -> None:
     secrets = Secrets()
-    before = await managed(secrets).read()
+    await managed(secrets).read()
     assert secrets.stored is not None
-    del secrets.stored["data"]["ca.key"]
-    after = await managed(secrets).read()
-    assert after.ca.endswith(before.ca)
-    assert after.ca_key not in (b"", before.ca_key)
-    assert pki.renewed(after, HOSTS, datetime.now(UTC)) is after
+    theirs = other_key_type(Bundle(b"", b""))
+    for key, value in (
+        ("tls.crt", theirs.certificate),
+        ("tls.key", theirs.key),
+        ("ca.crt", theirs.certificate),
+    ):
+        secrets.stored["data"][key] = base64.b64encode(value).decode()
+    served = await managed(secrets, "other.svc").read()
+    assert (served.certificate, served.ca) == (theirs.certificate, theirs.certificate)
+    assert secrets.writes == 1
+
+
+# --- from one pair to the next -------------------------------------------------------------------------
+
+
+class Held:
+    """A source of one bundle."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        self.bundle = bundle
+
+    async def read(self) -> Bundle:
+        return self.bundle
+
+    def changes(self) -> AsyncIterator[None]:
+        return certs._now_and_then()
+
+
+async def test_a_pair_is_served_once_its_ca_is_trusted(bundle: Bundle) -> None:
+    source, serving, trusted = Held(bundle), ServingCertificate(), {bundle.ca}
+
+    async def trusts(ca: bytes) -> bool:
+        return ca in trusted
+
+    succession = certs.Succession(source, serving, trusts)
+    assert await succession.step() == serving.bundle == bundle
+    other = source.bundle = pki.issue(HOSTS, datetime.now(UTC))
+    assert await succession.step() is None
+    assert serving.bundle == bundle
+    trusted.add(other.ca)
+    assert await succession.step() == serving.bundle == other
+
+
+async def test_nobody_waits_for_ever_to_be_trusted(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def trusts(_: bytes) -> bool:
+        raise OSError("no API server")
+
+    monkeypatch.setattr(certs, "START_PATIENCE", 0.0)
+    source, serving = Held(bundle), ServingCertificate()
+    succession = certs.Succession(source, serving, trusts)
+    assert await succession.step() == serving.bundle == bundle, "there was nothing to serve"
+    other = source.bundle = pki.issue(HOSTS, datetime.now(UTC))
+    assert await succession.step() is None
+    assert serving.bundle == bundle, "which still works"
+    monkeypatch.setattr(certs, "SWITCH_PATIENCE", 0.0)
+    assert await succession.step() == serving.bundle == other
+
+
+async def test_a_pair_that_has_run_out_is_not_kept_for_trust(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def trusts(_: bytes) -> bool:
+        return False
+
+    serving = ServingCertificate()
+    serving.install(pki.issue(HOSTS, datetime.now(UTC) - timedelta(days=100)))
+    succession = certs.Succession(Held(bundle), serving, trusts)
+    assert await succession.step() is None
+    monkeypatch.setattr(certs, "START_PATIENCE", 0.0)
+    assert await succession.step() == serving.bundle == bundle
 
 
 # --- what the world does to certificates ---------------------------------------------------------------
@@ -519,7 +617,9 @@ async def test_a_torn_pair_is_read_again_at_the_next_event_and_not_after_a_pause
                 yield
 
     installed: asyncio.Future[Bundle] = asyncio.get_running_loop().create_future()
-    task = asyncio.create_task(certs.keep(Source(), ServingCertificate(), installed.set_result))
+    task = asyncio.create_task(
+        certs.keep(Source(), ServingCertificate(), installed.set_result, certs.nobody_to_ask)
+    )
     while len(answers) == 2:  # noqa: ASYNC110 - it has read the torn one
         await asyncio.sleep(0)
     events.put_nowait(None)
