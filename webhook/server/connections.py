@@ -2,7 +2,7 @@
 
 Law: callers that do nothing must not keep out those that ask. What a connection may hold has a bound, the
 longest idle one gives way to a new one, and one with a request in flight never does. What is refused is
-counted by reason and logged in one line for many.
+counted by reason, and its lines in the log are few.
 
 A connection answers plain requests itself (`webhook.server.plain`). The first bytes that are not one whole
 plain request make it one of aiohttp's for good: only a server that has read all bytes knows where it stands.
@@ -18,14 +18,12 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final, Protocol, cast
 
-import structlog
 from aiohttp import web
 from prometheus_client import Counter
 
 from webhook.server import plain
 from webhook.server.bodies import FREE
-
-log = structlog.get_logger()
+from webhook.server.log import Bounded
 
 KEEP_ALIVE_SECONDS: Final = 120.0
 """Longer than the 90 s for which the API server keeps idle connections: were ours shorter, it would now and
@@ -43,25 +41,23 @@ REQUEST_SECONDS: Final = 60.0
 SWEEP_SECONDS: Final = 1.0
 FRESH_SECONDS: Final = 1.0
 """An idle connection that was used so lately is no idler."""
-LOG_SECONDS: Final = 10.0
 
 
 class Refused:
-    """What was turned away on its way to a review: counted each, logged once in a while for each reason."""
+    """What was turned away on its way to a review: each is counted, few of each reason are logged."""
 
     def __init__(self, counter: Counter) -> None:
         self._counter = counter
-        self._unsaid: dict[str, int] = {}
-        self._said: dict[str, float] = {}
+        self._lines = Bounded("refused")
 
     def add(self, reason: str, **about: object) -> None:
         """`reason` is one of a few words, a label of the metric."""
         self._counter.labels(reason).inc()
-        self._unsaid[reason] = self._unsaid.get(reason, 0) + 1
-        now = asyncio.get_running_loop().time()
-        if now - self._said.get(reason, -LOG_SECONDS) >= LOG_SECONDS:
-            log.warning("refused", reason=reason, times=self._unsaid.pop(reason), **about)
-            self._said[reason] = now
+        self._lines.warning(reason, **about)
+
+    def flush(self) -> None:
+        """Log what has not been yet."""
+        self._lines.flush()
 
 
 class Desk(Protocol):

@@ -37,7 +37,7 @@ from webhook.server import bodies, connections
 from webhook.server import metrics as m
 from webhook.server.bodies import Refusal
 from webhook.server.connections import Connection, Gate, Refused, mark
-from webhook.server.log import verbose
+from webhook.server.log import Bounded, verbose
 from webhook.server.plain import Head
 from webhook.server.record import Reading, Station, digest
 
@@ -102,6 +102,7 @@ class Server:
         self._runner: web.AppRunner | None = None
         self._gate: Gate | None = None
         self._refused = Refused(metrics.refused)
+        self._lines = Bounded("request refused")
         self._at_once = {
             name: endpoint
             for name, endpoint in endpoints.items()
@@ -153,6 +154,8 @@ class Server:
         # for all of `patience`.
         await self._gate.close(HANDSHAKE_SECONDS)
         await self._runner.cleanup()
+        self._refused.flush()
+        self._lines.flush()
 
     async def _close_when_draining(self, request: web.Request, response: web.StreamResponse) -> None:
         # The API server keeps its connections: only this makes it go to another replica.
@@ -213,7 +216,7 @@ class Server:
         if refusal.reason:
             self._refused.add(refusal.reason, endpoint=name, peer=peer)
         else:
-            log.warning("request refused", endpoint=name, why=str(refusal), peer=peer)
+            self._lines.warning(refusal.status.phrase, endpoint=name, why=str(refusal), peer=peer)
 
     def _unread(self, name: str, body: bytes) -> bytes:
         """The answer to a review that has ended a worker: nothing of it is read but its uid."""

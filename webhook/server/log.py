@@ -9,6 +9,7 @@ a review that is answered from the memo.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
@@ -21,6 +22,11 @@ import orjson
 import structlog
 
 from webhook.server.options import Format
+
+log = structlog.get_logger()
+
+MINUTE_SECONDS: Final = 60.0
+LINES_A_MINUTE: Final = 5
 
 
 def configure(level: str = "info", form: Format = "auto", stream: TextIO | None = None) -> None:
@@ -93,3 +99,33 @@ def _line(event: dict[str, Any], default: Callable[[Any], Any], **_: Any) -> str
         return orjson.dumps(event, default=default).decode()
     except orjson.JSONEncodeError:  # what JSON has no place for, as half of a surrogate pair
         return json.dumps(event, default=default)
+
+
+class Bounded:
+    """Lines that callers can have written as often as they like: of each reason the first few a minute, and,
+    once the minute is over, one with the number of the others."""
+
+    def __init__(self, event: str) -> None:
+        self._event = event
+        self._minutes: dict[str, tuple[asyncio.TimerHandle, int]] = {}
+
+    def warning(self, reason: str, **about: object) -> None:
+        """`reason` is one of a few words."""
+        ends, lines = self._minutes.get(reason) or (
+            asyncio.get_running_loop().call_later(MINUTE_SECONDS, self._over, reason),
+            0,
+        )
+        self._minutes[reason] = ends, lines + 1
+        if lines < LINES_A_MINUTE:
+            log.warning(self._event, reason=reason, **about)
+
+    def flush(self) -> None:
+        """The minute is over for all of them."""
+        for reason, (ends, _) in list(self._minutes.items()):
+            ends.cancel()
+            self._over(reason)
+
+    def _over(self, reason: str) -> None:
+        _, lines = self._minutes.pop(reason)
+        if lines > LINES_A_MINUTE:
+            log.warning(self._event, reason=reason, more=lines - LINES_A_MINUTE, seconds=MINUTE_SECONDS)

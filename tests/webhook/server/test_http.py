@@ -13,6 +13,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+import structlog
 
 from policies.kube.json import Json
 from webhook.admission.envelope import Request, Response, allowed, denied, patched
@@ -21,6 +22,7 @@ from webhook.server import connections
 from webhook.server import http as module
 from webhook.server.bodies import LIMIT as BODY_LIMIT
 from webhook.server.http import Endpoint, Readiness, Server, listen, seconds_of
+from webhook.server.log import LINES_A_MINUTE
 from webhook.server.metrics import Metrics
 
 JSON_TYPE = {"Content-Type": "application/json"}
@@ -305,6 +307,20 @@ async def test_a_gzip_bomb_is_refused_by_its_header(running: Running) -> None:
     assert await running.post(bomb, **{"Content-Encoding": "gzip"}) == (
         415,
         "the body must not be compressed\n",
+    )
+
+
+async def test_lines_about_requests_that_are_none_are_few(running: Running) -> None:
+    with structlog.testing.capture_logs() as lines:
+        for _ in range(LINES_A_MINUTE + 3):
+            assert (await running.post("rubbish"))[0] == 400
+    said = [line for line in lines if line["event"] == "request refused"]
+    assert [line["reason"] for line in said] == ["Bad Request"] * LINES_A_MINUTE
+    assert (
+        running.metric(
+            "chassis_admission_requests_total", endpoint="validate", outcome="rejected", kind="other"
+        )
+        == LINES_A_MINUTE + 3
     )
 
 

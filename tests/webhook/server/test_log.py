@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import logging
@@ -75,3 +76,34 @@ def test_what_json_has_no_place_for_is_said_all_the_same() -> None:
     structlog.get_logger().info("odd", number=2**80, half="\ud800", path=Path("/tmp"))
     line = json.loads(stream.getvalue())
     assert (line["number"], line["half"], line["path"]) == (2**80, "\ud800", "PosixPath('/tmp')")
+
+
+async def test_of_lines_that_repeat_a_few_are_written_and_the_others_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(log, "MINUTE_SECONDS", 0.01)
+    bounded = log.Bounded("request refused")
+    with structlog.testing.capture_logs() as lines:
+        for number in range(log.LINES_A_MINUTE + 3):
+            bounded.warning("Bad Request", number=number)
+        bounded.warning("Not Found")
+        while len(lines) < log.LINES_A_MINUTE + 2:  # noqa: ASYNC110 - nothing else announces it
+            await asyncio.sleep(0.01)
+        bounded.warning("Bad Request", number="the next minute")
+    assert [line.get("number", line.get("more")) for line in lines if line["reason"] == "Bad Request"] == [
+        *range(log.LINES_A_MINUTE),
+        3,
+        "the next minute",
+    ]
+    assert len([line for line in lines if line["reason"] == "Not Found"]) == 1
+    assert {line["event"] for line in lines} == {"request refused"}
+
+
+async def test_what_was_not_written_yet_is_counted_at_the_end() -> None:
+    bounded = log.Bounded("refused")
+    with structlog.testing.capture_logs() as lines:
+        for _ in range(log.LINES_A_MINUTE + 1):
+            bounded.warning("no-http")
+        bounded.flush()
+        bounded.flush()
+    assert [line.get("more") for line in lines] == [None] * log.LINES_A_MINUTE + [1]
