@@ -17,6 +17,8 @@ from pydantic import BaseModel
 
 from policies.core import registry
 from webhook.cli import explain
+from webhook.cli.completion import SCRIPTS
+from webhook.cli.completion_scripts import scripts
 from webhook.cli.settings import default_of_field, kind_of_field
 from webhook.config.load import models, schema
 
@@ -138,10 +140,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m webhook.cli.docs", description="Generate docs/.")
     parser.add_argument("--check", action="store_true", help="write nothing, exit 1 if a page is stale")
     parser.add_argument("--root", type=Path, default=ROOT, help="the docs directory (default: docs)")
+    parser.add_argument(
+        "--completions", type=Path, default=SCRIPTS, help="the directory of the shells' completion scripts"
+    )
     args = parser.parse_args(argv)
-    stale = [
-        (args.root / name, content) for name, content in pages().items() if _read(args.root / name) != content
-    ]
+    files = {args.root / name: content for name, content in pages().items()}
+    files |= {args.completions / name: content for name, content in scripts().items()}
+    stale = [(path, content) for path, content in files.items() if _read(path) != content]
     for path, content in stale:
         if args.check:
             print(f"{path} is stale: run make docs", file=sys.stderr)

@@ -26,6 +26,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "test": ("webhook.cli.policy_test", "whether a policy decides as its tests expect"),
     "manifests": ("webhook.cli.manifests", "print the installation as YAML"),
     "log-level": ("webhook.cli.log_level", "make a server that runs log more, or as before"),
+    "completion": ("webhook.cli.completion", "print the completion script of a shell"),
     "certs": ("webhook.cli.certs", "make a serving certificate by hand, or look at one"),
     "unregister": ("webhook.cli.unregister", "take the webhook configurations away before the webhook goes"),
 }
@@ -58,6 +59,11 @@ def _run(prog: str, argv: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     return status
+
+
+def whole_parser() -> argparse.ArgumentParser:
+    """The parser with the arguments of all subcommands."""
+    return _parser("chassis", list(COMMANDS))
 
 
 def _parser(prog: str, argv: Sequence[str]) -> argparse.ArgumentParser:

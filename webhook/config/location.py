@@ -10,20 +10,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from policies.core.annotations import POLICY_LABEL
-from policies.kube.group_kinds import CONFIG_MAP as CONFIG_MAP_KIND
-from policies.kube.group_kinds import kind_of
-from policies.kube.json import Json, mapping
-from policies.kube.metadata import labels_of
-from webhook.config.load import models
-from webhook.config.source import read_directory
 from webhook.errors import UserError
-from webhook.kube import paths
-from webhook.kube.errors import ApiError
-from webhook.kube.offline import read
 
 if TYPE_CHECKING:
+    from policies.kube.json import Json
     from webhook.kube.api import ApiServer
+
+# The rest is imported where it is used: `chassis serve --help` needs nothing of it.
 
 CONFIG_MAP: Final = "configmap:"
 INSTALLED: Final = "configmap:mlchassis-system/mlchassis-policy"
@@ -45,6 +38,14 @@ def read_files(where: str, stdin: Callable[[], str] = lambda: sys.stdin.read()) 
     policy among them: the ConfigMap that is labelled as one, or the only ConfigMap there is. UserError if the
     policy can't be had.
     """
+    from policies.core.annotations import POLICY_LABEL
+    from policies.kube.group_kinds import CONFIG_MAP as CONFIG_MAP_KIND
+    from policies.kube.group_kinds import kind_of
+    from policies.kube.metadata import labels_of
+    from webhook.config.load import models
+    from webhook.config.source import read_directory
+    from webhook.kube.offline import read
+
     path = Path(where)
     try:
         if where != "-" and path.is_dir():
@@ -68,6 +69,9 @@ def read_files(where: str, stdin: Callable[[], str] = lambda: sys.stdin.read()) 
 
 async def read_config_map(api: ApiServer, where: str) -> Mapping[str, str]:
     """The policy in a ConfigMap of the cluster (`configmap:NS/NAME`). NoPolicy if it can't be had."""
+    from webhook.kube import paths
+    from webhook.kube.errors import ApiError
+
     namespace, name = config_map(where)
     try:
         found = await api.get(paths.one("v1", "configmaps", name, namespace))
@@ -86,4 +90,6 @@ class NoPolicy(UserError):
 
 def keys(obj: Json) -> Mapping[str, str]:
     """The keys of a policy's ConfigMap that are text, as in `load`."""
+    from policies.kube.json import mapping
+
     return {key: value for key, value in mapping(obj, "data").items() if isinstance(value, str)}
