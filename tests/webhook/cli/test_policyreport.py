@@ -93,7 +93,7 @@ async def test_a_change_that_a_running_object_lacks_and_a_crash_are_results(
         raise RuntimeError("oh")
 
     known = registry.rules()
-    broken = {**known, RULE: replace(known[RULE], check=fails)}
+    broken = {**known, RULE: replace(known[RULE], check=fails, needs=frozenset())}
     monkeypatch.setattr(registry, "rules", lambda: broken)
     await chassis("-n", "ml", "--report")
     found = {(r["resources"][0]["name"], r["policy"], r["result"]): r for r in reported(fake)["results"]}
