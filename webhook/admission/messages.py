@@ -10,6 +10,7 @@ from typing import Final
 
 import orjson
 
+from policies.core.contracts import Family
 from policies.core.mode import Mode
 from policies.kube.field_paths import field_path
 from policies.kube.json import Json, dig
@@ -224,9 +225,15 @@ def _fill(text: str, indent: str) -> str:
 
 def reference(result: Result, docs_url: str = "") -> str:
     """Where a rule is explained: the page's anchor if docs are published, else the command."""
-    name = result.rule
-    page = f"rules/{result.family}.md#{name}" if result.family else f"policies.md#{name}"
-    return f"{docs_url.rstrip('/')}/{page}" if docs_url else f"chassis explain {name} (docs/{page})"
+    if docs_url:
+        return page_of(result.rule, result.family, docs_url)
+    return f"chassis explain {result.rule} ({page_of(result.rule, result.family, 'docs')})"
+
+
+def page_of(name: str, family: Family | None, docs: str) -> str:
+    """The place in the documentation that explains a rule, or a policy, which is of no family."""
+    page = f"rules/{family}.md#{name}" if family else f"policies.md#{name}"
+    return f"{docs.rstrip('/')}/{page}"
 
 
 # --- audit -----------------------------------------------------------------------------------

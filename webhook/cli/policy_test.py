@@ -277,7 +277,12 @@ def _junit(outcomes: Sequence[Outcome]) -> str:
         own = [outcome for outcome in outcomes if outcome.file == file]
         failed = sum(bool(outcome.failures) for outcome in own)
         suite = ET.SubElement(
-            root, "testsuite", name=printable(str(file)), tests=str(len(own)), failures=str(failed)
+            root,
+            "testsuite",
+            name=printable(str(file)),
+            tests=str(len(own)),
+            failures=str(failed),
+            errors="0",
         )
         for outcome in own:
             case = ET.SubElement(

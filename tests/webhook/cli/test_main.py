@@ -201,8 +201,11 @@ def test_sarif_names_rules_levels_and_places(capsys: pytest.CaptureFixture[str],
     (sarif,) = json.loads(out)["runs"]
     (result,) = sarif["results"]
     assert (result["ruleId"], result["level"]) == ("policy-config-invalid", "error")
-    assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == str(files / "bad.yaml")
-    assert [rule["id"] for rule in sarif["tool"]["driver"]["rules"]] == ["policy-config-invalid"]
+    place = result["locations"][0]["physicalLocation"]
+    assert place == {
+        "artifactLocation": {"uri": (files / "bad.yaml").as_uri()},
+        "region": {"startLine": 7, "endLine": 7},
+    }
 
 
 def test_an_update_is_compared_with_the_old_object(

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from policies.core.annotations import ADMISSION
+from policies.core.facts import NoCluster
 from policies.core.finding import Finding
 from policies.core.mode import Mode
 from tests.webhook.cli.scanned import (
@@ -37,7 +38,8 @@ from webhook.admission.decision import Decision, Result
 from webhook.cli import connection, scan
 from webhook.cli import main as cli
 from webhook.cli.output import sarif
-from webhook.cli.output.review import Review
+from webhook.cli.output.review import Review, Subject
+from webhook.config.load import load
 from webhook.kube import api as api_server
 from webhook.kube.api import ApiServer
 from webhook.kube.errors import ApiError
@@ -176,7 +178,9 @@ def test_a_context_s_name_is_an_address_in_sarif() -> None:
     result = Result(RULE, Finding("spec", "why", "how"), Mode.ENFORCE)
     document = Document("my cluster", None, obj)
     review = Review(document, Decision(obj, results=(result,)), document.request())
-    (result,) = json.loads("".join(sarif.pieces([review])))["runs"][0]["results"]
+    (result,) = json.loads("".join(sarif.pieces([review], Subject("", "", load({}), NoCluster(), 0))))[
+        "runs"
+    ][0]["results"]
     assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "my%20cluster"
 
 

@@ -11,7 +11,7 @@ from webhook.cli.output.review import Review
 
 def pieces(reviews: Iterable[Review]) -> Iterator[str]:
     """A test case per object: a refusal is a failure, warnings go to its output."""
-    suite = ET.Element("testsuite", name="chassis", tests="0", failures="0")
+    suite = ET.Element("testsuite", name="chassis", tests="0", failures="0", errors="0")
     for review in reviews:
         case = ET.SubElement(
             suite, "testcase", classname=printable(review.document.source), name=printable(review.title)

@@ -1,18 +1,30 @@
-"""Findings as SARIF 2.1.0, as code hosts take it. Source: docs.oasis-open.org/sarif/sarif/v2.1.0"""
+"""Findings as SARIF 2.1.0, as code hosts take it. Source: docs.oasis-open.org/sarif/sarif/v2.1.0
+
+GitHub asks for more than the schema: a URI in every location (GH1001), no thread flows outside a result
+(GH1002), a region with a first line (GH1003), which what runs in a cluster has not.
+"""
 
 from __future__ import annotations
 
+import hashlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
 import orjson
 
+from policies.core import registry
 from policies.core.mode import Mode
+from policies.kube.field_paths import named
 from policies.kube.json import Json
-from webhook.admission.decision import Result
-from webhook.cli.output.review import Review
+from webhook.admission import messages
+from webhook.admission.decision import Crash, Result
+from webhook.cli import explain
+from webhook.cli.output.review import Review, Subject
 from webhook.config.load import rules
+from webhook.version import version
 
 _LEVELS: Final[Mapping[Mode, str]] = {
     Mode.ENFORCE: "error",
@@ -20,45 +32,107 @@ _LEVELS: Final[Mapping[Mode, str]] = {
     Mode.AUDIT: "note",
     Mode.OFF: "none",
 }
+HOME: Final = "https://github.com/ml-chassis/ml-chassis"
+FINGERPRINT: Final = "chassisFinding/v1"
+"""A finding keeps it though lines move: the rule, the object, the field with names in place of indices."""
 
 
-def pieces(reviews: Iterable[Review]) -> Iterator[str]:
-    """SARIF 2.1.0, as code hosts take it. Source: docs.oasis-open.org/sarif/sarif/v2.1.0"""
-    results = [_result(review, result) for review in reviews for result in review.decision.results]
-    used = {result["ruleId"] for result in results}
+def pieces(reviews: Iterable[Review], subject: Subject) -> Iterator[str]:
+    """One log with one run."""
+    ids = {name: index for index, name in enumerate((*rules(), *registry.mutators()))}
+    results: list[Json] = []
+    notifications: list[Json] = []
+    seen: Counter[str] = Counter()
+    for review in reviews:
+        results += [_result(review, result, ids, seen) for result in review.decision.results]
+        notifications += [_notification(review, crash) for crash in review.decision.crashes]
     driver = {
         "name": "ML Chassis",
-        "rules": [
-            {
-                "id": rule.id,
-                "shortDescription": {"text": rule.document.what},
-                "fullDescription": {"text": rule.document.why},
-                "help": {"text": rule.document.remediation},
-            }
-            for rule in rules().values()
-            if rule.id in used
-        ],
+        "version": version(),
+        "informationUri": HOME,
+        "rules": list(_rules(subject.config.webhook.docs_url or f"{HOME}/blob/main/docs")),
     }
+    run: Json = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
+    if notifications:
+        run["invocations"] = [{"executionSuccessful": True, "toolExecutionNotifications": notifications}]
     log = {
         "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
         "version": "2.1.0",
-        "runs": [{"tool": {"driver": driver}, "results": results}],
+        "runs": [run],
     }
     yield orjson.dumps(log, option=orjson.OPT_INDENT_2).decode() + "\n"
 
 
-def _result(review: Review, result: Result) -> Json:
-    finding, source = result.finding, review.document.source
-    place = {
-        "physicalLocation": {"artifactLocation": {"uri": quote(source) if review.document.runs else source}},
-        "logicalLocations": [{"fullyQualifiedName": f"{review.title}: {finding.path}"}],
-    }
+def _rules(docs: str) -> Iterator[Json]:
+    """Everything that may be found, in the order of `ruleIndex`."""
+    for rule in rules().values():
+        document = rule.document
+        yield {
+            "id": rule.id,
+            "name": "".join(word.capitalize() for word in rule.id.split("-")),
+            "shortDescription": {"text": explain.sentence(document.what)},
+            "fullDescription": {"text": document.why},
+            "help": {"text": document.remediation},
+            "helpUri": messages.page_of(rule.id, document.family, docs),
+            "defaultConfiguration": {"level": _LEVELS[document.modes.standard]},
+            "properties": {"tags": [document.family.value]},
+        }
+    for name, policy in registry.mutators().items():
+        yield {
+            "id": name,
+            "name": "".join(word.capitalize() for word in name.split("-")),
+            "shortDescription": {"text": explain.summary(policy)},
+            "helpUri": messages.page_of(name, None, docs),
+            "defaultConfiguration": {"level": "warning"},
+            "properties": {"tags": ["policy"]},
+        }
+
+
+def _result(review: Review, result: Result, ids: Mapping[str, int], seen: Counter[str]) -> Json:
+    finding = result.finding
+    fingerprint = _fingerprint(review, result)
+    seen[fingerprint] += 1
     entry: Json = {
         "ruleId": result.rule,
+        "ruleIndex": ids[result.rule],
         "level": _LEVELS[result.mode],
         "message": {"text": f"{finding.message} {finding.hint}".strip()},
-        "locations": [place],
+        "locations": [_location(review, finding.path)],
+        "partialFingerprints": {FINGERPRINT: f"{fingerprint}:{seen[fingerprint]}"},
     }
     if result.exempted is not None:
         entry["suppressions"] = [{"kind": "inSource", "justification": result.exempted}]
     return entry
+
+
+def _fingerprint(review: Review, result: Result) -> str:
+    place = [*map(str, review.document.identity), *named(review.final, result.finding.path)]
+    return hashlib.sha256(orjson.dumps([result.rule, place])).hexdigest()[:16]
+
+
+def _location(review: Review, path: str) -> Json:
+    physical: Json = {"artifactLocation": _artifact(review)}
+    if lines := review.lines(path):
+        physical["region"] = {"startLine": lines.first, "endLine": lines.last if lines.exact else lines.first}
+    return {
+        "physicalLocation": physical,
+        "logicalLocations": [{"fullyQualifiedName": f"{review.title}: {path}"}],
+    }
+
+
+def _artifact(review: Review) -> Json:
+    """The file, relative to where the review ran if it was named so; the cluster of what runs."""
+    source = review.document.source
+    if review.document.origin is None:
+        return {"uri": quote(source)}
+    if Path(source).is_absolute():
+        return {"uri": Path(source).as_uri()}
+    return {"uri": quote(Path(source).as_posix()), "uriBaseId": "%SRCROOT%"}
+
+
+def _notification(review: Review, crash: Crash) -> Json:
+    return {
+        "level": "error",
+        "message": {"text": f"{crash.id} failed on {review.title}: {crash.error}"},
+        "locations": [_location(review, "")],
+    }

@@ -13,7 +13,7 @@ from typing import Final
 from webhook.cli.output.review import Review, Subject, Tally
 from webhook.cli.output.text import Line
 
-_FOR_PROGRAMS: Final = ("json", "yaml", "junit", "sarif")
+_FOR_PROGRAMS: Final = ("json", "yaml", "junit")
 """Every format is a module of this package, which is imported where it is asked for."""
 
 
@@ -22,19 +22,21 @@ def show(
 ) -> Tally:
     """Print reviews in a format, or write them as pages into a directory; what there was among them."""
     tally = Tally()
+    seen = tally.seeing(reviews)
     if output == "html":
         from webhook.cli.output.html import page
 
-        seen = tally.seeing(reviews)
         if split_by_namespace:
             namespaces = page.split(seen, subject, split_by_namespace)
             print(f"{split_by_namespace / 'index.html'}, and a page for each of {namespaces} namespaces")
         else:
             sys.stdout.writelines(page.pieces(seen, subject))
+    elif output == "sarif":
+        sys.stdout.writelines(_format(output).pieces(seen, subject))
     elif output in _FOR_PROGRAMS:
-        sys.stdout.writelines(_format(output).pieces(tally.seeing(reviews)))
+        sys.stdout.writelines(_format(output).pieces(seen))
     else:
-        show_lines(_format(output).lines(tally.seeing(reviews)))
+        show_lines(_format(output).lines(seen))
     return tally
 
 
