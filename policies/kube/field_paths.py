@@ -66,7 +66,7 @@ def named_path(obj: Any, steps: Iterable[str | int]) -> str:
     return path + (f".{rest}" if path and rest and not rest.startswith("[") else rest)
 
 
-def _segments(path: str) -> list[str]:
+def segments(path: str) -> list[str]:
     """`a.b[0].c` -> a, b, 0, c; keys with dots stand in brackets."""
     result, rest = [], path
     while rest:
@@ -83,7 +83,7 @@ def _segments(path: str) -> list[str]:
 
 def _steps(obj: Any, path: str) -> Iterator[tuple[str, Any]]:
     """Each segment of a field path with the value that it leads to (None beyond the end)."""
-    for segment in _segments(path):
+    for segment in segments(path):
         obj = _element(obj, segment) if isinstance(obj, list) else dig(obj, segment)
         yield segment, obj
 

@@ -167,7 +167,7 @@ def _spelled(where: str) -> str:
 # --- what is known of the cluster ------------------------------------------------------------------
 
 
-async def _facts(api: ApiServer, namespace: str) -> tuple[ClusterCache, list[str]]:
+async def facts_of(api: ApiServer, namespace: str) -> tuple[ClusterCache, list[str]]:
     """What rules may ask of the cluster, or of one namespace, and the kinds that may not be read."""
     cache = ClusterCache()
     forbidden: list[str] = []
@@ -224,7 +224,7 @@ class Scan:
     async def prepare(cls, api: ApiServer, namespace: str, *configs: Config) -> Scan:
         """Find out what there is to read. UserError if nothing may be read, or there is no such namespace."""
         workloads = dict.fromkeys(kind for config in configs for kind in config.workloads)
-        cluster, unknown = await _facts(api, namespace)
+        cluster, unknown = await facts_of(api, namespace)
         found = list(_selected(await served(api, _kinds(workloads)), namespace))
         readable = await asyncio.gather(*(may_list(api, collection) for collection in found))
         resources = [each for each, may in zip(found, readable, strict=True) if may]

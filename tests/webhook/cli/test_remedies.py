@@ -1,0 +1,106 @@
+"""The commands that are shown: exact, and as they stand without effect."""
+
+import json
+import shlex
+from typing import Any
+
+import jsonpatch
+import pytest
+
+from policies.core.target import pod_templates
+from policies.core.workloads import known_workloads
+from policies.kube.json import Json
+from webhook.cli.remedies import Kubectl, Place, Policy, annotate, configure, exempt, with_setting
+
+TABLE = {workload.gk: workload for workload in known_workloads()}
+KUBECTL = Kubectl(("--context=it's",))
+SPEC = {"containers": [{"name": "a"}]}
+
+
+def obj(api: str, kind: str, spec: Json, **metadata: Any) -> Json:
+    return {
+        "apiVersion": api,
+        "kind": kind,
+        "metadata": {"name": "llm", "namespace": "ml", **metadata},
+        "spec": spec,
+    }
+
+
+def place(of: Json, source: str = "") -> Place:
+    return Place(of, pod_templates(of, TABLE)[0] if of["kind"] != "Pod" else None, source)
+
+
+def patch_in(command: str) -> Any:
+    return json.loads(
+        next(w for w in shlex.split(command) if w.startswith("--patch=")).removeprefix("--patch=")
+    )
+
+
+def test_a_deployment_is_annotated_in_its_template() -> None:
+    command = annotate(
+        place(obj("apps/v1", "Deployment", {"template": {"spec": SPEC}})), "a/b", "it's", KUBECTL
+    )
+    words = shlex.split(command)
+    assert words[:7] == ["kubectl", "--context=it's", "-n", "ml", "patch", "deployment.apps", "llm"]
+    assert words[7] == "--type=merge"
+    assert patch_in(command) == {"spec": {"template": {"metadata": {"annotations": {"a/b": "it's"}}}}}
+
+
+@pytest.mark.parametrize(
+    "metadata", [{}, {"metadata": {"labels": {}}}, {"metadata": {"annotations": {"x": "y"}}}]
+)
+def test_a_template_in_a_list_keeps_its_neighbours(metadata: Json) -> None:
+    groups = [{"groupName": "g", "template": {**metadata, "spec": SPEC}}, {"groupName": "h"}]
+    cluster = obj("ray.io/v1", "RayCluster", {"workerGroupSpecs": groups})
+    patched = jsonpatch.apply_patch(cluster, patch_in(annotate(place(cluster), "a/b", "v", KUBECTL)))
+    first, second = patched["spec"]["workerGroupSpecs"]
+    assert first["template"]["metadata"]["annotations"]["a/b"] == "v"
+    assert first["template"]["metadata"].get("labels", {}) == {}
+    assert second == {"groupName": "h"}
+
+
+def test_what_can_not_be_edited_is_told_where_it_is_written() -> None:
+    job = obj("batch/v1", "Job", {"template": {"spec": SPEC}})
+    assert annotate(place(job), "a/b", "v", KUBECTL) == (
+        'before Job llm is created anew, under spec.template.metadata.annotations of its manifest: a/b: "v"'
+    )
+    pod = obj("v1", "Pod", SPEC)
+    assert "under metadata.annotations of its manifest" in annotate(place(pod), "a/b", "v", KUBECTL)
+    assert annotate(place(job, "job.yaml"), "a/b", "v", KUBECTL) == (
+        'in job.yaml, under spec.template.metadata.annotations: a/b: "v"'
+    )
+
+
+def test_an_exemption_keeps_those_that_are_there() -> None:
+    template = {"metadata": {"annotations": {"mlchassis.dev/exempt": "tcp-probe=old"}}, "spec": SPEC}
+    command = exempt(place(obj("apps/v1", "Deployment", {"template": template})), "gpu-affinity", KUBECTL)
+    annotations = patch_in(command)["spec"]["template"]["metadata"]["annotations"]
+    assert annotations == {"mlchassis.dev/exempt": "tcp-probe=old; gpu-affinity=write down why"}
+
+
+@pytest.mark.parametrize(
+    ("written", "edited"),
+    [
+        ("", "timeout: 7\n"),
+        ("# ours\nmirror: off  # why\n", "# ours\nmirror: off  # why\ntimeout: 7\n"),
+        ("timeout: 5\nmirror: off\n", "timeout: 7\nmirror: off\n"),
+        ("timeout: 5s # patience", "timeout: 7"),
+        ("{timeout: 5}", None),
+        ("timeout:\n  5\n", None),
+        ("timeout: [", None),
+    ],
+)
+def test_one_field_of_a_key_is_set(written: str, edited: str | None) -> None:
+    assert with_setting(written, "timeout", 7) == edited
+
+
+def test_a_setting_is_changed_where_the_policy_stands() -> None:
+    policy = Policy("configmap:sys/pol", {"standard-probes.yaml": "mirror: off\n"})
+    command = configure(policy, "standard-probes", "timeout", 5, KUBECTL)
+    assert shlex.split(command)[2:7] == ["-n", "sys", "patch", "configmap", "pol"]
+    assert patch_in(command) == {"data": {"standard-probes.yaml": "mirror: off\ntimeout: 5\n"}}
+    large = configure(policy, "standard-probes", "presets", {"x": "y" * 300}, KUBECTL)
+    assert large.endswith("-n sys edit configmap pol  # standard-probes.yaml: presets")
+    assert configure(Policy("dir"), "standard-probes", "timeout", 5, KUBECTL) == (
+        "in dir, key standard-probes.yaml: timeout: 5"
+    )

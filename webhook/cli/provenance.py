@@ -1,0 +1,217 @@
+"""Who set each field of a pod or a workload: a person, ML Chassis, Kubernetes by default, or somebody else.
+
+Pure: from the object, what it was written as, and what the policy adds to that. What an object was written
+as tells its owner's pod template, or what `kubectl apply` keeps of the manifest; what was added to a pod
+tells its annotation `mlchassis.dev/changed`, and where there is none the present policy. The field managers
+of an object tell who asked for it, not which webhook changed it on the way: they are named, and decide
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, Final
+
+import orjson
+
+from policies.core.mode import Mode
+from policies.core.reasons import Reason
+from policies.kube.field_paths import scopes, segments, value_at
+from policies.kube.json import Json, dig, mapping, maps, replaced, text
+from policies.kube.metadata import annotations_of
+from policies.kube.pods import Role, containers
+from webhook.admission.changed import Changed
+
+LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
+
+
+class By(StrEnum):
+    """Who set a field."""
+
+    USER = "user"
+    CHASSIS = "mlchassis"
+    DEFAULT = "default"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of note, and who set it."""
+
+    path: str
+    by: By
+    manager: str = ""
+    """The field manager that asked for it, where one is recorded."""
+    reason: Reason | None = None
+    """Why, where ML Chassis did."""
+    mode: Mode = Mode.ENFORCE
+    """The mode of the policy: what is not enforced would be added."""
+    today: str | None = None
+    """What the present policy says of it, where that is something else; empty where it adds nothing there."""
+
+
+def fields_of(
+    obj: Json,
+    written: Json,
+    derived: Sequence[tuple[Mode, Reason]],
+    paths: Sequence[str],
+    changed: Changed | None = None,
+) -> list[Field]:
+    """The fields of an object at the paths, and those that were added to it.
+
+    `written`: the object as its author wrote it. `derived`: what the present policy adds to that. `changed`:
+    what the object says was added to it, where it says so.
+    """
+    entries = {each.path: each for each in changed.entries} if changed else {}
+    present = {reason.path: (mode, reason) for mode, reason in derived}
+    every = dict.fromkeys((*paths, *entries, *present))
+    found: list[Field] = []
+    for path in every:
+        entry, (mode, reason) = _of(entries, path), _of(present, path) or (Mode.ENFORCE, None)
+        value, own = value_at(obj, path), value_at(written, path)
+        there = value is not None
+        manager = manager_of(obj, path)
+        if entry is not None and there:
+            if path in entries or entry.path not in every:
+                found.append(_added(path, manager, entry, reason))
+        elif own is not None and (there or reason is None):
+            found.append(Field(path, By.USER, manager))
+        elif reason is not None and (changed is None or changed.more or not changed.digest):
+            if path in present:
+                found.append(Field(path, By.CHASSIS, manager, reason, mode))
+        elif there:
+            by = By.DEFAULT if _is_default(path, value) else By.OTHER
+            found.append(Field(path, by, manager))
+    return found
+
+
+def _added(path: str, manager: str, entry: Reason, present: Reason | None) -> Field:
+    """A field that the object says was added to it."""
+    if present is None:
+        return Field(path, By.CHASSIS, manager, entry, today="")
+    reason = replace(present, why=entry.why or present.why)
+    differs = bool(entry.why) and entry.why != present.why
+    return Field(path, By.CHASSIS, manager, reason, today=present.why if differs else None)
+
+
+def _of(known: Mapping[str, Any], path: str) -> Any:
+    """What is known of a field, or of one that lies in it or around it."""
+    if path in known:
+        return known[path]
+    around = next((known[scope] for scope in scopes(path) if scope in known), None)
+    return around or next((value for other, value in known.items() if path in scopes(other)), None)
+
+
+# --- what is of note -------------------------------------------------------------------------------
+
+_OF_CONTAINER: Final = ("startupProbe", "livenessProbe", "readinessProbe", "lifecycle", "restartPolicy")
+_OF_POD: Final = (
+    "spec.affinity.nodeAffinity",
+    "spec.affinity.podAffinity",
+    "spec.affinity.podAntiAffinity",
+    "spec.restartPolicy",
+    "spec.terminationGracePeriodSeconds",
+    "spec.activeDeadlineSeconds",
+)
+OF_JOB: Final = ("podFailurePolicy", "podReplacementPolicy", "backoffLimit", "ttlSecondsAfterFinished")
+
+
+def of_note(pod: Json) -> Iterator[str]:
+    """The fields of a pod that people ask about, as far as it has them, by path."""
+    for container in containers(pod):
+        if container.role is not Role.MAIN:
+            yield container.place
+        yield from (f"{container.place}.{name}" for name in _OF_CONTAINER if container.spec.get(name))
+    yield from (path for path in _OF_POD if value_at(pod, path) is not None)
+    for index, _ in enumerate(maps(pod, "spec", "tolerations")):
+        key = text(pod, "spec", "tolerations", index, "key")
+        yield f"spec.tolerations[{key or index}]"
+
+
+_DEFAULTS: Final[Mapping[str, object]] = {
+    "restartPolicy": "Always",
+    "terminationGracePeriodSeconds": 30,
+    "podReplacementPolicy": "TerminatingOrFailed",
+    "backoffLimit": 6,
+}
+_DEFAULT_TOLERATIONS: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+
+
+def _is_default(path: str, value: object) -> bool:
+    """Whether Kubernetes fills that in where nobody says anything."""
+    if path.startswith("spec.tolerations"):
+        return isinstance(value, dict) and value.get("key") in _DEFAULT_TOLERATIONS
+    return _DEFAULTS.get(path.rpartition(".")[2]) == value
+
+
+# --- what was written ------------------------------------------------------------------------------
+
+
+def last_applied(obj: Json) -> Json | None:
+    """The manifest as it was applied, where `kubectl apply` keeps it in the object."""
+    try:
+        found = orjson.loads(annotations_of(obj).get(LAST_APPLIED, ""))
+    except (orjson.JSONDecodeError, TypeError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def without(obj: Json, paths: Sequence[str]) -> Json:
+    """The object without the fields at some paths."""
+    for path in paths:
+        *above, last = segments(path)
+        parent: Any = obj
+        steps: list[str | int] = []
+        for segment in above:
+            step = _step(parent, segment)
+            parent, steps = dig(parent, step), [*steps, step]
+        step = _step(parent, last)
+        if isinstance(parent, dict) and last in parent:
+            obj = replaced(obj, steps, {key: value for key, value in parent.items() if key != last})
+        elif isinstance(parent, list) and isinstance(step, int):
+            obj = replaced(obj, steps, [*parent[:step], *parent[step + 1 :]])
+    return obj
+
+
+def _step(parent: Any, segment: str) -> str | int:
+    """The key, or the index of the element that goes by a name."""
+    if not isinstance(parent, list):
+        return segment
+    if segment.isdigit():
+        return int(segment)
+    names = ((text(item, "name"), text(item, "key")) for item in parent)
+    return next((index for index, own in enumerate(names) if segment in own), segment)
+
+
+# --- field managers --------------------------------------------------------------------------------
+
+
+def manager_of(obj: Json, path: str) -> str:
+    """The manager that last asked for a field, as the API server keeps it; empty where that is not told."""
+    entries = sorted(maps(obj, "metadata", "managedFields"), key=lambda each: text(each, "time"))
+    owning = [text(each, "manager") for each in entries if _owns(mapping(each, "fieldsV1"), segments(path))]
+    return owning[-1] if owning else ""
+
+
+def _owns(fields: Json, segments: list[str]) -> bool:
+    node: Any = fields
+    for segment in segments:
+        if not node:
+            return True  # atomic: whatever lies in it came with it
+        if f"f:{segment}" in node:
+            node = node[f"f:{segment}"]
+            continue
+        keyed = [key for key in node if key.startswith("k:") and _names(key, segment)]
+        if not keyed:
+            return False
+        node = node[keyed[0]]
+    return isinstance(node, dict)
+
+
+def _names(key: str, segment: str) -> bool:
+    try:
+        return segment in map(str, orjson.loads(key[2:]).values())
+    except (orjson.JSONDecodeError, AttributeError):
+        return False

@@ -1,0 +1,146 @@
+"""The commands that have it otherwise: for one workload by an annotation, for all by the policy.
+
+Law: a command that is shown can be run as it stands. As it stands it changes nothing: the value in it is the
+one that holds now, and is there to be edited.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from policies.core.annotations import EXEMPT
+from policies.core.target import PodTemplate
+from policies.kube.field_paths import Steps
+from policies.kube.json import Json, dig, text
+from policies.kube.metadata import annotations_of
+from webhook.config.location import CONFIG_MAP, config_map
+from webhook.kube.documents import BadDocument, load_policy
+
+_LONGEST: Final = 200
+"""Characters of a setting's value that a command carries; a longer one is for an editor."""
+_FIXED: Final = ("Job", "Pod")
+"""Kinds whose pods are decided when they are created."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kubectl:
+    """How the reader calls kubectl for the cluster that was asked."""
+
+    flags: tuple[str, ...] = ()
+
+    def command(self, *words: str) -> str:
+        return shlex.join(("kubectl", *self.flags, *words))
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the annotations of the pods are written: an object of the cluster, or of a file."""
+
+    obj: Json
+    """The object, such as the Deployment above a pod."""
+    template: PodTemplate | None
+    """The pod template in it; None for a pod of its own."""
+    source: str = ""
+    """The file that it stands in; empty in a cluster."""
+
+    @property
+    def steps(self) -> Steps:
+        """The way to the metadata of the pods."""
+        if self.template is None or self.template.metadata_path == "metadata":
+            return ("metadata",)
+        return (*self.template.steps, "metadata")
+
+    @property
+    def annotations(self) -> Mapping[str, Any]:
+        return annotations_of(dig(self.obj, *self.steps[:-1]) if self.steps[:-1] else self.obj)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Where the policy stands, and its text."""
+
+    where: str
+    """As `--policy` names it; empty where it is the built-in one."""
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
+def annotate(place: Place, key: str, value: str, kubectl: Kubectl) -> str:
+    """The command that writes an annotation for the pods of one workload, or where to write it."""
+    kind, name = text(place.obj, "kind"), text(place.obj, "metadata", "name")
+    path = ".".join(map(str, (*place.steps, "annotations")))
+    if place.source:
+        return f"in {place.source}, under {path}: {key}: {json.dumps(value)}"
+    if kind in _FIXED:
+        return (
+            f"before {kind} {name} is created anew, under {path} of its manifest: {key}: {json.dumps(value)}"
+        )
+    group = text(place.obj, "apiVersion").rpartition("/")[0]
+    resource = f"{kind.lower()}.{group}" if group else kind.lower()
+    words = [*_namespace(text(place.obj, "metadata", "namespace")), "patch", resource, name]
+    return kubectl.command(*words, *_patch(place, key, value))
+
+
+def _patch(place: Place, key: str, value: str) -> tuple[str, str]:
+    """A merge patch; where the way leads through a list, which that would replace, a JSON patch."""
+    steps = (*place.steps, "annotations")
+    if all(isinstance(step, str) for step in steps):
+        body: Json = {key: value}
+        for step in reversed(steps):
+            body = {str(step): body}
+        return "--type=merge", f"--patch={json.dumps(body)}"
+    missing = [steps[:end] for end in range(1, len(steps) + 1) if dig(place.obj, *steps[:end]) is None]
+    operations: list[Json] = [{"op": "add", "path": _pointer(way), "value": {}} for way in missing]
+    operations.append({"op": "add", "path": _pointer((*steps, key)), "value": value})
+    return "--type=json", f"--patch={json.dumps(operations)}"
+
+
+def _pointer(steps: Sequence[str | int]) -> str:
+    return "".join("/" + str(step).replace("~", "~0").replace("/", "~1") for step in steps)
+
+
+def exempt(place: Place, policy: str, kubectl: Kubectl) -> str:
+    """The command that exempts the pods of one workload from a policy."""
+    before = place.annotations.get(EXEMPT)
+    own = f"{policy}=write down why"
+    return annotate(place, EXEMPT, f"{before}; {own}" if before else own, kubectl)
+
+
+def configure(policy: Policy, policy_id: str, setting: str, value: object, kubectl: Kubectl) -> str:
+    """The command that changes a setting for all workloads, or where to write it."""
+    key = f"{policy_id}.yaml"
+    shown = json.dumps(value, default=str)
+    if not policy.where.startswith(CONFIG_MAP):
+        place = policy.where or "the policy (it is the built-in one)"
+        return f"in {place}, key {key}: {setting}: {shown if len(shown) <= _LONGEST else '…'}"
+    namespace, name = config_map(policy.where)
+    words = (*_namespace(namespace), "patch" if len(shown) <= _LONGEST else "edit", "configmap", name)
+    edited = with_setting(policy.files.get(key, ""), setting, value)
+    if edited is None or len(shown) > _LONGEST:
+        return f"{kubectl.command(*words[:2], 'edit', *words[3:])}  # {key}: {setting}"
+    body = json.dumps({"data": {key: edited}})
+    return kubectl.command(*words, "--type=merge", f"--patch={body}")
+
+
+def with_setting(written: str, setting: str, value: object) -> str | None:
+    """The text of a policy's key with one field set, all else and its comments kept; None where that takes an
+    editor."""
+    line = f"{setting}: {json.dumps(value)}"
+    pattern = re.compile(rf"^{re.escape(setting)}[ \t]*:.*$", re.MULTILINE)
+    if pattern.search(written):
+        edited = pattern.sub(lambda _: line, written, count=1)
+    else:
+        edited = f"{written.rstrip()}\n{line}\n".lstrip()
+    try:
+        before, after = load_policy(written), load_policy(edited)
+    except BadDocument:
+        return None
+    return edited if after == {**(before or {}), setting: value} else None
+
+
+def _namespace(namespace: str) -> tuple[str, ...]:
+    return ("-n", namespace) if namespace else ()
