@@ -53,7 +53,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from difflib import get_close_matches
 from typing import Any, Final, NamedTuple
 
 from policies.core.annotations import (
@@ -68,6 +67,7 @@ from policies.core.annotations import (
 from policies.core.contracts import Mutator
 from policies.core.facts import Facts
 from policies.core.finding import Finding
+from policies.core.nearest import nearest
 from policies.core.reasons import UNREAD, Reasons, lasting, times
 from policies.kube import probe_timing
 from policies.kube import quantities as units
@@ -430,8 +430,8 @@ def _misspelt(key: str) -> str | None:
     name, dot, container = rest.partition(".")
     if domain != DOMAIN:
         return None
-    close = get_close_matches(name.lower(), [known.partition("/")[2] for known in _ANNOTATIONS], 1, 0.78)
-    return f"{DOMAIN}/{close[0]}{dot}{container}" if close else None
+    close = nearest(name.lower(), [known.partition("/")[2] for known in _ANNOTATIONS], 0.78)
+    return f"{DOMAIN}/{close}{dot}{container}" if close else None
 
 
 def _left_alone(pod: Json, container: Container, settings: StandardProbes) -> Finding:

@@ -8,11 +8,13 @@ from typing import Final
 
 from policies.core import registry
 from policies.core.annotations import EXEMPT
+from policies.core.nearest import did_you_mean
 from policies.kube.json import Json
 from policies.kube.metadata import annotations_of
 from webhook.admission.configuration import Config
 
-"""Annotation `rule-id=reason; rule-id=reason` on an object or its pod template."""
+_MOST_COMPARED: Final = 4
+"""Unknown names of one annotation that are compared with every known one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +29,14 @@ class Exemptions:
         written = annotations.get(EXEMPT)
         if not isinstance(written, str):
             return _NO_EXEMPTIONS
-        reasons, notes = {}, []
+        reasons: dict[str, str] = {}
+        notes: list[str] = []
         for part in filter(None, map(str.strip, written.split(";"))):
             name, _, reason = (piece.strip() for piece in part.partition("="))
             if config.rule(name) is None and name not in registry.mutators():
-                notes.append(f"{EXEMPT}: there is no rule or policy {name!r}")
+                known = (*registry.mutators(), *registry.rules(), *config.own_rules)
+                hint = did_you_mean(name, known) if len(notes) < _MOST_COMPARED else ""
+                notes.append(f"{EXEMPT}: there is no rule or policy {name!r}{hint}")
             elif not reason:
                 notes.append(f"{EXEMPT}: {name} is not exempted, a reason is missing: write {name}=why")
             elif not may_exempt(name, config, namespace):

@@ -7,7 +7,6 @@ terminal (`chassis explain`) and as markdown (`webhook.cli.docs`).
 from __future__ import annotations
 
 import argparse
-import difflib
 import re
 import textwrap
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from policies.core import registry
 from policies.core.contracts import Family, Mutator, Rule
 from policies.core.finding import Certainty
 from policies.core.mode import Mode, Profile
+from policies.core.nearest import holding, nearest
 from webhook.cli.exit_status import OK
 from webhook.cli.settings import default_of_field, kind_of_field
 from webhook.config.load import rules
@@ -52,8 +52,13 @@ def explain(name: str) -> str:
         return "\n".join(_rule_text(rules()[name]))
     if name in registry.mutators():
         return "\n".join(_policy_text(registry.mutators()[name]))
-    close = difflib.get_close_matches(name, [*rules(), *registry.mutators()], n=1)
-    hint = f", did you mean {close[0]}?" if close else "; `chassis explain` lists them all"
+    every = [*registry.mutators(), *rules()]
+    part = holding(name, every)
+    if len(part) == 1:
+        return explain(part[0])
+    close = nearest(name, every)
+    meant = " or ".join(part[:4]) or close
+    hint = f", did you mean {meant}?" if meant else "; `chassis explain` lists them all"
     raise UserError(f"there is no rule or policy {name!r}{hint}")
 
 

@@ -5,19 +5,20 @@ A snapshot is built whole or not at all; nothing here reads a disk or a cluster.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from functools import cache
 from hashlib import sha256
 from itertools import islice
 from types import MappingProxyType
+from typing import Any, get_args
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic.json_schema import models_json_schema
 
 from policies.core import registry
 from policies.core.contracts import Rule
+from policies.core.nearest import did_you_mean
 from policies.core.settings import Model, validated
 from policies.core.thresholds import Thresholds
 from policies.kube.json import Json
@@ -65,14 +66,14 @@ def load(files: Mapping[str, str]) -> Config:
         if len(problems) >= MOST_PROBLEMS:
             break
         if name not in known:
-            problems.append(Problem(name, "", f"unknown key{_did_you_mean(name, known)}"))
+            problems.append(Problem(name, "", f"unknown key{did_you_mean(name, known)}"))
             continue
         try:
             values[name] = validated(known[name], load_policy(text))
         except BadDocument as error:
             problems.append(Problem(name, "", str(error)))
         except ValidationError as error:
-            problems.extend(islice(_problems(name, error), MOST_PROBLEMS))
+            problems.extend(islice(_problems(name, error, known[name]), MOST_PROBLEMS))
     modes, webhook = values.get("rules.yaml"), values.get("webhook.yaml")
     modes = modes if isinstance(modes, RulesConfig) else RulesConfig()
     webhook = webhook if isinstance(webhook, WebhookConfig) else WebhookConfig()
@@ -124,13 +125,32 @@ def schema() -> Json:
     }
 
 
-def _problems(name: str, error: ValidationError) -> Iterator[Problem]:
+def _problems(name: str, error: ValidationError, model: type[BaseModel]) -> Iterator[Problem]:
     for item in error.errors(include_url=False, include_input=False):
         path = ".".join(str(step) for step in item["loc"])
         message = item["msg"].removeprefix("Value error, ")
         if item["type"] == "extra_forbidden":
-            message = "unknown field"
+            *way, field = item["loc"]
+            message = f"unknown field{did_you_mean(str(field), _fields_at(model, way))}"
         yield Problem(name, path, message[:1].lower() + message[1:])
+
+
+def _fields_at(model: type[BaseModel], way: Iterable[str | int]) -> Iterable[str]:
+    """The fields that a model has at a place in it."""
+    for step in way:
+        field = next((f for name, f in model.model_fields.items() if step in (name, f.alias)), None)
+        if field is not None:  # an index, or the key of a map, leads no further
+            inner = _model_in(field.annotation)
+            if inner is None:
+                return ()
+            model = inner
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for each in get_args(annotation) if (found := _model_in(each))), None)
 
 
 def _unknown_ids(rules_config: RulesConfig, webhook: WebhookConfig) -> Iterator[Problem]:
@@ -138,7 +158,7 @@ def _unknown_ids(rules_config: RulesConfig, webhook: WebhookConfig) -> Iterator[
     for name in rules_config.modes:
         if name not in rule_ids:
             yield Problem(
-                "rules.yaml", f"modes.{name}", f"there is no such rule{_did_you_mean(name, rule_ids)}"
+                "rules.yaml", f"modes.{name}", f"there is no such rule{did_you_mean(name, rule_ids)}"
             )
     known = [*rule_ids, *policy_ids]
     for place, patterns in (
@@ -147,7 +167,7 @@ def _unknown_ids(rules_config: RulesConfig, webhook: WebhookConfig) -> Iterator[
     ):
         for pattern in patterns:
             if not any(fnmatchcase(name, pattern) for name in known):
-                message = f"{pattern} is no rule or policy{_did_you_mean(pattern, known)}"
+                message = f"{pattern} is no rule or policy{did_you_mean(pattern, known)}"
                 yield Problem("webhook.yaml", f"exemptions.{place}", message)
     for index, override in enumerate(webhook.overrides):
         for name in override.modes:
@@ -155,7 +175,7 @@ def _unknown_ids(rules_config: RulesConfig, webhook: WebhookConfig) -> Iterator[
                 yield Problem(
                     "webhook.yaml",
                     f"overrides.{index}.modes.{name}",
-                    f"there is no such rule or policy{_did_you_mean(name, known)}",
+                    f"there is no such rule or policy{did_you_mean(name, known)}",
                 )
 
 
@@ -171,7 +191,7 @@ def _overridden(
                 return
             if name not in known:
                 problems.append(
-                    Problem("webhook.yaml", path, f"there is no such policy{_did_you_mean(name, known)}")
+                    Problem("webhook.yaml", path, f"there is no such policy{did_you_mean(name, known)}")
                 )
                 continue
             model = known[name].settings
@@ -181,11 +201,6 @@ def _overridden(
             except ValidationError as error:
                 problems.extend(
                     Problem("webhook.yaml", f"{path}.{problem.path}", problem.message)
-                    for problem in _problems("webhook.yaml", error)
+                    for problem in _problems("webhook.yaml", error, model)
                 )
         yield replaced
-
-
-def _did_you_mean(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {close[0]}?" if close else ""

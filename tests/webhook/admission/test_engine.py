@@ -303,7 +303,7 @@ def test_an_exemption_lets_in_and_is_kept(where: str) -> None:
     [
         ("no-bad-images", "a reason is missing"),
         ("no-bad-images= ", "a reason is missing"),
-        ("no-bad-image=x", "there is no rule or policy 'no-bad-image'"),
+        ("no-bad-image=x", "there is no rule or policy 'no-bad-image'; did you mean no-bad-images?"),
     ],
 )
 def test_an_exemption_that_does_not_count_says_so(written: str, note: str) -> None:

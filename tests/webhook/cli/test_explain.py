@@ -41,6 +41,12 @@ def test_a_slip_is_answered_with_a_guess() -> None:
         explain.explain("zzz")
 
 
+def test_a_part_of_a_name_is_enough_where_one_has_it() -> None:
+    assert explain.explain("probes") == explain.explain("standard-probes")
+    with pytest.raises(UserError, match="did you mean gpu-affinity or "):
+        explain.explain("gpu")
+
+
 def test_the_overview_names_everything() -> None:
     shown = explain.overview()
     for name in (*rules(), *registry.mutators()):

@@ -50,7 +50,19 @@ def _models(found: Any) -> list[dict[str, Any]]:
     ("files", "said"),
     [
         ({"rule.yaml": ""}, "rule.yaml: unknown key; did you mean rules.yaml?"),
-        ({"rules.yaml": "profil: strict"}, "rules.yaml: profil: unknown field"),
+        ({"rules.yaml": "profil: strict"}, "rules.yaml: profil: unknown field; did you mean profile?"),
+        (
+            {"webhook.yaml": "changes: {warning: false}"},
+            "changes.warning: unknown field; did you mean warnings?",
+        ),
+        (
+            {"webhook.yaml": "overrides: [{namespace: [a]}]"},
+            "overrides.0.namespace: unknown field; did you mean namespaces?",
+        ),
+        (
+            {"standard-probes.yaml": "presets: {x: {prot: 1}}"},
+            "presets.x.prot: unknown field; did you mean port?",
+        ),
         ({"rules.yaml": "profile: stern"}, "rules.yaml: profile: input should be"),
         ({"rules.yaml": "modes: {drain-blocked-by-pdc: off}"}, f"did you mean {RULE}?"),
         ({"rules.yaml": f"modes: {{{RULE}: no}}"}, f"rules.yaml: modes.{RULE}: input should be"),
@@ -107,9 +119,9 @@ def test_a_thousand_unknown_names_are_not_all_compared_with_every_name_there_is(
     compared: list[str] = []
     real = difflib.get_close_matches
 
-    def count(name: str, known: list[str], n: int) -> list[str]:
+    def count(name: str, known: list[str], n: int, cutoff: float) -> list[str]:
         compared.append(name)
-        return real(name, known, n=n)
+        return real(name, known, n=n, cutoff=cutoff)
 
     monkeypatch.setattr(difflib, "get_close_matches", count)
     modes = "".join(f"  no-such-rule-{n}: warn\n" for n in range(1000))

@@ -1,0 +1,29 @@
+"""The known name that a name with a slip in it means."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+_LONGEST: Final = 200
+"""Characters: a name that a user wrote is compared with every known one."""
+
+
+def nearest(name: str, known: Iterable[str], least: float = 0.6) -> str:
+    """The known name that comes closest, of those at least so alike (0 to 1); empty where none does."""
+    if len(name) > _LONGEST:
+        return ""
+    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=least)), "")
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of a sentence that says there is no such name: `; did you mean timeout?`, or nothing."""
+    close = nearest(name, known)
+    return f"; did you mean {close}?" if close else ""
+
+
+def holding(words: str, known: Iterable[str]) -> Sequence[str]:
+    """The known names that hold the words of a name, in any order: `probes` is held by `standard-probes`."""
+    wanted = set(words.lower().replace("_", "-").split("-"))
+    return [name for name in known if wanted <= set(name.split("-"))]

@@ -1,0 +1,22 @@
+"""A slip in a name, and the name that is meant."""
+
+from policies.core.nearest import did_you_mean, holding, nearest
+
+KNOWN = ("standard-probes", "gpu-affinity", "gpu-unschedulable", "tcp-probe")
+
+
+def test_a_slip_finds_the_name_that_is_meant() -> None:
+    assert nearest("standart-probes", KNOWN) == "standard-probes"
+    assert nearest("zzz", KNOWN) == ""
+    assert nearest("tcp-probes", KNOWN, least=0.99) == ""
+    assert nearest("standard-probes" * 100, KNOWN) == "", "too long to be compared"
+    assert did_you_mean("gpu-afinity", KNOWN) == "; did you mean gpu-affinity?"
+    assert did_you_mean("zzz", KNOWN) == ""
+
+
+def test_a_part_of_a_name_finds_those_that_hold_it() -> None:
+    assert holding("probes", KNOWN) == ["standard-probes"]
+    assert holding("gpu", KNOWN) == ["gpu-affinity", "gpu-unschedulable"]
+    assert holding("affinity-gpu", KNOWN) == ["gpu-affinity"]
+    assert holding("Probes", KNOWN) == ["standard-probes"]
+    assert holding("prob", KNOWN) == []
