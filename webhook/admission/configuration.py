@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, date, datetime
 from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any, Literal
@@ -78,6 +79,9 @@ class Override(Model):
     modes: dict[str, Mode] = Field(default_factory=dict, description="modes by policy id or rule id")
     settings: dict[str, dict[str, Any]] = Field(
         default_factory=dict, description="fields of a policy's settings to replace, by policy id"
+    )
+    until: date | None = Field(
+        None, description="the last day (UTC, as 2030-12-31) on which it applies; absent: it has no end"
     )
 
 
@@ -209,6 +213,10 @@ class Effective:
         return mode
 
 
+def utc_today() -> date:
+    return datetime.now(UTC).date()
+
+
 @dataclass(frozen=True)
 class Config:
     """One whole, valid policy. Immutable; swapped as a whole."""
@@ -222,6 +230,8 @@ class Config:
     """A short hash of the text it was built from, for logs and `chassis_policy_info`."""
     own_rules: Mapping[str, Rule] = field(default_factory=dict)
     """The rules that are the webhook's and not the policies', by id."""
+    today: date = field(default_factory=utc_today, compare=False)
+    """The day, in UTC, by which exemptions and overrides end. Another day is another configuration."""
 
     def rule(self, rule_id: str) -> Rule | None:
         """The rule of that id; None where there is none."""
@@ -250,7 +260,12 @@ class Config:
         self, obj: Json, namespace: str = "default", namespace_labels: Mapping[str, str] | None = None
     ) -> Effective:
         """What is in force for an object. `namespace_labels` None: they are not known."""
-        results = [_selects(each, obj, namespace, namespace_labels) for each in self.webhook.overrides]
+        results = [
+            _selects(each, obj, namespace, namespace_labels)
+            if each.until is None or each.until >= self.today
+            else False
+            for each in self.webhook.overrides
+        ]
         matched = frozenset(index for index, result in enumerate(results) if result)
         undecided = frozenset(index for index, result in enumerate(results) if result is None)
         key = (matched, undecided)

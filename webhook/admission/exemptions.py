@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import date
+from enum import StrEnum
+from functools import partial
 from typing import Final
 
 from policies.core import registry
@@ -11,10 +15,89 @@ from policies.core.annotations import EXEMPT
 from policies.core.nearest import did_you_mean
 from policies.kube.json import Json
 from policies.kube.metadata import annotations_of
+from policies.kube.names import shortened
 from webhook.admission.configuration import Config
 
 _MOST_COMPARED: Final = 4
 """Unknown names of one annotation that are compared with every known one."""
+
+
+SOON: Final = 7
+"""Days before its end from which an exemption is warned about."""
+_UNTIL: Final = re.compile(r"(?:^|\s)until=(\S*)$")
+
+
+class State(StrEnum):
+    """What becomes of one exemption."""
+
+    COUNTS = "counts"
+    ENDS_SOON = "ends soon"
+    ENDED = "ended"
+    NO_DATE = "no date"
+    NO_REASON = "no reason"
+    UNKNOWN = "unknown"
+    FORBIDDEN = "forbidden"
+
+
+@dataclass(frozen=True, slots=True)
+class Exemption:
+    """One `rule-id=reason until=2026-12-31` of an annotation."""
+
+    rule: str
+    """Id of the rule or policy."""
+    reason: str
+    """As it is written, its date included."""
+    until: date | None
+    """The last day on which it counts, in UTC; None where it has no end."""
+    state: State
+    note: str = ""
+    """What a person should know of it: one sentence."""
+
+    @property
+    def counts(self) -> bool:
+        return self.state in (State.COUNTS, State.ENDS_SOON)
+
+
+def exemptions_in(annotations: Mapping[str, str], config: Config, namespace: str) -> Iterator[Exemption]:
+    """Every exemption that an annotation asks for, in order, and what becomes of it."""
+    written = annotations.get(EXEMPT)
+    unknown = 0
+    for part in filter(None, map(str.strip, written.split(";") if isinstance(written, str) else ())):
+        rule, _, reason = (piece.strip() for piece in part.partition("="))
+        ends = _UNTIL.search(reason)
+        until = _date(ends[1]) if ends else None
+
+        made = partial(Exemption, rule, reason, until)
+        if config.rule(rule) is None and rule not in registry.mutators():
+            unknown += 1
+            known = (*registry.mutators(), *registry.rules(), *config.own_rules)
+            hint = did_you_mean(rule, known) if unknown <= _MOST_COMPARED else ""
+            yield made(State.UNKNOWN, f"{EXEMPT}: there is no rule or policy {rule!r}{hint}")
+        elif not reason[: ends.start() if ends else None].strip():
+            yield made(
+                State.NO_REASON, f"{EXEMPT}: {rule} is not exempted, a reason is missing: write {rule}=why"
+            )
+        elif not may_exempt(rule, config, namespace):
+            yield made(State.FORBIDDEN, f"{EXEMPT}: {rule} can't be exempted here")
+        elif ends and until is None:
+            what = shortened(ends[1], 40)
+            yield made(
+                State.NO_DATE,
+                f"{EXEMPT}: {rule} is not exempted, until={what} is no date: write until=2030-12-31",
+            )
+        elif until is not None and until < config.today:
+            yield made(State.ENDED, f"{EXEMPT}: {rule} is no longer exempted, that ended on {until}")
+        elif until is not None and (until - config.today).days <= SOON:
+            yield made(State.ENDS_SOON, f"{EXEMPT}: the exemption from {rule} ends on {until}")
+        else:
+            yield made(State.COUNTS)
+
+
+def _date(written: str) -> date | None:
+    try:
+        return date.fromisoformat(written) if len(written) == len("2030-12-31") else None
+    except ValueError:
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,24 +109,11 @@ class Exemptions:
 
     @classmethod
     def read(cls, annotations: Mapping[str, str], config: Config, namespace: str) -> Exemptions:
-        written = annotations.get(EXEMPT)
-        if not isinstance(written, str):
+        if EXEMPT not in annotations:
             return _NO_EXEMPTIONS
-        reasons: dict[str, str] = {}
-        notes: list[str] = []
-        for part in filter(None, map(str.strip, written.split(";"))):
-            name, _, reason = (piece.strip() for piece in part.partition("="))
-            if config.rule(name) is None and name not in registry.mutators():
-                known = (*registry.mutators(), *registry.rules(), *config.own_rules)
-                hint = did_you_mean(name, known) if len(notes) < _MOST_COMPARED else ""
-                notes.append(f"{EXEMPT}: there is no rule or policy {name!r}{hint}")
-            elif not reason:
-                notes.append(f"{EXEMPT}: {name} is not exempted, a reason is missing: write {name}=why")
-            elif not may_exempt(name, config, namespace):
-                notes.append(f"{EXEMPT}: {name} can't be exempted here")
-            else:
-                reasons[name] = reason
-        return cls(reasons, tuple(notes))
+        found = list(exemptions_in(annotations, config, namespace))
+        reasons = {each.rule: each.reason for each in found if each.counts}
+        return cls(reasons, tuple(each.note for each in found if each.note))
 
 
 _NO_EXEMPTIONS: Final = Exemptions({}, ())

@@ -22,6 +22,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "review": ("webhook.cli.review", "decide about manifests without a cluster"),
     "scan": ("webhook.cli.scan", "decide about what already runs in a cluster"),
     "why": ("webhook.cli.why", "who set each field of a pod or workload, why, and how to change it"),
+    "exemptions": ("webhook.cli.exemptions", "every exemption, its reason, its age and its end"),
     "explain": ("webhook.cli.explain", "what a rule or policy does, why, and how to fix what it finds"),
     "policy": ("webhook.cli.policy", "check a policy, or print its JSON Schema"),
     "test": ("webhook.cli.policy_test", "whether a policy decides as its tests expect"),

@@ -8,7 +8,10 @@ everything is observed and nothing is changed or refused.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Protocol
 
@@ -17,6 +20,7 @@ from watchfiles import awatch
 
 from policies.kube.json import Json
 from puller.mounted import linked, read_mounted
+from webhook.admission.configuration import Config
 from webhook.config.load import PolicyError, load
 from webhook.kube import events, paths
 from webhook.kube.errors import ApiError
@@ -28,6 +32,8 @@ UNTIL_READ = {"rules.yaml": "profile: observe\n"}
 """In force until a first good policy is read: the defaults would enforce what the user may have switched
 off in the policy that can't be read."""
 
+_DAY = 24 * 3600
+_EPOCH = date(1970, 1, 1)
 LARGEST_FILE = 1024 * 1024
 """Bytes that are read of a file: more than any policy may have."""
 POLL_SECONDS = 5.0
@@ -48,13 +54,29 @@ class PolicyMetrics(Protocol):
 class LivePolicy:
     """The snapshot in force."""
 
-    def __init__(self, metrics: PolicyMetrics) -> None:
-        self.config = load(UNTIL_READ)
+    def __init__(self, metrics: PolicyMetrics, clock: Callable[[], float] = time.time) -> None:
+        """`clock`: seconds since the epoch, by which exemptions end."""
+        self._clock, self._config = clock, load(UNTIL_READ)
         self.read = asyncio.Event()
         """Set once the source has been asked, whatever it said."""
         self._metrics = metrics
         self._offered: Mapping[str, str] | None = None
         metrics.policy_refused()
+
+    @property
+    def config(self) -> Config:
+        """The snapshot; a new one on each day, so that nothing decided yesterday is taken for today's."""
+        day = self._clock() // _DAY
+        if day != self._day:
+            self._day = day
+            self._config = replace(self._config, today=_EPOCH + timedelta(days=day))
+        return self._config
+
+    @config.setter
+    def config(self, config: Config) -> None:
+        self._config, self._day = config, -1.0
+
+    _day = -1.0
 
     def offer(self, files: Mapping[str, str], origin: str) -> str | None:
         """Swap to what `files` say; on an error keep the snapshot and answer the error.

@@ -7,6 +7,7 @@ import itertools
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -373,3 +374,18 @@ async def test_a_config_map_that_was_never_there_observes(
         assert not seen.valid()
         await fake.put(PATH, config_map(STRICT))
         await until(lambda: seen.profile() is Profile.STRICT)
+
+
+def test_each_day_has_a_snapshot_of_its_own() -> None:
+    now = [86_400.0 * 3 + 5]
+    policy = LivePolicy(Metrics(), clock=lambda: now[0])
+    policy.offer({}, "test")
+    first = policy.config
+    assert first.today == date(1970, 1, 4)
+    now[0] += 86_000
+    assert policy.config is first, "nothing is forgotten within a day"
+    now[0] += 400
+    assert policy.config.today == date(1970, 1, 5)
+    assert policy.config is not first
+    policy.offer({"rules.yaml": "profile: strict"}, "test")
+    assert policy.config.today == date(1970, 1, 5)

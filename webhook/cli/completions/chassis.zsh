@@ -12,6 +12,7 @@ _shtab_chassis_commands() {
   local _commands=(
     certs:'make a serving certificate by hand, or look at one'
     completion:'Print the completion script of a shell. bash: source <(chassis completion bash). zsh: chassis completion zsh > a directory of $fpath, as _chassis.'
+    exemptions:'Every exemption that objects or their pod templates carry, and every override with an end: whether it counts, when it ends, how old it is, and whether there is anything that it exempts from.'
     explain:'what a rule or policy does, why, and how to fix what it finds'
     log-level:'Change the log level of a server that runs, by a signal to its process. In a cluster, for each pod: kubectl -n mlchassis-system exec POD -- chassis log-level debug'
     manifests:'Print the installation as YAML: chassis manifests | kubectl apply -f -'
@@ -21,6 +22,7 @@ _shtab_chassis_commands() {
     serve:'run the webhook'
     test:'Run the tests of a policy: every chassis-test.yaml below the directories. Exit status: 0 all passed, 1 some failed, 2 something could not be read.'
     unregister:'Delete the webhook configurations, and wait until no API server asks the webhook any more: what is removed after that refuses nothing. Exit status 0 also where there are none.'
+    why:'Who set each field of a pod or a workload (probes, lifecycle, affinity, tolerations, sidecars, how a Job fails): its author, ML Chassis, Kubernetes by default, or somebody else; why; and the commands that have it otherwise. Nothing is changed.'
   )
   _describe 'chassis commands' _commands
 }
@@ -84,6 +86,20 @@ _shtab_chassis_completion_options=(
 
 # guard to ensure default positional specs are added only once per session
 _shtab_chassis_completion_defaults_added=0
+
+_shtab_chassis_exemptions_options=(
+  "(- : *)"{-h,--help}"[show this help message and exit]"
+  {-A,--all-namespaces}"[of all namespaces]"
+  {-n,--namespace}"[default\: the namespace of the context]:NS:"
+  "--policy[a directory, a file, - for standard input, or configmap\:NAMESPACE\/NAME (default\: the one installed, or built-in)]:WHERE:_files"
+  {-o,--output}"[output]:output:(text json)"
+  "--kubeconfig[default\: \$KUBECONFIG, \~\/.kube\/config, or the pod\'s own account]:FILE:_files"
+  "--context[default\: the kubeconfig\'s current context]:NAME:"
+  "(*)::manifests (default\: the cluster):_files"
+)
+
+# guard to ensure default positional specs are added only once per session
+_shtab_chassis_exemptions_defaults_added=0
 
 _shtab_chassis_explain_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
@@ -232,6 +248,20 @@ _shtab_chassis_unregister_options=(
 # guard to ensure default positional specs are added only once per session
 _shtab_chassis_unregister_defaults_added=0
 
+_shtab_chassis_why_options=(
+  "(- : *)"{-h,--help}"[show this help message and exit]"
+  {-n,--namespace}"[default\: the namespace of the context]:NS:"
+  "*"{-f,--filename}"[manifests, not a cluster]:PATH:_files"
+  "--policy[a directory, a file, - or configmap\:NS\/NAME (default\: the policy installed in the cluster)]:WHERE:_files"
+  {-o,--output}"[output]:output:(text json)"
+  "--kubeconfig[default\: \$KUBECONFIG, \~\/.kube\/config, or the pod\'s own account]:FILE:_files"
+  "--context[default\: the kubeconfig\'s current context]:NAME:"
+  "(*)::such as pod\/llm-0 or deployment\/llm:"
+)
+
+# guard to ensure default positional specs are added only once per session
+_shtab_chassis_why_defaults_added=0
+
 
 _shtab_chassis() {
   local context state line curcontext="$curcontext" one_or_more='(*)' remainder='(-)*:' default='*::: :->chassis'
@@ -253,6 +283,7 @@ _shtab_chassis() {
       case $line[1] in
         certs) _shtab_chassis_certs ;;
         completion) _arguments -C -s $_shtab_chassis_completion_options ;;
+        exemptions) _arguments -C -s $_shtab_chassis_exemptions_options ;;
         explain) _arguments -C -s $_shtab_chassis_explain_options ;;
         log-level) _arguments -C -s $_shtab_chassis_log_level_options ;;
         manifests) _arguments -C -s $_shtab_chassis_manifests_options ;;
@@ -262,6 +293,7 @@ _shtab_chassis() {
         serve) _arguments -C -s $_shtab_chassis_serve_options ;;
         test) _arguments -C -s $_shtab_chassis_test_options ;;
         unregister) _arguments -C -s $_shtab_chassis_unregister_options ;;
+        why) _arguments -C -s $_shtab_chassis_why_options ;;
       esac
   esac
 }

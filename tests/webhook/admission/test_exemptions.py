@@ -1,0 +1,93 @@
+"""Exemptions with an end: they count through their last day, and are warned about a week before."""
+
+from dataclasses import replace
+from datetime import date
+
+import pytest
+
+from policies.core.annotations import EXEMPT
+from policies.core.facts import NoCluster
+from policies.kube.json import Json
+from webhook.admission.configuration import Config
+from webhook.admission.engine import decide, validate
+from webhook.admission.exemptions import Exemptions, State, exemptions_in
+from webhook.admission.memo import Memo
+from webhook.config.load import load
+from webhook.kube.offline import Document
+
+TODAY = date(2026, 3, 10)
+RULE = "liveness-external-dependency"
+
+
+def on(day: date, **files: str) -> Config:
+    return replace(load({f"{name}.yaml": text for name, text in files.items()}), today=day)
+
+
+@pytest.mark.parametrize(
+    ("written", "state", "note"),
+    [
+        (f"{RULE}=asked", State.COUNTS, ""),
+        (f"{RULE}=asked until=2026-12-31", State.COUNTS, ""),
+        (f"{RULE}=asked until=2026-03-18", State.COUNTS, ""),
+        (f"{RULE}=asked until=2026-03-17", State.ENDS_SOON, f"the exemption from {RULE} ends on 2026-03-17"),
+        (f"{RULE}=asked until=2026-03-10", State.ENDS_SOON, f"the exemption from {RULE} ends on 2026-03-10"),
+        (
+            f"{RULE}=asked until=2026-03-09",
+            State.ENDED,
+            f"{RULE} is no longer exempted, that ended on 2026-03-09",
+        ),
+        (f"{RULE}=asked until=soon", State.NO_DATE, "until=soon is no date: write until=2030-12-31"),
+        (f"{RULE}=asked until=20261231", State.NO_DATE, "until=20261231 is no date"),
+        (f"{RULE}=asked until=", State.NO_DATE, "until= is no date"),
+        (f"{RULE}=until=2026-12-31", State.NO_REASON, f"a reason is missing: write {RULE}=why"),
+        (f"{RULE}=until=2026-12-31 it is", State.COUNTS, ""),
+        ("liveness-external-dependancy=x", State.UNKNOWN, f"; did you mean {RULE}?"),
+        ("policy-config-invalid=x", State.FORBIDDEN, "can't be exempted here"),
+    ],
+)
+def test_what_becomes_of_one(written: str, state: State, note: str) -> None:
+    (found,) = exemptions_in({EXEMPT: written}, on(TODAY), "ml")
+    assert found.state is state
+    assert note in found.note
+    assert bool(found.note) == bool(note)
+    read = Exemptions.read({EXEMPT: written}, on(TODAY), "ml")
+    assert bool(read.reasons) == found.counts == (state in (State.COUNTS, State.ENDS_SOON))
+    assert read.notes == ((found.note,) if note else ())
+
+
+def hazard(written: str) -> Json:
+    probe = {"exec": {"command": ["curl", "-f", "http://payments/health"]}}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "x", "namespace": "ml", "annotations": {EXEMPT: written}},
+        "spec": {
+            "replicas": 2,
+            "template": {"spec": {"containers": [{"name": "a", "image": "x:1", "livenessProbe": probe}]}},
+        },
+    }
+
+
+def test_the_day_after_its_last_it_is_refused_again() -> None:
+    request = Document("x", 0, hazard(f"{RULE}=asked until=2026-03-10")).request()
+    last, after = (decide(request, on(date(2026, 3, day)), NoCluster()) for day in (10, 11))
+    assert last.allowed
+    assert not after.allowed
+    assert any("no longer exempted" in note for note in after.notes)
+
+
+def test_the_memo_forgets_what_was_exempted_the_day_before() -> None:
+    memo = Memo()
+    request = Document("x", 0, hazard(f"{RULE}=asked until=2026-03-10")).request()
+    today = on(TODAY)
+    for _ in range(2):
+        assert memo.answer("validate", request, today, NoCluster(), validate).response.allowed
+    tomorrow = replace(today, today=date(2026, 3, 11))
+    assert not memo.answer("validate", request, tomorrow, NoCluster(), validate).response.allowed
+
+
+def test_an_override_ends_too() -> None:
+    text = f"overrides: [{{namespaces: [ml], modes: {{{RULE}: warn}}, until: 2026-03-10}}]"
+    request = Document("x", 0, hazard("")).request()
+    assert decide(request, on(TODAY, webhook=text), NoCluster()).allowed
+    assert not decide(request, on(date(2026, 3, 11), webhook=text), NoCluster()).allowed

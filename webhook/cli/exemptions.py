@@ -1,0 +1,160 @@
+"""`chassis exemptions`: every exemption in manifests or a cluster, its reason, its end, whether it is used.
+
+Law: nothing is decided here; what an annotation says is read as admission reads it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Iterator
+from datetime import date, datetime
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from webhook.cli.exit_status import OK
+
+if TYPE_CHECKING:
+    from policies.kube.json import Json
+    from webhook.admission.configuration import Config
+    from webhook.cli.output.review import Review
+
+_COLUMNS: Final = ("object", "rule", "state", "until", "age", "used", "reason")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of `chassis exemptions`."""
+    from webhook.cli import connection
+    from webhook.cli.named_policy import WHERE
+
+    parser.description = (
+        "Every exemption that objects or their pod templates carry, and every override with an end: whether "
+        "it counts, when it ends, how old it is, and whether there is anything that it exempts from."
+    )
+    parser.add_argument("paths", nargs="*", metavar="PATH", help="manifests (default: the cluster)")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("-A", "--all-namespaces", action="store_true", help="of all namespaces")
+    where.add_argument("-n", "--namespace", metavar="NS", help="default: the namespace of the context")
+    parser.add_argument(
+        "--policy", metavar="WHERE", help=f"{WHERE} (default: the one installed, or built-in)"
+    )
+    parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
+    connection.add_arguments(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the exemptions; the exit status."""
+    from webhook.cli.connection import connected
+    from webhook.cli.named_policy import read_policy
+
+    if args.paths:
+        from webhook.cli.review import review_documents
+        from webhook.kube.offline import ManifestCluster, read
+
+        config = read_policy(args.policy, None, args.kubeconfig, args.context)
+        documents = read(args.paths)
+        cluster = ManifestCluster([document.obj for document in documents])
+        found = list(_exemptions(review_documents(documents, config, cluster), config))
+    else:
+        from webhook.cli.scan import Scan, policy_of
+
+        with connected(args.kubeconfig, args.context) as (api, wait):
+            namespace = "" if args.all_namespaces else args.namespace or api.namespace
+            config, _ = wait(policy_of(api, args.policy))
+            scan: Scan = wait(Scan.prepare(api, namespace, config))
+            found = list(_exemptions((review for (review,) in scan.reviews(wait)), config))
+    found += _overrides(config)
+    if args.output == "json":
+        print(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode())
+    else:
+        sys.stdout.writelines(f"{line}\n" for line in _table(found))
+    return OK
+
+
+def _exemptions(reviews: Iterable[Review], config: Config) -> Iterator[Json]:
+    from policies.core.target import pod_templates
+    from policies.kube.json import text
+    from policies.kube.metadata import annotations_of
+    from webhook.admission.exemptions import exemptions_in
+
+    for review in reviews:
+        document = review.document
+        namespace = document.namespace or "default"
+        carriers = {"": annotations_of(document.obj)}
+        for template in pod_templates(document.obj, config.workloads):
+            if template.path:
+                carriers[template.metadata_path] = annotations_of(template.pod)
+        used = {result.rule for result in review.decision.results if result.exempted is not None}
+        since = document.exempted_at or text(document.obj, "metadata", "creationTimestamp")
+        for path, written in carriers.items():
+            for each in exemptions_in(written, config, namespace):
+                yield {
+                    "source": document.place,
+                    "object": review.title,
+                    "path": path or "metadata",
+                    "rule": each.rule,
+                    "reason": each.reason,
+                    "until": each.until.isoformat() if each.until else None,
+                    "state": each.state.value,
+                    "counts": each.counts,
+                    "used": each.rule in used if each.counts else None,
+                    "since": since or None,
+                    "age": _age(since, config.today),
+                }
+
+
+def _overrides(config: Config) -> Iterator[Json]:
+    """The overrides of the policy that have an end."""
+    from webhook.admission.exemptions import SOON, State
+
+    for index, override in enumerate(config.webhook.overrides):
+        if override.until is None:
+            continue
+        left = (override.until - config.today).days
+        state = State.ENDED if left < 0 else State.ENDS_SOON if left <= SOON else State.COUNTS
+        yield {
+            "source": "policy",
+            "object": f"webhook.yaml overrides.{index}",
+            "path": f"overrides.{index}",
+            "rule": ", ".join((*override.modes, *override.settings)) or "profile",
+            "reason": ", ".join(override.namespaces),
+            "until": override.until.isoformat(),
+            "state": state.value,
+            "counts": left >= 0,
+            "used": None,
+            "since": None,
+            "age": None,
+        }
+
+
+def _age(since: str, today: date) -> int | None:
+    """Days since the annotation was written, or else since its object was made."""
+    try:
+        return (today - datetime.fromisoformat(since.replace("Z", "+00:00")).date()).days
+    except ValueError:
+        return None
+
+
+def _table(found: list[Json]) -> Iterator[str]:
+    """A line for each exemption under a head; the last column is as long as it is."""
+    if not found:
+        yield "no exemptions"
+        return
+    rows = [
+        tuple(map(str.upper, _COLUMNS)),
+        *(tuple(_cell(each, name) for name in _COLUMNS) for each in found),
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS) - 1)]
+    for row in rows:
+        yield "  ".join((*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]))
+
+
+def _cell(each: Json, name: str) -> str:
+    value = each[name]
+    if name == "age":
+        return "" if value is None else f"{value}d"
+    if name == "used":
+        return {None: "", True: "yes", False: "no"}[value]
+    return "" if value is None else " ".join(str(value).split())
