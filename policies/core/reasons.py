@@ -67,6 +67,13 @@ class Reasons:
         for path, why, _, _ in self._given:
             yield path, shortened(_said(why), LONGEST_REASON)
 
+    def settled(self) -> Reasons:
+        """The same reasons in words, holding nothing of what they were found in."""
+        said = Reasons(self.policy)
+        said._place = self._place
+        said._given = [(path, _said(why), setting, _said(other)) for path, why, setting, other in self._given]
+        return said
+
     def local(self) -> Reasons:
         """The same reasons, in the pod that they are about, whatever holds it."""
         inner = Reasons(self.policy)

@@ -26,7 +26,7 @@ from webhook.admission.context import Context
 from webhook.admission.decision import Decision, Result, harmless
 from webhook.admission.envelope import Request
 from webhook.admission.exemptions import may_exempt
-from webhook.admission.mutation import fold, mutators_of, project
+from webhook.admission.mutation import Folding, fold, fold_template, mutators_of, project
 from webhook.admission.patch import diff
 from webhook.admission.ratcheting import before, marked_known, ratchet, warned_about
 from webhook.admission.validation import exempting, exemptions_of, findings
@@ -93,7 +93,9 @@ def mutate(request: Request, config: Config, cluster: Cluster) -> Decision:
     )
 
 
-def validate(request: Request, config: Config, cluster: Cluster) -> Decision:
+def validate(
+    request: Request, config: Config, cluster: Cluster, folding: Folding = fold_template
+) -> Decision:
     """All findings about the object as sent, each with the mode in which it is answered."""
     obj = request.object or {}
     if not in_scope(request, config):
@@ -105,7 +107,7 @@ def validate(request: Request, config: Config, cluster: Cluster) -> Decision:
         return Decision(obj, notes=bounds.undecided, owned=owned, docs_url=config.webhook.docs_url)
     looks = Looks(template.look for template in bounds.templates)
     context = Context.of(obj, request.namespace, config, cluster, looks)
-    projection = project(obj, bounds.templates, context)
+    projection = project(obj, bounds.templates, context, folding)
     found, crashes = findings(projection.target, context)
     exemptions = exemptions_of(obj, projection.target, config, context.namespace)
     results = [
@@ -122,7 +124,7 @@ def validate(request: Request, config: Config, cluster: Cluster) -> Decision:
     ]
     exempted = {rule for known in exemptions.get("", ()) for rule in known.reasons}
     crashes = [harmless(crash) if crash.id in exempted else crash for crash in crashes]
-    earlier = before(request, context, allowed)
+    earlier = before(request, context, allowed, folding)
     if bounds.undecided:
         results, crashes = warned_about(results, "part of it is not decided"), [*map(harmless, crashes)]
     elif any(result.denies for result in results) or any(crash.denies for crash in crashes):

@@ -9,6 +9,10 @@ consulted and counts while each of them is still the current one. What was repla
 answer.
 
 Nothing is remembered where a policy failed; nothing is replaced that also stands elsewhere in the request.
+
+What becomes of the pods of a workload is remembered by itself: it follows from the pod, as for Pods, and a
+workload with other replicas or annotations mostly has the template that it had before. What rules find is
+not: it may rest on all of the object.
 """
 
 from __future__ import annotations
@@ -24,14 +28,18 @@ import orjson
 from policies.core.facts import Cluster
 from policies.core.finding import Finding
 from policies.core.listing import Listing
+from policies.core.look import PodLook
 from policies.core.reasons import UNREAD
 from policies.core.resources import Resource
+from policies.core.target import PodTemplate
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json, text
 from webhook.admission.configuration import Config
+from webhook.admission.context import Context
 from webhook.admission.decision import Decision
 from webhook.admission.envelope import Prepared, Request, Response, Status, prepared
 from webhook.admission.messages import Answer, respond
+from webhook.admission.mutation import fold_template
 
 Decide = Callable[[Request, Config, Cluster], Decision]
 Consulted = tuple[tuple[Resource, str | None, "ReferenceType[Listing] | None"], ...]
@@ -44,6 +52,10 @@ _UNRENDERED: Final = 3
 """How many times the length of its JSON an answer takes in memory."""
 _LARGEST: Final = 16
 """One entry may have this part of the memo."""
+_FOLDS: Final = 4
+"""The pods of workloads may have this part of it."""
+_PARSED: Final = 12
+"""How many times the length of its JSON a pod takes in memory, with the one that becomes of it."""
 
 
 class Memo:
@@ -52,7 +64,9 @@ class Memo:
     def __init__(self, limit: int = DEFAULT_BYTES, count: Callable[[str], None] = lambda _: None) -> None:
         """`limit`: bytes that all entries together may take, 0 to remember nothing. `count` is called with
         `hit`, `miss` and `evicted`."""
-        self._limit, self._count = limit, count
+        self.folds = Folds(limit // _FOLDS)
+        """What becomes of the pods of workloads; its bytes are of `limit` too."""
+        self._limit, self._count = limit - limit // _FOLDS, count
         self._entries: dict[tuple[str, bytes], _Entry] = {}
         self._config: Config | None = None
         self.bytes = 0
@@ -271,6 +285,78 @@ def outline(decision: Decision) -> Decision:
         crashes=decision.crashes,
         owned=decision.owned,
     )
+
+
+class Folds:
+    """What becomes of the pods of workloads: a `webhook.admission.mutation.Folding`."""
+
+    def __init__(self, limit: int) -> None:
+        """`limit`: bytes that all entries together may take, 0 to remember nothing."""
+        self._limit = limit
+        self._entries: dict[bytes, _Fold] = {}
+        self._config: Config | None = None
+        self.bytes = 0
+        """What the entries take, as estimated."""
+        self.hits = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __call__(self, template: PodTemplate, context: Context) -> tuple[Decision, PodLook]:
+        cluster = context.facts.cluster
+        if not self._limit or not isinstance(cluster, _Recorded):
+            return fold_template(template, context)
+        if context.config is not self._config:
+            self._entries.clear()
+            self._config, self.bytes = context.config, 0
+        try:
+            key = orjson.dumps([context.namespace, template.pod])
+        except orjson.JSONEncodeError:
+            return fold_template(template, context)
+        known = self._entries.pop(key, None)
+        if known is not None and _current(known.consulted, cluster):  # which notes them for this answer, too
+            self._entries[key] = known
+            self.hits += 1
+            return known.answer(template)
+        if known is not None:
+            self.bytes -= known.size
+        folded, look = fold_template(template, context)
+        if not folded.crashes:
+            # All that was consulted until now: what was worked out from it may have been used again here.
+            self._remember(_trimmed(key), _Fold.of(key, template, folded, look, cluster.consulted()))
+        return folded, look
+
+    def _remember(self, key: bytes, entry: _Fold) -> None:
+        if entry.size > self._limit // _LARGEST:
+            return
+        self._entries[key] = entry
+        self.bytes += entry.size
+        while self.bytes > self._limit:
+            self.bytes -= self._entries.pop(next(iter(self._entries))).size
+
+
+@dataclass(frozen=True, slots=True)
+class _Fold:
+    folded: Decision
+    look: PodLook
+    unchanged: bool
+    """Whether the pod is left as it is."""
+    consulted: Consulted
+    size: int
+
+    @classmethod
+    def of(
+        cls, key: bytes, template: PodTemplate, folded: Decision, look: PodLook, consulted: Consulted
+    ) -> _Fold:
+        changes = tuple(replace(change, why=change.why.settled()) for change in folded.changes)
+        unchanged = folded.object is template.pod
+        size = 2 * _ENTRY + len(key) * _PARSED
+        return cls(replace(folded, changes=changes), look, unchanged, consulted, size)
+
+    def answer(self, template: PodTemplate) -> tuple[Decision, PodLook]:
+        if self.unchanged:
+            return replace(self.folded, object=template.pod), template.look
+        return self.folded, self.look
 
 
 class _Recorded:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from policies.core import registry
 from policies.core.annotations import EXEMPT
 from policies.core.contracts import Mutator
 from policies.core.finding import Finding
+from policies.core.look import PodLook
 from policies.core.mode import Mode
 from policies.core.reasons import Reasons
 from policies.core.target import PodTemplate, Target, with_template
@@ -72,6 +73,18 @@ def _exempted(policy_id: str, reason: str) -> Result:
     return Result(policy_id, Finding(path, "The policy was not applied.", ""), Mode.AUDIT, exempted=reason)
 
 
+class Folding(Protocol):
+    """What becomes of the pods of a template: their pod, folded, and the look at it."""
+
+    def __call__(self, template: PodTemplate, context: Context, /) -> tuple[Decision, PodLook]: ...
+
+
+def fold_template(template: PodTemplate, context: Context) -> tuple[Decision, PodLook]:
+    """The pod of a template after the pod-level mutators that are in force for it."""
+    folded = fold(template.pod, mutators_of(template.pod), context.of_pod(template.pod))
+    return folded, context.facts.look(folded.object)
+
+
 @dataclass(frozen=True, slots=True)
 class Projection:
     """A workload as judged: its pods as they will be made."""
@@ -86,10 +99,12 @@ class Projection:
     crashes: tuple[Crash, ...] = ()
 
 
-def project(obj: Json, templates: Iterable[PodTemplate], context: Context) -> Projection:
+def project(
+    obj: Json, templates: Iterable[PodTemplate], context: Context, folding: Folding = fold_template
+) -> Projection:
     """Apply the pod-level policies in force to a copy of each of its pod templates that is projected.
 
-    A Pod is judged as it is: its mutations have run before.
+    A Pod is judged as it is: its mutations have run before. `folding` does so, or knows what came of it.
     """
     projected = obj
     judged: list[PodTemplate] = []
@@ -100,10 +115,10 @@ def project(obj: Json, templates: Iterable[PodTemplate], context: Context) -> Pr
         if template.workload is None or not template.workload.projected or template.container_path:
             judged.append(template)
             continue
-        folded = fold(template.pod, mutators_of(template.pod), context.of_pod(template.pod))
+        folded, look = folding(template, context)
         if folded.object is not template.pod:
             projected = with_template(projected, template, folded.object)
-        judged.append(template.remade(context.facts.look(folded.object)))
+        judged.append(template.remade(context.facts.looks.keep(look)))
         changes += [
             replace(change, template=template.path, why=change.why.placed(template.placed))
             for change in folded.changes

@@ -12,6 +12,7 @@ import socket
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from socket import gethostname
 
@@ -201,12 +202,13 @@ def endpoints(
     is decided anew.
     """
     known = Memo(0) if memo is None else memo
+    judge = partial(engine.validate, folding=known.folds)
 
     def mutate(request: Request, _: float) -> Answer:
         return known.answer("mutate", request, policy.config, cluster, engine.mutate)
 
     def validate(request: Request, _: float) -> Answer:
-        return known.answer("validate", request, policy.config, cluster, engine.validate)
+        return known.answer("validate", request, policy.config, cluster, judge)
 
     async def name(request: Request, deadline: float) -> Answer:
         return Answer(await namer.review(request, deadline) if namer else allowed())

@@ -11,7 +11,7 @@ import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from webhook.admission import engine
 from webhook.admission.configuration import Config
 from webhook.admission.decision import Decision
 from webhook.admission.envelope import Request, parse, prepared, render
-from webhook.admission.memo import Canonical, Memo, outline
+from webhook.admission.memo import Canonical, Decide, Memo, outline
 from webhook.admission.messages import Answer, respond
 from webhook.config.load import load
 from webhook.kube.caches import ClusterCache
@@ -200,7 +200,9 @@ def _with_token(pod: Json, name: str) -> Json:
 
 def assert_agrees(memo: Memo, endpoint: str, request: Request, config: Config, cluster: Cluster) -> None:
     """The memo's answer, and what is counted and logged of it, is the engine's on the request as it came."""
-    answer = memo.answer(endpoint, request, config, cluster, DECIDE[endpoint])
+    judge = partial(engine.validate, folding=memo.folds)
+    decide: Decide = engine.mutate if endpoint == "mutate" else judge
+    answer = memo.answer(endpoint, request, config, cluster, decide)
     decision = DECIDE[endpoint](request, config, cluster)
     assert rendered(request, answer) == render(request.uid, respond(decision))
     assert answer.decision is not None
@@ -536,3 +538,90 @@ def test_an_object_too_deep_to_be_written_is_left_to_the_engine() -> None:
     memo = Memo()
     assert_agrees(memo, "mutate", request, load({}), NoCluster())
     assert len(memo) == 0
+
+
+# --- the pods of workloads ---------------------------------------------------------------------------------
+
+DEPLOYMENTS = [parse(review) for review in Workloads(7).deployments(30, 0).measured]
+
+
+def rolled_out(request: Request, number: int) -> Request:
+    """The same pod template in a workload with something else about it."""
+    assert request.object is not None
+    other = replaced(request.object, ("metadata", "annotations", "example.com/rollout"), str(number))
+    if number % 2:
+        other = replaced(other, ("spec", "replicas"), number)
+    if number % 3:
+        return replace(request, object=other)
+    return replace(request, operation="UPDATE", object=other, old_object=request.object)
+
+
+def test_the_pods_of_a_workload_are_remembered_apart_from_it() -> None:
+    memo, config = Memo(), load({})
+    for number, request in enumerate(DEPLOYMENTS):
+        assert_agrees(memo, "validate", request, config, NoCluster())
+        for again in range(1, 8):
+            assert_agrees(memo, "validate", rolled_out(request, again), config, NoCluster())
+        assert len(memo.folds) == number + 1
+    assert memo.folds.hits >= 7 * len(DEPLOYMENTS)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_becomes_of_pods_is_the_engines_while_the_cluster_changes(seed: int) -> None:
+    world, memo, config = World(seed), Memo(), load(POLICIES[seed % len(POLICIES)])
+    for number in range(300):
+        if number % 4 == 0:
+            world.change()
+        request = world.request()
+        assert_agrees(memo, "validate", rolled_out(request, number % 11), config, world.cluster)
+    assert memo.folds.hits > 20
+
+
+def test_a_pod_is_folded_again_when_a_listing_that_it_rests_on_changes() -> None:
+    cluster = ClusterCache()
+    stores = {store.kind: store for _, _, store in cluster.sources}
+    for store in stores.values():
+        store.begin()
+        store.commit()
+    memo, config, request = Memo(), load({}), DEPLOYMENTS[0]
+    for number, version in enumerate(("v1.34.0", "v1.34.1", "v1.20.0")):  # of which the last can't sleep
+        node = {"metadata": {"name": "a"}, "status": {"nodeInfo": {"kubeletVersion": version}}}
+        stores["Node"].put(node)
+        hits = memo.folds.hits
+        assert_agrees(memo, "validate", rolled_out(request, 2 * number + 1), config, cluster)
+        assert memo.folds.hits == hits
+        assert_agrees(memo, "validate", rolled_out(request, 2 * number + 13), config, cluster)
+        assert memo.folds.hits == hits + 1
+
+
+def test_the_pods_of_workloads_take_no_more_memory_than_they_may() -> None:
+    memo, config = Memo(2**24), load({})
+    requests = [parse(review) for review in Workloads(1).deployments(200, 0).measured]
+    decide = partial(engine.validate, folding=memo.folds)
+    for request in requests:  # what the policies keep for themselves they keep now
+        Memo(0).answer("validate", request, config, NoCluster(), engine.validate)
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for request in requests:
+            memo.answer("validate", request, config, NoCluster(), decide)
+            assert 0 <= memo.folds.bytes <= 2**22
+        gc.collect()
+        taken = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert taken - memo.bytes < 1.2 * 2**22
+    assert 20 < len(memo.folds) < len(requests)
+
+
+def test_pods_in_which_a_policy_failed_are_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = registry.mutators()["standard-probes"]
+
+    def fails(*_: object) -> Json:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(registry, "mutators", lambda: {policy.id: replace(policy, mutate=fails)})
+    memo = Memo()
+    decide = partial(engine.validate, folding=memo.folds)
+    memo.answer("validate", DEPLOYMENTS[0], load({}), NoCluster(), decide)
+    assert len(memo.folds) == 0
