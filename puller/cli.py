@@ -67,7 +67,7 @@ def storage_of(options: Options, env: Mapping[str, str]) -> Storage:
     """What all downloads share."""
     budget = DiskBudget(options.model_dir, options.max_disk)
     connections = asyncio.Semaphore(options.limits.connections)
-    return Storage(env, options.limits, budget, options.claims_dir, connections)
+    return Storage(env, options.limits, budget, options.claims_dir, connections, linger=5.0)
 
 
 def server_of(options: Options) -> ModelServer:

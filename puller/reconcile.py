@@ -377,6 +377,7 @@ class Reconciler:
         for model in self.models.values():
             self.status.note(model, time.monotonic())
         await self.status.publish(self.models, self.actions.fetches)
+        await self.actions.storage.close()
         self._store.close()
 
 

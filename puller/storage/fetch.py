@@ -43,13 +43,19 @@ class Storage:
     budget: DiskBudget
     claims: Path
     connections: asyncio.Semaphore
+    linger: float = 0.0
+    """Seconds for which connections to web servers are kept that nobody uses; `close` ends them."""
 
     @cached_property
     def web(self) -> WebClient:
         """The connections to plain web servers."""
         from puller.storage.web import WebClient
 
-        return WebClient(self.limits)
+        return WebClient(self.limits, self.linger)
+
+    async def close(self) -> None:
+        if "web" in self.__dict__:
+            await self.web.close()
 
 
 @dataclass

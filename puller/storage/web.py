@@ -6,6 +6,7 @@ the puller is open, and a config may name servers that its writer cannot reach.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import socket
@@ -59,15 +60,20 @@ class GuardedResolver(AbstractResolver):
 
 
 class WebClient:
-    """The connections to all web servers, kept while anybody is inside `async with`."""
+    """The connections to all web servers, kept while anybody is inside `async with` and `linger` s longer."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, linger: float = 0.0) -> None:
         self.limits = limits
+        self._linger = linger
         self._users = 0
         self._session: aiohttp.ClientSession | None = None
+        self._closing: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> WebClient:
         self._users += 1
+        if self._closing is not None:
+            self._closing.cancel()
+            self._closing = None
         return self
 
     async def __aexit__(
@@ -75,9 +81,24 @@ class WebClient:
     ) -> None:
         self._users -= 1
         if self._users == 0 and self._session is not None:
-            session, self._session = self._session, None
-            self.__dict__.pop("_trusted", None)  # the next one reads SSL_CERT_FILE anew
+            if self._linger:
+                self._closing = asyncio.create_task(self._close_later())
+            else:
+                await self.close()
+
+    async def close(self) -> None:
+        """Close all connections now."""
+        if self._closing is not None and self._closing is not asyncio.current_task():
+            self._closing.cancel()
+        self._closing = None
+        session, self._session = self._session, None
+        self.__dict__.pop("_trusted", None)  # the next one reads SSL_CERT_FILE anew
+        if session is not None:
             await session.close()
+
+    async def _close_later(self) -> None:
+        await asyncio.sleep(self._linger)
+        await self.close()
 
     @asynccontextmanager
     async def get(self, url: URL, headers: Mapping[str, str]) -> AsyncGenerator[aiohttp.ClientResponse]:

@@ -75,6 +75,7 @@ class World:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self.puller.actions.storage.close()
         self.puller._store.close()
         await self.puller.actions.server.close()
         self.puller = self._task = None

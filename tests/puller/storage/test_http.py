@@ -590,3 +590,20 @@ async def test_a_short_object_of_another_digest_is_not_written(odd: Odd, tmp_pat
         await fetch.run()
     assert caught.value.reason == "DigestMismatch"
     assert not fetch.tree.exists()
+
+
+async def test_a_connection_outlives_the_model_it_was_made_for(odd: Odd, tmp_path: Path) -> None:
+    odd.objects |= {"m/a": b"A", "m/b": b"B"}
+    peers = set()
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        peers.add(request.transport.get_extra_info("peername") if request.transport else None)
+        return await FaultStore.handle(odd, request)
+
+    odd.answer = answer
+    fetch = fetch_of(odd, tmp_path, f"{odd.url}/web/m/a")
+    storage = replace(fetch.storage, linger=60.0)
+    for key in "ab":
+        await Fetch(ModelSpec(key, f"{odd.url}/web/m/{key}"), tmp_path / key, storage).run()
+    assert len(peers) == 1
+    await storage.close()
