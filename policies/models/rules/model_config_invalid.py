@@ -14,20 +14,31 @@ from policies.core.target import Target
 from policies.kube.group_kinds import CONFIG_MAP
 from policies.kube.json import Json, mapping
 from policies.kube.metadata import labels_of
+from policies.models.settings import ModelPuller, Program
 from puller import spec
 
 _HINT = "Correct the entry; while it stands, the puller refuses this model and serves the others."
 
 _HINT_UNKNOWN = "Remove the field, or correct its name."
 
+_HINT_SCHEME = "Use another scheme, or add this one to `schemes` in model-puller.yaml."
+
 
 def check(target: Target, facts: Facts) -> Iterator[Finding]:
     """What the puller would refuse in a labelled ConfigMap, as its own parser finds it."""
     if labels_of(target.obj).get(MODEL_CONFIG) != "true":
         return
-    desired = spec.parse(_files(target.obj))
+    files = _files(target.obj)
+    desired = spec.parse(files)
     for error in desired.errors:
         yield Finding(_path(target.obj, error), _sentence(error), _HINT)
+    known = set(desired.errors)
+    # Whose sidecar will read it is not known here: the settings of the namespace count.
+    settings = facts.settings(ModelPuller)
+    schemes = settings.schemes if settings.program is Program.CHASSIS_PULLER else spec.SCHEMES
+    for error in spec.parse(files, schemes).errors:
+        if error not in known:
+            yield Finding(_path(target.obj, error), _sentence(error), _HINT_SCHEME, Certainty.UNDECIDED)
     for warning in desired.warnings:
         yield Finding(_path(target.obj, warning), _sentence(warning), _HINT_UNKNOWN, Certainty.UNDECIDED)
 
