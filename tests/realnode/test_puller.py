@@ -25,7 +25,7 @@ from tests.e2e.node.webhook import Webhook
 from tests.puller.fakes import FaultStore
 from tests.realnode import evidence
 from tests.realnode.arms import Arm
-from tests.realnode.experiments import evict
+from tests.realnode.experiments.disruption import evict
 
 pytestmark = pytest.mark.realnode
 RUNTIME = """\
