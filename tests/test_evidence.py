@@ -1,18 +1,42 @@
-"""docs/evidence.md is what the figures beside it say, word for word."""
+"""docs/evidence.md is what the figures beside it say, word for word, and has a place for every rule."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
+from pathlib import Path
 from xml.etree import ElementTree
 
-from tests.realnode.evidence import FIGURES, PAGE, PICTURES, outage_picture, page
+import pytest
+
+from tests.realnode import evidence
+from tests.realnode.evidence import (
+    ELSEWHERE,
+    FIGURES,
+    NOT_EXPERIMENTS,
+    PAGE,
+    PICTURES,
+    main,
+    outage_picture,
+    page,
+)
 from tests.realnode.experiments import EXPERIMENTS
+from webhook.cli import explain
 
 FOUND = json.loads(FIGURES.read_text())
 
 
+def test_every_rule_that_a_node_can_show_is_shown_once_and_of_every_other_it_is_said_why_not() -> None:
+    rules = [rule.id for family in explain.ON_A_NODE for rule in explain.of_family(family)]
+    placed = Counter([it.rule for it in EXPERIMENTS.values() if it.rule] + list(ELSEWHERE))
+    assert placed == Counter(rules)
+    text = PAGE.read_text()
+    for rule in rules:
+        assert text.count(f'<a id="{rule}"></a>') == 1
+
+
 def test_every_experiment_has_its_figures() -> None:
-    assert set(FOUND) == {*EXPERIMENTS, "under_fire", "puller"}
+    assert set(FOUND) == {*EXPERIMENTS, *NOT_EXPERIMENTS}
 
 
 def test_the_page_is_made_of_the_figures() -> None:
@@ -24,3 +48,60 @@ def test_the_picture_is_made_of_the_figures() -> None:
     assert text == outage_picture(FOUND["outage"])
     drawn = ElementTree.fromstring(text)
     assert len(drawn.findall("{http://www.w3.org/2000/svg}path[@stroke-width='2']")) == 2
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Path:
+    """The figures of the page, as a run keeps them."""
+    for name, figures in FOUND.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(figures))
+    return tmp_path
+
+
+def test_figures_of_another_run_are_read_beside_the_page(
+    kept: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--beside", str(kept)]) == 0
+    assert capsys.readouterr().out.strip() == ""
+    other = FOUND["rolling_update"] | {"with": FOUND["rolling_update"]["with"] | {"lost": 12345}}
+    (kept / "rolling_update.json").write_text(json.dumps(other))
+    assert main(["--beside", str(kept)]) == 0
+    changed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("+|")]
+    assert len(changed) == 1
+    assert "12345" in changed[0]
+
+
+def test_a_run_of_some_experiments_is_added_and_said_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, path in (
+        ("PICTURES", tmp_path),
+        ("PAGE", tmp_path / "page.md"),
+        ("FIGURES", tmp_path / "figures"),
+    ):
+        monkeypatch.setattr(evidence, name, path)
+    whole = FOUND | {"conditions": FOUND["conditions"] | {"runs": 1}}
+    evidence.write(whole)
+    assert "All figures are those of one run" in evidence.PAGE.read_text()
+    again = tmp_path / "again"
+    again.mkdir()
+    conditions = {name: value for name, value in whole["conditions"].items() if name != "runs"}
+    (again / "conditions.json").write_text(json.dumps(conditions))
+    other = FOUND["rolling_update"] | {"with": FOUND["rolling_update"]["with"] | {"lost": 12345}}
+    (again / "rolling_update.json").write_text(json.dumps(other))
+    assert main(["--add", str(again)]) == 0
+    text = evidence.PAGE.read_text()
+    assert "The figures are those of 2 runs, the last: " in text
+    assert "12345 of" in text
+    assert json.loads(evidence.FIGURES.read_text()) == whole | {
+        "rolling_update": other,
+        "conditions": conditions | {"runs": 2},
+    }
+
+
+def test_a_run_that_left_something_out_makes_no_page(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (kept / "outage.json").unlink()
+    before = PAGE.read_text()
+    assert main([str(kept)]) == 1
+    assert "no figures of outage" in capsys.readouterr().err
+    assert PAGE.read_text() == before

@@ -21,12 +21,20 @@ from tests.e2e.processes import Process, free_port
 NAMESPACE = "ray-system"
 SERVICE_ACCOUNT = "kuberay-operator"
 START_TIMEOUT = 60
+ROOM = {"pods": "2000", "cpu": "4000", "memory": "8Ti"}
 Group = tuple[str, str]
 """A RayCluster's name and the name of one of its groups (`headgroup` for the head)."""
 
 
 def prepare(control_plane: ControlPlane, release: str) -> None:
     """Install the release's CRDs, an account for the operator, and a node with room for every pod."""
+    install(control_plane, release)
+    if not control_plane.api.exists("nodes", "ray-node"):
+        control_plane.add_node("ray-node", capacity=ROOM)
+
+
+def install(control_plane: ControlPlane, release: str) -> None:
+    """Install the release's CRDs and an account for the operator."""
     api = control_plane.api
     for file in sorted((module_directory(release) / "config" / "crd" / "bases").glob("*.yaml")):
         definition = yaml.load(file.read_text(), yaml.CSafeLoader)
@@ -54,7 +62,6 @@ def prepare(control_plane: ControlPlane, release: str) -> None:
                 },
             ]
         )
-        control_plane.add_node("ray-node", capacity={"pods": "2000", "cpu": "4000", "memory": "8Ti"})
 
 
 def _named(name: str) -> JSON:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -13,8 +14,11 @@ from tests.e2e.api import JSON, ApiError
 from tests.e2e.node.cluster import RealNode
 from tests.e2e.node.webhook import LEFT_ALONE
 from tests.e2e.workloads import VLLM
+from tests.realnode.traffic import ask
 
 Result = TypeVar("Result")
+SOON = {"mlchassis.dev/expected-start": "20s"}
+SERVER = "server.py"
 PATIENCE = 240
 """Seconds for what must happen; on a busy machine it takes several times as long as on an idle one."""
 
@@ -32,17 +36,29 @@ class Arm:
         for item in items:
             self.node.api.create(item, self.namespace)
 
-    def refusal(self, item: JSON) -> str:
-        """What the webhook says to an object; the empty string where it is let in."""
-        try:
-            self.node.api.create(item, self.namespace)
-        except ApiError as error:
-            return error.message
-        return ""
+    def put(self, rule: str, hazard: JSON, advised: JSON) -> str:
+        """Create what a rule is about; where the webhook is at work, what it advises instead.
 
-    def service(self, name: str) -> str:
-        """Make a Service of the pods with the label `app: name`; its ClusterIP."""
-        spec = {"selector": {"app": name}, "ports": [{"port": 80, "targetPort": 8000}]}
+        Returns what the webhook does about it, by that rule: "refuses", "warns", or "" for nothing.
+        """
+        if not self.webhook:
+            self.create(hazard)
+            return ""
+        said = self.verdict(rule, hazard)
+        self.create(advised)
+        return said
+
+    def verdict(self, rule: str, item: JSON) -> str:
+        """What the webhook does about an object by that rule: "refuses", "warns", or "" for nothing."""
+        try:
+            answer = self.node.api.create(item, self.namespace, dry_run=True)
+        except ApiError as error:
+            return "refuses" if rule in error.message else ""
+        return "warns" if any(text.startswith(rule) for text in answer.warnings) else ""
+
+    def service(self, name: str, selector: Mapping[str, str] | None = None) -> str:
+        """Make a Service of the pods with the label `app: name`, or with other ones; its ClusterIP."""
+        spec = {"selector": dict(selector or {"app": name}), "ports": [{"port": 80, "targetPort": 8000}]}
         item = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec}
         return str(self.node.api.create(item, self.namespace).body["spec"]["clusterIP"])
 
@@ -62,13 +78,26 @@ class Arm:
             for status in item["status"].get("containerStatuses", ())
         )
 
+    def answering(self, name: str) -> int:
+        """How many of its pods answer, asked without any Service."""
+        return sum(
+            ask(item["status"]["podIP"], 8000, "/health")
+            for item in self.pods(name)
+            if "podIP" in item["status"]
+        )
+
+    def signal(self, number: signal.Signals, name: str) -> None:
+        """Send a signal to the servers in its pods: SIGSTOP hangs them, SIGCONT goes on."""
+        for item in self.pods(name):
+            self.node.signal(number, item, SERVER)
+
     def wait(self, what: str, until: Callable[[], Any], patience: float = PATIENCE) -> float:
         """Wait until something is true; the seconds that it took. AssertionError after `patience` seconds."""
         began = time.monotonic()
         while not until():
             waited = time.monotonic() - began
             assert waited < patience, f"{self.namespace}: not {what} after {waited:.0f} s"
-            time.sleep(0.5)
+            time.sleep(1)
         return time.monotonic() - began
 
     def wait_ready(self, name: str, count: int) -> float:
@@ -78,6 +107,11 @@ class Arm:
     def kubectl(self, *arguments: str) -> str:
         """Run kubectl in the namespace."""
         return self.node.kubectl("-n", self.namespace, *arguments, timeout=PATIENCE).stdout
+
+    def succeeds(self, *arguments: str) -> bool:
+        """Whether kubectl, run in the namespace, ends with the status 0."""
+        command = ("-n", self.namespace, *arguments)
+        return self.node.kubectl(*command, timeout=PATIENCE, check=False).returncode == 0
 
 
 def is_ready(item: JSON) -> bool:
@@ -106,10 +140,14 @@ def api(
     name: str = "api",
     replicas: int = 1,
     env: Mapping[str, object] | None = None,
-    annotations: dict[str, str] | None = None,
+    annotations: Mapping[str, str] = SOON,
+    strategy: JSON | None = None,
     **container: Any,
 ) -> JSON:
-    """A Deployment of the model API in `images/model-server`; further fields go to its container."""
+    """A Deployment of the model API in `images/model-server`; further fields go to its container.
+
+    It is recognised as vLLM, unless another image is given.
+    """
     variables = [{"name": key, "value": str(value)} for key, value in (env or {}).items()]
     main = {
         "name": "vllm",
@@ -119,8 +157,10 @@ def api(
         **container,
     }
     template = {
-        "metadata": {"labels": {"app": name}, "annotations": annotations or {}},
+        "metadata": {"labels": {"app": name}, "annotations": dict(annotations)},
         "spec": {"containers": [main]},
     }
     spec = {"replicas": replicas, "selector": {"matchLabels": {"app": name}}, "template": template}
+    if strategy is not None:
+        spec["strategy"] = strategy
     return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name}, "spec": spec}

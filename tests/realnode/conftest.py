@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import time
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.e2e.node import sandbox
 from tests.e2e.node.cluster import RealNode
+from tests.e2e.node.init import NODE
 from tests.e2e.node.webhook import LEFT_ALONE, Webhook
+from tests.realnode import evidence
 
 
 @pytest.fixture(scope="session")
@@ -20,9 +25,29 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealNode]:
     if directory is None:
         pytest.fail("These tests run inside the namespaces of a node: make realnode ARGS=…", pytrace=False)
     state = tmp_path_factory.mktemp("node")
+    began, before = time.monotonic(), _cpu()
     with RealNode(state, directory) as running:
         yield running
+        idle, whole = (now - then for now, then in zip(_cpu(), before, strict=True))
+        info = running.api.get("nodes", NODE)["status"]["nodeInfo"]
+    evidence.keep(
+        "conditions",
+        {
+            "cpus": os.cpu_count(),
+            "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+            "kubelet": info["kubeletVersion"],
+            "runtime": info["containerRuntimeVersion"].replace("://", " "),
+            "seconds": time.monotonic() - began,
+            "busy": 1 - idle / whole,
+        },
+    )
     shutil.rmtree(state / "etcd", ignore_errors=True)  # pytest keeps the logs of the last three runs
+
+
+def _cpu() -> tuple[int, int]:
+    """Ticks of all CPUs since the machine began: those with nothing to do, and all."""
+    ticks = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    return ticks[3] + ticks[4], sum(ticks)
 
 
 @pytest.fixture(scope="session")

@@ -2,26 +2,46 @@
 
 A run keeps its figures in the directory that the variable CHASSIS_EVIDENCE names, if it names one.
 
-    python -m tests.realnode.evidence DIRECTORY     write docs/evidence.md and its pictures from these
+    python -m tests.realnode.evidence DIRECTORY           write docs/evidence.md and its pictures from these
+    python -m tests.realnode.evidence --add DIRECTORY     the same, what was not run again staying as it was
+    python -m tests.realnode.evidence --beside DIRECTORY  say where these read otherwise than docs/evidence.md
 """
 
 from __future__ import annotations
 
+import argparse
+import difflib
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from policies.core.contracts import Family, Rule
 from tests.e2e.install import REPOSITORY
 from tests.realnode import picture
+from tests.realnode.experiments import AT_ONCE, EXPERIMENTS, Experiment
+from tests.realnode.words import seconds, share
+from webhook.cli import explain
 
 DIRECTORY = "CHASSIS_EVIDENCE"
 PAGE = REPOSITORY / "docs" / "evidence.md"
 TEMPLATE = Path(__file__).with_name("evidence.md")
 PICTURES = REPOSITORY / "docs" / "evidence"
 FIGURES = PICTURES / "figures.json"
+NOT_EXPERIMENTS = ("conditions", "under_fire", "puller")
+"""Figures of other shapes."""
+ELSEWHERE = {
+    "gang-without-queue": (
+        "Not shown: the profile `standard` only audits it, and what helps is another program, such as Kueue."
+    ),
+    "policy-config-invalid": (
+        "Ten bad edits of the policy, each refused, stand [under fire](#the-webhook-under-fire)."
+    ),
+}
+"""The rules that have no experiment with and without the webhook, and why."""
+SAID = {"refuses": "refused; ", "warns": "warned about; ", "": ""}
 
 
 def keep(name: str, figures: dict[str, Any]) -> None:
@@ -31,18 +51,9 @@ def keep(name: str, figures: dict[str, Any]) -> None:
         Path(directory, f"{name}.json").write_text(json.dumps(figures, indent=1) + "\n")
 
 
-def seconds(value: float | None) -> str:
-    """A time for people."""
-    return "never" if value is None else f"{value:.0f} s"
-
-
-def share(value: float | None) -> str:
-    """A share for people."""
-    return "none sent" if value is None else f"{value:.1%}"
-
-
-def _row(text: str, without: str, with_: str) -> str:
-    return f"| {text} | {without} | {with_} |\n"
+def read(directory: Path) -> dict[str, Any]:
+    """The figures of a run."""
+    return {path.stem: json.loads(path.read_text()) for path in sorted(directory.glob("*.json"))}
 
 
 def page(found: dict[str, Any]) -> str:
@@ -50,94 +61,64 @@ def page(found: dict[str, Any]) -> str:
     outage = found["outage"]
     events = outage["with"]["events"]
     after = {name: moment - events["hung"] for name, moment in events.items()}
-    rows = ""
-    for name, (title, cells) in CELLS.items():
-        rows += _row(title, *(cell(found[name]) for cell in cells))
     under_fire = "".join(
         f"| {name} | {it['creates']} | {it['lost']} | {it['refused']} | {it['unmutated']} |\n"
         for name, it in found["under_fire"].items()
     )
     pulled = "".join(f"| {name} | {seconds(took)} |\n" for name, took in found["puller"].items())
     return TEMPLATE.read_text().format(
+        conditions=_conditions(**found["conditions"]),
+        experiments=len(EXPERIMENTS),
+        at_once=AT_ONCE,
         shed=seconds(after["out of the Service"]),
         restarted=seconds(after["first restart"]),
         whole=seconds(after["all ready again"]),
         before_with=share(outage["with"]["before"]),
         before_without=share(outage["without"]["before"]),
+        again=share(outage["with"]["again"]),
         end_with=share(outage["with"]["at the end"]),
         end_without=share(outage["without"]["at the end"]),
-        rows=rows,
+        deadlock="".join(rule_rows(Family.DEADLOCK, found)),
+        cascade="".join(rule_rows(Family.CASCADE, found)),
+        others="".join(
+            f"| {it.hazard} | {_cells(it, found[name])} |\n"
+            for name, it in EXPERIMENTS.items()
+            if not it.rule
+        ),
         under_fire=under_fire,
         pulled=pulled,
     )
 
 
-Cell = Callable[[dict[str, Any]], str]
-CELLS: dict[str, tuple[str, tuple[Cell, Cell]]] = {
-    "slow_start": (
-        "A server that loads for 45 s, under a liveness probe that gives it 20",
-        (
-            lambda it: f"restarted {it['without']['restarts']} times, never answers",
-            lambda it: (
-                f"answers after {seconds(it['with']['answered after'])}, {it['with']['restarts']} restarts"
-            ),
-        ),
-    ),
-    "feature_store": (
-        "A liveness probe that asks a feature store, which is down for a minute",
-        (
-            lambda it: f"{it['without']['replicas restarted']} of 3 replicas restarted",
-            lambda it: f"refused; with the probe it gets instead, {it['with']['restarts']} restarts",
-        ),
-    ),
-    "strict_liveness": (
-        "A minute of overload, under a liveness probe that gives up as soon as readiness does",
-        (
-            lambda it: f"{it['without']['restarts']} restarts",
-            lambda it: f"{it['with']['after']} restarts under the injected probes",
-        ),
-    ),
-    "rolling_update": (
-        "Two rolling restarts under 40 requests a second; the server ends at SIGTERM at once",
-        (
-            lambda it: f"{it['without']['lost']} of {it['without']['requests']} requests lost",
-            lambda it: f"{it['with']['lost']} of {it['with']['requests']} lost",
-        ),
-    ),
-    "jobs": (
-        "A Job with `backoffLimit: 0` whose pod is evicted; a training Job that fails by a mistake",
-        (
-            lambda it: f"{it['without']['evicted']}; tried {it['without']['tries']} times and more",
-            lambda it: f"{it['with']['evicted']}; {it['with']['wrong']} after {it['with']['tries']} try",
-        ),
-    ),
-    "blocked_drain": (
-        "A budget that asks for as many replicas as there are, and an eviction",
-        (
-            lambda it: f"refused {it['without']['tries']} times, once a second",
-            lambda it: (
-                f"the budget is refused; under one that can allow it, try {it['with']['tries']} succeeds"
-            ),
-        ),
-    ),
-    "own_volume": (
-        "A rolling update of a pod that holds its volume alone",
-        (
-            lambda it: "not through after 90 s: the new pod is Pending",
-            lambda it: f"refused; with `Recreate`, through after {seconds(it['with']['updated after'])}",
-        ),
-    ),
-    "own_service": (
-        "An init container that waits for the Service of its own pod",
-        (
-            lambda it: (
-                "not ready after 90 s; one that waits for another Service is, after "
-                f"{seconds(it['without']['control ready after'])}"
-            ),
-            lambda it: "refused",
-        ),
-    ),
-}
+def _conditions(
+    *, cpus: int, busy: float, memory: int, kubelet: str, runtime: str, seconds: float, runs: int = 1
+) -> str:
+    which = (
+        "All figures are those of one run" if runs == 1 else f"The figures are those of {runs} runs, the last"
+    )
+    machine = f"kubelet {kubelet}, {runtime}, {memory / 2**30:.0f} GiB of memory, {cpus} CPUs"
+    return f"{which}: {machine} of which {share(busy)} was in use over the {seconds:.0f} s that it took"
+
+
+def rule_rows(family: Family, found: dict[str, Any]) -> Iterator[str]:
+    """A row for every rule of a family: what its experiment showed, or why there is none."""
+    shown = {it.rule: (name, it) for name, it in EXPERIMENTS.items() if it.rule}
+    for rule in explain.of_family(family):
+        if rule.id in shown:
+            name, experiment = shown[rule.id]
+            yield f"| {_link(rule)} | {experiment.hazard} | {_cells(experiment, found[name])} |\n"
+        else:
+            yield f"| {_link(rule)} | {ELSEWHERE[rule.id]} | | |\n"
+
+
+def _link(rule: Rule) -> str:
+    """A rule's name, to be linked to and linked to its own page."""
+    return f'<a id="{rule.id}"></a>[{rule.id}](rules/{rule.document.family}.md#{rule.id})'
+
+
+def _cells(experiment: Experiment, figures: dict[str, Any]) -> str:
+    said = SAID[figures["with"].get("said", "")]
+    return f"{experiment.without(figures['without'])} | {said}{experiment.with_(figures['with'])}"
 
 
 def outage_picture(outage: dict[str, Any]) -> str:
@@ -152,14 +133,41 @@ def outage_picture(outage: dict[str, Any]) -> str:
     return picture.shares(title, lines, marks)
 
 
-def main(directory: Path) -> None:
+def write(found: dict[str, Any]) -> None:
     """Write the page, its pictures and the figures behind them."""
-    found = {path.stem: json.loads(path.read_text()) for path in sorted(directory.glob("*.json"))}
     PICTURES.mkdir(exist_ok=True)
     FIGURES.write_text(json.dumps(found, indent=1) + "\n")
     PAGE.write_text(page(found))
     (PICTURES / "outage.svg").write_text(outage_picture(found["outage"]))
 
 
+def beside(found: dict[str, Any]) -> str:
+    """The lines of the page that these figures would change, as a diff."""
+    lines = PAGE.read_text().splitlines(), page(found).splitlines()
+    return "\n".join(difflib.unified_diff(*lines, "docs/evidence.md", "this run", n=0, lineterm=""))
+
+
+def main(argv: list[str]) -> int:
+    """Write the page, or say what it would say; 1 where figures are missing."""
+    parser = argparse.ArgumentParser(prog="python -m tests.realnode.evidence")
+    parser.add_argument("--add", action="store_true", help="keep the figures of what was not run")
+    parser.add_argument("--beside", action="store_true", help="write nothing, print a diff")
+    parser.add_argument("directory", type=Path, help="where a run kept its figures")
+    args = parser.parse_args(argv)
+    found = read(args.directory)
+    if args.add:
+        before = json.loads(FIGURES.read_text())
+        runs = before["conditions"].get("runs", 1) + 1
+        found = before | found | {"conditions": found["conditions"] | {"runs": runs}}
+    if missing := {*EXPERIMENTS, *NOT_EXPERIMENTS} - set(found):
+        print(f"no figures of {', '.join(sorted(missing))} in {args.directory}", file=sys.stderr)
+        return 1
+    if args.beside:
+        print(beside(found))
+    else:
+        write(found)
+    return 0
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    sys.exit(main(sys.argv[1:]))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-TIMEOUT = 2.0
+TIMEOUT = 5.0
 """Seconds that a client waits for an answer."""
 
 
@@ -71,6 +71,20 @@ class Traffic:
     def requests(self) -> list[Request]:
         """What has ended so far, by the time at which it was sent."""
         return sorted(self._requests, key=lambda request: request.sent)
+
+    @property
+    def lost(self) -> int:
+        """How many were not answered."""
+        return sum(not request.answered for request in self._requests)
+
+    @property
+    def silent_seconds(self) -> int:
+        """In how many seconds none of those that were sent was answered."""
+        answered: dict[int, bool] = {}
+        for request in self._requests:
+            second = int(request.sent)
+            answered[second] = answered.get(second, False) or request.answered
+        return sum(not any_was for any_was in answered.values())
 
     def share(self, since: float, until: float) -> float | None:
         """The share of the requests sent in this time that were answered; None if none was sent."""

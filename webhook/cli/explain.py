@@ -32,6 +32,9 @@ FAMILIES: Final = {
     Family.JOBS: ("Jobs", "Lost work, lost evidence."),
 }
 """Each family's heading and what its rules have in common."""
+ON_A_NODE: Final = (Family.DEADLOCK, Family.CASCADE)
+"""The families of which every rule has its place in docs/evidence.md."""
+EVIDENCE: Final = "../evidence.md"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -230,11 +233,17 @@ def rule_markdown(rule: Rule) -> str:
         f"**Looks at:** {kinds(rule)}.",
         f"**Why.** {rule.document.why}",
         f"**Fix.** {rule.document.remediation}",
+        *_seen(rule),
         f"Flagged:\n\n```yaml\n{rule.document.bad.strip()}\n```",
         f"Fixed:\n\n```yaml\n{rule.document.good.strip()}\n```",
         f"Source: {_link(rule.document.source)}",
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _seen(rule: Rule) -> Iterator[str]:
+    if rule.document.family in ON_A_NODE:
+        yield f"**Seen.** [On a real node]({EVIDENCE}#{rule.id})."
 
 
 def policy_markdown(policy: Mutator[Any]) -> str:

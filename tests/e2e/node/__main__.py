@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import sys
 
-from tests.e2e.binaries import CONTROL_PLANE, NODE, BinaryError, binary
+from tests.e2e.binaries import CONTROL_PLANE, KUBERAY, NODE, BinaryError, binary, module_directory
 from tests.e2e.node import images, sandbox
+
+OPERATOR = KUBERAY[0]
+"""The release of KubeRay that the experiments start."""
 
 
 def main(command: list[str]) -> int:
@@ -17,8 +20,10 @@ def main(command: list[str]) -> int:
         print(f"Nothing was run on a real node: for that, {reason}")
         return 0
     try:
-        for name in (*CONTROL_PLANE, *NODE):
+        for name in (*CONTROL_PLANE, *NODE, OPERATOR):
             binary(name)
+        for name in ("kwok", OPERATOR):
+            module_directory(name)  # while there is a network
         store = images.store(images.everything())
     except BinaryError as error:
         print(error, file=sys.stderr)

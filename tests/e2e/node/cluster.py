@@ -24,6 +24,8 @@ CONTAINERD_STATE = Path("/run/containerd")
 NETWORK = Path("/etc/cni/ml-chassis")
 DISK = ("imagefs.available", "nodefs.available", "nodefs.inodesFree")
 PODS = "172.31.0.0/24"
+FAKE: JSON = {"key": "mlchassis.dev/fake-node", "operator": "Exists"}
+"""Tolerates the taint of the nodes that are not real."""
 
 
 class RealNode(ControlPlane):
@@ -74,6 +76,16 @@ class RealNode(ControlPlane):
                 command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
                 if command and command != "sleep infinity":  # the pod's own container
                     yield pid, command
+
+    def add_fake_nodes(self, *names: str, **capacity: str) -> None:
+        """Add nodes that KWOK plays, beside the real one; only pods that tolerate `FAKE` go there.
+
+        Call it from a thread that lives as long as the cluster.
+        """
+        if all(it.name != "kwok" for it in self._processes):
+            super()._start_nodes()
+        for name in names:
+            self.add_node(name, taints=[{"key": FAKE["key"], "effect": "NoSchedule"}], capacity=capacity)
 
     # Components
 
@@ -136,6 +148,7 @@ class RealNode(ControlPlane):
             "failCgroupV1": False,
             "volumePluginDir": str(self._sandbox / "volume-plugins"),
             "failSwapOn": False,
+            "maxPods": 250,  # as many as there are addresses
             # No kubelet on this machine but this one, and no other firewall than kube-proxy's.
             "makeIPTablesUtilChains": False,
             "oomScoreAdj": 0,

@@ -24,11 +24,13 @@ from policies.models.settings import ModelPuller
 from tests.e2e.binaries import BinaryError, cache_directory, locked, say
 from tests.e2e.install import BASE, REPOSITORY
 from tests.e2e.node import packages
-from tests.e2e.workloads import VLLM
+from tests.e2e.workloads import UNKNOWN, VLLM
 
 NAMESPACE = "k8s.io"
 CONTEXTS = Path(__file__).with_name("images")
 SANDBOX = "mlchassis.dev/sandbox:1"
+TRITON = "nvcr.io/nvidia/tritonserver:24.08-py3"
+PROXY = "gcr.io/cloud-sql-connectors/cloud-sql-proxy:2.11.0"
 MLSERVER = "seldonio/mlserver:1.7.1"
 CERTIFICATES = "/etc/ssl/certs"
 NOTHING: Mapping[str, str] = {}
@@ -81,7 +83,7 @@ def everything() -> list[Image]:
         Image(SANDBOX, CONTEXTS / "sandbox"),
         Image(webhook_name(), REPOSITORY),
         Image(ModelPuller().image, REPOSITORY, target="puller"),
-        Image("docker.io/" + VLLM, CONTEXTS / "model-server"),
+        *(Image(name, CONTEXTS / "model-server") for name in ("docker.io/" + VLLM, TRITON, PROXY, UNKNOWN)),
         Image("docker.io/" + MLSERVER, CONTEXTS / "mlserver"),
     ]
 

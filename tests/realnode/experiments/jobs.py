@@ -1,12 +1,15 @@
-"""Jobs that are evicted, and Jobs that fail."""
+"""Jobs that are evicted, that fail, and that are kept from ending."""
 
 from __future__ import annotations
 
+import time
+
 from tests.e2e.api import JSON
-from tests.e2e.node.cluster import RealNode
-from tests.realnode.arms import Arm, arms, side_by_side
+from tests.e2e.node.images import PROXY
+from tests.e2e.workloads import VLLM
+from tests.realnode.arms import Arm
 from tests.realnode.experiments.disruption import evict
-from tests.realnode.experiments.model_api import BASE, Figures
+from tests.realnode.experiments.model_api import BASE, WATCHED, Figures, python_get
 
 
 def job(name: str, code: str, backoff: int | None = None) -> JSON:
@@ -20,38 +23,75 @@ def job(name: str, code: str, backoff: int | None = None) -> JSON:
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": spec}
 
 
-def jobs(node: RealNode) -> Figures:
+def condition(arm: Arm, name: str) -> str:
+    """How a Job has ended: "Complete", "Failed", or "" for not yet."""
+    status = arm.node.api.get("jobs.batch", name, arm.namespace).get("status", {})
+    ended = {it["type"] for it in status.get("conditions", ()) if it["status"] == "True"}
+    return next(iter(ended & {"Complete", "Failed"}), "")
+
+
+def jobs(arm: Arm) -> Figures:
     """A Job whose pod is evicted, and one that fails by a mistake in its code."""
+    arm.create(job("evicted", "import time; time.sleep(900)", backoff=0))
+    arm.create(job("wrong", "raise SystemExit(3)"))
+    arm.wait("running", lambda: any(map(_running, arm.pods("evicted"))))
+    (first,) = arm.pods("evicted")
+    evict(arm, first["metadata"]["name"])
 
-    def condition(arm: Arm, name: str) -> str:
-        status = arm.node.api.get("jobs.batch", name, arm.namespace).get("status", {})
-        ended = {it["type"] for it in status.get("conditions", ()) if it["status"] == "True"}
-        return next(iter(ended & {"Complete", "Failed"}), "")
+    def decided() -> bool:
+        others = [it for it in arm.pods("evicted") if it["metadata"]["uid"] != first["metadata"]["uid"]]
+        return condition(arm, "evicted") == "Failed" or any(map(_running, others))
 
-    def run(arm: Arm) -> Figures:
-        arm.create(job("evicted", "import time; time.sleep(900)", backoff=0))
-        arm.create(job("wrong", "raise SystemExit(3)"))
-        arm.wait("running", lambda: any(map(running, arm.pods("evicted"))))
-        (first,) = arm.pods("evicted")
-        evict(arm, first["metadata"]["name"])
+    arm.wait("given up or begun anew", decided)
+    arm.wait(
+        "given up or tried again",
+        lambda: condition(arm, "wrong") == "Failed" or len(arm.pods("wrong")) > 2,
+    )
+    return {
+        "evicted": condition(arm, "evicted") or "runs again",
+        "wrong": condition(arm, "wrong") or "is tried again",
+        "tries": len(arm.pods("wrong")),
+    }
 
-        def decided() -> bool:
-            others = [it for it in arm.pods("evicted") if it["metadata"]["uid"] != first["metadata"]["uid"]]
-            return condition(arm, "evicted") == "Failed" or any(map(running, others))
 
-        arm.wait("given up or begun anew", decided)
-        arm.wait(
-            "given up or tried again",
-            lambda: condition(arm, "wrong") == "Failed" or len(arm.pods("wrong")) > 2,
+def _running(item: JSON) -> bool:
+    return item["status"]["phase"] == "Running" and "deletionTimestamp" not in item["metadata"]
+
+
+def _beside(arm: Arm, rule: str, image: str, *command: str) -> Figures:
+    """A Job whose work ends, beside a container that never does."""
+    work: JSON = {"name": "work", "image": BASE, "command": list(command)}
+    server: JSON = {"name": "beside", "image": image, "args": ["serve"]}
+
+    def made(containers: list[JSON], sidecars: list[JSON]) -> JSON:
+        item = job("work", "")
+        spec = item["spec"]["template"]["spec"]
+        spec |= {"containers": containers, "initContainers": sidecars}
+        return item
+
+    said = arm.put(rule, made([work, server], []), made([work], [server | {"restartPolicy": "Always"}]))
+
+    def work_ended() -> bool:
+        return any(
+            it["name"] == "work" and it["state"].get("terminated", {}).get("exitCode") == 0
+            for item in arm.pods("work")
+            for it in item["status"].get("containerStatuses", ())
         )
-        return {
-            "evicted": condition(arm, "evicted") or "runs again",
-            "wrong": condition(arm, "wrong") or "is tried again",
-            "tries": len(arm.pods("wrong")),
-        }
 
-    def running(item: JSON) -> bool:
-        return item["status"]["phase"] == "Running" and "deletionTimestamp" not in item["metadata"]
+    arm.wait("the work done", work_ended)
+    if arm.webhook:
+        took = arm.wait("complete", lambda: condition(arm, "work") == "Complete")
+        return {"said": said, "complete after": took}
+    time.sleep(WATCHED)
+    return {"said": said, "ended": condition(arm, "work"), "active": len(arm.pods("work"))}
 
-    with_, without = side_by_side(run, arms(node, "jobs"))
-    return {"with": with_, "without": without}
+
+def beside_server(arm: Arm) -> Figures:
+    """Batch inference: a model server beside its client."""
+    asks = f'until python3 -c "{python_get("http://localhost:8000/health")}"; do sleep 1; done'
+    return _beside(arm, "job-server-blocks-completion", VLLM, "sh", "-c", asks)
+
+
+def beside_proxy(arm: Arm) -> Figures:
+    """A database proxy beside the work."""
+    return _beside(arm, "job-sidecar-blocks-completion", PROXY, "sleep", "5")

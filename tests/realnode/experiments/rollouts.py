@@ -1,92 +1,129 @@
-"""Rolling updates."""
+"""Rolling updates that lose requests, take everything down, or never end."""
 
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from tests.e2e.api import JSON
-from tests.e2e.node.cluster import RealNode
-from tests.realnode.arms import Arm, api, arms, side_by_side
-from tests.realnode.experiments.model_api import SOON, Figures, http
+from tests.e2e.node.init import NODE
+from tests.realnode.arms import Arm, api
+from tests.realnode.experiments.model_api import WATCHED, Figures, http, pod_of
 from tests.realnode.traffic import Traffic, ask
 
-
-def rolling_update(node: RealNode) -> Figures:
-    """A rolling restart of a served Deployment under traffic; the server ends at SIGTERM at once."""
-    readiness = http(periodSeconds=2)
-
-    def run(arm: Arm) -> Figures:
-        address = arm.service("api")
-        arm.create(api(replicas=2, annotations=SOON, readinessProbe=readiness))
-        arm.wait_ready("api", 2)
-        arm.wait("answered", lambda: ask(address, 80, "/health"))
-        with Traffic(address, rate=40, path="/health") as traffic:
-            time.sleep(5)
-            for _ in range(2):
-                arm.kubectl("rollout", "restart", "deployment/api")
-                arm.kubectl("rollout", "status", "deployment/api", f"--timeout={200}s")
-            arm.wait("only two pods left", lambda: len(arm.pods("api")) == 2)
-            time.sleep(3)
-        requests = traffic.requests
-        lost = sum(not request.answered for request in requests)
-        return {"requests": len(requests), "lost": lost, "before": traffic.share(0, 5)}
-
-    with_, without = side_by_side(run, arms(node, "update"))
-    return {"with": with_, "without": without}
+SURGE: JSON = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
+ROOM_FIRST: JSON = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}
 
 
-def own_volume(node: RealNode) -> Figures:
-    """A rolling update of a pod that holds its volume alone."""
+def restart(arm: Arm) -> None:
+    """A rolling restart of the Deployment `api`, and its end."""
+    arm.kubectl("rollout", "restart", "deployment/api")
+    arm.kubectl("rollout", "status", "deployment/api", "--timeout=200s")
 
-    def claim(arm: Arm) -> None:
-        name = f"{arm.namespace}-disk"
-        mode = {"accessModes": ["ReadWriteOncePod"]}
-        directory = {"hostPath": {"path": f"/run/{name}", "type": "DirectoryOrCreate"}}
-        size = {"storage": "1Gi"}
-        volume = {"capacity": size, **mode, **directory, "storageClassName": name}
-        arm.create(
-            {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}, "spec": volume}
-        )
-        wanted = {**mode, "storageClassName": name, "resources": {"requests": size}}
-        arm.create(
-            {
-                "apiVersion": "v1",
-                "kind": "PersistentVolumeClaim",
-                "metadata": {"name": "disk"},
-                "spec": wanted,
-            }
-        )
 
-    def holding(strategy: JSON) -> JSON:
-        item = api(annotations=SOON, volumeMounts=[{"name": "disk", "mountPath": "/disk"}])
-        item["spec"]["template"]["spec"]["volumes"] = [
-            {"name": "disk", "persistentVolumeClaim": {"claimName": "disk"}}
-        ]
-        item["spec"]["strategy"] = strategy
+def rolling_update(arm: Arm) -> Figures:
+    """Rolling restarts of a served Deployment under traffic; the server ends at SIGTERM at once."""
+    address = arm.service("api")
+    arm.create(api(replicas=2, readinessProbe=http(periodSeconds=2)))
+    arm.wait_ready("api", 2)
+    arm.wait("answered", lambda: ask(address, 80, "/health"))
+    with Traffic(address, rate=30, path="/health") as traffic:
+        time.sleep(5)
+        for _ in range(3):
+            restart(arm)
+        arm.wait("only two pods left", lambda: len(arm.pods("api")) == 2)
+        time.sleep(3)
+    return {"requests": len(traffic.requests), "lost": traffic.lost, "before": traffic.share(0, 5)}
+
+
+def all_down(arm: Arm) -> Figures:
+    """A rolling restart that may take every replica at once; each loads for 10 s."""
+    address = arm.service("api")
+
+    def serving(unavailable: int | str) -> JSON:
+        strategy = {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": unavailable}}
+        probe = http(periodSeconds=2, failureThreshold=15)
+        return api(replicas=3, env={"LOAD": 10}, strategy=strategy, readinessProbe=probe)
+
+    said = arm.put("rollout-takes-all-down", serving("100%"), serving(1))
+    arm.wait_ready("api", 3)
+    arm.wait("answered", lambda: ask(address, 80, "/health"))
+    with Traffic(address, rate=10, path="/health") as traffic:
+        time.sleep(5)
+        restart(arm)
+        time.sleep(3)
+    return {
+        "said": said,
+        "before": traffic.share(0, 5),
+        "requests": len(traffic.requests),
+        "lost": traffic.lost,
+        "silent": traffic.silent_seconds,
+    }
+
+
+def short_deadline(arm: Arm) -> Figures:
+    """A start of 45 s that the startup probe allows, under a progress deadline of 20."""
+
+    def deadline(seconds: int) -> JSON:
+        item = api(env={"LOAD": 45}, startupProbe=http(periodSeconds=5, failureThreshold=24))
+        item["spec"]["progressDeadlineSeconds"] = seconds
         return item
 
-    def run(arm: Arm) -> Figures:
-        claim(arm)
-        surge = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
-        refused = arm.refusal(holding(surge))
-        if refused:
-            arm.create(holding({"type": "Recreate"}))
-        arm.wait_ready("api", 1)
-        arm.kubectl("rollout", "restart", "deployment/api")
-        if refused:
-            took = arm.wait("updated", lambda: _updated(arm, "api"))
-            return {"refused": refused, "updated after": took}
-        time.sleep(90)
-        waiting = [it["status"]["phase"] for it in arm.pods("api")].count("Pending")
-        return {"refused": "", "updated after": None, "pending": waiting, "updated": _updated(arm, "api")}
-
-    with_, without = side_by_side(run, arms(node, "volume"))
-    return {"with": with_, "without": without}
+    said = arm.put("progress-deadline-too-short", deadline(20), deadline(300))
+    succeeds = arm.succeeds("rollout", "status", "deployment/api", "--timeout=200s")
+    return {"said": said, "succeeds": succeeds, "ready after": arm.wait_ready("api", 1)}
 
 
-def _updated(arm: Arm, name: str) -> bool:
-    item = arm.node.api.get("deployments.apps", name, arm.namespace)
-    status = item["status"]
+def _never_through(arm: Arm, said: str) -> Figures:
+    """A rolling restart of one replica: is it through?"""
+    arm.wait_ready("api", 1)
+    arm.kubectl("rollout", "restart", "deployment/api")
+    if arm.webhook:
+        return {"said": said, "updated after": arm.wait("updated", lambda: updated(arm))}
+    time.sleep(WATCHED)
+    waiting = [it["status"]["phase"] for it in arm.pods("api")].count("Pending")
+    return {"said": said, "pending": waiting, "updated": updated(arm)}
+
+
+def updated(arm: Arm, replicas: int = 1) -> bool:
+    """Whether the Deployment `api` has its pods of the newest template, ready, and no others."""
+    item = arm.node.api.get("deployments.apps", "api", arm.namespace)
+    status = item.get("status", {})
     current = status.get("observedGeneration") == item["metadata"]["generation"]
     counts = [status.get(name) for name in ("replicas", "updatedReplicas", "availableReplicas")]
-    return bool(current and counts == [1, 1, 1])
+    return bool(current and counts == [replicas] * 3)
+
+
+def own_volume(arm: Arm) -> Figures:
+    """A rolling update of a pod that holds its volume alone."""
+    name = f"{arm.namespace}-disk"
+    mode = {"accessModes": ["ReadWriteOncePod"], "storageClassName": name}
+    size = {"storage": "1Gi"}
+    directory = {"hostPath": {"path": f"/run/{name}", "type": "DirectoryOrCreate"}}
+    kinds: tuple[tuple[str, str, JSON], ...] = (
+        ("PersistentVolume", name, {"capacity": size, **mode, **directory}),
+        ("PersistentVolumeClaim", "disk", {**mode, "resources": {"requests": size}}),
+    )
+    for kind, called, spec in kinds:
+        arm.create({"apiVersion": "v1", "kind": kind, "metadata": {"name": called}, "spec": spec})
+
+    def holding(strategy: JSON) -> JSON:
+        item = api(strategy=strategy, volumeMounts=[{"name": "disk", "mountPath": "/disk"}])
+        pod_of(item)["volumes"] = [{"name": "disk", "persistentVolumeClaim": {"claimName": "disk"}}]
+        return item
+
+    return _never_through(
+        arm, arm.put("rollout-volume-deadlock", holding(SURGE), holding({"type": "Recreate"}))
+    )
+
+
+def host_port(arm: Arm) -> Figures:
+    """A rolling update of a pod that takes a port of its node."""
+    port = 18098 + arm.webhook
+
+    def taking(**more: Any) -> JSON:
+        item = api(ports=[{"containerPort": 8000, "hostPort": port}], **more)
+        pod_of(item)["nodeSelector"] = {"kubernetes.io/hostname": NODE}
+        return item
+
+    return _never_through(arm, arm.put("rollout-host-port-deadlock", taking(), taking(strategy=ROOM_FIRST)))

@@ -10,6 +10,8 @@ POOL    connections in the pool (as many as workers); with twice as many, overlo
 WORK    seconds that a prediction holds each connection (0.05)
 PORT    where it listens (8000)
 
+GET /burn starts processes beside it that compute for as long as the container runs.
+
 At SIGTERM it ends at once, as most such servers do, without answering what it has begun.
 """
 
@@ -17,6 +19,7 @@ import os
 import queue
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -26,6 +29,7 @@ LOAD = float(os.environ.get("LOAD", "0"))
 WORKERS = int(os.environ.get("WORKERS", "4"))
 POOL = int(os.environ.get("POOL", WORKERS))
 WORK = float(os.environ.get("WORK", "0.05"))
+BURNERS = 8
 PORT = int(os.environ.get("PORT", "8000"))
 
 connections = threading.BoundedSemaphore(POOL)
@@ -47,6 +51,9 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if self.path == "/predict":
             predict()
+        if self.path == "/burn":
+            for _ in range(BURNERS):
+                subprocess.Popen([sys.executable, "-c", "while True: pass"])
         self._answer()
 
     def do_POST(self) -> None:

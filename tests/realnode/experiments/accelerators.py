@@ -1,0 +1,64 @@
+"""Pods with accelerators: the scheduler is real, the nodes are KWOK's, one with eight GPUs for each arm."""
+
+from __future__ import annotations
+
+import time
+
+from tests.e2e.api import JSON
+from tests.e2e.node.cluster import FAKE
+from tests.e2e.workloads import UNKNOWN
+from tests.realnode.arms import Arm, api
+from tests.realnode.experiments.model_api import WATCHED, Figures, pod_of
+from tests.realnode.experiments.rollouts import ROOM_FIRST, SURGE, updated
+
+GPU = "nvidia.com/gpu"
+NODES = {True: "gpu-with", False: "gpu-without"}
+FIXED = "fixedSize: true\n"
+"""The key gpu-affinity.yaml of a cluster without an autoscaler."""
+
+
+def _on_gpus(item: JSON, arm: Arm, count: int) -> JSON:
+    spec = pod_of(item)
+    spec["containers"][0]["resources"] = {"limits": {GPU: str(count)}}
+    spec["nodeSelector"] = {"kubernetes.io/hostname": NODES[arm.webhook]}
+    spec["tolerations"] = [FAKE]
+    return item
+
+
+def _in_force(arm: Arm, rule: str, item: JSON) -> None:
+    """Wait until the webhook knows the nodes and that there will be no others."""
+    if arm.webhook:
+        arm.wait("refused", lambda: arm.verdict(rule, item) == "refuses")
+
+
+def too_many(arm: Arm) -> Figures:
+    """A pod that asks for more GPUs than any node has."""
+    rule = "gpu-unschedulable"
+
+    def asking(count: int) -> JSON:
+        return _on_gpus(api(image=UNKNOWN), arm, count)
+
+    _in_force(arm, rule, asking(16))
+    said = arm.put(rule, asking(16), asking(2))
+    if arm.webhook:
+        return {"said": said, "ready after": arm.wait_ready("api", 1)}
+    time.sleep(WATCHED)
+    return {"said": said, "pending": [it["status"]["phase"] for it in arm.pods("api")].count("Pending")}
+
+
+def no_room(arm: Arm) -> Figures:
+    """A rolling update of replicas that hold every GPU."""
+    rule = "rollout-gpu-deadlock"
+
+    def holding(strategy: JSON) -> JSON:
+        return _on_gpus(api("api", replicas=2, strategy=strategy, image=UNKNOWN), arm, 3)
+
+    _in_force(arm, rule, holding(SURGE))
+    said = arm.put(rule, holding(SURGE), holding(ROOM_FIRST))
+    arm.wait_ready("api", 2)
+    arm.kubectl("rollout", "restart", "deployment/api")
+    if arm.webhook:
+        return {"said": said, "updated after": arm.wait("updated", lambda: updated(arm, 2))}
+    time.sleep(WATCHED)
+    waiting = [it["status"]["phase"] for it in arm.pods("api")].count("Pending")
+    return {"said": said, "pending": waiting, "updated": updated(arm, 2)}
