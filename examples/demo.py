@@ -29,10 +29,12 @@ import jsonpatch
 from rich.console import Console
 from rich.text import Text
 
+from policies.core.annotations import CHANGED
 from policies.core.target import pod_templates
 from policies.core.workloads import known_workloads
 from policies.kube.group_kinds import POD, kind_of
 from policies.kube.json import Json
+from policies.kube.metadata import annotations_of
 from webhook.cli.output.yaml import dump
 from webhook.kube.offline import Document, read
 from webhook.server.pki import issue
@@ -220,10 +222,13 @@ def _diff(console: Console, before: Json, after: Json, title: str) -> bool:
 
 
 def _shown(obj: Json) -> Any:
-    """A pod without the owner reference that stands for its controller."""
+    """A pod without the owner reference that stands for its controller, and without the annotation that says
+    what the warnings say."""
     if kind_of(obj) != POD:
         return obj
-    return obj | {"metadata": {k: v for k, v in obj["metadata"].items() if k != "ownerReferences"}}
+    metadata = {k: v for k, v in obj["metadata"].items() if k not in ("ownerReferences", "annotations")}
+    own = {k: v for k, v in annotations_of(obj).items() if k != CHANGED}
+    return obj | {"metadata": metadata | ({"annotations": own} if own else {})}
 
 
 if __name__ == "__main__":

@@ -1,0 +1,136 @@
+"""`kubectl chassis why` with real kubectl, of what a real API server and its controllers made."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.api import JSON
+from tests.e2e.binaries import binary
+from tests.e2e.controlplane import ControlPlane
+from tests.e2e.install import Chassis
+from tests.e2e.workloads import container, job, pod, workload
+
+pytestmark = pytest.mark.e2e
+
+Shell = Callable[..., str]
+LLM = container("vllm/vllm-openai:v0.10.2", args=["--model", "meta-llama/Llama-3.1-70B"])
+START = "spec.containers[main].startupProbe"
+
+
+@pytest.fixture(scope="module")
+def shell(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Shell:
+    """A shell as a user has it: kubectl and its plugin in PATH, the kubeconfig in the environment."""
+    directory = tmp_path_factory.mktemp("bin")
+    (directory / "kubectl").symlink_to(binary("kubectl"))
+    path = os.pathsep.join((str(directory), str(Path(sys.executable).parent), os.environ["PATH"]))
+    env = os.environ | {"PATH": path, "KUBECONFIG": str(control_plane.kubeconfig)}
+
+    def run(command: str, status: int = 0) -> str:
+        done = subprocess.run(["bash", "-ceu", command], env=env, capture_output=True, text=True, timeout=120)
+        assert done.returncode == status, done.stderr
+        return done.stdout if not status else done.stderr
+
+    return run
+
+
+def fields(shell: Shell, arguments: str) -> tuple[JSON, dict[str, JSON]]:
+    [told] = json.loads(shell(f"kubectl chassis why {arguments} -o json"))
+    return told, {each["path"]: each for each in told["fields"]}
+
+
+def made(control_plane: ControlPlane, namespace: str, name: str) -> JSON:
+    return control_plane.api.wait_for("pods", bool, namespace=namespace, labels=f"app={name}")[0]
+
+
+def test_a_pod_tells_who_set_what_and_the_commands_work(
+    control_plane: ControlPlane, chassis: Chassis, namespace: str, shell: Shell
+) -> None:
+    deployment = workload("Deployment", "llm", LLM)
+    deployment["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = 90
+    control_plane.apply(deployment, "-n", namespace)
+    running = made(control_plane, namespace, "llm")
+    name = running["metadata"]["name"]
+
+    told, by_path = fields(shell, f"pod/{name} -n {namespace}")
+    assert told["title"] == f"Pod {namespace}/{name}"
+    assert told["writtenIn"] == f"Deployment {namespace}/llm"
+    assert told["policy"]["changed"] is False
+    start = by_path[START]
+    assert (start["by"], start["policy"], start["setting"]) == (
+        "mlchassis",
+        "standard-probes",
+        "startupFactor",
+    )
+    assert start["why"].startswith("215 min: 140 GB at 64 MiB/s")
+    assert start["today"] is None
+    assert by_path["spec.terminationGracePeriodSeconds"]["by"] == "user"
+    assert by_path["spec.tolerations[node.kubernetes.io/not-ready]"]["by"] == "default"
+    assert by_path["spec.restartPolicy"]["by"] in ("user", "default")
+    text = shell(f"kubectl chassis why po/{name} -n {namespace}")
+    assert f"Pod {namespace}/{name}, made for Deployment {namespace}/llm" in text
+    assert "  by      standard-probes of ML Chassis\n  why     215 min: 140 GB at 64 MiB/s" in text
+
+    # As it stands a command changes nothing; with another value it changes that.
+    shell(start["commands"]["here"])
+    _, same = fields(shell, f"deployment/llm -n {namespace}")
+    assert same["spec.template." + START]["why"].startswith("215 min: ")
+    expected = start["annotation"].partition("=")[2]
+    shell(start["commands"]["here"].replace(expected, "10m"))
+    _, shorter = fields(shell, f"deploy/llm -n {namespace}")
+    assert (
+        shorter["spec.template." + START]["why"]
+        == "30 min: 10 min (mlchassis.dev/expected-start), three times"
+    )
+
+    shell(told["without"]["standard-probes"])
+    _, exempted = fields(shell, f"deploy/llm -n {namespace}")
+    assert "spec.template." + START not in exempted
+
+
+def test_the_policy_that_has_changed_since_is_told_and_its_command_works(
+    control_plane: ControlPlane, chassis: Chassis, namespace: str, shell: Shell
+) -> None:
+    control_plane.apply(pod("llm", LLM), "-n", namespace)
+    before = chassis.policy()
+    try:
+        _, fresh = fields(shell, f"pod/llm -n {namespace}")
+        command = fresh[START]["commands"]["everywhere"]
+        assert "startupFactor: 3.0" in command
+        shell(command.replace("startupFactor: 3.0", "startupFactor: 2.0"))
+        told, later = fields(shell, f"pod/llm -n {namespace}")
+        assert told["policy"]["changed"] is True
+        assert later[START]["why"].startswith("215 min: ")
+        assert later[START]["today"].startswith("143 min: ")
+        assert "  today   143 min: " in shell(f"kubectl chassis why pod/llm -n {namespace}")
+    finally:
+        control_plane.api.replace({**chassis.policy(), "data": before.get("data") or {}})
+
+
+def test_a_job_and_what_others_set(
+    control_plane: ControlPlane, chassis: Chassis, namespace: str, shell: Shell
+) -> None:
+    control_plane.apply(job("train", container("train:1")), "-n", namespace)
+    _, by_path = fields(shell, f"job/train -n {namespace}")
+    policy = by_path["spec.podFailurePolicy"]
+    assert (policy["by"], policy["policy"]) == ("mlchassis", "job-retries")
+    assert policy["why"].startswith("an evicted pod is replaced and not counted")
+
+    control_plane.create_namespace(f"{namespace}-off", {"mlchassis.dev/admission": "disabled"})
+    control_plane.apply(
+        pod("own", container("x:1", livenessProbe={"tcpSocket": {"port": 8000}})), "-n", f"{namespace}-off"
+    )
+    _, own = fields(shell, f"pod/own -n {namespace}-off")
+    live = own["spec.containers[main].livenessProbe"]
+    assert (live["by"], live["manager"]) == ("user", "kubectl-client-side-apply")
+
+
+def test_what_is_not_there_is_said(namespace: str, shell: Shell) -> None:
+    for named, said in (("pod/none", "there is no Pod none in namespace"), ("none", "write KIND/NAME")):
+        assert said in shell(f"kubectl chassis why {named} -n {namespace}", status=2)
