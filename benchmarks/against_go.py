@@ -2,7 +2,8 @@
 
 The figure is CPU seconds of the server's process, which a busy machine bends least. Within a round every
 server answers the same reviews, one server after the other, and each round gives one ratio; what is written
-down is the median of the rounds and how far they spread. Writes docs/benchmarks.md and its plot.
+down is the median of the rounds and how far they spread. Writes its section of docs/benchmarks.md, and the
+plot.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from pathlib import Path
 import orjson
 
 from benchmarks import _load as load
+from benchmarks._page import DOCS, put
 from benchmarks._plot import bars
 from benchmarks._reviews import Stream, Workloads, cluster
 from webhook.server import pki
 
 PEER = Path(__file__).with_name("peers")
-DOCS = Path(__file__).parents[1] / "docs"
 ROUNDS = int(os.environ.get("ROUNDS", "9"))
 REVIEWS = int(os.environ.get("REVIEWS", "1000"))
 """Of one server in one round: so many that the kernel's ticks of 10 ms are below 2 %."""
@@ -231,7 +232,7 @@ def main() -> None:
         costs = _measured(servers)
         latencies = _latencies(servers)
     page = _page(costs, latencies)
-    DOCS.joinpath("benchmarks.md").write_text(page)
+    put("against_go", page)
     medians = {
         scenario.name: {
             name: statistics.median(each) * 1e6 for name, each in costs[scenario.name].by_server.items()

@@ -4,7 +4,7 @@ Versions are pinned by the go.mod files under `tools/` and nowhere else. What is
 `$XDG_CACHE_HOME/ml-chassis/bin`, outside the tree, under a name that changes with everything that
 goes into the build; a second run, or a second clone, builds nothing.
 
-    python -m tests.e2e.binaries [NAME...]     build what is missing, print the paths
+    python -m tests.e2e.binaries [NAME...]     build what is missing (all that tests start), print the paths
 """
 
 from __future__ import annotations
@@ -107,6 +107,8 @@ NODE = ("kubelet", "kube-proxy")
 HELM = ("helm-3", "helm-4")
 PROMETHEUS = ("promtool", "prometheus")
 KUBERAY = ("kuberay-1.0", "kuberay-1.2", "kuberay-1.5", "kuberay-1.6")
+BENCHMARKS = ("kserve-agent",)
+"""What benchmarks alone start, and so build when they need it."""
 TABLE: dict[str, Tool] = {
     tool.name: tool
     for tool in (
@@ -126,6 +128,7 @@ TABLE: dict[str, Tool] = {
         _kuberay("1.2"),
         _kuberay("1.5"),
         _kuberay("1.6"),
+        Tool("kserve-agent", "github.com/kserve/kserve", "github.com/kserve/kserve/cmd/agent", "kserve"),
     )
 }
 
@@ -231,12 +234,12 @@ def say(sentence: str) -> None:
 
 
 def main(names: list[str]) -> int:
-    """Build the named programs (all by default) and print where they are."""
+    """Build the named programs (by default all that tests start) and print where they are."""
     if unknown := [name for name in names if name not in TABLE]:
         say(f"No such program: {', '.join(unknown)}. Known: {', '.join(TABLE)}.")
         return 2
     try:
-        for name in names or TABLE:
+        for name in names or [name for name in TABLE if name not in BENCHMARKS]:
             print(binary(name))
     except BinaryError as error:
         say(str(error))
