@@ -40,6 +40,7 @@ from webhook.server.connections import Connection, Gate, Refused, mark
 from webhook.server.log import Bounded, verbose
 from webhook.server.plain import Head
 from webhook.server.record import Reading, Station, digest
+from webhook.server.tracing import Off, Tracing
 
 log = structlog.get_logger()
 
@@ -93,8 +94,10 @@ class Server:
         *,
         station: Station | None = None,
         patience: float = 20.0,
+        tracing: Tracing | None = None,
     ) -> None:
         """`patience`: seconds that requests in flight get to finish in once the server stops."""
+        self._tracing = tracing or Off()
         self._endpoints, self._on_error = endpoints, on_error
         self._station = station or Station.alone()
         self._metrics, self.readiness = metrics, readiness
@@ -106,7 +109,8 @@ class Server:
         self._at_once = {
             name: endpoint
             for name, endpoint in endpoints.items()
-            if not inspect.iscoroutinefunction(endpoint)
+            # Where reviews are traced, their headers must be read.
+            if not (inspect.iscoroutinefunction(endpoint) or self._tracing.on)
         }
         self._seconds = {name: metrics.seconds.labels(name) for name in endpoints}
 
@@ -173,7 +177,11 @@ class Server:
             since = cast(Connection, http.protocol).since
             assert since is not None
             deadline = since + patience(http.query.get("timeout", ""))
-            with self._metrics.in_flight.track_inprogress(), budget.hold() as hold:
+            with (
+                self._tracing.review(name, http.headers),
+                self._metrics.in_flight.track_inprogress(),
+                budget.hold() as hold,
+            ):
                 try:
                     body = await bodies.read(http, hold, budget, deadline)
                     answer = await self._review(name, endpoint, body, deadline)
@@ -256,6 +264,9 @@ class Server:
         self._metrics.request(name, outcome, request.kind.kind)
         if answer.decision is not None:
             self._count(answer.decision, request.namespace)
+        if self._tracing.on:
+            about = {f"chassis.{key}": value for key, value in _about(request).items() if key != "uid"}
+            self._tracing.about({"chassis.outcome": outcome, **about})
         if outcome in ("changed", "denied"):
             log.info(outcome, endpoint=name, **_about(request), **_because(answer))
         elif verbose():
@@ -375,7 +386,7 @@ def _because(answer: Answer) -> dict[str, object]:
     return {"policies": [change.policy for change in answer.decision.changes if change.mode is Mode.ENFORCE]}
 
 
-def _about(request: Request) -> dict[str, object]:
+def _about(request: Request) -> dict[str, str | bool]:
     """How a request is named in the log."""
     name = request.name or text(request.object, "metadata", "name")
     if not name:

@@ -46,6 +46,7 @@ class Options:
     """MiB."""
     drain_grace: float
     drain_patience: float
+    tracing: bool
     log_level: str
     log_format: Format
 
@@ -137,7 +138,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="how long requests in flight may take after that (%(default)s)",
     )
-    logs = parser.add_argument_group("log")
+    logs = parser.add_argument_group("log and traces")
+    flags.add_switch(
+        logs,
+        "--tracing",
+        help="send a span for each review that the API server traces, by OTLP over HTTP "
+        "(OTEL_EXPORTER_OTLP_ENDPOINT says where to); needs the extra `tracing`",
+    )
     flags.add(
         logs, "--log-level", choices=LEVELS, default="info", help="least level that is logged (%(default)s)"
     )

@@ -46,6 +46,7 @@ from webhook.server.metrics import Metrics, metrics_of_ended
 from webhook.server.options import Options
 from webhook.server.prefork import processes, stopping_signals, supervise
 from webhook.server.record import Station
+from webhook.server.tracing import Off, otlp
 from webhook.worker_names.cluster import LiveWorkers
 from webhook.worker_names.endpoint import NameMetrics, Namer
 from webhook.worker_names.leases import Sweep
@@ -107,6 +108,8 @@ async def _serve(options: Options, listener: socket.socket, station: Station) ->
     metrics, readiness = Metrics(_kinds(), station.restarts.counts, processes), Readiness()
     policy = LivePolicy(metrics)
     async with AsyncExitStack() as stack:
+        tracing = otlp() if options.tracing else Off()
+        stack.push_async_callback(asyncio.to_thread, tracing.close)
         api = await _connect(options, stack)
         cluster, reflectors = _facts(options, api, metrics)
         workers = LiveWorkers(api, options.namespace or own_namespace()) if api else None
@@ -128,6 +131,7 @@ async def _serve(options: Options, listener: socket.socket, station: Station) ->
             readiness,
             station=station,
             patience=options.drain_patience,
+            tracing=tracing,
         )
         host, port = listener.getsockname()[:2]
         await server.start(listener, lambda: serving.context)

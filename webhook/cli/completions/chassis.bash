@@ -9,7 +9,7 @@ _shtab_chassis_policy_subparsers=(check diff schema)
 _shtab_chassis_certs_subparsers=(issue show)
 _shtab_chassis_subparsers=(serve review scan why exemptions explain policy test manifests log-level completion certs unregister)
 
-_shtab_chassis_serve_option_strings=(-h --help --policy --tls-cert --tls-key --tls-ca --self-signed --tls-secret --tls-host --kubeconfig --facts --namespace --service --webhook-configurations --host --port --workers --memo --drain-grace --drain-patience --log-level --log-format)
+_shtab_chassis_serve_option_strings=(-h --help --policy --tls-cert --tls-key --tls-ca --self-signed --tls-secret --tls-host --kubeconfig --facts --namespace --service --webhook-configurations --host --port --workers --memo --drain-grace --drain-patience --tracing --log-level --log-format)
 _shtab_chassis_review_option_strings=(-h --help -f --filename --policy --operation --old --skip-non-kubernetes --profile -o --output --split-by-namespace --warnings-as-errors)
 _shtab_chassis_scan_option_strings=(-h --help -A --all-namespaces -n --namespace --kubeconfig --context --policy --report --profile -o --output --split-by-namespace --warnings-as-errors)
 _shtab_chassis_why_option_strings=(-h --help -n --namespace -f --filename --policy -o --output --kubeconfig --context)
@@ -88,6 +88,7 @@ _shtab_chassis_pos_0_choices=(serve review scan why exemptions explain policy te
 _shtab_chassis_serve__h_nargs=0
 _shtab_chassis_serve___help_nargs=0
 _shtab_chassis_serve___self_signed_nargs='?'
+_shtab_chassis_serve___tracing_nargs='?'
 _shtab_chassis_review_pos_0_nargs='*'
 _shtab_chassis_review__h_nargs=0
 _shtab_chassis_review___help_nargs=0

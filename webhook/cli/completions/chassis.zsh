@@ -222,6 +222,7 @@ _shtab_chassis_serve_options=(
   "--memo[memory of each process for answers that are given again to the same pod template, 0 for none (32) \[CHASSIS_MEMO\]]:MIB:"
   "--drain-grace[how long to go on serving, unready, after SIGTERM (5.0) \[CHASSIS_DRAIN_GRACE\]]:SECONDS:"
   "--drain-patience[how long requests in flight may take after that (20.0) \[CHASSIS_DRAIN_PATIENCE\]]:SECONDS:"
+  "--tracing[send a span for each review that the API server traces, by OTLP over HTTP (OTEL_EXPORTER_OTLP_ENDPOINT says where to)\; needs the extra \`tracing\` \[CHASSIS_TRACING\]]:tracing:"
   "--log-level[least level that is logged (info) \[CHASSIS_LOG_LEVEL\]]:{debug,info,warning,error}:"
   "--log-format[how\: \`auto\` is JSON in a pod, columns on a terminal (auto) \[CHASSIS_LOG_FORMAT\]]:{auto,json,console}:"
 )

@@ -1,0 +1,87 @@
+"""Traces: a span for each review that the API server traces, in its trace (W3C Trace Context), sent by OTLP.
+
+An optional extra, `ml-chassis[tracing]`; where it is off nothing of it is imported. OpenTelemetry's own
+environment variables say where spans go (`OTEL_EXPORTER_OTLP_ENDPOINT`) and how much is sampled.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Protocol
+
+from webhook.errors import UserError
+from webhook.version import version
+
+
+class Tracing(Protocol):
+    """What becomes of the spans."""
+
+    @property
+    def on(self) -> bool:
+        """Whether there are any: who asks need not put attributes together for nothing."""
+
+    def review(self, endpoint: str, headers: Mapping[str, str]) -> AbstractContextManager[object]:
+        """A span around a review, a child of the caller's."""
+
+    def about(self, attributes: Mapping[str, str | bool]) -> None:
+        """Attributes of the span that we are in."""
+
+    def close(self) -> None:
+        """Send what is left."""
+
+
+class Off:
+    """No spans."""
+
+    on = False
+
+    def review(self, endpoint: str, headers: Mapping[str, str]) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def about(self, attributes: Mapping[str, str | bool]) -> None:
+        """Nothing to say it of."""
+
+    def close(self) -> None:
+        """Nothing is left."""
+
+
+def otlp() -> Tracing:
+    """Spans by OTLP over HTTP; UserError where the extra is not installed.
+
+    To be called in the process that serves: threads send them, and do not outlive a fork.
+    """
+    try:
+        from opentelemetry import trace
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+        from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+    except ImportError:
+        raise UserError("--tracing needs the extra: pip install 'ml-chassis[tracing]'") from None
+
+    resource = Resource.create({"service.name": "mlchassis", "service.version": version()})
+    # The API server decides what is traced; OTEL_TRACES_SAMPLER may say otherwise.
+    sampler = None if "OTEL_TRACES_SAMPLER" in os.environ else ParentBased(ALWAYS_OFF)
+    provider = TracerProvider(resource=resource, sampler=sampler)
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    tracer = provider.get_tracer("webhook", version())
+    propagator = TraceContextTextMapPropagator()
+
+    class Otlp:
+        on = True
+        close: Callable[[], None] = staticmethod(provider.shutdown)
+
+        def review(self, endpoint: str, headers: Mapping[str, str]) -> AbstractContextManager[object]:
+            carrier = {key.lower(): value for key, value in headers.items()}
+            return tracer.start_as_current_span(
+                f"admission {endpoint}", context=propagator.extract(carrier), kind=trace.SpanKind.SERVER
+            )
+
+        def about(self, attributes: Mapping[str, str | bool]) -> None:
+            trace.get_current_span().set_attributes(dict(attributes))
+
+    return Otlp()
