@@ -33,7 +33,7 @@ from webhook.server import pki
 PEER = Path(__file__).with_name("peers")
 ROUNDS = int(os.environ.get("ROUNDS", "9"))
 REVIEWS = int(os.environ.get("REVIEWS", "1000"))
-"""Of one server in one round: so many that the kernel's ticks of 10 ms are below 2 %."""
+"""Of one server in one round."""
 RATES = (200, 1000)
 
 

@@ -1,8 +1,9 @@
 """What the whole HTTPS server costs beside a trivial aiohttp handler under the same TLS, in the same run.
 
-Both run in a process of their own and are called over keep-alive connections as an API server does. The
-server's CPU time per request is what a noisy machine bends least: requests a second and latencies include
-the client, which shares the machine.
+And beside a protocol that reads no HTTP at all and knows its answer: what TLS and the event loop cost, below
+which no server gets. All run in processes of their own and are called over keep-alive connections as an API
+server does. The server's CPU time per request is what a noisy machine bends least: requests a second and
+latencies include the client, which shares the machine.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ from datetime import UTC, datetime
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Event
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import uvloop
 from aiohttp import web
 
 from benchmarks.engine import POD, body
 from policies.core.facts import NoCluster
+from webhook.admission.memo import Memo
 from webhook.config.source import LivePolicy
 from webhook.server import certificates as certs
 from webhook.server import log, pki, process
@@ -59,9 +61,29 @@ async def _chassis(listener: socket.socket, tls: ssl.SSLContext) -> None:
     metrics = Metrics(["Pod"])
     policy = LivePolicy(metrics)
     policy.offer({}, "benchmark")
-    endpoints = process.endpoints(policy, NoCluster())
+    endpoints = process.endpoints(policy, NoCluster(), memo=Memo(count=metrics.memo))
     server = Server(endpoints, process.on_error(policy), metrics, Readiness())
     await server.start(listener, lambda: tls)
+
+
+class _Echo(asyncio.Protocol):
+    """Answers where as many bytes have come as the one request has that is sent."""
+
+    def __init__(self) -> None:
+        self._whole, self._come = len(_request("/floor")), 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.WriteTransport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._come += len(data)
+        if self._come == self._whole:
+            self._come = 0
+            self._transport.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+
+
+async def _floor(listener: socket.socket, tls: ssl.SSLContext) -> None:
+    await asyncio.get_running_loop().create_server(_Echo, sock=listener, ssl=tls)
 
 
 async def _trivial(listener: socket.socket, tls: ssl.SSLContext) -> None:
@@ -171,8 +193,14 @@ def _measure(port: int, pid: int, path: str) -> Measured:
 
 def main() -> None:
     results: dict[str, Measured] = {}
-    with _running(_trivial) as trivial, _running(_chassis) as chassis:
-        targets = {"/trivial": trivial, "/mutate": chassis, "/validate": chassis, "/name": chassis}
+    with _running(_floor) as floor, _running(_trivial) as trivial, _running(_chassis) as chassis:
+        targets = {
+            "/floor": floor,
+            "/trivial": trivial,
+            "/mutate": chassis,
+            "/validate": chassis,
+            "/name": chassis,
+        }
         for _ in range(ROUNDS):
             for path, server in targets.items():
                 measured = _measure(*server, path)

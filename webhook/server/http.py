@@ -239,8 +239,9 @@ class Server:
         self, name: str, endpoint: Endpoint, body: bytes, deadline: float, reading: Reading
     ) -> bytes:
         request = _parse(body)
+        about = {"endpoint": name, **_about(request)}
         try:
-            reading.about({"endpoint": name, **_about(request)})
+            reading.about(about)
             answered = endpoint(request, deadline)
             if isinstance(answered, Answer):
                 answer = answered
@@ -250,17 +251,19 @@ class Server:
             rendered = (answer.ready or review.prepared(answer.response)).to(request.uid)
             outcome = _outcome(answer.response)
         except Exception:
-            log.exception("admission failed", endpoint=name, **_about(request))
+            log.exception("admission failed", **about)
             answer = Answer(self._on_error(name, request))
             rendered = review.render(request.uid, answer.response)
             outcome = "failed"
         try:
-            self._record(name, request, answer, outcome)
+            self._record(name, request, answer, outcome, about)
         except Exception:  # an answer that stands is given, whatever becomes of its record
             log.exception("answer not recorded", endpoint=name, uid=request.uid)
         return rendered
 
-    def _record(self, name: str, request: Request, answer: Answer, outcome: str) -> None:
+    def _record(
+        self, name: str, request: Request, answer: Answer, outcome: str, about: Mapping[str, object]
+    ) -> None:
         self._metrics.request(name, outcome, request.kind.kind)
         if answer.decision is not None:
             self._count(answer.decision, request.namespace)
@@ -268,11 +271,11 @@ class Server:
             about = {f"chassis.{key}": value for key, value in _about(request).items() if key != "uid"}
             self._tracing.about({"chassis.outcome": outcome, **about})
         if outcome in ("changed", "denied"):
-            log.info(outcome, endpoint=name, **_about(request), **_because(answer))
+            log.info(outcome, **about, **_because(answer))
         elif verbose():
             results = answer.decision.results if answer.decision else ()
             findings = {result.rule: result.mode.value for result in results}
-            log.debug(outcome, endpoint=name, **_about(request), findings=findings)
+            log.debug(outcome, **about, findings=findings)
 
     def _count(self, decision: Decision, namespace: str) -> None:
         for change in decision.changes:

@@ -37,7 +37,6 @@ def configure(level: str = "info", form: Format = "auto", stream: TextIO | None 
     stream = stream or sys.stderr
     console = form == "console" or (form == "auto" and stream.isatty())
     shared: list[structlog.typing.Processor] = [
-        structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
