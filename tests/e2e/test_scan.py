@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from tests.e2e.api import JSON
+from tests.e2e.binaries import module_source
 from tests.e2e.controlplane import ControlPlane
 from tests.e2e.workloads import UNKNOWN, container, job, pod, workload
 from webhook.cli import main as cli
@@ -19,6 +20,11 @@ from webhook.kube import api as cluster
 
 pytestmark = pytest.mark.e2e
 
+OPEN_REPORTS = (
+    "github.com/openreports/reports-api",
+    "v0.2.1",
+    "h1:g9KS3yle9Y1elmww4TK9EkD1rl6inIaiIJPX6e+u680=",
+)
 CRDS = Path(__file__).parent / "scan_crds.yaml"
 RIGHTS = Path(__file__).parents[2] / "manifests" / "components" / "scan" / "rbac.yaml"
 RULE = "liveness-external-dependency"
@@ -400,6 +406,35 @@ def test_reports_are_written_kept_and_removed(scan: Scan, team: str, control_pla
     assert "0 written, 0 unchanged, 1 removed" in scan("-n", team, "--report").err
     assert not api.exists("policyreports", "mlchassis", team)
     assert api.exists("policyreports", "another", team)
+
+
+@pytest.fixture
+def open_reports(control_plane: ControlPlane) -> Iterator[None]:
+    """The two CRDs of openreports.io, as their authors publish them."""
+    directory = module_source(*OPEN_REPORTS) / "config" / "crd"
+    manifests = "\n---\n".join(file.read_text() for file in sorted(directory.glob("*.yaml")))
+    control_plane.apply(manifests)
+    names = control_plane.kubectl("get", "-f", "-", "-o", "name", stdin=manifests).stdout.split()
+    control_plane.kubectl("wait", "--for=condition=Established", *names)
+    yield
+    control_plane.kubectl("delete", "--wait=true", *names)
+
+
+@pytest.mark.usefixtures("crds", "open_reports")
+def test_the_newer_reports_take_the_place_of_the_older(
+    scan: Scan, team: str, control_plane: ControlPlane
+) -> None:
+    api = control_plane.api
+    assert "1 written, 0 unchanged, 0 removed" in scan("-n", team, "--report", "wgpolicyk8s.io").err
+    before = api.get("policyreports", "mlchassis", team)
+    assert "1 written, 0 unchanged, 1 removed" in scan("-n", team, "--report").err
+    assert not api.exists("policyreports", "mlchassis", team)
+    report = api.get("reports", "mlchassis", team)
+    assert report["apiVersion"] == "openreports.io/v1alpha1"
+    untimed = [{**result, "timestamp": None} for result in report["results"]]
+    assert untimed == [{**result, "timestamp": None} for result in before["results"]], "no field is dropped"
+    assert report["summary"] == before["summary"]
+    assert "0 written, 1 unchanged, 0 removed" in scan("-n", team, "--report").err
 
 
 @pytest.mark.usefixtures("crds")

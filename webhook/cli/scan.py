@@ -66,7 +66,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "else the built-in one",
     )
     parser.add_argument(
-        "--report", action="store_true", help="write what is found as PolicyReports into the namespaces"
+        "--report",
+        nargs="?",
+        const="",
+        choices=("", *(each.group for each in policy_reports.APIS)),
+        metavar="GROUP",
+        help="write what is found as PolicyReports into the namespaces; GROUP is "
+        f"{' or '.join(each.group for each in policy_reports.APIS)}, by default the first that is served",
     )
     decision_flags.add_arguments(parser)
     parser.set_defaults(run=run)
@@ -84,8 +90,8 @@ class Options:
     """A directory or `configmap:NS/NAME`; None: the one installed, or else the built-in one."""
     profile: str | None
     output: str
-    report: bool
-    """Whether to write PolicyReports into the cluster."""
+    report: str | None
+    """The API group to write PolicyReports in; empty: the one that is served; None: write none."""
     split_by_namespace: Path | None = None
     """Where `html` goes as a page for each namespace; None: all of it to standard output."""
 
@@ -117,18 +123,17 @@ def scan(options: Options) -> Tally:
 
 def _scan(api: ApiServer, options: Options, wait: Wait) -> Tally:
     namespace = api.namespace if options.namespace is None else options.namespace
-    if options.report:
-        wait(policy_reports.ensure_served(api))
+    served_reports = None if options.report is None else wait(policy_reports.served(api, options.report))
     found, where = wait(policy_of(api, options.policy))
     config = found.with_profile(options.profile) if options.profile else found
     scan: Scan = wait(Scan.prepare(api, namespace, config))
     reviews = (review for (review,) in scan.reviews(wait))
     subject = Subject(scan.source, where, config, scan.cluster, api.now())
-    if not options.report:
+    if served_reports is None:
         return show(reviews, options.output, subject, options.split_by_namespace)
     results = policy_reports.Results(api.now())
     tally = show(results.seeing(reviews), options.output, subject, options.split_by_namespace)
-    tell(str(wait(policy_reports.write(api, namespace, results))))
+    tell(str(wait(policy_reports.write(api, namespace, results, served_reports))))
     return tally
 
 

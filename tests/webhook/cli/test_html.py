@@ -17,7 +17,7 @@ from policies.core.facts import NoCluster
 from policies.core.mode import Profile
 from policies.core.target import pod_templates
 from policies.kube.json import Json
-from tests.webhook.cli.scanned import DEPLOYMENTS, RULE, Scan, cluster, deployment, scanner
+from tests.webhook.cli.scanned import DEPLOYMENTS, RULE, Scan, deployment
 from tests.webhook.kube.apiserver import FakeApiServer
 from webhook.cli import main as cli
 from webhook.cli.output.html import page
@@ -328,17 +328,6 @@ def test_the_flag_needs_its_output(
 
 
 # --- a cluster -----------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-async def fake() -> Any:
-    async with cluster() as server:
-        yield server
-
-
-@pytest.fixture
-def chassis(fake: FakeApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Scan:
-    return scanner(fake, tmp_path, capsys)
 
 
 async def test_an_exemption_has_an_age(fake: FakeApiServer, chassis: Scan) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -202,12 +202,6 @@ def test_a_file_in_which_no_policy_is_found(tmp_path: Path, documents: list[Any]
 
 async def served(fake: FakeApiServer, data: dict[str, str]) -> None:
     await fake.put("/api/v1/namespaces/mlchassis-system/configmaps", config_map(data))
-
-
-@pytest.fixture
-async def fake() -> AsyncIterator[FakeApiServer]:
-    async with cluster() as server:
-        yield server
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,12 +16,11 @@ from tests.webhook.cli.scanned import (
     RULE,
     SERVER,
     Scan,
-    cluster,
     deployment,
     named,
     owned_by,
     pod,
-    scanner,
+    serve,
 )
 from tests.webhook.kube.apiserver import FakeApiServer
 from webhook.cli.output import policyreport as policy_reports
@@ -32,19 +29,39 @@ from webhook.kube.api import ApiServer
 from webhook.kube.errors import ApiError
 
 
-@pytest.fixture
-async def fake() -> AsyncIterator[FakeApiServer]:
-    async with cluster() as server:
-        yield server
-
-
-@pytest.fixture
-def chassis(fake: FakeApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Scan:
-    return scanner(fake, tmp_path, capsys)
-
-
 def reported(fake: FakeApiServer, name: str = policy_reports.NAME) -> Json:
     return fake.objects[f"{REPORTS}/{name}"]
+
+
+OPEN_REPORTS = "/apis/openreports.io/v1alpha1/namespaces/ml/reports"
+
+
+def serve_open_reports(fake: FakeApiServer) -> None:
+    serve(fake, {"/apis/openreports.io/v1alpha1": {"Report": "reports", "ClusterReport": "clusterreports"}})
+
+
+async def test_the_newer_api_is_written_where_both_are_served(fake: FakeApiServer, chassis: Scan) -> None:
+    await fake.put(PODS, pod("a"))
+    await chassis("-n", "ml", "--report")
+    before = reported(fake)
+    serve_open_reports(fake)
+    for answer in ("1 written, 0 unchanged, 1 removed", "0 written, 1 unchanged, 0 removed"):
+        assert answer in (await chassis("-n", "ml", "--report")).err
+    newer = fake.objects[f"{OPEN_REPORTS}/mlchassis"]
+    assert (newer["apiVersion"], newer["kind"]) == ("openreports.io/v1alpha1", "Report")
+    assert [r["rule"] for r in newer["results"]] == [r["rule"] for r in before["results"]]
+    assert f"{REPORTS}/mlchassis" not in fake.objects, "nothing is counted twice"
+
+
+async def test_the_api_may_be_named(fake: FakeApiServer, chassis: Scan) -> None:
+    await fake.put(PODS, pod("a"))
+    missing = await chassis("-n", "ml", "--report", "openreports.io")
+    assert (missing.status, missing.out) == (2, "")
+    assert "the cluster has no PolicyReports (openreports.io/v1alpha1)" in missing.err
+    serve_open_reports(fake)
+    assert "1 written" in (await chassis("-n", "ml", "--report", "wgpolicyk8s.io")).err
+    assert reported(fake)["kind"] == "PolicyReport"
+    assert f"{OPEN_REPORTS}/mlchassis" not in fake.objects
 
 
 async def test_results_say_what_was_decided(
@@ -210,4 +227,6 @@ async def test_reports_that_can_t_be_written_are_told(fake: FakeApiServer, chass
     del fake.objects["/apis/wgpolicyk8s.io/v1alpha2"]
     missing = await chassis("-n", "ml", "--report")
     assert (missing.status, missing.out) == (2, "")
-    assert "--report: the cluster has no PolicyReports (wgpolicyk8s.io/v1alpha2)" in missing.err
+    assert (
+        "the cluster has no PolicyReports (openreports.io/v1alpha1 or wgpolicyk8s.io/v1alpha2)" in missing.err
+    )

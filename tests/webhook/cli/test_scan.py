@@ -25,12 +25,10 @@ from tests.webhook.cli.scanned import (
     RULE,
     SERVER,
     Scan,
-    cluster,
     deployment,
     named,
     owned_by,
     pod,
-    scanner,
 )
 from tests.webhook.kube.apiserver import FakeApiServer
 from webhook.admission import engine
@@ -44,17 +42,6 @@ from webhook.kube import api as api_server
 from webhook.kube.api import ApiServer
 from webhook.kube.errors import ApiError
 from webhook.kube.offline import Document
-
-
-@pytest.fixture
-async def fake() -> AsyncIterator[FakeApiServer]:
-    async with cluster() as server:
-        yield server
-
-
-@pytest.fixture
-def chassis(fake: FakeApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Scan:
-    return scanner(fake, tmp_path, capsys)
 
 
 @pytest.fixture

@@ -1,13 +1,14 @@
 """What a scan finds, as PolicyReports: the objects that Kyverno, Policy Reporter and their dashboards read.
 
-Source: the API wgpolicyk8s.io/v1alpha2 of the Kubernetes Policy Working Group. Law: only our own reports,
-told by their label, are touched, and only as we last saw them.
+Source: the API wgpolicyk8s.io/v1alpha2 of the Kubernetes Policy Working Group, and openreports.io/v1alpha1,
+which takes its place with the same fields. Law: only our own reports, told by their label, are touched, and
+only as we last saw them.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -23,7 +24,36 @@ from webhook.kube import paths
 from webhook.kube.api import ApiServer
 from webhook.kube.errors import ApiError
 
-API_VERSION: Final = "wgpolicyk8s.io/v1alpha2"
+
+@dataclass(frozen=True, slots=True)
+class Reports:
+    """One of the two APIs that reports are written in."""
+
+    api_version: str
+    kind: str
+    """Of the reports in a namespace; the other kind is the same with `Cluster` before it."""
+    plural: str
+
+    @property
+    def group(self) -> str:
+        return self.api_version.partition("/")[0]
+
+    def path_of(self, place: str, name: str) -> str:
+        """The path of one report, of a namespace or of objects in none (empty)."""
+        return paths.one(self.api_version, self.plural if place else f"cluster{self.plural}", name, place)
+
+    def collection(self, place: str | None) -> str:
+        """The path of the reports of one namespace, of objects in none (empty), or of all of them (None)."""
+        if place == "":
+            return paths.collection(self.api_version, f"cluster{self.plural}")
+        return paths.collection(self.api_version, self.plural, place or "")
+
+
+OPEN_REPORTS: Final = Reports("openreports.io/v1alpha1", "Report", "reports")
+POLICY_REPORTS: Final = Reports("wgpolicyk8s.io/v1alpha2", "PolicyReport", "policyreports")
+APIS: Final = (OPEN_REPORTS, POLICY_REPORTS)
+"""The newer one first: it is taken where a cluster serves both."""
+
 NAME: Final = "mlchassis"
 OWN: Final = {"app.kubernetes.io/managed-by": NAME}
 SELECTOR: Final = ",".join(f"{label}={value}" for label, value in OWN.items())
@@ -117,25 +147,50 @@ class Written:
         )
 
 
-async def ensure_served(api: ApiServer) -> None:
-    """UserError if the cluster knows no PolicyReports."""
-    answered = await api.get(paths.root(API_VERSION)) or {}
-    kinds = {resource["kind"] for resource in answered.get("resources") or ()}
-    if not kinds >= {"PolicyReport", "ClusterPolicyReport"}:
+async def served(api: ApiServer, group: str = "") -> list[Reports]:
+    """The APIs that the cluster serves, the one to write in first: that of the group, if one is given.
+
+    UserError if the cluster does not serve it, or none.
+    """
+    found = [each for each in APIS if await _is_served(api, each)]
+    found.sort(key=lambda each: each.group != group)
+    if not found or (group and found[0].group != group):
+        missing = " or ".join(each.api_version for each in APIS if group in ("", each.group))
         raise UserError(
-            f"--report: the cluster has no PolicyReports ({API_VERSION}): install their two CRDs first"
+            f"--report: the cluster has no PolicyReports ({missing}): install their two CRDs first"
         )
+    return found
 
 
-async def write(api: ApiServer, namespace: str, results: Results) -> Written:
-    """Make our reports in a namespace, or in all (empty), say what was found. UserError if that fails."""
-    writer = _Writer(api)
+async def _is_served(api: ApiServer, reports: Reports) -> bool:
+    answered = await api.get(paths.root(reports.api_version)) or {}
+    kinds = {resource["kind"] for resource in answered.get("resources") or ()}
+    return kinds >= {reports.kind, f"Cluster{reports.kind}"}
+
+
+async def write(api: ApiServer, namespace: str, results: Results, served: Sequence[Reports]) -> Written:
+    """Make our reports in a namespace, or in all (empty), say what was found, in the first of the APIs.
+
+    Those in another one, which a scan before wrote, are removed: nothing shall be counted twice. UserError if
+    that fails.
+    """
+    chosen, *others = served
     try:
-        known = await writer.known(*([namespace] if namespace else _EVERYWHERE))
-        for place in [namespace] if namespace else sorted({*results.by_namespace, *known}):
-            await writer.replace(place, results.by_namespace.get(place, []), known.get(place, {}))
+        done = await _write(api, namespace, results.by_namespace, chosen)
+        for other in others:
+            done.removed |= (await _write(api, namespace, {}, other)).removed
     except ApiError as error:
         raise UserError(f"--report: the PolicyReports can't be written: {error}") from error
+    return done
+
+
+async def _write(
+    api: ApiServer, namespace: str, results: Mapping[str, list[Json]], reports: Reports
+) -> Written:
+    writer = _Writer(api, reports)
+    known = await writer.known(*([namespace] if namespace else _EVERYWHERE))
+    for place in [namespace] if namespace else sorted({*results, *known}):
+        await writer.replace(place, results.get(place, []), known.get(place, {}))
     return writer.done
 
 
@@ -143,30 +198,19 @@ _EVERYWHERE: Final = ("", None)
 """No namespace, and every one."""
 
 
-def _path_of(place: str, name: str) -> str:
-    """The path of one report, of a namespace or of objects in none (empty)."""
-    if place:
-        return paths.one(API_VERSION, "policyreports", name, place)
-    return paths.one(API_VERSION, "clusterpolicyreports", name)
-
-
-def _collection(place: str | None) -> str:
-    """The path of the reports of one namespace, of objects in none (empty), or of all namespaces (None)."""
-    if place == "":
-        return paths.collection(API_VERSION, "clusterpolicyreports")
-    return paths.collection(API_VERSION, "policyreports", place or "")
-
-
 class _Writer:
-    def __init__(self, api: ApiServer) -> None:
+    def __init__(self, api: ApiServer, reports: Reports) -> None:
         self._api = api
+        self._reports = reports
         self.done = Written()
 
     async def known(self, *places: str | None) -> dict[str, dict[str, Json]]:
         """Our reports as they are, by namespace and name."""
         found: dict[str, dict[str, Json]] = {}
         for place in places:
-            async for page, _ in self._api.pages(_collection(place), {"labelSelector": SELECTOR}):
+            async for page, _ in self._api.pages(
+                self._reports.collection(place), {"labelSelector": SELECTOR}
+            ):
                 for report in page:
                     metadata = report["metadata"]
                     found.setdefault(metadata.get("namespace", ""), {})[metadata["name"]] = report
@@ -175,7 +219,7 @@ class _Writer:
     async def replace(self, place: str, results: list[Json], known: Mapping[str, Json]) -> None:
         """Make our reports of one namespace say these results, and remove those that say nothing any more."""
         for _ in range(ATTEMPTS):
-            wanted = _reports(place, results, known)
+            wanted = _reports(self._reports, place, results, known)
             try:
                 written = [await self._write(place, name, wanted[name], known.get(name)) for name in wanted]
                 removed = [await self._remove(place, known[name]) for name in known if name not in wanted]
@@ -186,16 +230,18 @@ class _Writer:
             if all(written) and all(removed):
                 return
             known = (await self.known(place)).get(place, {})
-        raise UserError(f"--report: {_collection(place)}/{NAME} is another's, or written by others meanwhile")
+        raise UserError(
+            f"--report: {self._reports.collection(place)}/{NAME} is another's, or written by others meanwhile"
+        )
 
     async def _write(self, place: str, name: str, report: Json, known: Json | None) -> bool:
         """Create or replace a report; False if another writer came first."""
-        path = _path_of(place, name)
+        path = self._reports.path_of(place, name)
         if known is not None and report["results"] == known.get("results"):
             self.done.unchanged.add(path)
             return True
         if known is None:
-            good = await self._api.unless_conflict("POST", _collection(place), report)
+            good = await self._api.unless_conflict("POST", self._reports.collection(place), report)
         else:
             merged = {**known, "summary": report["summary"], "results": report["results"]}
             good = await self._api.unless_conflict("PUT", path, merged)
@@ -206,7 +252,7 @@ class _Writer:
     async def _remove(self, place: str, known: Json) -> bool:
         """Remove a report; False if it was changed meanwhile."""
         metadata = known["metadata"]
-        path = _path_of(place, metadata["name"])
+        path = self._reports.path_of(place, metadata["name"])
         unchanged = {"preconditions": {"resourceVersion": metadata["resourceVersion"]}}
         try:
             await self._api.call("DELETE", path, body=unchanged)
@@ -218,7 +264,7 @@ class _Writer:
         return True
 
 
-def _reports(place: str, results: list[Json], known: Mapping[str, Json]) -> dict[str, Json]:
+def _reports(api: Reports, place: str, results: list[Json], known: Mapping[str, Json]) -> dict[str, Json]:
     """The reports that say these results, by name; none where there are no results.
 
     A result that was there before keeps its time: that is when it was found.
@@ -228,7 +274,7 @@ def _reports(place: str, results: list[Json], known: Mapping[str, Json]) -> dict
     timed = [{**result, "timestamp": times.get(_key(result)) or result["timestamp"]} for result in ordered]
     chunks = [timed[start : start + MOST_RESULTS] for start in range(0, len(timed), MOST_RESULTS)]
     names = [NAME if number == 1 else f"{NAME}-{number}" for number in range(1, len(chunks) + 1)]
-    return {name: _report(place, name, chunk) for name, chunk in zip(names, chunks, strict=True)}
+    return {name: _report(api, place, name, chunk) for name, chunk in zip(names, chunks, strict=True)}
 
 
 def _results_in(report: Json) -> list[Json]:
@@ -242,11 +288,11 @@ def _key(result: Json) -> bytes:
     return orjson.dumps([*first, rest], option=orjson.OPT_SORT_KEYS)
 
 
-def _report(place: str, name: str, results: list[Json]) -> Json:
+def _report(api: Reports, place: str, name: str, results: list[Json]) -> Json:
     counts = Counter(result["result"] for result in results)
     return {
-        "apiVersion": API_VERSION,
-        "kind": "PolicyReport" if place else "ClusterPolicyReport",
+        "apiVersion": api.api_version,
+        "kind": api.kind if place else f"Cluster{api.kind}",
         "metadata": {"name": name, "labels": OWN, **({"namespace": place} if place else {})},
         "summary": {result: counts[result] for result in ("pass", "fail", "warn", "error", "skip")},
         "results": results,
