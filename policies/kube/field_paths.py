@@ -95,6 +95,16 @@ def _element(items: list[Any], segment: str) -> Any:
     return next((item for item in items if segment in (text(item, "name"), text(item, "key"))), None)
 
 
+def steps_in(obj: Any, path: str) -> Steps:
+    """The steps of a field path in an object, indices of lists as numbers."""
+    steps: list[str | int] = []
+    for segment in segments(path):
+        at = int(segment) if isinstance(obj, list) and segment.isdigit() else segment
+        obj = dig(obj, at)
+        steps.append(at)
+    return tuple(steps)
+
+
 def value_at(obj: Any, path: str) -> Any:
     """The value that a path leads to, or None; list elements go by index or by name."""
     value = obj

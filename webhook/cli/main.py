@@ -20,6 +20,7 @@ from webhook.errors import UserError
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "serve": ("webhook.server.main", "run the webhook"),
     "review": ("webhook.cli.review", "decide about manifests without a cluster"),
+    "fix": ("webhook.cli.fix", "write into manifests what can be mended there"),
     "scan": ("webhook.cli.scan", "decide about what already runs in a cluster"),
     "why": ("webhook.cli.why", "who set each field of a pod or workload, why, and how to change it"),
     "exemptions": ("webhook.cli.exemptions", "every exemption, its reason, its age and its end"),

@@ -49,7 +49,19 @@ class Origin:
                 found = False
                 break
             first, node = below
-        return Lines(first + 1, max(first, _last(node)) + 1, exact=found)
+        return Lines(first + 1, max(first, last_line(node)) + 1, exact=found)
+
+    def node(self) -> yaml.Node:
+        """The object as the parser sees it. LookupError where it is not written itself, but an alias, say."""
+        node = _stream(self.text).document(self.index)
+        for step in self.steps:
+            below = node and _below(node, step)
+            if not below:
+                raise LookupError(step)
+            _, node = below
+        if node is None:
+            raise LookupError(self.index)
+        return node
 
     @property
     def rows(self) -> list[str]:
@@ -93,10 +105,10 @@ def _stream(text: str) -> _Stream:
 
 @lru_cache(maxsize=_KEPT)
 def _rows(text: str) -> list[str]:
-    return _BREAK.split(text.removesuffix("\n"))
+    return BREAK.split(text.removesuffix("\n"))
 
 
-_BREAK: Final = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
+BREAK: Final = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
 """What YAML 1.1 takes for the end of a line."""
 
 
@@ -121,7 +133,7 @@ def _names(node: yaml.MappingNode) -> list[object]:
     return [value.value for key, value in node.value if key.value in ("name", "key", "mountPath")]
 
 
-def _last(node: yaml.Node) -> int:
+def last_line(node: yaml.Node) -> int:
     """The line of the last character; a block collection's own end is where the next token begins."""
     while isinstance(node, yaml.CollectionNode) and node.value and not node.flow_style:
         last = node.value[-1]

@@ -116,7 +116,7 @@ def read_what_can_be(
                 try:
                     content = stdin() if source == "-" else _text(Path(source))
                     name = "standard input" if source == "-" else source
-                    documents += list(_parse(name, content, strict=strict and not lenient))
+                    documents += list(parse(name, content, strict=strict and not lenient))
                 except UserError as problem:
                     problems.append(problem)
         except UserError as problem:
@@ -155,7 +155,8 @@ def _text(file: Path) -> str:
         raise UserError(f"{file}: {error.strerror}") from None
 
 
-def _parse(source: str, content: str, *, strict: bool) -> Iterator[Document]:
+def parse(source: str, content: str, *, strict: bool = False) -> Iterator[Document]:
+    """The objects of a text, in order; where it is `strict`, UserError for what is no object."""
     try:
         values = list(load_all(content))
     except BadDocument as error:

@@ -14,6 +14,7 @@ _shtab_chassis_commands() {
     completion:'Print the completion script of a shell. bash: source <(chassis completion bash). zsh: chassis completion zsh > a directory of $fpath, as _chassis.'
     exemptions:'Every exemption that objects or their pod templates carry, and every override with an end: whether it counts, when it ends, how old it is, and whether there is anything that it exempts from.'
     explain:'what a rule or policy does, why, and how to fix what it finds'
+    fix:'Write into YAML manifests what the policies would add to their objects, and what mends a finding in one value. Comments, order and every other line stay. A file that can'"'"'t be read, such as a template of Helm'"'"'s, is named and not touched. Exit status: 0, all that can be mended is; 2, a file was left alone.'
     log-level:'Change the log level of a server that runs, by a signal to its process. In a cluster, for each pod: kubectl -n mlchassis-system exec POD -- chassis log-level debug'
     manifests:'Print the installation as YAML: chassis manifests | kubectl apply -f -'
     policy:'check a policy, or print its JSON Schema'
@@ -109,6 +110,19 @@ _shtab_chassis_explain_options=(
 # guard to ensure default positional specs are added only once per session
 _shtab_chassis_explain_defaults_added=0
 
+_shtab_chassis_fix_options=(
+  "(- : *)"{-h,--help}"[show this help message and exit]"
+  "--policy[a directory, a file, - for standard input, or configmap\:NAMESPACE\/NAME (default\: built-in)]:WHERE:_files"
+  "--profile[instead of the policy\'s]:profile:(observe standard strict)"
+  "*--only[a policy or rule\; may be repeated]:ID:"
+  "--diff[print what would be written, and write nothing]"
+  "--dry-run[name what would be written, write nothing]"
+  "(*):files or directories:_files"
+)
+
+# guard to ensure default positional specs are added only once per session
+_shtab_chassis_fix_defaults_added=0
+
 _shtab_chassis_log_level_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--pid[of \`chassis serve\` (default\: 1, as in the container)]:PID:"
@@ -192,7 +206,7 @@ _shtab_chassis_scan_options=(
   "--kubeconfig[default\: \$KUBECONFIG, \~\/.kube\/config, or the pod\'s own account]:FILE:_files"
   "--context[default\: the kubeconfig\'s current context]:NAME:"
   "--policy[a directory, a file, - or configmap\:NS\/NAME\; default\: the policy installed in the cluster, or else the built-in one]:WHERE:_files"
-  "--report[write what is found as PolicyReports into the namespaces]"
+  "--report[write what is found as PolicyReports into the namespaces\; GROUP is openreports.io or wgpolicyk8s.io, by default the first that is served]:GROUP:( openreports.io wgpolicyk8s.io)"
   "--profile[instead of the policy\'s profile]:profile:(observe standard strict)"
   {-o,--output}"[default\: text]:output:(text diff json yaml junit sarif html)"
   "--split-by-namespace[with -o html\: write index.html and a page for each namespace into a directory]:DIR:_files"
@@ -286,6 +300,7 @@ _shtab_chassis() {
         completion) _arguments -C -s $_shtab_chassis_completion_options ;;
         exemptions) _arguments -C -s $_shtab_chassis_exemptions_options ;;
         explain) _arguments -C -s $_shtab_chassis_explain_options ;;
+        fix) _arguments -C -s $_shtab_chassis_fix_options ;;
         log-level) _arguments -C -s $_shtab_chassis_log_level_options ;;
         manifests) _arguments -C -s $_shtab_chassis_manifests_options ;;
         policy) _shtab_chassis_policy ;;

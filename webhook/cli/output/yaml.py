@@ -41,3 +41,16 @@ def dump(obj: Json) -> str:
     number, such as the commit `12e4567`, is quoted."""
     rendered: str = yaml.dump(obj, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
     return rendered
+
+
+def dump_flow(value: Any) -> str:
+    """A value on one line."""
+    rendered: str = yaml.dump(
+        value,
+        Dumper=_Dumper,
+        sort_keys=False,
+        allow_unicode=True,
+        default_flow_style=True,
+        width=float("inf"),
+    )
+    return rendered.removesuffix("...\n").removesuffix("\n")

@@ -1,0 +1,209 @@
+"""`chassis fix`: what it writes, what it leaves as it was, and what it does not touch."""
+
+from __future__ import annotations
+
+import difflib
+import shutil
+from pathlib import Path
+
+import pytest
+
+from webhook.cli import fix
+from webhook.cli import main as cli
+from webhook.cli.review import review_documents
+from webhook.config.load import load, rules
+from webhook.kube.offline import ManifestCluster, read
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+HAND_WRITTEN = """\
+# The API of the shop.
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: api, namespace: shop}   # in one line
+spec:
+  replicas: 3
+  selector: {matchLabels: {app: api}}
+  template:
+    metadata:
+      labels: {app: api}
+    spec:
+      containers:
+        # the server
+        - name: "server"
+          image: vllm/vllm-openai:v0.11.0
+          args: ["--model", meta-llama/Llama-3.1-8B]
+          ports: [{containerPort: 8000}]
+          livenessProbe:
+            httpGet: {path: /health, port: 8000}
+            failureThreshold: 1     # too eager
+            timeoutSeconds: 30
+
+      # where models are kept
+      volumes:
+        - {name: cache, emptyDir: {}}
+      tolerations: [{key: team, operator: Exists}]
+---
+# another one
+apiVersion: v1
+kind: Service
+metadata: {name: api, namespace: shop}
+spec: {selector: {app: api}, ports: [{port: 80}]}
+"""
+
+
+def run(capsys: pytest.CaptureFixture[str], *argv: object) -> tuple[int, str, str]:
+    status = cli.main(["fix", *map(str, argv)])
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+def left_in(*paths: Path) -> list[str]:
+    """What the policies would still add, and the findings that have a remedy."""
+    documents = read([str(path) for path in paths])
+    cluster = ManifestCluster([document.obj for document in documents])
+    config = fix._quiet(load({}))
+    return [
+        name
+        for review in review_documents(documents, config, cluster)
+        for name in (*review.mutations, *(each.rule for each in review.decision.results))
+        if name in review.mutations or name in fix.REMEDIES
+    ]
+
+
+def test_comments_order_and_every_other_line_stay(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "api.yaml"
+    file.write_text(HAND_WRITTEN)
+    assert left_in(file)
+    status, out, err = run(capsys, file)
+    assert (status, err) == (0, "")
+    assert out.startswith(f"{file}: mended: ")
+    after = file.read_text().splitlines()
+    changes = difflib.ndiff(HAND_WRITTEN.splitlines(), after)
+    gone = [line for line in changes if line.startswith("- ")]
+    assert gone == ["-             failureThreshold: 1     # too eager"]
+    assert "            failureThreshold: 6     # too eager" in after
+    assert "            periodSeconds: 30" in after
+    comment = after.index("      # where models are kept")
+    assert after[comment + 1] == "      volumes:", "what is new does not come between a comment and its field"
+    assert left_in(file) == []
+
+
+def test_a_second_run_changes_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "api.yaml").write_text(HAND_WRITTEN)
+    run(capsys, tmp_path)
+    once = (tmp_path / "api.yaml").read_text()
+    assert run(capsys, tmp_path) == (0, "", "")
+    assert (tmp_path / "api.yaml").read_text() == once
+
+
+def test_every_example_can_be_mended(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for file in EXAMPLES.glob("*.yaml"):
+        shutil.copy(file, tmp_path)
+    status, out, err = run(capsys, tmp_path)
+    assert (status, err) == (0, "")
+    assert len(out.splitlines()) > 10
+    for file in EXAMPLES.glob("*.yaml"):
+        kept = iter((tmp_path / file.name).read_text().splitlines())
+        assert all(line in kept for line in file.read_text().splitlines()), file
+    assert left_in(tmp_path) == []
+    assert run(capsys, tmp_path) == (0, "", "")
+
+
+def test_the_bad_case_of_each_remedy_is_mended(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for name in fix.REMEDIES:
+        file = tmp_path / f"{name}.yaml"
+        file.write_text(rules()[name].document.bad)
+        assert name in left_in(file)
+        run(capsys, "--only", name, file)
+        assert name not in left_in(file), file.read_text()
+
+
+@pytest.mark.parametrize("flag", ["--diff", "--dry-run"])
+def test_it_may_only_say_what_it_would_write(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, flag: str
+) -> None:
+    file = tmp_path / "api.yaml"
+    file.write_text(HAND_WRITTEN)
+    status, out, _ = run(capsys, flag, file)
+    assert status == 0
+    assert file.read_text() == HAND_WRITTEN
+    assert ("+          readinessProbe:\n" in out) == (flag == "--diff")
+    assert ("would be mended" in out) == (flag == "--dry-run")
+
+
+def test_what_can_t_be_read_is_named_and_not_touched(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    template = "kind: Pod\nmetadata:\n  {{ .Values.metadata }}\n"
+    (tmp_path / "template.yaml").write_text(template)
+    (tmp_path / "api.yaml").write_text(HAND_WRITTEN)
+    status, out, err = run(capsys, tmp_path)
+    assert status == 2
+    assert "api.yaml: mended" in out
+    assert err.count("\n") == 1
+    assert "not touched: " in err
+    assert "template.yaml: line 3" in err
+    assert "a template must be rendered first" in err
+    assert (tmp_path / "template.yaml").read_text() == template
+
+
+def test_what_anchors_share_is_not_touched(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    shared = HAND_WRITTEN.replace("containers:\n", "containers: &all\n").replace(
+        "      # where models", "      initContainers: *all\n      # where models"
+    )
+    (tmp_path / "api.yaml").write_text(shared)
+    status, _, err = run(capsys, tmp_path)
+    assert (status, (tmp_path / "api.yaml").read_text()) == (2, shared)
+    assert "api.yaml" in err
+
+
+def test_line_ends_and_modes_stay(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "api.yaml"
+    file.write_bytes(HAND_WRITTEN.replace("\n", "\r\n").removesuffix("\r\n").encode())
+    file.chmod(0o640)
+    run(capsys, file)
+    written = file.read_bytes()
+    assert written.count(b"\r\n") == written.count(b"\n") > HAND_WRITTEN.count("\n")
+    assert file.stat().st_mode & 0o777 == 0o640
+    assert left_in(file) == []
+    assert [each.name for each in tmp_path.iterdir()] == ["api.yaml"]
+
+
+def test_only_what_is_asked_for(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "api.yaml"
+    file.write_text(HAND_WRITTEN)
+    assert run(capsys, "--only", "disruption-guard", file)[1] == f"{file}: mended: disruption-guard\n"
+    assert "preStop" in file.read_text()
+    assert "readinessProbe" not in file.read_text()
+    status, _, err = run(capsys, "--only", "tcp-probe", file)
+    assert (status, "tcp-probe has no remedy" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "spec: {containers: [{name: a, image: 'ollama/ollama:0.5'}]}\n",
+        "spec:\n  containers: [\n    {name: a, image: 'ollama/ollama:0.5'},\n  ]\n",
+        "spec:\n  containers:\n  - image: |\n      ollama/ollama:0.5\n    name: a\n",
+        "spec:\n  containers:\n  -\n    name: a\n    image: ollama/ollama:0.5\n    resources:\n",
+        "spec:\n  containers:\n  - name: a\n    image: ollama/ollama:0.5\n# the end",
+        "spec:\n  containers:\n  - name: a\n    image: ollama/ollama:0.5",
+    ],
+)
+def test_other_ways_to_write_it(capsys: pytest.CaptureFixture[str], tmp_path: Path, spec: str) -> None:
+    """Whatever is written is what was meant, or else nothing is written."""
+    file = tmp_path / "pod.yaml"
+    text = f"apiVersion: v1\nkind: Pod\nmetadata: {{name: a}}\n{spec}"
+    file.write_text(text)
+    before = left_in(file)
+    status, _, err = run(capsys, file)
+    if status:
+        assert file.read_text() == text
+        assert "not touched" in err
+    else:
+        assert left_in(file) == []
+        assert (file.read_text() != text) == bool(before)
+
+
+def test_standard_input_is_no_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "-")[0] == 2
