@@ -121,3 +121,9 @@ def test_text_that_looks_like_something_else_is_written_so_that_it_stays_text(va
 @pytest.mark.parametrize("value", [1, -7, 1.5, 1e20, 1e-7, True, None])
 def test_numbers_are_written_as_numbers(value: object) -> None:
     assert list(load_all(dump({"a": value}))) == [{"a": value}]
+
+
+@pytest.mark.parametrize("text", ["a: b\nc\n", "#x\n  y", " a\nb", "a \nb", "a\n\n", "\n", "a\r\nb", "-\n"])
+def test_lines_are_written_as_lines_and_read_back(text: str) -> None:
+    assert list(load_all(dump({"script": [text]}))) == [{"script": [text]}]
+    assert ("|" in dump({"script": "set -e\nexec server\n"})) is True

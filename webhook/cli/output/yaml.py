@@ -32,6 +32,12 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
+def _text(dumper: yaml.SafeDumper, value: str) -> yaml.Node:
+    """Lines as lines, where they can be written so: a script, or what was added to a pod."""
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
+
+
+_Dumper.add_representer(str, _text)
 for _tag, _pattern, _starts in NUMBERS:
     _Dumper.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", _pattern, _starts)
 
