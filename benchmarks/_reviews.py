@@ -83,6 +83,16 @@ class Workloads:
         self._random.shuffle(sent)
         return Stream([*map(self._created, known)], [*map(self._created, sent)])
 
+    def rollouts(self, count: int) -> Stream:
+        """Creations of Deployments whose pod templates were sent before, in Deployments of another text."""
+        known = [self._deployment() for _ in range(20)]
+        sent = [self._reworded(self._random.choice(known)) for _ in range(count)]
+        return Stream([*map(self._created, known)], [*map(self._created, sent)])
+
+    def _reworded(self, deployment: Json) -> Json:
+        metadata = {**deployment["metadata"], "annotations": {"example.com/description": self._text(4000)}}
+        return {**deployment, "metadata": metadata}
+
     # --- objects ---------------------------------------------------------------------------------------
 
     def _text(self, length: int) -> str:

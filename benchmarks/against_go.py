@@ -60,6 +60,12 @@ SCENARIOS = (
         1,
     ),
     Scenario(
+        "/validate, Deployments, templates seen",
+        "validate",
+        lambda seed: Workloads(seed).rollouts(REVIEWS // 2),
+        1,
+    ),
+    Scenario(
         "/validate, Deployments, all seen",
         "validate",
         lambda seed: Workloads(seed).deployments(REVIEWS // 2, 1),

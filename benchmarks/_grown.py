@@ -1,0 +1,119 @@
+"""Objects, policies and clusters of any size, to see how the cost of a review grows with one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from policies.core.facts import Cluster, NoCluster
+from policies.kube.group_kinds import kind_of
+from policies.kube.json import Json
+from webhook.admission.envelope import Request
+from webhook.kube.caches import ClusterCache
+
+
+@dataclass(frozen=True)
+class Grown:
+    """A review in which there are many of one thing."""
+
+    request: Request
+    policy: dict[str, str]
+    cluster: Cluster
+
+    @classmethod
+    def of(cls, obj: Json, policy: dict[str, str] | None = None, cluster: Cluster | None = None) -> Grown:
+        request = Request("1", kind_of(obj), "CREATE", "ml", object=obj, username="ada")
+        return cls(request, policy or {}, cluster or NoCluster())
+
+
+def container(number: int, variables: int = 2) -> Json:
+    return {
+        "name": f"c{number}",
+        "image": f"registry.example/team/server-{number}:1",
+        "args": ["--port", "8080", f"--seed={number}"],
+        "ports": [{"name": f"p{number}", "containerPort": 8000 + number}],
+        "env": [{"name": f"V{n}", "value": f"{number}-{n}"} for n in range(variables)],
+        "resources": {"limits": {"memory": "1Gi"}},
+        "readinessProbe": {"httpGet": {"path": "/livez", "port": 8000 + number}},
+    }
+
+
+def pod(containers: int = 1, variables: int = 2, annotations: Json | None = None) -> Json:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": "p",
+            "namespace": "ml",
+            "labels": {"app": "a"},
+            "annotations": annotations or {},
+        },
+        "spec": {"containers": [container(number, variables) for number in range(containers)]},
+    }
+
+
+def _deployment(spec: Json) -> Json:
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "d", "namespace": "ml", "labels": {"app": "a"}},
+        "spec": {"replicas": 3, "template": {"metadata": {"labels": {"app": "a"}}, "spec": spec}},
+    }
+
+
+def _job_set(templates: int) -> Json:
+    job = {"template": {"spec": {"template": {"spec": {**pod()["spec"], "restartPolicy": "Never"}}}}}
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {"name": "s", "namespace": "ml"},
+        "spec": {"replicatedJobs": [{"name": f"j{n}", **job} for n in range(templates)]},
+    }
+
+
+def _overrides(count: int) -> dict[str, str]:
+    each = "- {{objectSelector: {{matchLabels: {{app: a{}}}}}, profile: strict}}"
+    return {"webhook.yaml": "\n".join(["overrides:", *(each.format(n) for n in range(count))])}
+
+
+def world(nodes: int, services: int) -> ClusterCache:
+    """A cluster as the watches of a running webhook show it."""
+    cluster = ClusterCache()
+    stores = {store.kind: store for _, _, store in cluster.sources}
+    for store in stores.values():
+        store.begin()
+    for n in range(nodes):
+        stores["Node"].put(node(n))
+    for n in range(services):
+        metadata = {"name": f"s{n}", "namespace": "ml"}
+        spec = {"selector": {"app": f"a{n}"}, "clusterIP": f"10.0.{n // 256}.{n % 256}"}
+        stores["Service"].put({"metadata": metadata, "spec": spec})
+    stores["Namespace"].put({"metadata": {"name": "ml", "labels": {}}})
+    for store in stores.values():
+        store.commit()
+    return cluster
+
+
+def node(number: int, **spec: object) -> Json:
+    gpus = {"nvidia.com/gpu": "8"} if number % 50 == 0 else {}
+    return {
+        "metadata": {"name": f"n{number}", "labels": {"kubernetes.io/os": "linux"}},
+        "spec": spec,
+        "status": {"allocatable": {"cpu": "8", **gpus}, "nodeInfo": {"kubeletVersion": "v1.34.0"}},
+    }
+
+
+DIMENSIONS: dict[str, Callable[[int], Grown]] = {
+    "containers of a pod": lambda n: Grown.of(pod(n)),
+    "containers of a Deployment": lambda n: Grown.of(_deployment(pod(n)["spec"])),
+    "variables of a container": lambda n: Grown.of(pod(1, n)),
+    "pod templates of a JobSet": lambda n: Grown.of(_job_set(n)),
+    "annotations of 1 KB": lambda n: Grown.of(
+        pod(annotations={f"notes.example/{k}": "x" * 1000 for k in range(n)})
+    ),
+    "overrides by label": lambda n: Grown.of(pod(), _overrides(n)),
+    "nodes and Services": lambda n: Grown.of(_deployment(pod()["spec"]), None, world(n, n)),
+}
+"""What there may be many of, and the review with so many."""
+
+LEAST, MOST = 100, 1000

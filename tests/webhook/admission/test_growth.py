@@ -1,0 +1,89 @@
+"""The work for a review grows no faster than what there is to look at, counted in calls: on every machine."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from benchmarks._grown import DIMENSIONS, LEAST, MOST, Grown, node, world
+from policies.core.resources import Resource
+from policies.kube.json import Json
+from webhook.admission import bounds, engine
+from webhook.admission.messages import respond
+from webhook.config.load import load
+
+STEEPEST = 1.1
+"""The exponent: 1 is linear."""
+
+
+@pytest.fixture(autouse=True)
+def _without_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is too much is not looked at: here it must be."""
+    monkeypatch.setattr(bounds, "STEPS", 10**9)
+
+
+def calls(work: Callable[[], object]) -> int:
+    """How many functions, Python's own included, are called."""
+    count = 0
+
+    def note(frame: FrameType, event: str, arg: Any) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def decided(grown: Grown) -> Callable[[], object]:
+    config = load(grown.policy)
+
+    def decide() -> None:
+        decision = engine.decide(grown.request, config, grown.cluster)
+        assert not decision.crashes
+        assert not any("is not decided" in note for note in decision.notes)
+        respond(decision)
+
+    return decide
+
+
+def exponent(least: float, most: float) -> float:
+    return math.log(most / least) / math.log(MOST / LEAST)
+
+
+@pytest.mark.parametrize("what", DIMENSIONS)
+def test_growth_is_linear(what: str) -> None:
+    decided(DIMENSIONS[what](2))()  # what is read once, such as the table of presets
+    least, most = (calls(decided(DIMENSIONS[what](count))) for count in (LEAST, MOST))
+    assert exponent(least, most) <= STEEPEST, (least, most)
+
+
+def test_what_is_quadratic_fails() -> None:
+    def compares(count: int) -> Callable[[], object]:
+        return lambda: [max(a, b) for a in range(count) for b in range(count)]
+
+    assert exponent(calls(compares(LEAST)), calls(compares(MOST))) > 1.9
+
+
+def test_a_review_after_one_change_costs_the_same_in_a_large_cluster() -> None:
+    counts = []
+    for nodes in (LEAST, 10 * MOST):
+        cluster = world(nodes, nodes)
+        stores = {store.kind: store for _, _, store in cluster.sources}
+        grown = Grown(DIMENSIONS["containers of a Deployment"](1).request, {}, cluster)
+        decide = decided(grown)
+        decide()
+        changed: Json = node(7, unschedulable=True)
+        stores["Node"].put(changed)
+        cluster.listing(Resource.NODES)  # which puts its objects in a row
+        counts.append(calls(decide))
+    small, large = counts
+    assert large <= 1.1 * small
