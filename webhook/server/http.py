@@ -268,8 +268,8 @@ class Server:
         if answer.decision is not None:
             self._count(answer.decision, request.namespace)
         if self._tracing.on:
-            about = {f"chassis.{key}": value for key, value in _about(request).items() if key != "uid"}
-            self._tracing.about({"chassis.outcome": outcome, **about})
+            told = {f"chassis.{key}": value for key, value in _about(request).items() if key != "uid"}
+            self._tracing.about({"chassis.outcome": outcome, **told})
         if outcome in ("changed", "denied"):
             log.info(outcome, **about, **_because(answer))
         elif verbose():
