@@ -27,7 +27,13 @@ def _commented(review: Review) -> str:
     return f"# denied: {refused}\n" + "".join(f"# {line}\n" for line in rendered.splitlines())
 
 
-class _Dumper(yaml.SafeDumper):
+try:
+    from yaml import CSafeDumper as _SafeDumper
+except ImportError:  # PyYAML built without libyaml: slower, same values
+    from yaml import SafeDumper as _SafeDumper  # type: ignore[assignment]
+
+
+class _Dumper(_SafeDumper):
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
@@ -57,6 +63,6 @@ def dump_flow(value: Any) -> str:
         sort_keys=False,
         allow_unicode=True,
         default_flow_style=True,
-        width=float("inf"),
+        width=2**31 - 1,
     )
     return rendered.removesuffix("...\n").removesuffix("\n")
