@@ -7,6 +7,7 @@ kubeconfig, exec plugins, the pod's token and its rotation, TLS.
 
 from __future__ import annotations
 
+import csv
 import os
 import shutil
 import subprocess
@@ -52,6 +53,8 @@ def main(environment: Path) -> None:
     for pattern in (*NOT_READ, *OTHER_INTERPRETERS):
         for path in packages.rglob(pattern):
             path.unlink()
+    for record in packages.glob("*.dist-info/RECORD"):
+        list_what_is_left(record)
     for cache in environment.rglob("__pycache__"):
         shutil.rmtree(cache)
     # By content, and with one order of sets: neither a time nor chance stands in what is compiled.
@@ -64,6 +67,16 @@ def main(environment: Path) -> None:
     moment = int(os.environ.get("SOURCE_DATE_EPOCH", "0"))
     for path in (environment, *environment.rglob("*")):
         os.utime(path, (moment, moment), follow_symlinks=False)
+
+
+def list_what_is_left(record: Path) -> None:
+    """Take out of a package's list of files those that are gone: their digests tell of times, too."""
+    root = record.parent.parent
+    lines = record.read_text().splitlines(keepends=True)
+    rows = csv.reader(lines)
+    record.write_text(
+        "".join(line for line, (name, *_) in zip(lines, rows, strict=True) if (root / name).exists())
+    )
 
 
 def trim_client(client: Path) -> None:

@@ -78,6 +78,17 @@ def test_the_puller_finds_what_it_imports_in_its_image() -> None:
     assert imported - {"yarl"} == {name.replace("-", "_") for name in group}
 
 
+def test_a_package_lists_what_is_left_of_it(tmp_path: Path) -> None:
+    package = tmp_path / "it-1.0.dist-info"
+    package.mkdir()
+    (tmp_path / "it, again.py").touch()
+    kept = '"it, again.py",sha256=abc,0\nit-1.0.dist-info/RECORD,,\n'
+    record = package / "RECORD"
+    record.write_text(f"it-1.0.dist-info/uv_cache.json,sha256=of-the-time,80\n{kept}")
+    tidy.list_what_is_left(record)
+    assert record.read_text() == kept
+
+
 def test_compiling_is_reproducible(tmp_path: Path) -> None:
     environment, version = tmp_path / "environment", ".".join(map(str, sys.version_info[:2]))
     packages = environment / "lib" / f"python{version}" / "site-packages" / "puller"
