@@ -62,6 +62,8 @@ async def test_a_review_is_a_span_of_the_api_servers_trace(monkeypatch: pytest.M
                     assert (await answer.json())["response"]["allowed"]
         async with asyncio.timeout(60):
             span = await spans.get()
+        line = await chassis.logged("changed")
+        assert (line["endpoint"], line["name"]) == ("mutate", "vllm"), "the log says it as ever"
         assert await chassis.stop() == 0
         assert spans.empty(), "what the caller does not trace is not traced"
     assert (span.trace_id.hex(), span.parent_span_id.hex()) == (TRACE, PARENT)
