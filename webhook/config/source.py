@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Protocol
 
 import structlog
-from watchfiles import awatch
 
 from policies.kube.json import Json
 from puller.mounted import linked, read_mounted
@@ -144,6 +143,8 @@ class Directory:
                 await asyncio.sleep(POLL_SECONDS)
 
     async def _follow_changes(self, policy: LivePolicy) -> None:
+        from watchfiles import awatch  # a server whose cluster tells it of changes does without
+
         # The directory, not the files: kubelet swaps the `..data` link, the files' inodes never change.
         async for _ in awatch(
             self._path,

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Protocol
 
 import structlog
-from watchfiles import awatch
 
 from policies.kube.json import Json
 from policies.kube.metadata import labels_of
@@ -256,6 +255,8 @@ class MountedFiles:
         )
 
     async def changes(self) -> AsyncIterator[None]:
+        from watchfiles import awatch  # a server whose cluster tells it of changes does without
+
         directories = {path.parent for path in (self._certificate, self._key, self._ca) if path}
         async for _ in awatch(
             *directories,
