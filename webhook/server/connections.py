@@ -24,6 +24,7 @@ from prometheus_client import Counter
 from webhook.server import plain
 from webhook.server.bodies import FREE
 from webhook.server.log import Bounded
+from webhook.server.record import Station
 
 KEEP_ALIVE_SECONDS: Final = 120.0
 """Longer than the 90 s for which the API server keeps idle connections: were ours shorter, it would now and
@@ -39,6 +40,11 @@ one that an API server keeps for later, and is left alone like any other idle on
 REQUEST_SECONDS: Final = 60.0
 """Twice the longest timeout that a webhook can have: whoever takes in an answer so slowly has gone."""
 SWEEP_SECONDS: Final = 1.0
+TURN_SECONDS: Final = 0.02
+"""How long a worker leaves a caller to one that holds fewer connections."""
+TURN_STEP_SECONDS: Final = 0.001
+BUSY_SECONDS: Final = 0.2
+"""How long it leaves none to others, once it has done so in vain: they are busy, or hang."""
 FRESH_SECONDS: Final = 1.0
 """An idle connection that was used so lately is no idler."""
 
@@ -216,13 +222,16 @@ class Gate:
         tls: Callable[[], ssl.SSLContext] | None,
         refused: Refused,
         desk: Desk | None = None,
+        station: Station | None = None,
         most: int | None = None,
         **options: Any,
     ) -> None:
         """`tls` is asked at each connection, so that a new certificate is served in a context of its own:
         OpenSSL keeps one of each key type in a context, and would go on to serve the old one beside it.
-        `desk` answers plain requests; `options` are those of aiohttp's request handler."""
+        `desk` answers plain requests; `station` tells which connections the other workers hold; `options`
+        are those of aiohttp's request handler."""
         self._server, self._tls, self.refused, self._desk = server, tls, refused, desk
+        self._station = station or Station.alone()
         self._options = options
         self._most = most or min(MOST, max(descriptors() - SPARE_DESCRIPTORS, 16))
         self._open: set[Connection] = set()
@@ -230,6 +239,7 @@ class Gate:
         self._room = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._listener: socket.socket | None = None
+        self._busy_until = 0.0
         self._now = asyncio.get_running_loop().time
 
     def open(self, listener: socket.socket) -> None:
@@ -256,6 +266,7 @@ class Gate:
     def left(self, connection: Connection) -> None:
         self._open.discard(connection)
         self._room.set()
+        self._station.record.holds(len(self))
 
     def __len__(self) -> int:
         return len(self._open) + len(self._shaking)
@@ -263,18 +274,43 @@ class Gate:
     # --- accepting -------------------------------------------------------------------------------------
 
     async def _accept(self, listener: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
         while True:
             await self._vacancy()
+            await self._turn(listener)
             try:
-                accepted, _ = await loop.sock_accept(listener)
+                accepted, _ = listener.accept()
+            except BlockingIOError:  # another worker has taken the caller
+                continue
             except OSError as error:  # no descriptor, no memory, or the caller has gone again
                 self.refused.add("not-accepted", error=error.strerror or str(error))
                 await asyncio.sleep(FRESH_SECONDS / 10)
                 continue
+            accepted.setblocking(False)
             shaking = asyncio.create_task(self._shake(accepted))
             self._shaking[shaking] = self._now()
+            self._station.record.holds(len(self))
             shaking.add_done_callback(self._shaken)
+
+    async def _turn(self, listener: socket.socket) -> None:
+        """Wait until somebody calls, and until it is for this worker to answer.
+
+        All workers wake up for a caller. An API server keeps a few connections for long, and were all of
+        them the fastest worker's, the others would have nothing to do.
+        """
+        loop, calls = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(listener, calls.set)
+        try:
+            await calls.wait()
+        finally:
+            loop.remove_reader(listener)
+        ends = self._now() + TURN_SECONDS
+        while len(self) > min((other.connections for other in self._station.others), default=len(self)):
+            if self._now() < self._busy_until:
+                return
+            if self._now() >= ends:
+                self._busy_until = self._now() + BUSY_SECONDS
+                return
+            await asyncio.sleep(TURN_STEP_SECONDS)
 
     async def _vacancy(self) -> None:
         """Wait until one more connection is in bounds. Meanwhile callers wait in the socket's backlog."""
@@ -330,6 +366,7 @@ class Gate:
     def _shaken(self, shaking: asyncio.Task[None]) -> None:
         self._shaking.pop(shaking, None)
         self._room.set()
+        self._station.record.holds(len(self))
 
     # --- sweeping --------------------------------------------------------------------------------------
 

@@ -140,6 +140,7 @@ class Server:
             tls,
             self._refused,
             self,
+            self._station,
             access_log=None,
             keepalive_timeout=connections.KEEP_ALIVE_SECONDS,
             # A gzip bomb is refused by its header instead of being unpacked.

@@ -169,7 +169,8 @@ class _Supervisor:
         status = 1
         try:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, self._awaited)
-            status = self._serve(self._listener, Station(record, self._suspects, self._restarts))
+            others = tuple(worker.record for worker in self._workers if worker.record is not record)
+            status = self._serve(self._listener, Station(record, self._suspects, self._restarts, others))
         except KeyboardInterrupt:  # from the terminal, before the worker could listen for it
             status = 0
         except Exception:

@@ -33,7 +33,7 @@ RESTART_REASONS: Final = ("hung", "stalled", "died")
 class Record:
     """What one worker is doing. It writes, its supervisor reads: whole words, each written at once."""
 
-    _SERIAL, _BUSY, _BEATS, _SERVING, _BODY, _ABOUT, _LIMIT = range(7)
+    _SERIAL, _BUSY, _BEATS, _SERVING, _CONNECTIONS, _BODY, _ABOUT, _LIMIT = range(8)
 
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, mmap.PAGESIZE + ABOUT_ROOM + BODY_ROOM)
@@ -42,7 +42,7 @@ class Record:
 
     def clear(self) -> None:
         """Forget what the worker before did."""
-        for word in range(7):
+        for word in range(8):
             self._words[word] = 0
 
     # --- the worker ------------------------------------------------------------------------------------
@@ -75,11 +75,19 @@ class Record:
         """The worker takes connections."""
         self._words[self._SERVING] = 1
 
-    # --- its supervisor --------------------------------------------------------------------------------
+    def holds(self, connections: int) -> None:
+        """So many connections are open."""
+        self._words[self._CONNECTIONS] = connections
+
+    # --- its supervisor, and the other workers ---------------------------------------------------------
 
     @property
     def serving(self) -> bool:
         return bool(self._words[self._SERVING])
+
+    @property
+    def connections(self) -> int:
+        return self._words[self._CONNECTIONS]
 
     @property
     def beats(self) -> int:
@@ -151,6 +159,8 @@ class Station:
     record: Record
     suspects: Suspects
     restarts: Restarts
+    others: tuple[Record, ...] = ()
+    """Those of the other workers behind the same socket."""
 
     @classmethod
     def alone(cls) -> Station:

@@ -9,13 +9,15 @@ import re
 import resource
 import socket
 from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from typing import Final
 
 import pytest
 import structlog
+from aiohttp import web
 
+from tests.webhook.kube.apiserver import until
 from tests.webhook.server.test_http import HEAD, Running, review, serving
 from webhook.admission.envelope import allowed
 from webhook.admission.messages import Answer
@@ -23,7 +25,10 @@ from webhook.server import bodies, certificates, connections, pki
 from webhook.server import http as module
 from webhook.server.bodies import Budget
 from webhook.server.connections import Gate, raise_descriptors
+from webhook.server.http import listen
 from webhook.server.log import LINES_A_MINUTE
+from webhook.server.metrics import Metrics
+from webhook.server.record import Record, Restarts, Station, Suspects
 
 BODY = json.dumps(review()).encode()
 WHOLE = HEAD + b"Content-Length: %d\r\n\r\n%b" % (len(BODY), BODY)
@@ -244,17 +249,14 @@ async def test_handshakes_count_among_the_connections(monkeypatch: pytest.Monkey
 async def test_no_descriptor_left_is_counted_and_waited_for(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loop = asyncio.get_running_loop()
-    accept, failures = loop.sock_accept, [OSError(24, "Too many open files")] * 3
+    accept, failures = socket.socket.accept, [OSError(24, "Too many open files")] * 3
 
-    async def failing(listener: socket.socket) -> tuple[socket.socket, object]:
+    def failing(listener: socket.socket) -> tuple[socket.socket, object]:
         if failures:
             raise failures.pop()
-        return await accept(listener)
+        return accept(listener)
 
-    monkeypatch.setattr(loop, "sock_accept", failing)
-    await fine(running)  # the accept under way
-    await running.session.close()
+    monkeypatch.setattr(socket.socket, "accept", failing)
     async with callers(running, 1, WHOLE) as another:
         assert await another[0].status() == 200
     assert refused(running, "not-accepted") == 3
@@ -594,3 +596,74 @@ async def test_any_bytes_are_answered_as_aiohttp_alone_answers_them() -> None:
                 if answer not in its:
                     other[sent] = ends, answer, its
     assert other == {}
+
+
+# --- several workers -----------------------------------------------------------------------------------
+
+
+async def _ok(_: web.BaseRequest) -> web.StreamResponse:
+    return web.Response(text="ok")
+
+
+@asynccontextmanager
+async def workers(count: int, serving: int) -> AsyncIterator[tuple[int, list[Record]]]:
+    """The port and the records of so many workers behind one socket, of which the first `serving` accept."""
+    records = [Record() for _ in range(count)]
+    async with AsyncExitStack() as stack:
+        listener = stack.enter_context(listen("127.0.0.1", 0))
+        for record in records[:serving]:
+            others = tuple(other for other in records if other is not record)
+            station = Station(record, Suspects(), Restarts(), others)
+            server = web.Server(_ok)
+            gate = Gate(server, None, connections.Refused(Metrics().refused), station=station)
+            gate.open(listener.dup())
+            stack.push_async_callback(server.shutdown, 0)
+            stack.push_async_callback(gate.close, 0)
+        yield listener.getsockname()[1], records
+
+
+@asynccontextmanager
+async def callers_of(port: int, count: int, *, at_once: bool) -> AsyncIterator[list[asyncio.StreamWriter]]:
+    """So many connections, each answered once."""
+    open_now: list[asyncio.StreamWriter] = []
+
+    async def one() -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        open_now.append(writer)
+        writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+
+    try:
+        if at_once:
+            await asyncio.gather(*(one() for _ in range(count)))
+        else:
+            for _ in range(count):
+                await one()
+        yield open_now
+    finally:
+        for writer in open_now:
+            writer.close()
+
+
+@pytest.mark.parametrize("at_once", [True, False], ids=["at once", "one by one"])
+@pytest.mark.parametrize("count", [2, 10, 25])
+@pytest.mark.parametrize("several", [2, 4])
+async def test_workers_share_connections_evenly(
+    several: int, count: int, at_once: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An API server keeps its connections: the first worker to wake up must not get all of them."""
+    monkeypatch.setattr(connections, "TURN_SECONDS", 60)  # all of them answer, however slow the machine is
+    async with (
+        workers(several, serving=several) as (port, records),
+        callers_of(port, count, at_once=at_once) as callers,
+    ):
+        held = [record.connections for record in records]
+        assert sum(held) == count
+        assert max(held) - min(held) <= 1
+        callers[0].close()
+        await until(lambda: sum(record.connections for record in records) == count - 1)
+
+
+async def test_a_worker_that_answers_nobody_keeps_nobody_waiting() -> None:
+    async with workers(2, serving=1) as (port, records), callers_of(port, 100, at_once=True):
+        assert [record.connections for record in records] == [100, 0]
