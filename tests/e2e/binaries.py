@@ -77,6 +77,7 @@ class Tool:
     def key(self) -> str:
         """The file name in the cache: changes when any input of the build does."""
         inputs = [(self.root / name).read_text() for name in ("go.mod", "go.sum")]
+        inputs += [path.read_text() for path in sorted(self.root.glob("*.go"))]
         inputs += [self.package, self.link_flags, *([self.tags] if self.tags else [])]
         digest = hashlib.sha256("\0".join(inputs).encode()).hexdigest()[:12]
         return f"{self.name}-{self.version}-{digest}"
@@ -106,6 +107,7 @@ CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-sche
 NODE = ("kubelet", "kube-proxy")
 HELM = ("helm-3", "helm-4")
 PROMETHEUS = ("promtool", "prometheus")
+CERT_MANAGER = ("cert-manager",)
 KUBERAY = ("kuberay-1.0", "kuberay-1.2", "kuberay-1.5", "kuberay-1.6")
 BENCHMARKS = ("kserve-agent",)
 """What benchmarks alone start, and so build when they need it."""
@@ -124,6 +126,12 @@ TABLE: dict[str, Tool] = {
         _helm(4),
         _prometheus("promtool"),
         _prometheus("prometheus"),
+        Tool(
+            "cert-manager",
+            "github.com/cert-manager/cert-manager",
+            "mlchassis.dev/tests/e2e/tools/cert-manager",
+            "cert-manager",
+        ),
         _kuberay("1.0"),
         _kuberay("1.2"),
         _kuberay("1.5"),

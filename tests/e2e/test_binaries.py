@@ -10,6 +10,7 @@ import pytest
 from tests.e2e import binaries
 from tests.e2e.binaries import (
     BENCHMARKS,
+    CERT_MANAGER,
     CONTROL_PLANE,
     HELM,
     KUBERAY,
@@ -37,7 +38,7 @@ def test_every_program_is_pinned_to_a_release(name: str) -> None:
 
 
 def test_the_table_names_them_all() -> None:
-    assert set(TABLE) == {*CONTROL_PLANE, *NODE, *HELM, *PROMETHEUS, *KUBERAY, *BENCHMARKS}
+    assert set(TABLE) == {*CONTROL_PLANE, *NODE, *HELM, *PROMETHEUS, *CERT_MANAGER, *KUBERAY, *BENCHMARKS}
 
 
 def test_kubebuilder_assets_win(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
