@@ -38,7 +38,7 @@ class _Dumper(_SafeDumper):
         return True
 
 
-def _text(dumper: yaml.SafeDumper, value: str) -> yaml.Node:
+def _text(dumper: _Dumper, value: str) -> yaml.Node:
     """Lines as lines, where they can be written so: a script, or what was added to a pod."""
     return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
 
