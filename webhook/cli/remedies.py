@@ -7,7 +7,6 @@ one that holds now, and is there to be edited.
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -130,11 +129,12 @@ def with_setting(written: str, setting: str, value: object) -> str | None:
     """The text of a policy's key with one field set, all else and its comments kept; None where that takes an
     editor."""
     line = f"{setting}: {json.dumps(value)}"
-    pattern = re.compile(rf"^{re.escape(setting)}[ \t]*:.*$", re.MULTILINE)
-    if pattern.search(written):
-        edited = pattern.sub(lambda _: line, written, count=1)
-    else:
+    lines = written.split("\n")
+    place = next((n for n, text in enumerate(lines) if text.partition(":")[0].rstrip(" \t") == setting), None)
+    if place is None:
         edited = f"{written.rstrip()}\n{line}\n".lstrip()
+    else:
+        edited = "\n".join((*lines[:place], line, *lines[place + 1 :]))
     try:
         before, after = load_policy(written), load_policy(edited)
     except BadDocument:
