@@ -19,6 +19,8 @@ _HEAD = 16 << 10
 """Bytes of a request, all of its headers included."""
 _IDLE = 75.0
 """Seconds that a connection may take for a request."""
+_MOST = 128
+"""Connections at a time; the oldest gives way to one more, so that holding them keeps no kubelet out."""
 _TEXT = "text/plain; charset=utf-8"
 _REASONS = {
     200: "OK",
@@ -56,7 +58,7 @@ class Port:
 
     reconciler: Reconciler
     server: asyncio.Server | None = None
-    _open: set[asyncio.StreamWriter] = field(default_factory=set)
+    _open: dict[asyncio.StreamWriter, None] = field(default_factory=dict)
 
     @property
     def address(self) -> tuple[str, int]:
@@ -74,7 +76,11 @@ class Port:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection, request by request."""
-        self._open.add(writer)
+        if len(self._open) >= _MOST:
+            oldest = next(iter(self._open))
+            del self._open[oldest]
+            oldest.close()
+        self._open[writer] = None
         try:
             more = True
             while more:
@@ -88,7 +94,7 @@ class Port:
         except (asyncio.IncompleteReadError, OSError):  # TimeoutError is one of these
             pass
         finally:
-            self._open.discard(writer)
+            self._open.pop(writer, None)
             writer.close()
 
     def _request(self, head: bytes) -> tuple[Answer, bool, bool]:

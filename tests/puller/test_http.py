@@ -80,3 +80,20 @@ async def test_closing_ends_connections_that_are_kept(port: http.Port) -> None:
     await port.close()
     assert await asyncio.wait_for(reader.read(), 10) == b""
     writer.close()
+
+
+async def test_who_holds_connections_keeps_nobody_out(
+    port: http.Port, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "_MOST", 3)
+    held = [await asyncio.open_connection(*port.address) for _ in range(3)]
+    await until(lambda: len(port._open) == 3)
+    assert b"200 OK" in await said(port, b"GET /healthz HTTP/1.0\r\n\r\n")
+    reader, _ = held[0]
+    assert await asyncio.wait_for(reader.read(), 10) == b"", "the oldest gave way"
+    for reader, writer in held[1:]:
+        writer.write(b"GET /healthz HTTP/1.1\r\n\r\n")
+        assert b"200 OK" in await asyncio.wait_for(reader.readuntil(b"\r\n"), 10)
+    for _, writer in held:
+        writer.close()
+        await writer.wait_closed()
