@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import yaml
 
 from tests.e2e.api import JSON
 from tests.e2e.install import NAMESPACE, REPOSITORY
@@ -62,7 +63,8 @@ def test_the_nightly_scan_writes_reports(node: RealNode, webhook: Webhook, bare:
     node.kubectl("apply", "-f", str(REPORT_CRDS))
     before = {(it["kind"], it["metadata"]["name"]) for it in manifests.render()}
     brought = manifests.render(components=["scan"])
-    node.apply(it for it in brought if (it["kind"], it["metadata"]["name"]) not in before)
+    added = [it for it in brought if (it["kind"], it["metadata"]["name"]) not in before]
+    node.apply(added)
     node.kubectl("-n", NAMESPACE, "create", "job", "scan-now", "--from=cronjob/mlchassis-scan")
     done = node.api.wait("jobs.batch", "scan-now", _ended, namespace=NAMESPACE, timeout=PATIENCE)
     said = node.kubectl("-n", NAMESPACE, "logs", "job/scan-now").stdout
@@ -71,7 +73,8 @@ def test_the_nightly_scan_writes_reports(node: RealNode, webhook: Webhook, bare:
     assert {it["rule"] for it in report["results"] if it["result"] == "fail"} == {
         "liveness-external-dependency"
     }
-    node.kubectl("-n", NAMESPACE, "delete", "job/scan-now", "cronjob/mlchassis-scan")
+    node.kubectl("-n", NAMESPACE, "delete", "job/scan-now")
+    node.kubectl("delete", "-f", "-", stdin=yaml.safe_dump_all(added))
 
 
 def _ended(job: JSON) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from tests.e2e.binaries import CONTROL_PLANE, KUBERAY, NODE, BinaryError, binary, module_directory
+from tests.e2e.binaries import CONTROL_PLANE, HELM, KUBERAY, NODE, BinaryError, binary, module_directory
 from tests.e2e.node import images, sandbox
 
 OPERATOR = KUBERAY[0]
@@ -20,7 +20,7 @@ def main(command: list[str]) -> int:
         print(f"Nothing was run on a real node: for that, {reason}")
         return 0
     try:
-        for name in (*CONTROL_PLANE, *NODE, OPERATOR):
+        for name in (*CONTROL_PLANE, *NODE, *HELM, OPERATOR):
             binary(name)
         for name in ("kwok", OPERATOR):
             module_directory(name)  # while there is a network
