@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
-from collections.abc import Iterator
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 from tests.e2e.node.cluster import RealNode
+from tests.e2e.node.reaper import hierarchies
 from tests.e2e.node.webhook import Webhook
 from tests.puller.fakes import FaultStore
 from tests.realnode import evidence
-from tests.realnode.arms import Arm
+from tests.realnode.arms import PATIENCE, Arm, is_ready
 from tests.realnode.experiments.disruption import evict
 from tests.realnode.experiments.models import Shop, deployment, entry, open_shop, s3
 
 pytestmark = pytest.mark.realnode
+PROBE_PERIOD = 5
+"""Seconds between the readiness probes of the sidecar."""
 
 
 @pytest.fixture
@@ -34,6 +41,78 @@ def shop(node: RealNode, webhook: Webhook, namespace: str, store: FaultStore) ->
     return open_shop(Arm(node, namespace, webhook=True), store, deployment())
 
 
+def puller(shop: Shop) -> int | None:
+    """The process in the sidecar that does the work: the child of the other. None between two of them."""
+    pids = shop.arm.node.pids(shop.pod, "chassis-puller")
+    with suppress(FileNotFoundError):
+        return next((pid for pid in pids if parent_of(pid) in pids), None)
+    return None
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+
+
+def outlives(shop: Shop, end: Callable[[Shop], None]) -> None:
+    """End the puller, and watch the pod until another one does its work and the kubelet has looked at it: it
+    stays ready, it answers through its Service, and no container of it is started anew."""
+    before, old = shop.restarts(), puller(shop)
+    status = f"http://{shop.pod['status']['podIP']}:9081/readyz"
+    end(shop)
+    lost = unready = 0
+    looked = began = time.monotonic()
+    while time.monotonic() < looked + 2 * PROBE_PERIOD:
+        if puller(shop) in (old, None) or not answers(status):
+            looked = time.monotonic()
+        lost += shop.predict("triple") != 21
+        unready += not is_ready(shop.pod)
+        assert time.monotonic() - began < PATIENCE
+    assert (lost, unready) == (0, 0)
+    assert shop.restarts() == before
+
+
+def killed(shop: Shop) -> None:
+    pid = puller(shop)
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+
+
+def out_of_memory(shop: Shop) -> None:
+    """Leave the sidecar no memory but what it has, until the kernel kills a process of it."""
+    lines = Path(f"/proc/{puller(shop)}/cgroup").read_text().splitlines()
+    (group,) = (line.split(":", 2)[2] for line in lines if "memory" in line.split(":")[1].split(","))
+    (hierarchy,) = (it for it in hierarchies("cgroup") if it.name == "memory")
+    memory = hierarchy / group.lstrip("/")
+    limit = memory / "memory.limit_in_bytes"
+    before, kills = limit.read_text(), fields(memory / "memory.oom_control")["oom_kill"]
+    resident = fields(memory / "memory.stat")["total_rss"]
+    for spare in range(1 << 20, 64 << 20, 1 << 20):
+        with suppress(OSError):  # it uses more, which can't be taken back
+            limit.write_text(str(resident + spare))
+            break
+    try:
+        answers(f"http://{shop.pod['status']['podIP']}:9081/metrics")  # for which a library is imported
+        shop.arm.wait(
+            "killed for its memory", lambda: fields(memory / "memory.oom_control")["oom_kill"] > kills
+        )
+    finally:
+        limit.write_text(before)
+
+
+def fields(file: Path) -> dict[str, int]:
+    """The numbers in a file of a cgroup, by their names."""
+    return {name: int(value) for name, value in (line.split() for line in file.read_text().splitlines())}
+
+
+def answers(url: str) -> bool:
+    """Whether a GET is answered with 200."""
+    try:
+        with urllib.request.urlopen(url, timeout=5) as response:
+            return bool(response.status == 200)
+    except OSError:
+        return False
+
+
 def test_models_follow_their_config_map_through_every_failure(shop: Shop) -> None:
     shop.until("the first model, from nothing", "double", 14)
     first = shop.pod
@@ -46,6 +125,13 @@ def test_models_follow_their_config_map_through_every_failure(shop: Shop) -> Non
     shop.until("a model removed", "double", None)
     assert shop.predict("triple") == 21, "the others are let alone"
 
+    outlives(shop, killed)
+    outlives(shop, out_of_memory)
+    shop.configure(entry("triple", 3), entry("double", 2))
+    shop.until("an edit, the puller having been killed", "double", 14)
+    shop.configure(entry("triple", 3))
+    shop.until("a model removed, by another puller", "double", None)
+
     before = shop.restarts()
     sidecar = next(name for name in before if "puller" in name)
     assert shop.arm.node.signal(signal.SIGKILL, first, "chassis-puller")
@@ -56,6 +142,10 @@ def test_models_follow_their_config_map_through_every_failure(shop: Shop) -> Non
         lost += shop.predict("triple", direct) != 21
         assert time.monotonic() - began < 120
     assert lost == 0, "the server serves on while its sidecar is started anew"
+    shop.times["the pod ready, its sidecar's container having ended"] = shop.arm.wait(
+        "ready again", lambda: is_ready(shop.pod)
+    )
+    shop.arm.wait("in its Service", lambda: shop.predict("triple") == 21)
     shop.configure(entry("triple", 3), entry("double", 2))
     shop.until("an edit, the sidecar having been killed", "double", 14)
 
