@@ -81,8 +81,9 @@ def out_of_memory(shop: Shop) -> None:
     """Leave the sidecar no memory but what it has, until the kernel kills a process of it."""
     lines = Path(f"/proc/{puller(shop)}/cgroup").read_text().splitlines()
     (group,) = (line.split(":", 2)[2] for line in lines if "memory" in line.split(":")[1].split(","))
-    (hierarchy,) = (it for it in hierarchies("cgroup") if it.name == "memory")
-    memory = hierarchy / group.lstrip("/")
+    # One hierarchy may be mounted in several places, the one in our namespace among them.
+    places = (it / group.lstrip("/") for it in hierarchies("cgroup") if it.name == "memory")
+    memory = next(place for place in places if place.is_dir())
     limit = memory / "memory.limit_in_bytes"
     before, kills = limit.read_text(), fields(memory / "memory.oom_control")["oom_kill"]
     resident = fields(memory / "memory.stat")["total_rss"]
