@@ -1,23 +1,13 @@
-"""The webhook disturbed while pods are created 20 times a second: what is lost, refused, or let in unchanged?
-
-Pods are created by dry run, which asks the webhook just the same. A create that finds no API server, while
-that is restarted, is tried again by every client and counts for nothing.
-"""
+"""The webhook disturbed while pods are created 20 times a second: what is lost, refused, or let in unchanged?"""
 
 from __future__ import annotations
 
 import base64
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from http.client import HTTPException
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import pytest
 from cryptography.x509 import load_pem_x509_certificate
@@ -26,12 +16,10 @@ from tests.e2e.api import JSON, ApiError
 from tests.e2e.install import NAMESPACE
 from tests.e2e.node.cluster import RealNode
 from tests.e2e.node.webhook import Webhook
-from tests.e2e.workloads import PROBES, pod, probes
 from tests.realnode import evidence
+from tests.realnode.creates import CLIENTS, RATE, Creates
 
 pytestmark = pytest.mark.realnode
-RATE = 20
-CLIENTS = 24
 IN_FLIGHT = CLIENTS // 4
 """Creates that a replica may be reviewing when it breaks."""
 WATCHED = 75
@@ -39,73 +27,6 @@ WATCHED = 75
 SECRET = "mlchassis-tls"
 EXPIRY = "chassis_certificate_expiry_timestamp_seconds"
 ANSWERED = "chassis_admission_requests_total"
-
-
-@dataclass
-class Creates:
-    """Pods created at a steady rate, and what became of them."""
-
-    node: RealNode
-    creates: int = 0
-    lost: list[str] = field(default_factory=list)
-    refused: list[str] = field(default_factory=list)
-    unmutated: list[float] = field(default_factory=list)
-    """When each that was let in unchanged was sent, in seconds since the beginning."""
-
-    def __enter__(self) -> Self:
-        self._stopped = threading.Event()
-        self._began = time.monotonic()
-        self._thread = threading.Thread(target=self._send, name="creates", daemon=True)
-        self._thread.start()
-        self.wait(3 * RATE)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stopped.set()
-        self._thread.join()
-
-    @property
-    def now(self) -> float:
-        """Seconds since the beginning."""
-        return time.monotonic() - self._began
-
-    def wait(self, more: int) -> None:
-        """Until so many more were answered."""
-        wanted, ends = self.creates + more, time.monotonic() + 120
-        while self.creates < wanted:
-            assert time.monotonic() < ends, "the API server answers no creates"
-            time.sleep(0.1)
-
-    def figures(self) -> dict[str, int]:
-        """How many of each."""
-        return {
-            "creates": self.creates,
-            "lost": len(self.lost),
-            "refused": len(self.refused),
-            "unmutated": len(self.unmutated),
-        }
-
-    def _send(self) -> None:
-        with ThreadPoolExecutor(CLIENTS) as clients:
-            number = 0
-            while not self._stopped.wait(max(0.0, number / RATE - self.now)):
-                clients.submit(self._one, number)
-                number += 1
-
-    def _one(self, number: int) -> None:
-        sent = self.now
-        try:
-            answer = self.node.api.create(pod(f"pod-{number}"), "default", dry_run=True)
-        except ApiError as error:
-            (self.lost if error.status >= 500 else self.refused).append(str(error))
-        except (OSError, HTTPException):
-            return
-        else:
-            if probes(answer.body) != set(PROBES):
-                self.unmutated.append(sent)
-        self.creates += 1
 
 
 @pytest.fixture(scope="module")
