@@ -1,4 +1,4 @@
-"""The webhook disturbed while pods are created 20 times a second: what is lost, refused, or let in unchanged?"""
+"""The webhook disturbed under 20 creates a second: what is lost, refused, or let in unchanged?"""
 
 from __future__ import annotations
 
