@@ -27,6 +27,7 @@ COMPONENTS: dict[str, JSON] = {
     "hpa": {"hpa": {"enabled": True}},
     "monitoring": {"monitoring": {"enabled": True}},
     "network-policy": {"networkPolicy": {"enabled": True}},
+    "events": {"events": {"enabled": True}},
     "openshift": {"openshift": True},
     "scan": {"scan": {"enabled": True}},
     "worker-names-upgrade": {"workerNamesUpgrade": True},

@@ -39,6 +39,7 @@ WHEN: Final = {
     "hpa": ".Values.hpa.enabled",
     "scan": ".Values.scan.enabled",
     "openshift": ".Values.openshift",
+    "events": ".Values.events.enabled",
 }
 """Each component's condition: which value of the chart chooses it."""
 LEFT_OUT: Final = frozenset({"Namespace"})
@@ -268,6 +269,7 @@ def _schema() -> Json:
             "hpa": _closed(
                 {"enabled": _SWITCH, "minReplicas": _COUNT, "maxReplicas": _COUNT, "averageCPU": _TEXT}
             ),
+            "events": _closed({"enabled": _SWITCH}),
             "scan": _closed({"enabled": _SWITCH, "schedule": _TEXT}),
             "openshift": _SWITCH,
             "priorityClassName": _TEXT,

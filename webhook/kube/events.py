@@ -31,7 +31,16 @@ class Events(Protocol):
 
 
 async def warn(events: Events, regarding: Json, reason: str, message: str) -> None:
-    """Record a Warning on the object `regarding` (apiVersion, kind, metadata). Failures are logged only."""
+    """As `record`; failures are logged only."""
+    try:
+        await record(events, regarding, reason, message)
+    except ApiError as error:
+        name = regarding["metadata"]["name"]
+        log.warning("event not recorded", reason=reason, regarding=name, error=str(error))
+
+
+async def record(events: Events, regarding: Json, reason: str, message: str) -> None:
+    """Record a Warning on the object `regarding` (apiVersion, kind, metadata). Raises ApiError."""
     metadata = regarding["metadata"]
     namespace = metadata.get("namespace") or "default"
     message = shortened(message, LONGEST_MESSAGE)
@@ -58,8 +67,5 @@ async def warn(events: Events, regarding: Json, reason: str, message: str) -> No
         "lastTimestamp": now,
         "count": 1,
     }
-    try:
-        if not await events.create_event(event):
-            await events.patch_event(namespace, name, {"lastTimestamp": now})
-    except ApiError as error:
-        log.warning("event not recorded", reason=reason, regarding=metadata["name"], error=str(error))
+    if not await events.create_event(event):
+        await events.patch_event(namespace, name, {"lastTimestamp": now})

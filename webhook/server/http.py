@@ -63,6 +63,8 @@ T = TypeVar("T")
 Endpoint = Callable[[Request, float], Answer] | Callable[[Request, float], Awaitable[Answer]]
 """Answers a request, at once or, where it is a coroutine function, after it has waited for something; the
 float is the deadline on the event loop's clock."""
+Notice = Callable[[Request, Decision], object]
+"""Is called with each validated request and what was decided, before the answer goes; it must not block."""
 OnError = Callable[[str, Request], Response]
 """What the endpoint of that name answers where it has failed itself."""
 
@@ -95,8 +97,10 @@ class Server:
         station: Station | None = None,
         patience: float = 20.0,
         tracing: Tracing | None = None,
+        notice: Notice | None = None,
     ) -> None:
         """`patience`: seconds that requests in flight get to finish in once the server stops."""
+        self._notice = notice
         self._tracing = tracing or Off()
         self._endpoints, self._on_error = endpoints, on_error
         self._station = station or Station.alone()
@@ -268,6 +272,8 @@ class Server:
         self._metrics.request(name, outcome, request.kind.kind)
         if answer.decision is not None:
             self._count(answer.decision, request.namespace)
+            if self._notice is not None and name == "validate":
+                self._notice(request, answer.decision)
         if self._tracing.on:
             told = {f"chassis.{key}": value for key, value in _about(request).items() if key != "uid"}
             self._tracing.about({"chassis.outcome": outcome, **told})

@@ -126,6 +126,13 @@ class Metrics:
             registry=self.registry,
         )
         self._memo_counters = {each: self._memo.labels(each) for each in ("hit", "miss", "evicted")}
+        self._events = Counter(
+            "chassis_events",
+            "Findings in pods of owners of unknown kinds, as Events on the owners: written, failed (the API "
+            "server did not take it); and pods left out: dropped (too many, or not there as reviewed)",
+            ("outcome",),
+            registry=self.registry,
+        )
         self.policy_valid = Gauge(
             "chassis_policy_valid",
             "1 while the policy last read is the one in force, 0 after a bad edit",
@@ -191,6 +198,10 @@ class Metrics:
     def memo(self, outcome: str) -> None:
         """Count a look into the memo of decisions, or an answer that it gave up."""
         self._memo_counters[outcome].inc()
+
+    def event(self, outcome: str) -> None:
+        """Count an Event on an owner, or a pod that there was none about."""
+        self._counted(self._events, outcome)
 
     def policy_in_force(self, digest: str, profile: str) -> None:
         """Tell of a policy that has just been swapped in."""

@@ -39,6 +39,7 @@ class Options:
     namespace: str | None
     service: str
     webhook_configurations: str
+    events: bool
     host: str
     port: int
     workers: int
@@ -106,6 +107,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="chassis.mlchassis.dev",
         metavar="NAME",
         help="name of the Mutating- and ValidatingWebhookConfiguration that call us (%(default)s)",
+    )
+    flags.add_switch(
+        cluster,
+        "--events",
+        help="write what is found in pods of owners whose kind is not known as Events on these owners; needs "
+        "the rights of the component events",
     )
     serving = parser.add_argument_group("serving")
     flags.add(serving, "--host", default="", help="address to listen on (default: all)")

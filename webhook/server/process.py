@@ -36,6 +36,7 @@ from webhook.kube.caches import ClusterCache
 from webhook.kube.offline import ManifestCluster, read
 from webhook.kube.oldest_kubelet import OldestKubelet
 from webhook.kube.own_pod import in_cluster, own_namespace
+from webhook.kube.owner_events import OwnerEvents
 from webhook.kube.reflector import Reflector
 from webhook.server import certificates as certs
 from webhook.server import pki
@@ -114,6 +115,7 @@ async def _serve(options: Options, listener: socket.socket, station: Station) ->
         cluster, reflectors = _facts(options, api, metrics)
         workers = LiveWorkers(api, options.namespace or own_namespace()) if api else None
         namer = _namer(workers, policy, cluster, metrics)
+        owners = _owner_events(options, api, policy, cluster, metrics)
         source = _certificate_source(options, api)
         serving = certs.ServingCertificate()
         registration = _registration(options, api, source, serving)
@@ -132,6 +134,7 @@ async def _serve(options: Options, listener: socket.socket, station: Station) ->
             station=station,
             patience=options.drain_patience,
             tracing=tracing,
+            notice=owners.notice if owners else None,
         )
         host, port = listener.getsockname()[:2]
         await server.start(listener, lambda: serving.context)
@@ -143,6 +146,7 @@ async def _serve(options: Options, listener: socket.socket, station: Station) ->
             *(("facts", reflector.run) for reflector in reflectors),
             *([("caBundle", registration.run)] if registration else []),
             *([("worker names", Sweep(workers).run)] if workers else []),
+            *([("events", owners.run)] if owners else []),
         ]
         tasks = [asyncio.create_task(_kept_running(name, work)) for name, work in background]
         tasks.append(asyncio.create_task(_await_policy(policy, readiness)))
@@ -276,6 +280,14 @@ def _namer(
         facts=cluster,
         identity=gethostname(),
     )
+
+
+def _owner_events(
+    options: Options, api: ApiServer | None, policy: LivePolicy, cluster: Cluster, metrics: Metrics
+) -> OwnerEvents | None:
+    if api is None or not options.events:
+        return None
+    return OwnerEvents(api, lambda: policy.config, cluster, metrics.event)
 
 
 def _policy_source(options: Options, api: ApiServer | None) -> PolicySource:

@@ -32,6 +32,7 @@ class FakeApiServer:
         self.version = 100
         self.oldest = 0
         self.forbidden: set[str] = set()
+        self.because = ""
         self.spoilt: dict[str, Any] = {}
         """What is answered with 200 in place of what is stored, by path."""
         self.requests: list[tuple[str, str]] = []
@@ -57,9 +58,11 @@ class FakeApiServer:
         item = self.objects.pop(path)
         await self._record("DELETED", path, item)
 
-    async def forbid(self, *paths: str) -> None:
-        """Answer 403 for collections under these paths, and end their watches."""
-        self.forbidden = set(paths)
+    async def forbid(self, *paths: str, because: str = "") -> None:
+        """Answer 403 for collections under these paths, and end their watches.
+
+        `because`: the words of a quota, say; without them those of the authorizer."""
+        self.forbidden, self.because = set(paths), because
         await self.end_watches()
 
     async def expire(self) -> None:
@@ -93,7 +96,8 @@ class FakeApiServer:
         if request.headers.get("Authorization", "").lower() != f"bearer {self.token}":
             return _status(401, "Unauthorized", "who are you?")
         if any(request.path.startswith(path) for path in self.forbidden):
-            return _status(403, "Forbidden", f"may not read {request.path}")
+            cannot = f'User "mlchassis" cannot {request.method.lower()} path "{request.path}"'
+            return _status(403, "Forbidden", f"it is forbidden: {self.because or cannot}")
         if request.path in self.spoilt:
             return web.json_response(self.spoilt[request.path])
         if self.putting_off:

@@ -24,13 +24,14 @@ from policies.core.facts import NoCluster
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json
 from tests.webhook.kube.apiserver import FakeApiServer, running, until
-from webhook.admission.decision import Crash
+from webhook.admission.decision import Crash, Decision
 from webhook.admission.envelope import Request, parse
 from webhook.admission.memo import Memo
 from webhook.admission.messages import Answer
 from webhook.cli import main as cli
 from webhook.config.source import LivePolicy
 from webhook.errors import UserError
+from webhook.kube.api import ApiServer
 from webhook.kube.documents import load_all
 from webhook.server import http as server
 from webhook.server import options as serve
@@ -81,7 +82,7 @@ def test_every_flag_has_an_environment_variable(monkeypatch: pytest.MonkeyPatch)
     for name, value in values.items():
         monkeypatch.setenv(f"CHASSIS_{name}", value)
     args = vars(flags())
-    assert args.pop("self_signed") is args.pop("tracing") is False
+    assert args.pop("self_signed") is args.pop("tracing") is args.pop("events") is False
     assert args.pop("tls_host") == ["a", "b"]
     assert {name.upper(): str(value) for name, value in args.items()} == {
         name: value for name, value in values.items() if name != "TLS_HOST"
@@ -162,9 +163,10 @@ class Wired:
         self.policy.offer(policy, "test")
         self.endpoints = process.endpoints(self.policy, NoCluster())
         self.on_error = process.on_error(self.policy)
+        self.notice: server.Notice | None = None
 
     async def post(self, endpoint: str, review: Json = REVIEW) -> Json:
-        wired = Server(self.endpoints, self.on_error, self.metrics, Readiness())
+        wired = Server(self.endpoints, self.on_error, self.metrics, Readiness(), notice=self.notice)
         listener = listen("127.0.0.1", 0)
         port = listener.getsockname()[1]
         await wired.start(listener, None)
@@ -461,6 +463,58 @@ async def test_in_a_cluster_it_shares_its_certificate_registers_it_and_follows_i
             assert bundle == fake.objects[SECRET]["data"]["ca.crt"]
             await until(lambda: _lists(fake) >= 10)
             await chassis.until("/metrics", 'chassis_facts_synced{resource="services"} 1.0')
+
+
+async def test_there_are_no_events_on_owners_unless_asked_for(tmp_path: Path) -> None:
+    gone = FakeApiServer()
+    gone.url = "http://127.0.0.1:1"
+    metrics = Metrics()
+    async with ApiServer.connect(gone.kubeconfig(tmp_path)) as api:
+        for switch, there in (([], False), (["--events"], True)):
+            options = serve.options_of(flags("--self-signed", *switch))
+            made = process._owner_events(options, api, LivePolicy(metrics), NoCluster(), metrics)
+            assert (made is not None) is there
+
+
+async def test_findings_that_only_an_operator_would_read_are_events_on_the_owner(tmp_path: Path) -> None:
+    owner = {
+        "apiVersion": "example.com/v1",
+        "kind": "Trainer",
+        "name": "bert",
+        "uid": "7",
+        "controller": True,
+    }
+    metadata = {"name": "bert-0", "namespace": "ml", "uid": "1", "ownerReferences": [owner]}
+    other = {"exec": {"command": ["curl", "-f", "http://payments/health"]}, "timeoutSeconds": 5}
+    pod = {**POD, "metadata": metadata, "spec": {"containers": [{"name": "a", "livenessProbe": other}]}}
+    account = {"username": "system:serviceaccount:ml:operator"}
+    review = {**REVIEW, "request": {**REVIEW["request"], "userInfo": account, "object": pod}}
+    async with running() as fake:
+        await fake.put("/api/v1/namespaces/ml/pods", pod)
+        kubeconfig = str(fake.kubeconfig(tmp_path))
+        async with served("--self-signed", "--kubeconfig", kubeconfig, "--events") as chassis:
+            await chassis.logged("policy in force")
+            assert (await chassis.post("mutate", review))["allowed"]
+            assert (await chassis.post("validate", review))["allowed"]
+            await chassis.until("/metrics", 'chassis_events_total{outcome="written"} 1.0')
+            await until(lambda: ("GET", "/api/v1/namespaces/ml/pods/bert-0") in fake.requests)
+    written = [item for path, item in fake.objects.items() if "/events/" in path]
+    assert [event["involvedObject"]["name"] for event in written] == ["bert"]
+
+
+async def test_a_notice_that_fails_costs_no_answer() -> None:
+    wired, noticed = Wired({}), list[str]()
+
+    def fail(request: Request, decision: Decision) -> None:
+        noticed.append(request.uid)
+        raise RuntimeError
+
+    wired.notice = fail
+    with structlog.testing.capture_logs() as lines:
+        assert "patch" in await wired.post("mutate")
+        assert (await wired.post("validate"))["allowed"]
+    assert noticed == ["1"], "of what is validated, alone"
+    assert [line["event"] for line in lines if line["log_level"] == "error"] == ["answer not recorded"]
 
 
 async def test_several_workers_say_as_one_which_kubelet_is_the_oldest(tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ _shtab_chassis_log_level_defaults_added=0
 _shtab_chassis_manifests_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--overlay[start from this instead of the plain base]:overlay:(observe strict)"
-  "*--component[add this\; may be repeated]:component:(cert-manager fail-closed-validation hpa monitoring name-ignore network-policy openshift scan worker-names-upgrade)"
+  "*--component[add this\; may be repeated]:component:(cert-manager events fail-closed-validation hpa monitoring name-ignore network-policy openshift scan worker-names-upgrade)"
   "--image[the image to run\; the sidecar\'s is the \`puller\` beside it, under its tag]:image:"
   "--namespace[the namespace to install into (default\: mlchassis-system)]:namespace:"
 )
@@ -230,6 +230,7 @@ _shtab_chassis_serve_options=(
   "--namespace[our own namespace (default\: the pod\'s) \[CHASSIS_NAMESPACE\]]:NAME:"
   "--service[Service in front of us (mlchassis) \[CHASSIS_SERVICE\]]:NAME:"
   "--webhook-configurations[name of the Mutating- and ValidatingWebhookConfiguration that call us (chassis.mlchassis.dev) \[CHASSIS_WEBHOOK_CONFIGURATIONS\]]:NAME:"
+  "--events[write what is found in pods of owners whose kind is not known as Events on these owners\; needs the rights of the component events \[CHASSIS_EVENTS\]]:events:"
   "--host[address to listen on (default\: all) \[CHASSIS_HOST\]]:host:"
   "--port[port to listen on, 0 for a free one (8443) \[CHASSIS_PORT\]]:port:"
   "--workers[processes that share the port (1) \[CHASSIS_WORKERS\]]:workers:"

@@ -1,0 +1,243 @@
+"""Findings as Events on the owners of pods, where nobody else would tell.
+
+The pod of a workload is judged where a person meets it: at the workload's template. The owner of a kind that
+is not in the table of workloads has no template that we know, and the warnings about its pods go to an
+operator, which drops them.
+
+Law: a review is a hint and nothing more. Whoever reaches the port can post one, so what is told is what the
+API server itself holds: the pod is read back, judged anew, and its owner taken from there; the Event lies in
+the pod's own namespace. An answer waits for nothing of this: a hint is put into a bounded queue, or dropped
+and counted, and one task works it off, so many calls a minute. A hint that fails is not tried again: what is
+found is found in the next pod, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import structlog
+
+from policies.core.facts import Cluster
+from policies.core.mode import Mode
+from policies.kube.group_kinds import POD, kind_of
+from policies.kube.json import Json, text
+from policies.kube.names import is_api_version, is_kind, is_subdomain
+from webhook.admission import engine
+from webhook.admission.accounts import owner_behind
+from webhook.admission.configuration import Config
+from webhook.admission.decision import Decision, Result
+from webhook.admission.envelope import Request
+from webhook.admission.messages import sentence
+from webhook.kube import events, paths
+from webhook.kube.errors import ApiError
+
+log = structlog.get_logger()
+
+REASON: Final = "ChassisFinding"
+SETTLE_SECONDS: Final = 5.0
+"""From the answer until the pod is looked for: other webhooks and quotas come between."""
+QUEUED: Final = 100
+REMEMBERED: Final = 1000
+"""Owners and rules that were told of, the latest."""
+AGAIN_SECONDS: Final = 3600.0
+"""After which an owner is told of the same rule again."""
+BURST: Final = 20
+"""Calls, reads and writes, that may be made at once; as many come back in a minute."""
+LONGEST_UID: Final = 64
+
+Told = tuple[str, str]
+"""The owner's uid and a rule."""
+
+
+class Pods(events.Events, Protocol):
+    """The part of `ApiServer` that is needed."""
+
+    async def get(self, path: str) -> Json | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Hint:
+    """A pod that seems to have something to tell of."""
+
+    namespace: str
+    name: str
+    uid: str
+    username: str
+    groups: tuple[str, ...]
+    owner: str
+    due: float
+    told: frozenset[Told]
+
+
+class OwnerEvents:
+    """The Events of one serving process."""
+
+    def __init__(
+        self,
+        api: Pods,
+        config: Callable[[], Config],
+        cluster: Cluster,
+        count: Callable[[str], None],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        """`count` is called with `written`, `failed` and `dropped`; `clock` gives seconds."""
+        self._api, self._config, self._cluster, self._count = api, config, cluster, count
+        self._clock, self._sleep = clock, sleep
+        self._queue: asyncio.Queue[_Hint] = asyncio.Queue(QUEUED)
+        self._pending: set[Told] = set()
+        self._told: OrderedDict[Told, float] = OrderedDict()
+        self._calls, self._counted_at = float(BURST), clock()
+        self._off = False
+
+    def notice(self, request: Request, decision: Decision) -> None:
+        """Keep a pod in mind whose warnings nobody reads. Waits for nothing, touches no network."""
+        if self._off or request.dry_run or not decision.owned or request.operation != "CREATE":
+            return
+        owner = _owner_of_unknown_kind(request, self._config())
+        if owner is None:
+            return
+        uid = text(owner, "uid")
+        told = frozenset((uid, result.rule) for result in _warned(decision.results))
+        new = {each for each in told if each not in self._pending and not self._is_known(each)}
+        if not new:
+            return
+        hint = _Hint(
+            request.namespace,
+            text(request.object, "metadata", "name"),
+            text(request.object, "metadata", "uid"),
+            request.username,
+            request.groups,
+            uid,
+            self._clock() + SETTLE_SECONDS,
+            frozenset(new),
+        )
+        try:
+            self._queue.put_nowait(hint)
+        except asyncio.QueueFull:
+            self._count("dropped")
+        else:
+            self._pending |= new
+
+    async def run(self) -> None:
+        """Write the Events, one after the other, for ever."""
+        while True:
+            hint = await self._queue.get()
+            try:
+                if not self._off:
+                    await self._sleep(max(hint.due - self._clock(), 0))
+                    await self._follow(hint)
+            finally:
+                self._pending -= hint.told
+
+    async def _follow(self, hint: _Hint) -> None:
+        try:
+            pod = await self._read(hint)
+        except ApiError as error:
+            self._failed(error, f"get Pods in the namespace {hint.namespace}")
+            return
+        request = Request(
+            "",
+            POD,
+            "CREATE",
+            hint.namespace,
+            hint.name,
+            resource="pods",
+            object=pod,
+            username=hint.username,
+            groups=hint.groups,
+        )
+        config = self._config()
+        owner = _owner_of_unknown_kind(request, config)
+        if owner is None or text(owner, "uid") != hint.owner or text(pod, "metadata", "uid") != hint.uid:
+            self._count("dropped")
+            return
+        for result in _warned(engine.validate(request, config, self._cluster).results):
+            if not self._is_known((hint.owner, result.rule)):
+                await self._tell(owner, hint.namespace, result)
+            if self._off:
+                return
+
+    async def _read(self, hint: _Hint) -> Json | None:
+        path = paths.one("v1", "pods", hint.name, hint.namespace)
+        await self._may_call()
+        return await self._api.get(path)
+
+    async def _tell(self, owner: Json, namespace: str, result: Result) -> None:
+        regarding = {
+            "apiVersion": owner["apiVersion"],
+            "kind": owner["kind"],
+            "metadata": {"namespace": namespace, "name": owner["name"], "uid": owner["uid"]},
+        }
+        await self._may_call()
+        try:
+            await events.record(self._api, regarding, REASON, f"In a pod of it: {sentence(result)}")
+        except ApiError as error:
+            self._failed(error, f"create and patch Events in the namespace {namespace}")
+            return
+        self._count("written")
+        told = owner["uid"], result.rule
+        self._told[told] = self._clock()
+        self._told.move_to_end(told)
+        if len(self._told) > REMEMBERED:
+            self._told.popitem(last=False)
+
+    def _is_known(self, told: Told) -> bool:
+        at = self._told.get(told)
+        return at is not None and self._clock() - at < AGAIN_SECONDS
+
+    def _failed(self, error: ApiError, right: str) -> None:
+        self._count("failed")
+        if _is_missing_right(error):
+            self._off = True
+            log.error(
+                "no Events on owners until the next start: a right is missing, see the component events",
+                missing=right,
+                error=str(error),
+            )
+        else:
+            log.debug("nothing written on an owner", error=str(error))
+
+    async def _may_call(self) -> None:
+        """Wait until another call may be made."""
+        while True:
+            now = self._clock()
+            self._calls = min(BURST, self._calls + (now - self._counted_at) * BURST / 60)
+            self._counted_at = now
+            if self._calls >= 1:
+                self._calls -= 1
+                return
+            await self._sleep((1 - self._calls) * 60 / BURST)
+
+
+def _is_missing_right(error: ApiError) -> bool:
+    """Whether the API server's authorizer refuses. A quota, or a namespace that is going, is 403, too."""
+    return error.status == 403 and error.message.partition(" is forbidden: ")[2].startswith("User ")
+
+
+def _owner_of_unknown_kind(request: Request, config: Config) -> Json | None:
+    """The owner of a pod, where its kind is none whose templates are judged and an account of a controller's
+    stands behind it; None where it can't be named in an Event."""
+    owner = owner_behind(request, config.webhook.controllers) if request.username else None
+    if owner is None or kind_of(request.object or {}) != POD or not engine.in_scope(request, config):
+        return None
+    if kind_of(owner) in config.workloads or not 0 < len(text(owner, "uid")) <= LONGEST_UID:
+        return None
+    named = is_api_version(text(owner, "apiVersion")) and is_kind(text(owner, "kind"))
+    return owner if named and is_subdomain(text(owner, "name")) else None
+
+
+def _warned(results: Iterable[Result]) -> list[Result]:
+    """The findings that are warned about, one for each rule."""
+    first = {
+        result.rule: result
+        for result in reversed(list(results))
+        if result.exempted is None and result.mode is Mode.WARN
+    }
+    return [first[rule] for rule in reversed(first)]
