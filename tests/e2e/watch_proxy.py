@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
+import tempfile
 import threading
 from base64 import b64encode
 from collections.abc import Mapping
@@ -131,11 +132,12 @@ class WatchProxy:
 
     def _tls(self) -> ssl.SSLContext:
         pair = self._authority.server("watch-proxy", [HOST])
-        file = self._control_plane.state / "watch-proxy.pem"
-        file.touch(mode=0o600)
-        file.write_bytes(pair.certificate + pair.key)
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(file)
+        # A file of its own: several proxies may start at the same moment.
+        with tempfile.NamedTemporaryFile(dir=self._control_plane.state, suffix=".pem") as file:
+            file.write(pair.certificate + pair.key)
+            file.flush()
+            context.load_cert_chain(file.name)
         return context
 
     async def _forward(self, request: web.Request) -> web.StreamResponse:
