@@ -351,16 +351,11 @@ def _pieces(
 
 
 def _record(found: Difference) -> dict[str, Any]:
-    from policies.kube.json import text
+    from webhook.cli.output.json import subject
 
-    document, (before, after) = found.after.document, found.verdicts
+    before, after = found.verdicts
     return {
-        "source": document.source,
-        "document": document.index,
-        "apiVersion": text(document.obj, "apiVersion"),
-        "kind": text(document.obj, "kind"),
-        "namespace": document.namespace,
-        "name": document.name,
+        **subject(found.after.document),
         "verdict": {"old": str(before), "new": str(after)},
         "findings": [
             {"rule": m.rule, "path": m.path, "old": str(m.old), "new": str(m.new)} for m in found.findings

@@ -16,7 +16,7 @@ import pytest
 from policies.core.mode import Profile
 from puller import mounted
 from puller.mounted import UnstableError
-from tests.webhook.kube.apiserver import FakeApiServer, running, until
+from tests.webhook.kube.apiserver import FakeApiServer, until
 from webhook.admission.configuration import Config
 from webhook.config import source
 from webhook.config.load import PolicyError, load
@@ -299,12 +299,6 @@ async def test_a_swap_is_heard_of_long_before_the_poll(
 def config_map(data: dict[str, str]) -> dict[str, object]:
     metadata = {"name": "mlchassis-policy", "namespace": "mlchassis-system", "uid": "1"}
     return {"metadata": metadata, "data": data}
-
-
-@pytest.fixture
-async def fake() -> AsyncIterator[FakeApiServer]:
-    async with running() as server:
-        yield server
 
 
 @pytest.fixture

@@ -30,18 +30,6 @@ MUTATING = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 VALIDATING = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 
 
-@pytest.fixture
-async def fake() -> AsyncIterator[FakeApiServer]:
-    async with running() as server:
-        yield server
-
-
-@pytest.fixture
-async def api(fake: FakeApiServer, tmp_path: Path) -> AsyncIterator[ApiServer]:
-    async with ApiServer.connect(fake.kubeconfig(tmp_path)) as connected:
-        yield connected
-
-
 @pytest.fixture(autouse=True)
 def _brisk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reflector, "FIRST_PAUSE", 0.01)

@@ -16,7 +16,7 @@ import structlog
 from policies.core.facts import NoCluster
 from policies.kube.group_kinds import POD
 from policies.kube.json import Json
-from tests.webhook.kube.apiserver import FakeApiServer, running, until
+from tests.webhook.kube.apiserver import FakeApiServer, until
 from webhook.admission import engine
 from webhook.admission.envelope import Request
 from webhook.admission.memo import Memo
@@ -35,12 +35,6 @@ ASKS_PAYMENTS: Json = {
     "failureThreshold": 6,
 }
 CONFIG = load({})
-
-
-@pytest.fixture
-async def fake() -> AsyncIterator[FakeApiServer]:
-    async with running() as server:
-        yield server
 
 
 class Setting:

@@ -7,13 +7,12 @@ import base64
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
 from policies.core.annotations import CA_BUNDLE_CHANGED
 from policies.kube.json import Json
-from tests.webhook.kube.apiserver import FakeApiServer, running, until
+from tests.webhook.kube.apiserver import FakeApiServer, until
 from webhook.kube import reflector
 from webhook.kube.api import ApiServer
 from webhook.kube.errors import ApiError
@@ -172,18 +171,6 @@ def test_a_bundle_that_can_t_be_read_is_none(bundle: object) -> None:
 
 
 # --- over HTTP -----------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-async def fake() -> AsyncIterator[FakeApiServer]:
-    async with running() as server:
-        yield server
-
-
-@pytest.fixture
-async def api(fake: FakeApiServer, tmp_path: Path) -> AsyncIterator[ApiServer]:
-    async with ApiServer.connect(fake.kubeconfig(tmp_path)) as connected:
-        yield connected
 
 
 @pytest.fixture(autouse=True)

@@ -10,6 +10,7 @@ import orjson
 from policies.kube.json import Json, text
 from webhook.admission.patch import diff
 from webhook.cli.output.review import Review
+from webhook.kube.offline import Document
 
 
 def pieces(reviews: Iterable[Review]) -> Iterator[str]:
@@ -22,9 +23,8 @@ def pieces(reviews: Iterable[Review]) -> Iterator[str]:
     yield "[]\n" if before == "[\n" else "\n]\n"
 
 
-def record(review: Review) -> Json:
-    """What `-o json` says of one object."""
-    document, decision = review.document, review.decision
+def subject(document: Document) -> Json:
+    """Which object it is, and where it stands."""
     return {
         "source": document.source,
         "document": document.index,
@@ -32,6 +32,14 @@ def record(review: Review) -> Json:
         "kind": text(document.obj, "kind"),
         "namespace": document.namespace,
         "name": document.name,
+    }
+
+
+def record(review: Review) -> Json:
+    """What `-o json` says of one object."""
+    document, decision = review.document, review.decision
+    return {
+        **subject(document),
         "allowed": decision.allowed,
         "findings": [
             {
