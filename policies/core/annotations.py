@@ -56,3 +56,22 @@ POLICY_LABEL: Final = f"{DOMAIN}/policy"
 """The label of the webhook's own ConfigMap, with the value `true`."""
 ADMISSION: Final = f"{DOMAIN}/admission"
 """The label that keeps a namespace or an object out, with the value `disabled`."""
+
+OF_HEALTH: Final = (HEALTH_PATH, HEALTH_PORT, LIVE_PATH, READY_PATH, MODEL_SIZE, EXPECTED_START)
+"""Those that may end with `.<container>`, and of which standard-probes says what is misspelt."""
+OTHERS: Final = (
+    EXEMPT,
+    MODEL_CONFIG,
+    MODEL_DIR,
+    MODEL_CLAIM,
+    MODEL_CONTAINERS,
+    MODEL_SERVER,
+    MODEL_SERVER_PORT,
+    MODEL_CREDENTIALS,
+    GPU_PRODUCT,
+    GPU_MEMORY,
+    TOPOLOGY,
+    RETRYABLE_EXIT_CODES,
+    CHECKPOINT,
+)
+"""The other annotations that users write."""

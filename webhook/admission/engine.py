@@ -17,7 +17,7 @@ from policies.core.mode import Mode
 from policies.kube.field_paths import scopes
 from policies.kube.group_kinds import POD, kind_of
 from policies.kube.json import dig
-from policies.kube.metadata import labels_of
+from policies.kube.metadata import annotations_of, labels_of
 from webhook.admission.accounts import is_mirror_pod, owner_behind
 from webhook.admission.bounds import allowance, bounded, foremost
 from webhook.admission.changed import annotated
@@ -29,6 +29,7 @@ from webhook.admission.exemptions import may_exempt
 from webhook.admission.mutation import Folding, fold, fold_template, mutators_of, project
 from webhook.admission.patch import diff
 from webhook.admission.ratcheting import before, marked_known, ratchet, warned_about
+from webhook.admission.slips import slips
 from webhook.admission.validation import exempting, exemptions_of, findings
 
 
@@ -129,7 +130,11 @@ def validate(
         results, crashes = warned_about(results, "part of it is not decided"), [*map(harmless, crashes)]
     elif any(result.denies for result in results) or any(crash.denies for crash in crashes):
         results, crashes = ratchet(results, crashes, request, projection.target, context, earlier)
-    said = (note for known in chain(*exemptions.values()) for note in known.notes)
+    written = (obj, *(template.pod for template in projection.target.templates))
+    said = chain(
+        (note for known in chain(*exemptions.values()) for note in known.notes),
+        *(slips(annotations_of(each)) for each in written),
+    )
     kept, notes = foremost(
         (*results, *_not_covered(projection.advice, results)), (*bounds.undecided, *dict.fromkeys(said))
     )

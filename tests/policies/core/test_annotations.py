@@ -8,7 +8,8 @@ from pathlib import Path
 from policies.core import annotations
 
 ROOT = Path(__file__).parents[3]
-KEYS = {value for name, value in vars(annotations).items() if name.isupper() and name != "DOMAIN"}
+NAMED = {name: value for name, value in vars(annotations).items() if name.isupper()}
+KEYS = {value for name, value in NAMED.items() if isinstance(value, str) and name != "DOMAIN"}
 KEY = re.compile(rf"{re.escape(annotations.DOMAIN)}/[a-z](?:[a-z-]*[a-z])?")
 DOCUMENTS = [
     path
