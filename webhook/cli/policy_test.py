@@ -31,7 +31,7 @@ from webhook.cli.output.show import show_lines
 from webhook.cli.output.text import Line, plural
 from webhook.cli.output.weight import Weight, weights
 from webhook.cli.review import review_documents
-from webhook.config.load import rules
+from webhook.config.load import invalid, rules
 from webhook.config.location import CONFIG_MAP
 from webhook.errors import UserError
 from webhook.kube.documents import BadDocument, load_all
@@ -159,14 +159,7 @@ def _read(file: Path) -> Suite:
     except BadDocument as error:
         raise UserError(f"{file}: {error}") from None
     except ValidationError as error:
-        raise UserError(*(f"{file}: {problem}" for problem in _problems(error))) from None
-
-
-def _problems(error: ValidationError) -> Iterator[str]:
-    for item in error.errors(include_url=False, include_input=False):
-        path = ".".join(map(str, item["loc"]))
-        message = "unknown field" if item["type"] == "extra_forbidden" else item["msg"]
-        yield f"{path}: {message.removeprefix('Value error, ')}"
+        raise UserError(*invalid(str(file), error, Suite)) from None
 
 
 def _policy(file: Path, suite: Suite) -> Config:

@@ -73,7 +73,7 @@ def load(files: Mapping[str, str]) -> Config:
         except BadDocument as error:
             problems.append(Problem(name, "", str(error)))
         except ValidationError as error:
-            problems.extend(islice(_problems(name, error, known[name]), MOST_PROBLEMS))
+            problems.extend(islice(invalid(name, error, known[name]), MOST_PROBLEMS))
     modes, webhook = values.get("rules.yaml"), values.get("webhook.yaml")
     modes = modes if isinstance(modes, RulesConfig) else RulesConfig()
     webhook = webhook if isinstance(webhook, WebhookConfig) else WebhookConfig()
@@ -125,7 +125,8 @@ def schema() -> Json:
     }
 
 
-def _problems(name: str, error: ValidationError, model: type[BaseModel]) -> Iterator[Problem]:
+def invalid(name: str, error: ValidationError, model: type[BaseModel]) -> Iterator[Problem]:
+    """What keeps a file from being a model, each with its path; of an unknown field the one that is meant."""
     for item in error.errors(include_url=False, include_input=False):
         path = ".".join(str(step) for step in item["loc"])
         message = item["msg"].removeprefix("Value error, ")
@@ -201,6 +202,6 @@ def _overridden(
             except ValidationError as error:
                 problems.extend(
                     Problem("webhook.yaml", f"{path}.{problem.path}", problem.message)
-                    for problem in _problems("webhook.yaml", error, model)
+                    for problem in invalid("webhook.yaml", error, model)
                 )
         yield replaced
