@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from graphlib import TopologicalSorter
 from types import MappingProxyType, ModuleType
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import policies
 from policies.core.contracts import Family, Mutator, Rule
@@ -26,14 +26,17 @@ def mutators() -> Mapping[str, Mutator[Any]]:
 
 @cache
 def rules() -> Mapping[str, Rule]:
-    """The validating rules by id: family by family, in alphabetical order."""
+    """The validating rules by id, in alphabetical order: no rule's document is read for that."""
     found = _by_id(module.RULE for module in _modules() if hasattr(module, "RULE"))
-    return MappingProxyType({rule.id: rule for rule in in_order(found.values())})
+    return MappingProxyType({name: found[name] for name in sorted(found)})
 
 
-def in_order(found: Iterable[Rule]) -> list[Rule]:
-    """Rules family by family, in alphabetical order."""
-    return sorted(found, key=lambda rule: (tuple(Family).index(rule.document.family), rule.id))
+def place(rule: Rule) -> tuple[int, str]:
+    """The order in which rules are named to people: family by family, in alphabetical order."""
+    return _FAMILIES.index(rule.document.family), rule.id
+
+
+_FAMILIES: Final = tuple(Family)
 
 
 @cache

@@ -25,7 +25,8 @@ from webhook.admission.exemptions import Exemptions
 
 
 def findings(target: Target, context: Context) -> tuple[list[tuple[Rule, Finding]], list[Crash]]:
-    """What every rule that is not off finds in a target, and the rules that failed on it."""
+    """What every rule that is not off finds in a target, in the order in which rules are named, the webhook's
+    own last; and the rules that failed on it."""
     config, effective, facts = context.config, context.effective, context.facts
     found: list[tuple[Rule, Finding]] = []
     crashes: list[Crash] = []
@@ -42,6 +43,8 @@ def findings(target: Target, context: Context) -> tuple[list[tuple[Rule, Finding
         except Exception as error:
             denies = config.webhook.on_error == "deny" and effective.rule_mode(rule) is Mode.ENFORCE
             crashes.append(crash_of(rule.id, error, denies=denies))
+    if len(found) > 1:
+        found.sort(key=lambda each: (each[0].id in config.own_rules, *registry.place(each[0])))
     return found, crashes
 
 

@@ -8,6 +8,7 @@ when it runs, so that `--version` and `--help` cost no more than an interpreter'
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib
 import os
 import sys
@@ -38,12 +39,21 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of `chassis`; returns the exit status."""
-    return _run("chassis", sys.argv[1:] if argv is None else argv)
+    return _process("chassis") if argv is None else _run("chassis", argv)
 
 
 def kubectl() -> int:
     """Entry point of the kubectl plugin: `kubectl chassis review -f x.yaml`."""
-    return _run("kubectl chassis", sys.argv[1:])
+    return _process("kubectl chassis")
+
+
+def _process(prog: str) -> int:
+    """Run what the process was started for."""
+    # There are no plugins of pydantic's here; to look for some it would read about every package there is.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    status = _run(prog, sys.argv[1:])
+    gc.freeze()  # the process ends: no need to search all that it holds for cycles once more
+    return status
 
 
 def _run(prog: str, argv: Sequence[str]) -> int:

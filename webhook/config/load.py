@@ -19,7 +19,7 @@ from pydantic.json_schema import models_json_schema
 from policies.core import registry
 from policies.core.contracts import Rule
 from policies.core.nearest import did_you_mean
-from policies.core.settings import Model, validated
+from policies.core.settings import Model, default_settings, validated
 from policies.core.thresholds import Thresholds
 from policies.kube.json import Json
 from webhook.admission.configuration import (
@@ -75,8 +75,8 @@ def load(files: Mapping[str, str]) -> Config:
         except ValidationError as error:
             problems.extend(islice(invalid(name, error, known[name]), MOST_PROBLEMS))
     modes, webhook = values.get("rules.yaml"), values.get("webhook.yaml")
-    modes = modes if isinstance(modes, RulesConfig) else RulesConfig()
-    webhook = webhook if isinstance(webhook, WebhookConfig) else WebhookConfig()
+    modes = modes if isinstance(modes, RulesConfig) else default_settings(RulesConfig)
+    webhook = webhook if isinstance(webhook, WebhookConfig) else default_settings(WebhookConfig)
     problems.extend(islice(_unknown_ids(modes, webhook), MOST_PROBLEMS))
     by_model = {known[name]: value for name, value in values.items()}
     by_model[Thresholds] = modes.thresholds
@@ -96,7 +96,7 @@ def own_rules() -> Mapping[str, Rule]:
 
 def rules() -> Mapping[str, Rule]:
     """Every rule there is by id, the policies' and the webhook's own, family by family."""
-    every = registry.in_order([*registry.rules().values(), *own_rules().values()])
+    every = sorted([*registry.rules().values(), *own_rules().values()], key=registry.place)
     return MappingProxyType({rule.id: rule for rule in every})
 
 
@@ -155,7 +155,7 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 
 
 def _unknown_ids(rules_config: RulesConfig, webhook: WebhookConfig) -> Iterator[Problem]:
-    rule_ids, policy_ids = rules(), registry.mutators()
+    rule_ids, policy_ids = {**registry.rules(), **own_rules()}, registry.mutators()
     for name in rules_config.modes:
         if name not in rule_ids:
             yield Problem(

@@ -28,6 +28,7 @@ from webhook.admission.envelope import Request, Response, allowed, denied
 from webhook.admission.memo import Memo
 from webhook.admission.messages import Answer
 from webhook.admission.ratcheting import untouchable
+from webhook.config.load import rules
 from webhook.config.location import CONFIG_MAP, config_map
 from webhook.config.source import ConfigMap, Defaults, Directory, LivePolicy, PolicySource
 from webhook.errors import UserError
@@ -92,7 +93,7 @@ def serve(options: Options) -> int:
 def _load(options: Options) -> None:
     """Read what every worker needs before the first is forked, so that another one serves at once."""
     _kinds()
-    registry.rules()
+    rules()
     registry.mutators()
     if options.kubeconfig or in_cluster():
         load_client()

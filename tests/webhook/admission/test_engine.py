@@ -80,7 +80,8 @@ def replicas_odd(target: Target, facts: Facts) -> Iterable[Finding]:
 def toy_rule(name: str, check: Any, **changes: Any) -> Rule:
     modes = Modes(standard=changes.pop("standard", Mode.ENFORCE), strict=Mode.ENFORCE)
     words: dict[str, Any] = dict.fromkeys(("what", "why", "remediation", "source", "bad", "good"), "-")
-    document = RuleDocument(family=Family.CASCADE, modes=modes, **words, **changes)
+    family = changes.pop("family", Family.CASCADE)
+    document = RuleDocument(family=family, modes=modes, **words, **changes)
     return Rule(name, check, None, lambda: document)
 
 
@@ -432,6 +433,23 @@ def test_a_container_put_in_front_makes_nothing_new() -> None:
         old["spec"]["template"]["spec"]["containers"][0],
     )
     assert judged(new, old).allowed
+
+
+def test_findings_come_family_by_family_in_alphabetical_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    twice = lambda target, facts: [Finding("spec", "2", ""), Finding("spec", "1", "")]  # noqa: E731
+    for name, family in (("a", Family.JOBS), ("d", Family.DEADLOCK), ("c", Family.DEADLOCK)):
+        monkeypatch.setitem(registry.rules(), name, toy_rule(name, twice, family=family))
+    found = [(result.rule, result.finding.message) for result in judged(deployment(replicas=2)).results]
+    in_order = [
+        ("c", "2"),
+        ("c", "1"),
+        ("d", "2"),
+        ("d", "1"),
+        ("replicas-odd", "Even."),
+        ("a", "2"),
+        ("a", "1"),
+    ]
+    assert found == in_order
 
 
 @pytest.mark.parametrize("change", ["metadata", "status", "replicas"])

@@ -297,6 +297,28 @@ def test_a_review_imports_nothing_of_the_server_nor_the_formats_that_it_does_not
     assert found == set()
 
 
+def test_a_review_reads_the_documents_of_the_rules_that_found_something_and_looks_for_no_plugins(
+    files: Path,
+) -> None:
+    script = (
+        "import importlib.metadata, sys\n"
+        "importlib.metadata.entry_points = lambda **_: print('plugins') or ()\n"
+        "from policies.core import data\n"
+        "read = data._read\n"
+        "data._read = lambda file: print('read', file.parent.name, file.name) or read(file)\n"
+        "from webhook.cli.main import main\n"
+        "sys.exit(main())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, "review", "bad.yaml"], cwd=files, capture_output=True, text=True
+    )
+    assert "refused policy-config-invalid" in done.stdout
+    read = [line for line in done.stdout.splitlines() if line.startswith("read ")]
+    assert "read config policy-config-invalid.yaml" in read
+    assert [line for line in read if line.startswith("read rules ")] == []
+    assert "plugins" not in done.stdout.splitlines()
+
+
 def test_every_command_describes_its_flags(capsys: pytest.CaptureFixture[str]) -> None:
     for name, (_, about) in cli.COMMANDS.items():
         with pytest.raises(SystemExit) as ended:

@@ -9,6 +9,7 @@ import pytest
 from policies.core import registry
 from policies.core.finding import Certainty
 from policies.core.mode import Mode, Profile
+from policies.core.settings import default_settings, validated
 from webhook.admission.configuration import Config, Problem
 from webhook.config.load import MOST_PROBLEMS, PolicyError, load, models, problems_of, rules, schema
 
@@ -30,6 +31,15 @@ def test_nothing_stands_for_the_defaults() -> None:
         assert config.webhook.on_error == "allow"
         assert config.webhook.namespaces.covers("ml")
         assert not config.webhook.namespaces.covers("kube-system")
+
+
+@pytest.mark.parametrize("key", sorted(models()))
+def test_defaults_are_those_of_an_empty_file(key: str) -> None:
+    model = models()[key]
+    default = default_settings(model)
+    assert default == model() == validated(model, {})
+    assert default.model_dump(mode="json") == validated(model, {}).model_dump(mode="json")
+    assert default.model_fields_set == frozenset()
 
 
 def test_every_policy_has_its_key_and_stands_in_the_schema() -> None:
