@@ -303,7 +303,8 @@ def _together(pod: Json, settings: GpuAffinity) -> Togetherness | None:
 
 
 def _brought_together(pod: Json, settings: GpuAffinity, facts: Facts, why: Reasons) -> Json:
-    topology, group = _together(pod, settings), _group(pod)
+    topology = _together(pod, settings)
+    group = _group(pod) if topology is not None else {}
     if topology is None or not group or kept_apart(pod, topology.key):
         return pod
     wanted: Json

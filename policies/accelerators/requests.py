@@ -21,7 +21,7 @@ from policies.core.facts import Facts
 from policies.core.listing import Index, Listing
 from policies.core.settings import Settings
 from policies.kube.json import Json, mapping, maps, text
-from policies.kube.pods import Role, containers
+from policies.kube.pods import Role, placed
 from policies.kube.quantities import MOST_CHARACTERS, parse_quantity
 
 MIB: Final = 1 << 20
@@ -149,9 +149,11 @@ class Catalogue:
         main: dict[str, int] = {}
         beside: dict[str, int] = {}
         peak: dict[str, int] = {}
-        for container in containers(pod):
-            asked = self._of_container(container.spec)
-            match container.role:
+        for container, _, _, role in placed(pod):
+            asked = self._of_container(container)
+            if not asked:
+                continue
+            match role:
                 case Role.MAIN:
                     _add(main, asked)
                 case Role.SIDECAR:
@@ -159,6 +161,8 @@ class Catalogue:
                 case Role.INIT:
                     for resource, count in asked.items():
                         peak[resource] = max(peak.get(resource, 0), count + beside.get(resource, 0))
+        if not beside and not peak:
+            return main
         names = dict.fromkeys((*main, *beside, *peak))
         return {name: max(main.get(name, 0) + beside.get(name, 0), peak.get(name, 0)) for name in names}
 

@@ -69,11 +69,6 @@ class Scope:
             elif not leaks:
                 self._restore(name, value)
 
-    @contextmanager
-    def unchanged(self) -> Iterator[None]:
-        """The scope as it is: the counterpart of `branch` where there is nothing to undo."""
-        yield
-
     def _restore(self, name: str, value: str | None) -> None:
         if value is None:
             self.variables.pop(name, None)

@@ -126,7 +126,10 @@ def read(
             env, env_from, budget=budget, static=static, host_network=host_network
         )
         reader = _Reader(environment, frozenset(name.lower() for name in local_names), budget)
-        reader.start(words)
+        try:
+            reader.start(words)
+        finally:
+            reader.let_go()
     except BudgetSpent:
         return _unread("the command is too long to be read whole", budget.spent - before)
     except RecursionError:  # the limits on nesting make this unreachable from a shallow stack
@@ -187,6 +190,11 @@ class _Reader:
             for name in self.environment.emptied_in(word):
                 self.undecidable(f"$({name}) is empty in a probe: kubelet knows only literal values there")
         self.seconds = self.run([self.environment.expand(word) for word in argv])
+
+    def let_go(self) -> None:
+        """End the circle of the reader and its scope: a thousand variables would wait in it for the garbage
+        collector."""
+        self.scope.substitute = _over
 
     def summary(self, steps: int) -> CommandSummary:
         return CommandSummary(
@@ -413,7 +421,9 @@ class _Reader:
             for name, value in assigned.items():
                 self.scope.assign(name, value)
             return length + self.run((), touched=touched)
-        with self.scope.branch(leaks=False) if assigned else self.scope.unchanged():
+        if not assigned:
+            return length + self.run(words, given, touched)
+        with self.scope.branch(leaks=False):
             for name, value in assigned.items():
                 self.scope.assign(name, value)
             return length + self.run(words, given, touched)
@@ -472,15 +482,20 @@ class _Reader:
             return 0.0
         if touched:
             self.record((), touched)
-        with self.scope.branch(leaks=False) if unwrapped.environment else self.scope.unchanged():
+        if not unwrapped.environment:
+            return self._limited(unwrapped, given)
+        with self.scope.branch(leaks=False):
             for name, value in unwrapped.environment.items():
                 self.scope.assign(name, value)
-            if unwrapped.limit is None:
-                return self._program(unwrapped, given)
-            self.limits += 1
-            length = self._program(unwrapped, given)
-            self.limits -= 1
-            return min(length, unwrapped.limit) if length else unwrapped.limit
+            return self._limited(unwrapped, given)
+
+    def _limited(self, unwrapped: Unwrapped, given: str | None) -> float:
+        if unwrapped.limit is None:
+            return self._program(unwrapped, given)
+        self.limits += 1
+        length = self._program(unwrapped, given)
+        self.limits -= 1
+        return min(length, unwrapped.limit) if length else unwrapped.limit
 
     def _program(self, unwrapped: Unwrapped, given: str | None) -> float:
         words = unwrapped.words
@@ -644,6 +659,10 @@ class _Reader:
             replace(each, reach=Reach.UNDECIDABLE if each.reach is Reach.EXTERNAL else each.reach)
             for each in found
         ]
+
+
+def _over(_: Script) -> str:
+    return ""
 
 
 def _printed(name: str, arguments: Sequence[str], given: str | None) -> str | None:

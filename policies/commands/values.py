@@ -52,7 +52,7 @@ def other(name: str) -> str:
 
 def is_known(text: str) -> bool:
     """Whether no part of `text` is marked."""
-    return _MARK.search(text) is None
+    return text.isascii() or _MARK.search(text) is None
 
 
 def has_unknown(text: str) -> bool:
@@ -74,6 +74,8 @@ def after_mark(text: str) -> str:
 
 def show(text: str) -> str:
     """`text` for people: marked parts as a shell spells them."""
+    if text.isascii():  # marks are not
+        return text
     return _MARK.sub(lambda mark: f"${mark[1]}", text)
 
 
@@ -109,7 +111,14 @@ class Environment:
         for entry in env:
             if type(entry) is not dict or type(name := entry.get("name")) is not str:
                 continue
-            source, text = entry.get("valueFrom"), entry.get("value")
+            text = entry.get("value")
+            if len(entry) == 2 and type(text) is str and "$" not in text and text.isascii():
+                plain += 2 + len(name) // CHARACTERS + len(text) // CHARACTERS
+                values[name] = text
+                if emptied:
+                    emptied.discard(name)
+                continue
+            source = entry.get("valueFrom")
             if type(source) is dict:
                 budget.scan(len(name))
                 values[name] = _from_source(name, source, host_network=host_network)

@@ -126,6 +126,8 @@ def option(words: Program, *flags: str) -> str | None:
     """The value of a flag (`--port 8001`, `--port=8001`), the last one given as in argparse; None when
     it is not given, empty when it has no value."""
     found: str | None = None
+    if not flags:
+        return None
     for n, word in enumerate(words):
         name, equals, value = word.partition("=")
         if name in flags:
@@ -135,14 +137,23 @@ def option(words: Program, *flags: str) -> str | None:
 
 def has_option(words: Program, *flags: str) -> bool:
     """Whether one of the flags is given: `--tls` with or without a value, `--http=false` with that one."""
-    return any(_is_given(words, flag) for flag in flags)
+    for flag in flags:  # noqa: SIM110  # without a generator: many flags are asked about each server
+        if _is_given(words, flag):
+            return True
+    return False
 
 
 def _is_given(words: Program, flag: str) -> bool:
     name, equals, value = flag.partition("=")
     if equals:
         return (option(words, name) or "").lower() == value
-    return any(word == flag or word.startswith(f"{flag}=") for word in words)
+    if flag in words:
+        return True
+    with_value = f"{flag}="
+    for word in words:  # noqa: SIM110
+        if word.startswith(with_value):
+            return True
+    return False
 
 
 def _program(words: Program) -> Program:

@@ -1,14 +1,13 @@
 """One look at each pod of a review, shared by every mutator and rule that asks.
 
-Law: what a look answers follows from the pod alone, and is worked out when it is first asked for. Objects are
-edited by copying, so a look belongs to one object and goes with the review.
+Law: what a look answers follows from the pod alone. Objects are edited by copying, so a look belongs to one
+object and goes with the review; what an edit left as it was is not read again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from functools import cache, cached_property
-from itertools import zip_longest
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from typing import Final
 
 from policies.core.annotations import DOMAIN
@@ -16,7 +15,7 @@ from policies.core.needs import Need, had_by
 from policies.core.workloads import known_workloads
 from policies.kube.json import Json, text
 from policies.kube.metadata import annotations_of, controller
-from policies.kube.pods import Container, Role, containers, is_ray_node
+from policies.kube.pods import Container, Role, is_ray_node, placed
 
 _OURS: Final = f"{DOMAIN}/"
 
@@ -24,62 +23,82 @@ _OURS: Final = f"{DOMAIN}/"
 class PodLook:
     """What a pod says of itself, read once."""
 
+    __slots__ = (
+        "_before",
+        "_containers",
+        "_has",
+        "_running",
+        "annotations",
+        "completes",
+        "is_ray",
+        "ours",
+        "owner",
+        "pod",
+    )
+
+    annotations: Mapping[str, str]
+    ours: Mapping[str, str]
+    """The annotations of this project's own domain."""
+    owner: Json | None
+    """The owner reference that is marked as controller."""
+    is_ray: bool
+    """Whether KubeRay made the pod as a Ray head or worker."""
+    completes: bool
+    """Whether the pod runs to completion: by its restartPolicy or as a Job's."""
+
     def __init__(self, pod: Json, before: PodLook | None = None) -> None:
         """`pod`: a map with `metadata` and `spec`. `before`: a look at what it was copied from."""
         self.pod = pod
         self._before = before
+        self._containers: tuple[Container, ...] | None = None
+        self._running: tuple[Container, ...] | None = None
+        self._has: frozenset[Need] | None = None
+        if before is not None and before.pod.get("metadata") is pod.get("metadata"):
+            self.annotations, self.ours = before.annotations, before.ours
+            self.owner, self.is_ray = before.owner, before.is_ray
+        else:
+            self.annotations = annotations_of(pod)
+            self.ours = {key: value for key, value in self.annotations.items() if key.startswith(_OURS)}
+            self.owner = controller(pod)
+            self.is_ray = is_ray_node(pod)
+        self.completes = text(pod, "spec", "restartPolicy") in ("Never", "OnFailure") or (
+            self.owner is not None and text(self.owner, "kind") in _completing_owners()
+        )
 
-    @cached_property
+    @property
     def containers(self) -> tuple[Container, ...]:
         """All containers, main ones first; those that stayed as they were are the same objects as before."""
-        found = tuple(containers(self.pod))
-        before, self._before = self._before, None
-        if before is None:
-            return found
-        pairs = zip_longest(found, before.containers[: len(found)])
-        return tuple(one if old is None else _as_known(one, old) for one, old in pairs)
+        found = self._containers
+        if found is None:
+            before, self._before = self._before, None
+            known = () if before is None else before.containers
+            found = self._containers = tuple(_looked_at(self.pod, known))
+        return found
 
-    @cached_property
+    @property
     def running(self) -> tuple[Container, ...]:
         """The containers that run beside each other: main ones and native sidecars."""
-        return tuple(each for each in self.containers if each.role is not Role.INIT)
+        found = self._running
+        if found is None:
+            found = self._running = tuple(each for each in self.containers if each.role is not Role.INIT)
+        return found
 
-    @cached_property
-    def annotations(self) -> Mapping[str, str]:
-        return annotations_of(self.pod)
-
-    @cached_property
-    def ours(self) -> Mapping[str, str]:
-        """The annotations of this project's own domain."""
-        return {key: value for key, value in self.annotations.items() if key.startswith(_OURS)}
-
-    @cached_property
-    def owner(self) -> Json | None:
-        """The owner reference that is marked as controller."""
-        return controller(self.pod)
-
-    @cached_property
-    def is_ray(self) -> bool:
-        """Whether KubeRay made the pod as a Ray head or worker."""
-        return is_ray_node(self.pod)
-
-    @cached_property
+    @property
     def has(self) -> frozenset[Need]:
         """What rules may need of it."""
-        return frozenset(had_by(self.pod, self.containers, completes=self.completes))
-
-    @cached_property
-    def completes(self) -> bool:
-        """Whether the pod runs to completion: by its restartPolicy or as a Job's."""
-        if text(self.pod, "spec", "restartPolicy") in ("Never", "OnFailure"):
-            return True
-        return self.owner is not None and text(self.owner, "kind") in _completing_owners()
+        found = self._has
+        if found is None:
+            found = self._has = frozenset(had_by(self.pod, self.containers, completes=self.completes))
+        return found
 
 
-def _as_known(one: Container, old: Container) -> Container:
-    if old.index != one.index or old.role is not one.role or old.list != one.list:
-        return one
-    return old if old.spec is one.spec else old.edited(one.spec)
+def _looked_at(pod: Json, known: tuple[Container, ...]) -> Iterator[Container]:
+    for number, (spec, place, index, role) in enumerate(placed(pod)):
+        old = known[number] if number < len(known) else None
+        if old is None or old.index != index or old.role is not role or old.list != place:
+            yield Container(spec, place, index, role)
+        else:
+            yield old if old.spec is spec else old.edited(spec)
 
 
 @cache

@@ -53,6 +53,7 @@ class Reasons:
 
     def __iter__(self) -> Iterator[Reason]:
         """The reasons in words, in the order in which they were given."""
+        self._say()
         for path, why, setting, annotation in self._given:
             yield Reason(
                 self._place(path) if self._place else path,
@@ -62,6 +63,12 @@ class Reasons:
                 _said(annotation),
             )
 
+    def _say(self) -> None:
+        """Put the reasons into words, for whoever shares them too: they are found but once."""
+        self._given[:] = [
+            (path, _said(why), setting, _said(annotation)) for path, why, setting, annotation in self._given
+        ]
+
     def fields(self) -> Iterator[tuple[str, str]]:
         """The path of each field and why it is added: all that stands in the pod itself."""
         for path, why, _, _ in self._given:
@@ -69,9 +76,9 @@ class Reasons:
 
     def settled(self) -> Reasons:
         """The same reasons in words, holding nothing of what they were found in."""
+        self._say()
         said = Reasons(self.policy)
-        said._place = self._place
-        said._given = [(path, _said(why), setting, _said(other)) for path, why, setting, other in self._given]
+        said._place, said._given = self._place, list(self._given)
         return said
 
     def local(self) -> Reasons:

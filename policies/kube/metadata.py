@@ -22,15 +22,16 @@ _ANNOTATIONS_SIZE: Final = 256 << 10
 
 def has_room(annotations: Mapping[str, Any], added: Mapping[str, str]) -> bool:
     """Whether annotations may be added to those that are there, without the object being refused."""
-    both = {**added, **annotations}
-    return (
-        sum(len(f"{key}{value}".encode(errors="surrogatepass")) for key, value in both.items())
-        <= _ANNOTATIONS_SIZE
-    )
+    size = 0
+    for key, value in {**added, **annotations}.items():
+        written = f"{key}{value}"
+        size += len(written) if written.isascii() else len(written.encode(errors="surrogatepass"))
+    return size <= _ANNOTATIONS_SIZE
 
 
 def controller(obj: Json) -> Json | None:
     """The owner reference marked as controller."""
-    return next(
-        (ref for ref in maps(obj, "metadata", "ownerReferences") if ref.get("controller") is True), None
-    )
+    for reference in maps(obj, "metadata", "ownerReferences"):
+        if reference.get("controller") is True:
+            return reference
+    return None

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from enum import Enum
-from functools import cached_property
 from typing import Any, Final
 
 from policies.kube.json import Json, indexed_maps, maps, replaced, text
@@ -28,40 +26,40 @@ _RUNS: Final = ("name", "image", "command", "args", "env", "envFrom", "ports", "
 """The fields that decide what runs in a container, and on which ports."""
 
 
-@dataclass(frozen=True)
 class Container:
-    """A container with its place: `list` is `containers` or `initContainers`."""
+    """A container with its place: `list` is `containers` or `initContainers`. Never changed once made."""
 
-    spec: Json
-    list: str
-    index: int
-    role: Role
-    memo: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """What was worked out from its name, image, command, arguments, environment, ports and mounts alone."""
+    __slots__ = ("_tcp_ports", "image", "index", "list", "memo", "name", "role", "spec")
 
-    @cached_property
-    def name(self) -> str:
-        return text(self.spec, "name")
-
-    @cached_property
-    def image(self) -> str:
-        return text(self.spec, "image")
+    def __init__(self, spec: Json, place: str, index: int, role: Role) -> None:
+        self.spec, self.list, self.index, self.role = spec, place, index, role
+        self.name = text(spec, "name")
+        self.image = text(spec, "image")
+        self.memo: dict[Any, Any] = {}
+        """What was worked out from its name, image, command, arguments, environment, ports, mounts alone."""
+        self._tcp_ports: dict[int, str] | None = None
 
     @property
     def place(self) -> str:
         """Where it stands in its pod, by name: `spec.containers[api]`."""
         return f"spec.{self.list}[{self.name}]"
 
-    @cached_property
+    @property
     def tcp_ports(self) -> dict[int, str]:
         """The declared TCP ports, each with its name (empty when it has none), in order."""
-        return tcp_ports(self.spec)
+        found = self._tcp_ports
+        if found is None:
+            found = self._tcp_ports = tcp_ports(self.spec)
+        return found
 
     def edited(self, spec: Json) -> Container:
         """The container with another spec, in the same place; what runs in it is known if that stayed."""
         other = Container(spec, self.list, self.index, self.role)
-        if all(spec.get(key) is self.spec.get(key) for key in _RUNS):
-            object.__setattr__(other, "memo", self.memo)
+        before = self.spec
+        for key in _RUNS:
+            if spec.get(key) is not before.get(key):
+                return other
+        other.memo, other._tcp_ports = self.memo, self._tcp_ports
         return other
 
 
@@ -76,13 +74,18 @@ def tcp_ports(container: Json) -> dict[int, str]:
 
 def containers(pod: Json, *roles: Role) -> Iterator[Container]:
     """The containers of a pod (a map with `spec`), main ones first; of the given roles, or all."""
+    for spec, place, index, role in placed(pod):
+        if not roles or role in roles:
+            yield Container(spec, place, index, role)
+
+
+def placed(pod: Json) -> Iterator[tuple[Json, str, int, Role]]:
+    """The containers of a pod as JSON, main ones first, each with its list, its index and its role."""
     for index, spec in indexed_maps(pod, "spec", "containers"):
-        if not roles or Role.MAIN in roles:
-            yield Container(spec, "containers", index, Role.MAIN)
+        yield spec, "containers", index, Role.MAIN
     for index, spec in indexed_maps(pod, "spec", "initContainers"):
         role = Role.SIDECAR if spec.get("restartPolicy") == "Always" else Role.INIT
-        if not roles or role in roles:
-            yield Container(spec, "initContainers", index, role)
+        yield spec, "initContainers", index, role
 
 
 def is_ray_node(pod: Json) -> bool:

@@ -121,10 +121,16 @@ class Recogniser:
 
     def is_infrastructure(self, container: Container) -> bool:
         """Whether a container is a known proxy, log shipper or exporter: never judged as a server."""
-        started = next(iter(strings(container.spec, "command")), "").rpartition("/")[2]
-        if started == PULLER:
-            return True
-        return self._of_image(container.image).infrastructure or self._is_proxys_name(container.name)
+        asked = (self, "infrastructure")
+        known: bool | None = container.memo.get(asked)
+        if known is None:
+            command = strings(container.spec, "command")
+            known = container.memo[asked] = (
+                bool(command and command[0].rpartition("/")[2] == PULLER)
+                or self._of_image(container.image).infrastructure
+                or self._is_proxys_name(container.name)
+            )
+        return known
 
     def _is_proxys_name(self, name: str) -> bool:
         known = self._names.get(name)
@@ -141,7 +147,7 @@ class Recogniser:
         by_image = self._of_image(image)
         found = (
             self._by_command(by_image, programs)
-            or _by_port_name(by_image.presets, ports, programs)
+            or _by_port_name(by_image, ports, programs)
             or _by_image(by_image, launch, ports, programs)
             or _by_arguments(by_image, programs)
         )
@@ -200,7 +206,8 @@ class Recogniser:
                 for name, preset in presets.items()
                 if not matching.isdisjoint(preset.images)
             }
-            known = _ByImage(presets, own, not matching.isdisjoint(self._infrastructure))
+            port_names = {name: preset.port_names for name, preset in presets.items() if preset.port_names}
+            known = _ByImage(presets, own, port_names, not matching.isdisjoint(self._infrastructure))
             if len(self._by_globs) >= _MOST_COMBINATIONS:
                 self._by_globs.clear()
             self._by_globs[matching] = known
@@ -215,6 +222,8 @@ class _ByImage:
     """Those that may be meant."""
     own: Mapping[str, tuple[str, ...]]
     """Those that know the image as theirs, each with the globs that match it."""
+    port_names: Mapping[str, tuple[str, ...]]
+    """The names of ports by which some of the presets are known."""
     infrastructure: bool
 
 
@@ -236,10 +245,10 @@ def _by_arguments(by_image: _ByImage, programs: tuple[Program, ...]) -> Found:
     return (min(claims)[-1], programs[0]) if claims else None
 
 
-def _by_port_name(presets: Mapping[str, Preset], ports: Ports, programs: tuple[Program, ...]) -> Found:
+def _by_port_name(by_image: _ByImage, ports: Ports, programs: tuple[Program, ...]) -> Found:
     names = {name for _, name in ports}
-    for name, preset in presets.items():
-        if not names.isdisjoint(preset.port_names):
+    for name, port_names in by_image.port_names.items():
+        if not names.isdisjoint(port_names):
             return name, _joined(programs)
     return None
 

@@ -201,7 +201,7 @@ class Effective:
         """The mode of a policy. It changes nothing that an undecided override might switch off."""
         standing = Mode.AUDIT if self.profile is Profile.OBSERVE else Mode.ENFORCE
         mode = self.modes.get(policy.id, standing)
-        if any(other.policy_mode(policy) is not mode for other in self.otherwise):
+        if self.otherwise and any(other.policy_mode(policy) is not mode for other in self.otherwise):
             return mode.at_most(Mode.WARN)
         return mode
 
@@ -260,6 +260,8 @@ class Config:
         self, obj: Json, namespace: str = "default", namespace_labels: Mapping[str, str] | None = None
     ) -> Effective:
         """What is in force for an object. `namespace_labels` None: they are not known."""
+        if not self.webhook.overrides:
+            return self._standing
         results = [
             _selects(each, obj, namespace, namespace_labels)
             if each.until is None or each.until >= self.today
@@ -275,6 +277,11 @@ class Config:
             otherwise = tuple(self._compile(matched | {index}) for index in undecided)
             self._by_match[key] = replace(self._compile(matched), otherwise=otherwise)
         return self._by_match[key]
+
+    @cached_property
+    def _standing(self) -> Effective:
+        """What is in force where nothing is overridden."""
+        return self._compile(())
 
     def _compile(self, matched: Iterable[int]) -> Effective:
         """Base first, each matching override over it: the last one that speaks of an id wins."""

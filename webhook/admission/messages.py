@@ -147,8 +147,8 @@ def _place(obj: Json, operation: Json) -> tuple[str, str]:
             value = operation["value"] if added else dig(value, int(step))
             spelled[-1:] = [f"{spelled[-1]}[{_element(value, step)}]"] if spelled else [f"[{step}]"]
         else:
-            value = dig(value, step)
-            spelled.append(field_path([step]))
+            value = value.get(step) if type(value) is dict else None
+            spelled.append(step if step.isalnum() else field_path((step,)))
     *parents, leaf = spelled or [""]
     return ".".join(parents), leaf
 
@@ -164,8 +164,11 @@ def _joined(parent: str, leaf: str) -> str:
 
 def _element(value: object, index: str) -> str:
     """A list element's name, or its index."""
-    names = (dig(value, key) for key in ("name", "key", "mountPath"))
-    return next((name for name in names if isinstance(name, str)), index)
+    for key in ("name", "key", "mountPath"):
+        name = dig(value, key)
+        if isinstance(name, str):
+            return name
+    return index
 
 
 # --- denials ---------------------------------------------------------------------------------

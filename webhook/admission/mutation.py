@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Protocol
 
 from policies.core import registry
@@ -14,7 +15,7 @@ from policies.core.look import PodLook
 from policies.core.mode import Mode
 from policies.core.reasons import Reasons
 from policies.core.target import PodTemplate, Target, with_template
-from policies.kube.group_kinds import kind_of
+from policies.kube.group_kinds import GroupKind, kind_of
 from policies.kube.json import Json
 from policies.kube.metadata import annotations_of
 from webhook.admission.bounds import bounded_words
@@ -25,10 +26,18 @@ from webhook.admission.exemptions import Exemptions
 from webhook.admission.patch import diff
 
 
-def mutators_of(obj: Json) -> Iterator[Mutator[Any]]:
+def mutators_of(obj: Json) -> tuple[Mutator[Any], ...]:
     """The mutators that look at an object of this kind, in the order in which they are folded over it."""
-    kind = kind_of(obj)
-    return (p for p in registry.mutators().values() if p.mutate is not None and kind in p.kinds)
+    return _by_kind(registry.mutators).get(kind_of(obj), ())
+
+
+@lru_cache(maxsize=16)
+def _by_kind(
+    mutators: Callable[[], Mapping[str, Mutator[Any]]],
+) -> Mapping[GroupKind, tuple[Mutator[Any], ...]]:
+    every = [each for each in mutators().values() if each.mutate is not None]
+    kinds = dict.fromkeys(kind for each in every for kind in each.kinds)
+    return {kind: tuple(each for each in every if kind in each.kinds) for kind in kinds}
 
 
 def fold(obj: Json, mutators: Iterable[Mutator[Any]], context: Context) -> Decision:

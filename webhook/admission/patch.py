@@ -7,7 +7,6 @@ sees it on the wire: `true`, `1` and `1.0` are three different values.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 Operation: TypeAlias = dict[str, Any]
@@ -19,7 +18,9 @@ def diff(original: Any, final: Any) -> list[Operation]:
     Lists of named maps (containers, volumes, env) are aligned by name, so that an element put in
     front of others is one `add` and not a rewrite of all of them.
     """
-    return list(_diff(original, final, ""))
+    found: list[Operation] = []
+    _diff(original, final, "", found)
+    return found
 
 
 def pointer(*steps: str | int) -> str:
@@ -29,6 +30,8 @@ def pointer(*steps: str | int) -> str:
 
 def steps_of(path: str) -> list[str]:
     """The steps of a JSON Pointer, indices as they are spelled."""
+    if "~" not in path:
+        return path.split("/")[1:]
     return [step.replace("~1", "/").replace("~0", "~") for step in path.split("/")[1:]]
 
 
@@ -46,39 +49,56 @@ def same(a: Any, b: Any) -> bool:
 
 
 def _escape(key: str) -> str:
-    return key.replace("~", "~0").replace("/", "~1")
+    return key.replace("~", "~0").replace("/", "~1") if "~" in key or "/" in key else key
 
 
-def _diff(a: Any, b: Any, path: str) -> Iterator[Operation]:
+def _diff(a: Any, b: Any, path: str, found: list[Operation]) -> None:
     if a is b:
         return
     if isinstance(a, dict) and isinstance(b, dict):
-        yield from _diff_maps(a, b, path)
+        _diff_maps(a, b, path, found)
     elif isinstance(a, list) and isinstance(b, list):
-        yield from _diff_lists(a, b, path)
+        _diff_lists(a, b, path, found)
     elif not same(a, b):
-        yield {"op": "replace", "path": path, "value": b}
+        found.append({"op": "replace", "path": path, "value": b})
 
 
-def _diff_maps(a: dict[str, Any], b: dict[str, Any], path: str) -> Iterator[Operation]:
-    for key in a:
-        if key not in b:
-            yield {"op": "remove", "path": f"{path}/{_escape(key)}"}
+def _diff_maps(a: dict[str, Any], b: dict[str, Any], path: str, found: list[Operation]) -> None:
+    if not a.keys() <= b.keys():
+        found += [{"op": "remove", "path": f"{path}/{_escape(key)}"} for key in a if key not in b]
     for key, value in b.items():
         if key not in a:
-            yield {"op": "add", "path": f"{path}/{_escape(key)}", "value": value}
+            found.append({"op": "add", "path": f"{path}/{_escape(key)}", "value": value})
         elif a[key] is not value:
-            yield from _diff(a[key], value, f"{path}/{_escape(key)}")
+            _diff(a[key], value, f"{path}/{_escape(key)}", found)
 
 
-def _diff_lists(a: list[Any], b: list[Any], path: str) -> Iterator[Operation]:
+def _diff_lists(a: list[Any], b: list[Any], path: str, found: list[Operation]) -> None:
+    if _correspond(a, b):
+        for index, value in enumerate(b):
+            if a[index] is not value:
+                _diff(a[index], value, f"{path}/{index}", found)
+        return
     keys_a, keys_b = _keys(a), _keys(b)
     if keys_a is not None and keys_b is not None:
         in_a, in_b = set(keys_a), set(keys_b)
         if [key for key in keys_a if key in in_b] == [key for key in keys_b if key in in_a]:
-            yield from _diff_aligned(a, b, keys_a, keys_b, path)
+            _diff_aligned(a, b, keys_a, keys_b, path, found)
             return
-    yield from _diff_by_position(a, b, path)
+    _diff_by_position(a, b, path, found)
+
+
+def _correspond(a: list[Any], b: list[Any]) -> bool:
+    """Whether each element stands for the one in its place, shared or of the same name: then by name and by
+    position comes to the same, and most edits of a list are such."""
+    if len(a) != len(b):
+        return False
+    for one, other in zip(a, b, strict=True):
+        if one is other:
+            continue
+        if type(one) is not dict or type(other) is not dict or one.get("name") != other.get("name"):
+            return False
+    return True
 
 
 def _keys(items: list[Any]) -> list[str] | None:
@@ -90,22 +110,24 @@ def _keys(items: list[Any]) -> list[str] | None:
 
 
 def _diff_aligned(
-    a: list[Any], b: list[Any], keys_a: list[str], keys_b: list[str], path: str
-) -> Iterator[Operation]:
+    a: list[Any], b: list[Any], keys_a: list[str], keys_b: list[str], path: str, found: list[Operation]
+) -> None:
     kept = set(keys_b)
-    for index in range(len(a) - 1, -1, -1):
-        if keys_a[index] not in kept:
-            yield {"op": "remove", "path": f"{path}/{index}"}
+    found += [
+        {"op": "remove", "path": f"{path}/{index}"}
+        for index in range(len(a) - 1, -1, -1)
+        if keys_a[index] not in kept
+    ]
     before = dict(zip(keys_a, a, strict=True))
     for index, (key, value) in enumerate(zip(keys_b, b, strict=True)):
         where = f"{path}/{index}"
         if key in before:
-            yield from _diff(before[key], value, where)
+            _diff(before[key], value, where, found)
         else:
-            yield {"op": "add", "path": where, "value": value}
+            found.append({"op": "add", "path": where, "value": value})
 
 
-def _diff_by_position(a: list[Any], b: list[Any], path: str) -> Iterator[Operation]:
+def _diff_by_position(a: list[Any], b: list[Any], path: str, found: list[Operation]) -> None:
     """Cut off the common head and tail; what is between is replaced, then removed or added."""
     head, shorter = 0, min(len(a), len(b))
     while head < shorter and same(a[head], b[head]):
@@ -116,8 +138,6 @@ def _diff_by_position(a: list[Any], b: list[Any], path: str) -> Iterator[Operati
     end_a, end_b = len(a) - tail, len(b) - tail
     both = min(end_a, end_b)
     for index in range(head, both):
-        yield from _diff(a[index], b[index], f"{path}/{index}")
-    for index in range(end_a - 1, both - 1, -1):
-        yield {"op": "remove", "path": f"{path}/{index}"}
-    for index in range(both, end_b):
-        yield {"op": "add", "path": f"{path}/{index}", "value": b[index]}
+        _diff(a[index], b[index], f"{path}/{index}", found)
+    found += [{"op": "remove", "path": f"{path}/{index}"} for index in range(end_a - 1, both - 1, -1)]
+    found += [{"op": "add", "path": f"{path}/{index}", "value": b[index]} for index in range(both, end_b)]

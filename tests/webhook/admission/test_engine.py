@@ -176,11 +176,11 @@ def test_a_policy_can_be_exempted_with_a_reason() -> None:
     assert [(v.rule, v.exempted) for v in decision.results] == [("label", "we set our own")]
 
 
-def test_an_update_changes_only_the_kinds_that_a_policy_names() -> None:
+def test_an_update_changes_only_the_kinds_that_a_policy_names(monkeypatch: pytest.MonkeyPatch) -> None:
     assert mutate(request(pod(), pod()), Config(), NoCluster()).patch == ()
     toys = registry.mutators()
     updating = replace(toys["label"], on_update=(POD,))
-    toys["label"] = updating  # type: ignore[index]
+    monkeypatch.setattr(registry, "mutators", lambda: {**toys, "label": updating})
     decision = mutate(request(pod(), pod()), Config(), NoCluster())
     assert [change.policy for change in decision.changes] == ["label"]
 
