@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from webhook.cli import main as cli
+from webhook.cli.output.show import show_lines
 
 GOOD = """\
 apiVersion: v1
@@ -396,6 +397,7 @@ class Terminal(io.StringIO):
         ({"FORCE_COLOR": "1", "TERM": "dumb"}, False, True),
         ({"FORCE_COLOR": ""}, False, False),
         ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, True, False),
+        ({"TERM": "dumb"}, True, False),
     ],
 )
 def test_colours_are_for_terminals_and_for_who_asks(
@@ -409,3 +411,11 @@ def test_colours_are_for_terminals_and_for_who_asks(
     monkeypatch.setattr(sys, "stdout", out := Terminal() if terminal else io.StringIO())
     cli.main(["review", str(files / "bad.yaml")])
     assert ("\x1b[" in out.getvalue()) == coloured
+
+
+def test_a_terminal_is_told_nothing_by_a_manifest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", out := Terminal())
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    show_lines([("a\x1b[2J\x9b1m\r\tb", "bold red"), ("a\x07 é", "")])
+    assert out.getvalue() == "\x1b[1;31ma[2J1m\tb\x1b[0m\na é\n"

@@ -49,15 +49,18 @@ def show_lines(lines: Iterable[Line]) -> None:
 
     NO_COLOR says never and FORCE_COLOR always (no-color.org, force-color.org); where both do, never.
     """
-    forced = bool(os.environ.get("FORCE_COLOR"))
-    if os.environ.get("NO_COLOR") or not (forced or sys.stdout.isatty()):
-        for line, _ in lines:
-            print(line)
-        return
-    from rich.console import Console
-    from rich.text import Text
-
-    # Forced, a terminal that says nothing of itself (TERM=dumb in CI) still gets the eight colours of all.
-    console = Console(highlight=False, force_terminal=True, color_system="standard" if forced else "auto")
+    terminal = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    coloured = not os.environ.get("NO_COLOR") and (terminal or bool(os.environ.get("FORCE_COLOR")))
     for line, style in lines:
-        console.print(Text(line, style=style), soft_wrap=True)
+        print(_styled(line, style) if coloured else line)
+
+
+def _styled(line: str, style: str) -> str:
+    """A line in the words of a terminal, whatever a manifest would say to it taken out."""
+    plain = line.translate(_CONTROLS)
+    codes = ";".join(str(_CODES[word]) for word in style.split())
+    return f"\x1b[{codes}m{plain}\x1b[0m" if codes else plain
+
+
+_CODES: Final = {"bold": 1, "red": 31, "green": 32, "yellow": 33, "magenta": 35, "cyan": 36}
+_CONTROLS: Final = dict.fromkeys(code for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) != "\t")
