@@ -80,7 +80,7 @@ class Api:
 
     def __init__(self, host: str, port: int, tls: ssl.SSLContext, token: str | None = None) -> None:
         self._host, self._port, self._tls = host, port, tls
-        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self.headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._resources: dict[str, Resource] = {}
 
     # One request
@@ -96,8 +96,8 @@ class Api:
         timeout: float = 60,
     ) -> Answer:
         """Send one request; `path` may carry a query."""
-        with self._connection(timeout) as connection:
-            headers = {**self._headers, "Accept": accept, "Content-Type": content_type}
+        with self.connection(timeout) as connection:
+            headers = {**self.headers, "Accept": accept, "Content-Type": content_type}
             connection.request(method, path, None if body is None else json.dumps(body), headers)
             response = connection.getresponse()
             text = response.read()
@@ -169,8 +169,8 @@ class Api:
         query = {"watch": "1", "resourceVersion": since, "timeoutSeconds": str(max(1, round(timeout)))}
         path = self.resource(resource).path(namespace) + "?" + urlencode(query | selectors)
         deadline = time.monotonic() + timeout
-        with self._connection(timeout) as connection:
-            connection.request("GET", path, headers=self._headers)
+        with self.connection(timeout) as connection:
+            connection.request("GET", path, headers=self.headers)
             response = connection.getresponse()
             if response.status >= 400:
                 raise ApiError(response.status, json.loads(response.read()))
@@ -273,7 +273,8 @@ class Api:
         return found
 
     @contextmanager
-    def _connection(self, timeout: float) -> Iterator[http.client.HTTPSConnection]:
+    def connection(self, timeout: float = 60) -> Iterator[http.client.HTTPSConnection]:
+        """A connection that is kept, for many requests one after the other; each needs `headers`."""
         connection = http.client.HTTPSConnection(self._host, self._port, timeout=timeout, context=self._tls)
         try:
             yield connection

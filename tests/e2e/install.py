@@ -74,6 +74,12 @@ class Chassis:
 
     def start(self) -> None:
         """Start the server and wait until it is ready and every webhook entry trusts it."""
+        self.exec()
+        self.process.wait_until(self.ready, START_TIMEOUT)
+        self.process.wait_until(self._trusted, START_TIMEOUT)
+
+    def exec(self) -> None:
+        """Start the server and wait for nothing."""
         deployment = next(item for item in self._rendered() if item["kind"] == "Deployment")
         container = deployment["spec"]["template"]["spec"]["containers"][0]
         environment = _environment(container)
@@ -93,8 +99,6 @@ class Chassis:
         # The administrator's KUBECONFIG must not stand in for the ServiceAccount's.
         inherited = {key: value for key, value in os.environ.items() if key != "KUBECONFIG"}
         self._process = Process("chassis serve", command, self.log, inherited | environment)
-        self._process.wait_until(self.ready, START_TIMEOUT)
-        self._process.wait_until(self._trusted, START_TIMEOUT)
 
     def stop(self) -> int:
         """SIGTERM it and return its exit status, which is 0 after an orderly drain."""

@@ -47,6 +47,7 @@ class Process:
     ) -> None:
         self.name = name
         self.log = log
+        self.began = time.perf_counter()
         with log.open("ab") as output:
             self._child = subprocess.Popen(
                 [sys.executable, str(TETHER), str(os.getpid()), *map(str, command)],

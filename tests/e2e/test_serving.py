@@ -89,9 +89,7 @@ def test_an_api_server_that_is_away_for_a_while_is_met_again(tmp_path: Path) -> 
         chassis.start()
         try:
             chassis.process.wait_until(lambda: all(_synced(chassis, resource) for resource in Resource), 60)
-            (api_server,) = (it for it in control_plane._processes if it.name == "kube-apiserver")
-            api_server.kill()
-            control_plane._processes.remove(api_server)
+            control_plane.end("kube-apiserver")
             chassis.process.wait_until(lambda: "can't read the API server" in _log(chassis), 30)
             assert chassis.ready()
             assert chassis.metric("chassis_policy_valid") == 1

@@ -36,6 +36,9 @@ log = structlog.get_logger()
 RESOURCES = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
 POLL_SECONDS = 60.0
 RETRY_SECONDS = 1.0
+SWAP_ATTEMPTS: Final = 3
+"""At a start `run` and `trusts` write the same at the same time, in each replica: who comes second looks
+again at once, and is ready a second earlier."""
 LAG: Final = timedelta(seconds=10)
 """How far behind an API server may be that watches the webhook configurations: what was written so long ago
 is in force. A healthy one has it after some milliseconds."""
@@ -161,18 +164,20 @@ class Registration:
         return all([await self._kept(resource, wanted) for resource in RESOURCES])
 
     async def _kept(self, resource: str, wanted: bytes) -> bool:
-        configuration = await self._api.get_registration(resource, self._name)
-        if configuration is None:
-            return True
-        now = datetime.fromtimestamp(self._api.now(), UTC)
-        trust = trusting(configuration, wanted, now)
-        if trust.patch is not None:
-            if not await self._api.patch_registration(resource, self._name, trust.patch):
-                self._stale.set()  # another replica was first, perhaps with something else
-                return False
-            entries = len(trust.patch.get("webhooks", ()))
-            log.info("caBundle written", resource=resource, configuration=self._name, entries=entries)
-        return trust.in_force(now)
+        for _ in range(SWAP_ATTEMPTS):
+            configuration = await self._api.get_registration(resource, self._name)
+            if configuration is None:
+                return True
+            now = datetime.fromtimestamp(self._api.now(), UTC)
+            trust = trusting(configuration, wanted, now)
+            if trust.patch is None:
+                return trust.in_force(now)
+            if await self._api.patch_registration(resource, self._name, trust.patch):
+                entries = len(trust.patch.get("webhooks", ()))
+                log.info("caBundle written", resource=resource, configuration=self._name, entries=entries)
+                return trust.in_force(now)
+        self._stale.set()  # other replicas were first each time, perhaps with something else
+        return False
 
 
 class _Wake:

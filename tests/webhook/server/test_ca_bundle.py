@@ -270,6 +270,23 @@ async def test_an_entry_that_is_removed_meanwhile_is_not_put_back(
     assert bundles(fake, MUTATING) == [""]
 
 
+async def test_who_is_overtaken_by_the_same_write_need_not_wait(
+    fake: FakeApiServer, api: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fake.put(MUTATING, configuration(b""))
+    read, others = api.get, [configuration(A)]
+
+    async def overtaken(path: str, query: Mapping[str, str] | None = None) -> Json | None:
+        found = await read(path, query)
+        if others:
+            await fake.put(MUTATING, others.pop())
+        return found
+
+    monkeypatch.setattr(api, "get", overtaken)
+    assert await Registration(api, "mlchassis", nothing).trusts(A)
+    assert bundles(fake, MUTATING) == ["A"]
+
+
 async def test_nothing_is_asked_while_nothing_changes(fake: FakeApiServer, api: ApiServer) -> None:
     await fake.put(MUTATING, configuration(b""))
     asked: list[bytes] = []
