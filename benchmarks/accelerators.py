@@ -80,7 +80,12 @@ def _changed(facts: Facts) -> Facts:
 def _anew(pod: Json, settings: GpuAffinity, facts: Facts) -> Placement | None:
     """The placement, worked out and not remembered."""
     inventory_of(settings, facts).answers.clear()
-    return placement(pod, settings, facts)
+    return _asked_again(pod, settings, facts)
+
+
+def _asked_again(pod: Json, settings: GpuAffinity, facts: Facts) -> Placement | None:
+    """The placement, asked in another review."""
+    return placement(pod, settings, Facts(facts.namespace, facts.cluster))
 
 
 def _fresh() -> GpuAffinity:
@@ -121,7 +126,7 @@ def main() -> None:
             "with product and memory annotations": best(lambda: mutate(wishes, settings, facts)),
             "a CPU pod": best(lambda: mutate(cpu, settings, facts)),
             "gpu-unschedulable, such a pod was asked for before": best(
-                lambda: placement(gpu, settings, facts)
+                lambda: _asked_again(gpu, settings, facts)
             ),
             "gpu-unschedulable, a new kind of pod": best(lambda: _anew(gpu, settings, facts)),
             "gpu-unschedulable, a new kind that fits nowhere": best(lambda: _anew(sixteen, settings, facts)),

@@ -86,6 +86,15 @@ class Placement:
 def placement(pod: Json, settings: GpuAffinity, facts: Facts) -> Placement | None:
     """Where a pod could run. None where nothing can be said: it asks for no accelerator, is bound
     to a node already, it demands more of its nodes than can be followed, or these are not known."""
+    asked = ("placement", id(pod), id(settings))
+    known = facts.memo.get(asked)
+    if known is None:  # both are kept: their ids are nobody else's meanwhile
+        known = facts.memo[asked] = (_placed(pod, settings, facts), pod, settings)
+    found: Placement | None = known[0]
+    return found
+
+
+def _placed(pod: Json, settings: GpuAffinity, facts: Facts) -> Placement | None:
     requests = settings.catalogue.requests(pod)
     nodes = facts.nodes()
     if not requests or not nodes or text(pod, "spec", "nodeName") or not is_surveyable(pod):

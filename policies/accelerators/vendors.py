@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from functools import cache
+from functools import cache, cached_property
 
 from pydantic import Field
 
@@ -105,7 +105,7 @@ class Vendor(Model):
         (), description="its usual taints; a taint of a node counts as the vendor's if its key is among these"
     )
 
-    @property
+    @cached_property
     def own_keys(self) -> frozenset[str]:
         """The label keys that speak of this vendor's accelerators."""
         memory = (label.key for label in self.memory_labels)

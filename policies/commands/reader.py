@@ -186,7 +186,7 @@ class _Reader:
         """Seconds of the substitutions in the words being expanded."""
 
     def start(self, argv: list[str]) -> None:
-        for word in argv:
+        for word in argv if self.environment.emptied else ():
             for name in self.environment.emptied_in(word):
                 self.undecidable(f"$({name}) is empty in a probe: kubelet knows only literal values there")
         self.seconds = self.run([self.environment.expand(word) for word in argv])

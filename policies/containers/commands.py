@@ -29,10 +29,16 @@ def container_command(template: PodTemplate, container: Container) -> CommandSum
     """What a container runs: its `command` and `args`."""
     asked = (container.list, container.index)
     if asked not in template.memo:
-        argv = [*strings(container.spec, "command"), *strings(container.spec, "args")]
-        template.memo[asked] = _summary(template, container, argv, static=False)
+        template.memo[asked] = _container_command(template, container)
     summary: CommandSummary = template.memo[asked]
     return summary
+
+
+def _container_command(template: PodTemplate, container: Container) -> CommandSummary:
+    argv = _argv(container)
+    if argv and template.spec.get("hostNetwork") is not True and not _own_names(template):
+        return launched(container)  # no name or address means anything else than in another pod
+    return _summary(template, container, argv, static=False)
 
 
 def exec_command(template: PodTemplate, container: Container, *handler: str) -> CommandSummary:

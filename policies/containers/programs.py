@@ -6,10 +6,8 @@ launchers are taken off too, so that `tini -- python3 -m mlserver start .` is `m
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import PurePosixPath
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from policies.commands import OptionSyntax, is_python, parse_options
 from policies.containers.commands import environment_of, environment_written, launched, written_out
@@ -34,51 +32,44 @@ Program = tuple[str, ...]
 """The words of a program from its own name (without directories) on."""
 
 
-@dataclass(frozen=True, eq=False)
 class Launch:
-    """How a container is started, as far as its spec says."""
+    """How a container is started, as far as its spec says. Never changed once made."""
 
-    command: tuple[str, ...]
-    args: tuple[str, ...]
-    env: list[Any]
-    """The container's own variables, as JSON."""
-    env_from: list[Any]
-    environment: bytes | None
-    """Both as JSON texts; None where they can't be written."""
+    __slots__ = ("_variables", "args", "command", "env", "key", "open")
+
+    def __init__(self, container: Container) -> None:
+        spec = container.spec
+        self.command, self.args = tuple(strings(spec, "command")), tuple(strings(spec, "args"))
+        self.env, env_from = environment_of(spec)
+        """The container's own variables, as JSON."""
+        self.open = bool(env_from)
+        """Whether `envFrom` may set further variables."""
+        words, environment = written_out(self.command, self.args), environment_written(container)
+        self.key = None if words is None or environment is None else b"%b,%b" % (words, environment)
+        """What tells one launch from another; None where it has what can't be written as JSON."""
+        self._variables: dict[str, str | None] | None = None
 
     @property
-    def open(self) -> bool:
-        """Whether `envFrom` may set further variables."""
-        return bool(self.env_from)
-
-    @cached_property
     def variables(self) -> dict[str, str | None]:
         """The container's own variables; None where the value comes from elsewhere."""
-        found: dict[str, str | None] = {}
-        for item in self.env:
-            if isinstance(item, dict):
-                name, value = item.get("name"), item.get("value")
-                plain = value if isinstance(value, str) else ""
-                found[name if isinstance(name, str) else ""] = (
-                    plain if item.get("valueFrom") is None else None
-                )
+        found = self._variables
+        if found is None:
+            found = self._variables = {}
+            for item in self.env:
+                if isinstance(item, dict):
+                    name, value = item.get("name"), item.get("value")
+                    plain = value if isinstance(value, str) else ""
+                    found[name if isinstance(name, str) else ""] = (
+                        plain if item.get("valueFrom") is None else None
+                    )
         return found
-
-    @cached_property
-    def key(self) -> bytes | None:
-        """What tells one launch from another; None where it has what can't be written as JSON."""
-        words = written_out(self.command, self.args)
-        return None if words is None or self.environment is None else b"%b,%b" % (words, self.environment)
 
 
 def launch_of(container: Container) -> Launch:
     """How a container is started."""
     known: Launch | None = container.memo.get("launch")
     if known is None:
-        spec = container.spec
-        command, args = tuple(strings(spec, "command")), tuple(strings(spec, "args"))
-        written = environment_written(container)
-        known = container.memo["launch"] = Launch(command, args, *environment_of(spec), written)
+        known = container.memo["launch"] = Launch(container)
     return known
 
 

@@ -72,7 +72,11 @@ class PodLook:
         if found is None:
             before, self._before = self._before, None
             known = () if before is None else before.containers
-            found = self._containers = tuple(_looked_at(self.pod, known))
+            if before is not None and _same_containers(before.pod, self.pod):
+                found = known
+            else:
+                found = tuple(_looked_at(self.pod, known))
+            self._containers = found
         return found
 
     @property
@@ -90,6 +94,15 @@ class PodLook:
         if found is None:
             found = self._has = frozenset(had_by(self.pod, self.containers, completes=self.completes))
         return found
+
+
+def _same_containers(one: Json, other: Json) -> bool:
+    before, after = one.get("spec"), other.get("spec")
+    if type(before) is not dict or type(after) is not dict:
+        return False
+    return before.get("containers") is after.get("containers") and before.get("initContainers") is after.get(
+        "initContainers"
+    )
 
 
 def _looked_at(pod: Json, known: tuple[Container, ...]) -> Iterator[Container]:

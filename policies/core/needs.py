@@ -6,7 +6,6 @@ met where the rule would have spoken hides a hazard, and a test holds every rule
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from enum import Enum
 from typing import Any
 
@@ -16,6 +15,8 @@ from policies.kube.pods import Container, Role
 
 class Need(Enum):
     """Something that a pod has."""
+
+    __hash__ = object.__hash__  # a member is one object; by its name it would be hashed in Python
 
     LIVENESS = "a livenessProbe"
     READINESS = "a readinessProbe"
@@ -42,44 +43,52 @@ _PROBES = (
 _HANDLERS = (("httpGet", Need.HTTP), ("tcpSocket", Need.TCP))
 
 
-def had_by(pod: Json, containers: tuple[Container, ...], *, completes: bool) -> Iterator[Need]:
+def had_by(pod: Json, containers: tuple[Container, ...], *, completes: bool) -> set[Need]:
     """What a pod has."""
+    found: set[Need] = set()
     if completes:
-        yield Need.COMPLETES
+        found.add(Need.COMPLETES)
     for container in containers:
         spec = container.spec
         if container.role is Role.INIT:
-            yield Need.INIT
+            found.add(Need.INIT)
         for field, need in _PROBES:
             probe = spec.get(field)
             if probe:
-                yield need
-                yield Need.PROBE
-                yield from _asked(probe)
+                found.add(need)
+                found.add(Need.PROBE)
+                _add_asked(probe, found)
         if "command" in spec or "args" in spec:
-            yield Need.COMMAND
+            found.add(Need.COMMAND)
         if "lifecycle" in spec:
-            yield Need.LIFECYCLE
-        resources = mapping(spec, "resources")
-        if any("/" in name for kind in ("limits", "requests") for name in mapping(resources, kind)):
-            yield Need.EXTENDED
-        if any("hostPort" in port for port in maps(spec, "ports")):
-            yield Need.HOST_PORT
+            found.add(Need.LIFECYCLE)
+        resources = spec.get("resources")
+        if resources and _names_extended(resources):
+            found.add(Need.EXTENDED)
+        for port in maps(spec, "ports"):
+            if "hostPort" in port:
+                found.add(Need.HOST_PORT)
     if dig(pod, "spec", "hostNetwork") is True:
-        yield Need.HOST_PORT
-    if any("persistentVolumeClaim" in volume for volume in maps(pod, "spec", "volumes")):
-        yield Need.CLAIM
+        found.add(Need.HOST_PORT)
+    for volume in maps(pod, "spec", "volumes"):
+        if "persistentVolumeClaim" in volume:
+            found.add(Need.CLAIM)
+    return found
 
 
-def _asked(probe: Any) -> Iterator[Need]:
-    """What is known of how a probe asks."""
+def _names_extended(resources: Any) -> bool:
+    return any("/" in name for kind in ("limits", "requests") for name in mapping(resources, kind))
+
+
+def _add_asked(probe: Any, found: set[Need]) -> None:
+    """Note what is known of how a probe asks."""
     if type(probe) is not dict:
         return
     if "exec" in probe:
-        yield Need.EXEC
-        yield Need.ELSEWHERE
+        found.add(Need.EXEC)
+        found.add(Need.ELSEWHERE)
     for handler, need in _HANDLERS:
         if handler in probe:
-            yield need
+            found.add(need)
             if dig(probe, handler, "host"):
-                yield Need.ELSEWHERE
+                found.add(Need.ELSEWHERE)

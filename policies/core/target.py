@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from policies.core.look import PodLook
@@ -15,38 +14,39 @@ from policies.kube.json import Json, mapping, replaced, text
 from policies.kube.pods import Container, Role
 
 
-@dataclass(frozen=True)
 class PodTemplate:
-    """One pod template of an object: the pod that will be made, and where it stands.
+    """One pod template of an object: the pod that will be made, and where it stands. Never changed once made.
 
     `pod` is shaped like a Pod (apiVersion, kind, metadata, spec) whatever it was read from, with
     the controller's owner reference that its pods will carry. `path` is the field path of the
     template (empty for a Pod), `spec_path` that of its pod spec.
     """
 
-    pod: Json
-    path: str
-    spec_path: str
-    workload: Workload | None
-    steps: Steps = ()
-    container_path: str = ""
-    """Where the only container stands, if it is one that a serving runtime completes: what is missing in
-    it may be the runtime's to give."""
+    __slots__ = ("container_path", "look", "memo", "path", "pod", "spec", "spec_path", "steps", "workload")
 
-    @cached_property
-    def look(self) -> PodLook:
+    def __init__(
+        self,
+        look: PodLook,
+        path: str,
+        spec_path: str,
+        workload: Workload | None,
+        steps: Steps = (),
+        container_path: str = "",
+    ) -> None:
+        self.look = look
         """The look at its pod that all rules share."""
-        return PodLook(self.pod)
+        self.pod = look.pod
+        self.spec = mapping(look.pod, "spec")
+        self.path, self.spec_path, self.workload, self.steps = path, spec_path, workload, steps
+        self.container_path = container_path
+        """Where the only container stands, if it is one that a serving runtime completes: what is missing in
+        it may be the runtime's to give."""
+        self.memo: dict[Any, Any] = {}
+        """What rules have worked out about this template, so that the next one need not."""
 
     def remade(self, look: PodLook) -> PodTemplate:
         """The template with another pod."""
-        other = replace(self, pod=look.pod)
-        other.__dict__["look"] = look
-        return other
-
-    @cached_property
-    def spec(self) -> Json:
-        return mapping(self.pod, "spec")
+        return PodTemplate(look, self.path, self.spec_path, self.workload, self.steps, self.container_path)
 
     @property
     def metadata_path(self) -> str:
@@ -63,14 +63,10 @@ class PodTemplate:
     def is_ray(self) -> bool:
         return self.look.is_ray
 
-    def containers(self, *roles: Role) -> Iterator[Container]:
+    def containers(self, *roles: Role) -> Sequence[Container]:
         """The containers of the pod, main ones first; of the given roles, or all."""
-        return (each for each in self.look.containers if not roles or each.role in roles)
-
-    @cached_property
-    def memo(self) -> dict[Any, Any]:
-        """What rules have worked out about this template, so that the next one need not."""
-        return {}
+        every = self.look.containers
+        return [each for each in every if each.role in roles] if roles else every
 
     def at(self, container: Container, *fields: str) -> str:
         """Field path of a container, or of a field inside it."""
@@ -106,7 +102,7 @@ def pod_templates(obj: Json, workloads: Mapping[GroupKind, Workload]) -> tuple[P
     """Every pod template of an object; a Pod is its own."""
     kind = kind_of(obj)
     if kind == POD:
-        return (PodTemplate(obj, "", "spec", None),)
+        return (PodTemplate(PodLook(obj), "", "spec", None),)
     workload = workloads.get(kind)
     if workload is None:
         return ()
@@ -128,9 +124,9 @@ def _template(obj: Json, workload: Workload, steps: Steps, node: Json) -> PodTem
     path = field_path(steps)
     if workload.shape is Shape.SPEC:
         pod = _pod(obj, workload, _inherited(obj), node)
-        return PodTemplate(pod, path, path, workload, steps)
+        return PodTemplate(PodLook(pod), path, path, workload, steps)
     pod = _pod(obj, workload, mapping(node, "metadata"), mapping(node, "spec"))
-    return PodTemplate(pod, path, f"{path}.spec", workload, steps)
+    return PodTemplate(PodLook(pod), path, f"{path}.spec", workload, steps)
 
 
 def _runtime_template(obj: Json, workload: Workload, steps: Steps, container: Json) -> PodTemplate:
@@ -139,7 +135,8 @@ def _runtime_template(obj: Json, workload: Workload, steps: Steps, container: Js
     spec = {key: value for key, value in beside.items() if key not in ("containers", "initContainers")}
     spec["containers"] = [{"name": KSERVE_CONTAINER, **container}]
     path, spec_path = field_path(steps), field_path(steps[:-1])
-    return PodTemplate(_pod(obj, workload, _inherited(obj), spec), path, spec_path, workload, steps, path)
+    pod = _pod(obj, workload, _inherited(obj), spec)
+    return PodTemplate(PodLook(pod), path, spec_path, workload, steps, path)
 
 
 def _inherited(obj: Json) -> Json:

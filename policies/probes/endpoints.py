@@ -41,7 +41,7 @@ def preset_health(container: Container, settings: StandardProbes) -> Health | No
 def _preset_health(container: Container, settings: StandardProbes) -> Health | None:
     server = recognised(container, settings)
     port = server_port(container, server) if server else None
-    if server is None or port is None or unsure(container, server):
+    if server is None or port is None or _unsure(container, server, port):
         return None
     source = f"preset {server.name}"
     if server.preset.protocol is Protocol.GRPC:
@@ -66,7 +66,11 @@ def may_be_asked(server: Server) -> bool:
 def unsure(container: Container, server: Server) -> tuple[str, str] | None:
     """Why a probe of a recognised server could fail although all is well, and how to mend that, each as part
     of a sentence; None where it could not."""
-    preset, port = server.preset, server_port(container, server)
+    return _unsure(container, server, server_port(container, server))
+
+
+def _unsure(container: Container, server: Server, port: int | None) -> tuple[str, str] | None:
+    preset = server.preset
     if server.sometimes:
         return "a script starts it in some cases alone", "Write probes for the pods in which it serves"
     if server.node_rank != "0":

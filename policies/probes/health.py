@@ -101,7 +101,7 @@ def annotated_health(pod: Json, container: Container, facts: Facts) -> Health | 
 
     Raises AnnotationError when they can't be used.
     """
-    given = dict(_health_annotations(pod, container, facts))
+    given = dict(_health_annotations(pod, container, facts)) if facts.look(pod).ours else None
     if not given:
         return None
     if wrong := [finding for name in given if (finding := _misread(container, name, *given[name]))]:

@@ -194,8 +194,9 @@ class _Handlers(NamedTuple):
 def _handlers(pod: Json, container: Container, settings: StandardProbes, facts: Facts) -> _Handlers:
     """The handlers for liveness and readiness, each from the first source that knows. Raises
     AnnotationError."""
+    after_istio = istio_came_first(pod)
     known = [annotated_health(pod, container, facts), preset_health(container, settings)]
-    if istio_came_first(pod):  # only what Istio has rewritten already gets past its proxy
+    if after_istio:  # only what Istio has rewritten already gets past its proxy
         known = []
     ready, ready_from = next(((each.ready, each.source) for each in known if each and each.ready), (None, ""))
     live, live_from = next(((each.live, each.source) for each in known if each and each.live), (None, ""))
@@ -204,7 +205,7 @@ def _handlers(pod: Json, container: Container, settings: StandardProbes, facts: 
         own = container.spec.get("readinessProbe")
         live = same = mirrored(ready if own is None else own, container, settings)
         live_from = _MIRRORED
-    if live is None and ready is None and not istio_came_first(pod):
+    if live is None and ready is None and not after_istio:
         live = ready = _unknown(container, settings)
         live_from = ready_from = _NOBODY
     return _Handlers(live, ready, same is not None, live_from, ready_from)

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Final
 
 from policies.containers.programs import option
@@ -276,6 +277,8 @@ def _claimed(volume: Json) -> object:
 
 
 def _number(value: object) -> int:
+    if value is None or value == "":
+        return 0
     try:
         return units.parse_bytes(value)
     except ValueError:
@@ -301,4 +304,9 @@ def _compiles(container: Container, settings: StandardProbes) -> bool:
     """Whether a container asks for an accelerator for which models are compiled at the start."""
     resources = mapping(container.spec, "resources")
     asked = {*mapping(resources, "requests"), *mapping(resources, "limits")}
-    return any(fnmatchcase(key, glob) for key in asked for glob in settings.compiling)
+    return any(_is_among(key, settings.compiling) for key in asked)
+
+
+@lru_cache(maxsize=1024)
+def _is_among(resource: str, globs: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(resource, glob) for glob in globs)

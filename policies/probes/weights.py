@@ -55,7 +55,9 @@ def heaviest(texts: Iterable[str], flags: Iterable[str | None] = ()) -> tuple[in
 
 def _size(text: str, usual: float) -> int | None:
     parts = _SPLIT.split(text)
-    counts = [_parameters(match) for part in parts if (match := _COUNT.fullmatch(part))]
+    counts = [
+        _parameters(match) for part in parts if part[:1].isdigit() and (match := _COUNT.fullmatch(part))
+    ]
     if not counts or any(_EXPERTS.fullmatch(part) for part in parts) or max(counts) > _LARGEST:
         return None
     lowered = [part.lower() for part in parts]

@@ -24,13 +24,15 @@ class Context:
         cls, obj: Json, namespace: str, config: Config, cluster: Cluster, looks: Looks | None = None
     ) -> Context:
         """`looks`: at pods of the same review, where there are any."""
-        labels = Facts(namespace, cluster).namespace_labels()
+        # Overrides alone ask for them.
+        labels = Facts(namespace, cluster).namespace_labels() if config.webhook.overrides else None
         effective = config.effective(obj, namespace, labels)
         return cls(config, effective, Facts(namespace, cluster, effective.settings, looks or Looks()))
 
     def of_pod(self, pod: Json) -> Context:
         """The context of a pod of the object: overrides may select it by labels of its own."""
-        effective = self.config.effective(pod, self.namespace, self.facts.namespace_labels())
+        labels = self.facts.namespace_labels() if self.config.webhook.overrides else None
+        effective = self.config.effective(pod, self.namespace, labels)
         if effective is self.effective:
             return self
         facts = Facts(self.namespace, self.facts.cluster, effective.settings, self.facts.looks)

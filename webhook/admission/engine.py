@@ -83,12 +83,13 @@ def mutate(request: Request, config: Config, cluster: Cluster) -> Decision:
     if kind == POD and config.webhook.changes.annotation and final is not obj:
         added = (each.why for each in folded.changes if each.mode is Mode.ENFORCE)
         final = annotated(final, added, config.digest)
-    return replace(
-        folded,
-        object=final,
-        patch=diff(obj, final),
-        results=results,
-        notes=notes,
+    return Decision(
+        final,
+        diff(obj, final),
+        folded.changes,
+        results,
+        folded.crashes,
+        notes,
         owned=owned,
         says_changes=config.webhook.changes.warnings,
     )

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from itertools import chain
 
 from policies.core import registry
 from policies.core.annotations import EXEMPT
@@ -31,10 +30,12 @@ def findings(target: Target, context: Context) -> tuple[list[tuple[Rule, Finding
     found: list[tuple[Rule, Finding]] = []
     crashes: list[Crash] = []
     has = frozenset[Need]().union(*(template.look.has for template in target.templates))
-    for rule in chain(
-        _of_kind(registry.rules, target.kind, bool(target.templates)), config.own_rules.values()
-    ):
-        if not rule.needs <= has or not _looks_at(rule, target.kind, bool(target.templates)):
+    rules: Iterable[Rule] = _of_kind(registry.rules, target.kind, bool(target.templates))
+    if config.own_rules:
+        own = config.own_rules.values()
+        rules = (*rules, *(rule for rule in own if _looks_at(rule, target.kind, bool(target.templates))))
+    for rule in rules:
+        if not rule.needs <= has:
             continue
         if effective.modes.get(rule.id) is Mode.OFF:
             continue
