@@ -68,9 +68,30 @@ class Actions:
         if spec is None:
             return
         fetch = await self._fetch(model, spec)
-        tree = await fetch.run()
-        if same(model.wanted, spec):
-            await self._install(model, spec, tree)
+        begun = False
+
+        def install(tree: Path) -> Stored | None:
+            nonlocal begun
+            if not same(model.wanted, spec):
+                return None
+            begun = True
+            stored = self.store.install(spec, tree)
+            self.store.discard(spec.name)
+            return stored
+
+        try:
+            stored = await fetch.run(install)
+        except asyncio.CancelledError:
+            if begun:
+                self.found(model, await in_thread(lambda: self.store.read(spec.name)))
+            raise
+        finally:
+            if begun and model.loaded is Loaded.YES:
+                model.loaded = Loaded.STALE
+        if stored is not None:
+            model.fresh = model.stored is None and not model.available
+            self.found(model, stored)
+            self._drop(model)
 
     async def check(self, model: Model) -> None:
         """Ask the server whether it has the model."""
@@ -150,23 +171,6 @@ class Actions:
     async def _declare(self) -> None:
         if self.server.declarative:
             await self.server.declare(self.complete())
-
-    async def _install(self, model: Model, spec: ModelSpec, tree: Path) -> None:
-        def install() -> Stored:
-            stored = self.store.install(spec, tree)
-            self.store.discard(spec.name)
-            return stored
-
-        try:
-            stored = await in_thread(install)
-        except asyncio.CancelledError:
-            self.found(model, await in_thread(lambda: self.store.read(spec.name)))
-            raise
-        finally:
-            model.loaded = Loaded.STALE if model.loaded is Loaded.YES else model.loaded
-        model.fresh = model.stored is None and not model.available
-        self.found(model, stored)
-        self._drop(model)
 
     def _drop(self, model: Model) -> None:
         """What was staged is gone."""

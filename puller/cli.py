@@ -42,7 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 async def serve(options: Options, env: Mapping[str, str]) -> int:
     """The puller, with its HTTP port and its signal handlers."""
     loop = asyncio.get_running_loop()
-    loop.set_default_executor(ThreadPoolExecutor(16 + 2 * options.downloads, "puller"))
+    threads = 16 + 2 * options.downloads + options.limits.connections  # a request holds one while it waits
+    loop.set_default_executor(ThreadPoolExecutor(threads, "puller"))
     server = server_of(options)
     reconciler = Reconciler(options, server, storage_of(options, env))
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -69,7 +69,7 @@ async def _watch(directory: Path, changed: asyncio.Event) -> None:
         while True:
             with suppress(OSError, RuntimeError):
                 async for _ in awatch(
-                    directory, stop_event=stop, debounce=100, step=20, watch_filter=None, recursive=False
+                    directory, stop_event=stop, debounce=100, step=50, watch_filter=None, recursive=False
                 ):
                     changed.set()
             await asyncio.sleep(1)

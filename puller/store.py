@@ -161,9 +161,9 @@ class ModelStore:
 
     def install(self, spec: ModelSpec, tree: Path) -> Stored:
         """Make a staged tree the model of that name, in one step, replacing the one that is there."""
-        size = tree_size(tree)
-        _write_marker(tree / f"{MARKER}{spec.digest}", spec.to_json() | {"bytes": size})
-        sync_tree(tree)
+        size = flush_tree(tree)
+        write_file(tree / f"{MARKER}{spec.digest}", json.dumps(spec.to_json() | {"bytes": size}).encode())
+        sync(tree)
         final = self.root / spec.name
         if os.path.lexists(final):
             replaced = self._grave()
@@ -191,7 +191,7 @@ class ModelStore:
         """Keep in mind, across restarts, that a load of this tree is (or is no longer) under way."""
         note = self.root / name / LOADING
         if loading:
-            note.touch()
+            os.close(os.open(note, os.O_WRONLY | os.O_CREAT, 0o644))
         else:
             note.unlink(missing_ok=True)
 
@@ -224,20 +224,39 @@ def tree_size(directory: Path) -> int:
     return sum(entry.stat(follow_symlinks=False).st_size for entry in _files(directory))
 
 
-def sync_tree(directory: Path) -> None:
-    """Flush every file and directory below (and this one) to stable storage."""
-    for parent, _, names in os.walk(directory):
-        for name in names:
-            path = os.path.join(parent, name)  # noqa: PTH118  (a Path for each file of a model takes longer)
-            if not os.path.islink(path):  # noqa: PTH114
-                sync(path)
-        sync(parent)
+def flush_tree(directory: Path) -> int:
+    """Flush every file and directory below to stable storage, but not this one; the bytes in the files."""
+    size = 0
+    waiting = [os.fspath(directory)]
+    while waiting:
+        with os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                if entry.is_symlink():
+                    continue
+                if entry.is_dir():
+                    waiting.append(entry.path)
+                else:
+                    size += entry.stat().st_size
+                sync(entry.path)
+    return size
 
 
 def sync(path: str | Path) -> None:
     """Flush one file or directory."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a whole file, and flush it to stable storage."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o644)
+    try:
+        view = memoryview(content)
+        while view:
+            view = view[os.write(descriptor, view) :]
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
@@ -307,11 +326,6 @@ def _marker(name: str, path: Path) -> tuple[ModelSpec, int | None] | None:
         return from_json(name, raw), size if isinstance(size, int) and size >= 0 else None
     except (OSError, ValueError, RecursionError, RefusedError):
         return None
-
-
-def _write_marker(path: Path, content: dict[str, object]) -> None:
-    with path.open("x") as file:
-        json.dump(content, file)
 
 
 def _exchange(one: Path, other: Path) -> None:

@@ -13,7 +13,7 @@ from contextlib import aclosing, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, cast
+from typing import IO, TYPE_CHECKING, Any, TypeVar, cast, overload
 from urllib.parse import urlsplit
 
 from puller.reasons import BAD_CONTENT, NO_ROOM, Reason
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from obstore import Bytes
 
     from puller.storage.archive import Unpacker
-    from puller.storage.web import WebClient
+    from puller.storage.webclient import WebClient
+
+T = TypeVar("T")
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -49,13 +51,13 @@ class Storage:
     @cached_property
     def web(self) -> WebClient:
         """The connections to plain web servers."""
-        from puller.storage.web import WebClient
+        from puller.storage.webclient import WebClient
 
         return WebClient(self.limits, self.linger)
 
     async def close(self) -> None:
         if "web" in self.__dict__:
-            await self.web.close()
+            self.web.close()
 
 
 @dataclass
@@ -68,6 +70,8 @@ class Fetch:
     storage: Storage
     progress: Progress = field(default_factory=Progress)
     _transfer: Transfer | None = None
+    _whole: tuple[str, bytes] | None = None
+    """Path and content of a short object that is not written yet."""
     _bad: tuple[Source, int, StorageError] | None = None
 
     @property
@@ -84,19 +88,25 @@ class Fetch:
         """Whether what it would go on with is there no more."""
         return self._transfer is not None and not (self.tree.exists() or beside(self.staging).exists())
 
-    async def run(self) -> Path:
-        """The complete, verified tree. Raises StorageError."""
-        self.progress.trouble = ""
+    @overload
+    async def run(self) -> Path: ...
+
+    @overload
+    async def run(self, then: Callable[[Path], T]) -> T: ...
+
+    async def run(self, then: Callable[[Path], Any] = lambda tree: tree) -> Any:
+        """What `then` makes, in a thread, of the complete and verified tree. Raises StorageError."""
+        self.progress.trouble, self._whole = "", None
         try:
             if urlsplit(self.spec.storage_uri).scheme in ("file", "pvc"):
                 await self._take_local()
             else:
                 await self._take_remote()
+            return await in_thread(lambda: then(self._written()))
         except (StorageError, OSError) as error:
             failure = error if isinstance(error, StorageError) else _unwritable(error)
             await self._give_back(failure)
             raise failure from None
-        return self.tree
 
     async def _give_back(self, failure: StorageError) -> None:
         """After an attempt that failed, only what the next one goes on with stays: on the disk, and in the
@@ -146,7 +156,7 @@ class Fetch:
             return
         self._reserve(source.size, lambda: self.progress.done)
         if source.whole and not source.archive:
-            await self._take_whole(source)
+            self._take_whole(source)
             return
         self._transfer = self._transfer or Transfer(storage.limits, storage.connections, self.progress)
         if source.archive == "zip":
@@ -160,19 +170,28 @@ class Fetch:
         if spec.sha256 or any(item.sha256 for item in source.objects):
             await asyncio.to_thread(verify, source, self.tree, spec.sha256)
 
-    async def _take_whole(self, source: Source) -> None:
-        """One short object, whose content came with the answer that told what it is."""
+    def _take_whole(self, source: Source) -> None:
+        """One short object, whose content came with the answer that told what it is. It is written by the
+        thread that finishes the tree: with small models, hand-overs are the cost."""
         self._transfer = None
         (item,) = source.objects
-
-        def write() -> None:
-            if self.spec.sha256:
-                check_digest(hashlib.sha256(source.whole).hexdigest(), self.spec.sha256)
-            self.tree.mkdir(parents=True, exist_ok=True)
-            (self.tree / item.path).write_bytes(source.whole)
-
-        await in_thread(write)
+        if self.spec.sha256:
+            check_digest(hashlib.sha256(source.whole).hexdigest(), self.spec.sha256)
+        self._whole = item.path, source.whole
         self.progress.done = self.progress.total = source.size
+
+    def _written(self) -> Path:
+        """The tree, with nothing left to be written to it."""
+        whole, self._whole = self._whole, None
+        if whole is not None:
+            path, content = whole
+            self.tree.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self.tree / path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+            try:
+                write_at(descriptor, content, 0)
+            finally:
+                os.close(descriptor)
+        return self.tree
 
     async def _take_unsized(self, source: Source) -> None:
         """One object whose size shows when all of it has come: room is claimed as it grows."""

@@ -12,7 +12,8 @@ import orjson
 from puller.reasons import Reason
 from puller.storage.base import Limits, StorageError, safe_path
 from puller.storage.objects import PAGES, RemoteObject, check_listed
-from puller.storage.web import WebClient, WebStore, body_of, web_url
+from puller.storage.web import WebStore
+from puller.storage.webclient import WebClient, body_of, web_url
 
 MAX_ANSWER = 32 << 20
 """Bytes of the hub's answer about one repository."""

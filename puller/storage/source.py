@@ -18,7 +18,7 @@ from puller.storage.objects import RemoteObject, Source, azure_account, wanted
 from puller.store import reserved
 
 if TYPE_CHECKING:
-    from puller.storage.web import WebClient
+    from puller.storage.webclient import WebClient
 
 
 async def resolve(

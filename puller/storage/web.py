@@ -1,4 +1,4 @@
-"""Plain web servers: GET, ranged where they know ranges, redirects followed.
+"""Plain web servers: GET, ranged where they know ranges.
 
 Nothing that such a server says (a body, a header, where a redirect leads) is shown to anybody: the status of
 the puller is open, and a config may name servers that its writer cannot reach.
@@ -6,146 +6,22 @@ the puller is open, and a config may name servers that its writer cannot reach.
 
 from __future__ import annotations
 
-import asyncio
-import os
 import re
-import socket
-import ssl
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cached_property
-from types import TracebackType
 from urllib.parse import quote, unquote, urlsplit
 
-import aiohttp
-from aiohttp.abc import AbstractResolver, ResolveResult
-from aiohttp.resolver import ThreadedResolver
 from yarl import URL
 
 from puller.reasons import Reason
-from puller.storage.addresses import (
-    BlockedAddressError,
-    address_blocked,
-    blocked,
-    guarded_socket,
-)
 from puller.storage.base import Limits, StorageError, safe_path
+from puller.storage.connection import Response
 from puller.storage.objects import RemoteObject, Source, archive_kind
+from puller.storage.webclient import WebClient, body_of, web_url
 
-_REDIRECTS = (301, 302, 303, 307, 308)
-_MAX_REDIRECTS = 10
-_BUFFER = 1 << 20
 _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18})")
 _LENGTH = re.compile(r"[0-9]{1,18}")
-
-
-class GuardedResolver(AbstractResolver):
-    """Names to addresses, without the blocked ones. A name that has no others raises BlockedAddressError."""
-
-    def __init__(self) -> None:
-        self._inner = ThreadedResolver()
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
-    ) -> list[ResolveResult]:
-        found = await self._inner.resolve(host, port, family)
-        allowed = [entry for entry in found if not blocked(entry["host"])]
-        if found and not allowed:
-            raise BlockedAddressError(f"{host} leads to a blocked address")
-        return allowed
-
-    async def close(self) -> None:
-        await self._inner.close()
-
-
-class WebClient:
-    """The connections to all web servers, kept while anybody is inside `async with` and `linger` s longer."""
-
-    def __init__(self, limits: Limits, linger: float = 0.0) -> None:
-        self.limits = limits
-        self._linger = linger
-        self._users = 0
-        self._session: aiohttp.ClientSession | None = None
-        self._closing: asyncio.Task[None] | None = None
-
-    async def __aenter__(self) -> WebClient:
-        self._users += 1
-        if self._closing is not None:
-            self._closing.cancel()
-            self._closing = None
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._users -= 1
-        if self._users == 0 and self._session is not None:
-            if self._linger:
-                self._closing = asyncio.create_task(self._close_later())
-            else:
-                await self.close()
-
-    async def close(self) -> None:
-        """Close all connections now."""
-        if self._closing is not None and self._closing is not asyncio.current_task():
-            self._closing.cancel()
-        self._closing = None
-        session, self._session = self._session, None
-        self.__dict__.pop("_trusted", None)  # the next one reads SSL_CERT_FILE anew
-        if session is not None:
-            await session.close()
-
-    async def _close_later(self) -> None:
-        await asyncio.sleep(self._linger)
-        await self.close()
-
-    @asynccontextmanager
-    async def get(self, url: URL, headers: Mapping[str, str]) -> AsyncGenerator[aiohttp.ClientResponse]:
-        """The answer to a GET at the end of all redirects, whatever its status. Raises StorageError."""
-        for _ in range(_MAX_REDIRECTS + 1):
-            if not self.limits.allow_link_local and blocked(url.raw_host or ""):
-                raise address_blocked()
-            try:
-                tls = self._trusted if url.scheme == "https" else True
-                response = await self._opened().get(url, headers=headers, allow_redirects=False, ssl=tls)
-            except (aiohttp.ClientError, OSError) as error:
-                raise _explained(error) from None
-            async with response:
-                if response.status not in _REDIRECTS or "Location" not in response.headers:
-                    yield response
-                    return
-                target = _redirected(url, response.headers["Location"])
-            if target.origin() != url.origin():
-                headers = {name: text for name, text in headers.items() if name != "Authorization"}
-            url = target
-        raise StorageError(Reason.STORAGE_UNAVAILABLE, "the storage redirects without end.", passing=True)
-
-    @cached_property
-    def _trusted(self) -> ssl.SSLContext:
-        return ssl.create_default_context()
-
-    def _opened(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            limits = self.limits
-            connector = (
-                aiohttp.TCPConnector(limit=0)
-                if limits.allow_link_local
-                else aiohttp.TCPConnector(limit=0, resolver=GuardedResolver(), socket_factory=guarded_socket)
-            )
-            timeout = aiohttp.ClientTimeout(
-                total=None, sock_connect=limits.connect_timeout, sock_read=limits.stall_timeout
-            )
-            self._session = aiohttp.ClientSession(
-                connector=connector,
-                timeout=timeout,
-                auto_decompress=False,
-                trust_env=True,
-                read_bufsize=_BUFFER,
-                headers={"Accept-Encoding": "identity"},
-                cookie_jar=aiohttp.DummyCookieJar(),
-            )
-        return self._session
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +36,7 @@ class Answer:
     kind: str
     sound: bool
     ranges: bool
-    response: aiohttp.ClientResponse = field(repr=False)
+    response: Response = field(repr=False)
 
     def chunks(self, least: int) -> AsyncGenerator[bytes]:
         """The body, in pieces of `least` bytes or more. Raises StorageError."""
@@ -227,28 +103,6 @@ class WebStore:
             raise StorageError(Reason.SOURCE_CHANGED, f"{item.path} became shorter.") from None
 
 
-async def body_of(response: aiohttp.ClientResponse, least: int) -> AsyncGenerator[bytes]:
-    """The body, in pieces of `least` bytes or more; what had come when it broke is yielded first. Raises
-    StorageError."""
-    held: list[bytes] = []
-    length = 0
-    broken: StorageError | None = None
-    while broken is None:
-        try:
-            piece = await response.content.readany()
-        except (aiohttp.ClientError, OSError) as error:
-            piece, broken = b"", _explained(error)
-        if piece:
-            held.append(piece)
-            length += len(piece)
-        if held and (length >= least or not piece):
-            yield held[0] if len(held) == 1 else b"".join(held)
-            held, length = [], 0
-        if not piece and broken is None:
-            return
-    raise broken
-
-
 async def page(uri: str, web: WebClient) -> Source:
     """What a plain web server has at an address. Asked for by GET: HEAD is not in a URL signed for GET."""
     name = unquote(urlsplit(uri).path).strip("/").rsplit("/", 1)[-1] or "model"
@@ -292,25 +146,6 @@ class RangeError(Exception):
     """The server has no such bytes: the object is empty."""
 
 
-def web_url(text: str) -> URL:
-    """A URL as it is written, where that is possible."""
-    url, _, _ = text.partition("#")
-    return URL(url, encoded=url.isascii() and " " not in url)
-
-
-def _redirected(url: URL, location: str) -> URL:
-    try:
-        target = url.join(web_url(location))
-        sound = target.scheme in ("http", "https") and target.host is not None
-    except ValueError:
-        sound = False
-    if not sound or (url.scheme == "https" and target.scheme != "https"):
-        raise StorageError(
-            Reason.STORAGE_UNAVAILABLE, "the storage redirects to where it must not.", passing=True
-        )
-    return target
-
-
 def _check_status(status: int, *, ranged: bool) -> None:
     if status in (401, 403):
         raise StorageError(Reason.ACCESS_DENIED, f"the storage refuses access ({status}).")
@@ -324,7 +159,7 @@ def _check_status(status: int, *, ranged: bool) -> None:
         raise StorageError(Reason.STORAGE_UNAVAILABLE, f"the storage answers {status}.", passing=True)
 
 
-def _answer(response: aiohttp.ClientResponse, span: tuple[int, int] | None) -> Answer:
+def _answer(response: Response, span: tuple[int, int] | None) -> Answer:
     headers = response.headers
     length = headers.get("Content-Length", "")
     size = int(length) if _LENGTH.fullmatch(length) else None
@@ -351,29 +186,3 @@ def _answer(response: aiohttp.ClientResponse, span: tuple[int, int] | None) -> A
         ranges=ranges,
         response=response,
     )
-
-
-def _explained(error: Exception) -> StorageError:
-    """What aiohttp raised, in words that are none of the server's."""
-    cause = getattr(error, "os_error", error)
-    if isinstance(cause, BlockedAddressError) or BlockedAddressError.__name__ in repr(cause):
-        return address_blocked()
-    if isinstance(error, TimeoutError):
-        return StorageError(Reason.STORAGE_TIMEOUT, "the storage gave not a byte in time.")
-    if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        reason = getattr(error.certificate_error, "verify_message", "")
-        return StorageError(
-            Reason.STORAGE_UNAVAILABLE,
-            f"the storage is not trusted (certificate: {reason or 'unknown'})",
-            passing=True,
-        )
-    if isinstance(error, aiohttp.ClientSSLError) or isinstance(cause, ssl.SSLError):
-        return StorageError(Reason.STORAGE_UNAVAILABLE, "the storage speaks no TLS we know.", passing=True)
-    if isinstance(error, aiohttp.ClientConnectorDNSError):
-        return StorageError(Reason.STORAGE_UNAVAILABLE, "the storage's name is not known.", passing=True)
-    if isinstance(error, aiohttp.InvalidURL):
-        return StorageError(Reason.STORAGE_UNAVAILABLE, "the storage's address is not sound.")
-    if isinstance(error, aiohttp.ClientConnectorError):
-        why = f" ({os.strerror(error.errno)})" if error.errno else "."
-        return StorageError(Reason.STORAGE_UNAVAILABLE, f"the storage cannot be reached{why}", passing=True)
-    return StorageError(Reason.STORAGE_UNAVAILABLE, "the connection to the storage broke.", passing=True)

@@ -9,6 +9,8 @@ import pytest
 
 LATER = (
     "aiohttp",
+    "http.client",
+    "yarl",
     "obstore",
     "prometheus_client",
     "structlog",

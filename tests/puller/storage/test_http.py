@@ -16,15 +16,13 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from aiohttp.resolver import ThreadedResolver
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from puller.spec import ModelSpec
-from puller.storage import addresses, hub, objects
-from puller.storage import web as web_module
+from puller.storage import addresses, hub, objects, webclient
 from puller.storage.addresses import blocked
 from puller.storage.base import DiskBudget, Limits, StorageError
 from puller.storage.fetch import Fetch, Storage
@@ -427,7 +425,7 @@ async def test_a_link_local_storage_is_refused_without_a_packet(
     def never(*_: object) -> None:
         raise AssertionError("a socket was made")
 
-    monkeypatch.setattr(web_module, "guarded_socket", never)
+    monkeypatch.setattr(webclient, "guarded_socket", never)
     fetch = fetch_of(odd, tmp_path, uri)
     names = ("HF_ENDPOINT", "AWS_ENDPOINT_URL", "STORAGE_EMULATOR_HOST", "AZURE_STORAGE_ENDPOINT")
     env = dict.fromkeys(names, "http://169.254.169.254")
@@ -449,26 +447,24 @@ async def test_a_redirect_to_a_link_local_address_is_not_followed(odd: Odd, tmp_
     assert "s3cret" not in str(caught.value)
 
 
-class _Rebinding(ThreadedResolver):
+@pytest.fixture
+async def rebinding(monkeypatch: pytest.MonkeyPatch) -> str:
     """A name that leads to this machine when it is asked for the first time, and to the metadata then."""
+    answers = iter(["127.0.0.1"])
 
-    answers = ("127.0.0.1", "169.254.169.254")
-    asked = 0
+    async def resolve(host: str, port: int, **_: Any) -> list[tuple[Any, ...]]:
+        address = next(answers, "169.254.169.254")
+        return [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (address, port))]
 
-    async def resolve(self, host: str, port: int = 0, family: Any = 0) -> Any:
-        address = self.answers[min(_Rebinding.asked, 1)]
-        _Rebinding.asked += 1
-        flags = {"hostname": host, "port": port, "family": socket.AF_INET, "proto": 0, "flags": 0}
-        return [{"host": address, **flags}]
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
+    return "store.example"
 
 
 async def test_a_name_that_leads_elsewhere_the_second_time_is_refused_then(
-    odd: Odd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    odd: Odd, tmp_path: Path, rebinding: str
 ) -> None:
-    monkeypatch.setattr(web_module, "ThreadedResolver", _Rebinding)
-    monkeypatch.setattr(_Rebinding, "asked", 0)
     odd.objects["m"] = b"M"
-    fetch = fetch_of(odd, tmp_path, f"http://store.example:{odd.port}/web/m")
+    fetch = fetch_of(odd, tmp_path, f"http://{rebinding}:{odd.port}/web/m")
     assert (await fetch.run() / "m").read_bytes() == b"M"
     with pytest.raises(StorageError) as caught:  # the connections were closed with the attempt
         await fetch.run()
@@ -476,15 +472,13 @@ async def test_a_name_that_leads_elsewhere_the_second_time_is_refused_then(
 
 
 async def test_the_address_is_checked_where_it_is_connected_to(
-    odd: Odd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    odd: Odd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rebinding: str
 ) -> None:
     """Whatever comes between the resolver and the connection: the socket itself is refused."""
-    monkeypatch.setattr(web_module, "ThreadedResolver", _Rebinding)
-    monkeypatch.setattr(_Rebinding, "asked", 1)
-    monkeypatch.setattr(web_module.GuardedResolver, "resolve", _Rebinding.resolve)
-    monkeypatch.setattr(web_module.GuardedResolver, "answers", _Rebinding.answers, raising=False)
+    monkeypatch.setattr(webclient, "blocked", lambda _: False)
+    await asyncio.get_running_loop().getaddrinfo(rebinding, 0)
     with pytest.raises(StorageError) as caught:
-        await fetch_of(odd, tmp_path, f"http://store.example:{odd.port}/web/m").run()
+        await fetch_of(odd, tmp_path, f"http://{rebinding}:{odd.port}/web/m").run()
     assert caught.value.reason == "AddressBlocked"
 
 

@@ -1,0 +1,293 @@
+"""The connections themselves: kept, lost, given up, through proxies."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import threading
+from base64 import b64encode
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+from yarl import URL
+
+from puller.storage import webclient
+from puller.storage.base import Limits, StorageError
+from puller.storage.webclient import WebClient, body_of
+from tests.puller.storage.test_http import self_signed
+
+LIMITS = Limits(stall_timeout=5.0, connect_timeout=5.0)
+Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("http_proxy", "https_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "none"))
+
+
+@asynccontextmanager
+async def listening(handler: Handler, context: ssl.SSLContext | None = None) -> AsyncIterator[int]:
+    """A server of these connections; its port."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        serving.append(asyncio.current_task())
+        try:
+            await handler(reader, writer)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
+
+    serving: list[asyncio.Task[None] | None] = []
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        await asyncio.gather(*filter(None, serving), return_exceptions=True)
+
+
+async def content(client: WebClient, url: str) -> bytes:
+    async with client, client.get(URL(url), {}) as response:
+        assert response.status == 200
+        return b"".join([piece async for piece in body_of(response, 1)])
+
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+
+async def test_a_connection_that_the_server_closed_meanwhile_is_replaced() -> None:
+    connections = 0
+
+    async def once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(OK)
+
+    client = WebClient(LIMITS, linger=60)
+    async with listening(once) as port:
+        for _ in range(3):
+            assert await content(client, f"http://127.0.0.1:{port}/") == b"ok"
+        client.close()
+    assert connections == 3
+
+
+async def test_a_connection_that_dies_of_the_next_request_costs_no_attempt() -> None:
+    """The server closes it just as the request comes: no look at the socket could have told."""
+    connections = 0
+
+    async def twice(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(OK)
+        await reader.readuntil(b"\r\n\r\n")
+
+    client = WebClient(LIMITS, linger=60)
+    async with listening(twice) as port:
+        for _ in range(2):
+            assert await content(client, f"http://127.0.0.1:{port}/") == b"ok"
+        client.close()
+    assert connections == 2
+
+
+@pytest.mark.parametrize(
+    "extra", [b"Connection: close\r\n", b"Transfer-Encoding: chunked\r\n"], ids=["close", "unread"]
+)
+async def test_a_connection_is_kept_only_where_all_of_an_answer_was_read(extra: bytes) -> None:
+    connections = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        while True:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\n" + extra + b"Content-Length: 2\r\n\r\n2\r\nok")
+
+    client = WebClient(LIMITS, linger=60)
+    async with listening(serve) as port:
+        for _ in range(2):
+            async with client, client.get(URL(f"http://127.0.0.1:{port}/"), {}) as response:
+                assert response.status == 200
+        client.close()
+    assert connections == 2
+
+
+async def test_an_idle_connection_is_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    connections = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        while True:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(OK)
+
+    client = WebClient(LIMITS, linger=60)
+    async with listening(serve) as port:
+        for kept, expected in ((15.0, 1), (15.0, 1), (0.0, 2)):
+            monkeypatch.setattr(webclient, "_KEPT", kept)
+            await content(client, f"http://127.0.0.1:{port}/")
+            assert connections == expected
+        client.close()
+
+
+async def test_an_interim_answer_is_passed_over() -> None:
+    async def hints(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n" + OK)
+
+    async with listening(hints) as port:
+        assert await content(WebClient(LIMITS), f"http://127.0.0.1:{port}/") == b"ok"
+
+
+@pytest.mark.parametrize("head", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 9000000\r\n\r\nx"])
+async def test_whoever_gives_up_waits_for_nothing(head: bytes) -> None:
+    """The thread that waits for a silent server ends at once, long before the stall timeout."""
+    asked = asyncio.Event()
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(head)
+        asked.set()
+        await reader.read()
+
+    client = WebClient(Limits(stall_timeout=3600.0))
+    async with listening(silent) as port:
+        task = asyncio.create_task(content(client, f"http://127.0.0.1:{port}/"))
+        await asked.wait()
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            async with asyncio.timeout(30):
+                await task
+
+
+async def test_a_name_that_takes_long_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = asyncio.Event()
+    blocked = threading.Event()
+
+    async def never(*_: object, **__: object) -> None:
+        asked.set()
+        await asyncio.to_thread(blocked.wait)
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", never)
+    task = asyncio.create_task(content(WebClient(LIMITS), "http://store.example/"))
+    await asked.wait()
+    task.cancel()
+    try:
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert not blocked.is_set()
+    finally:
+        blocked.set()
+
+
+# --- proxies and passwords ---------------------------------------------------------------------------
+
+
+async def test_plain_requests_go_through_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    heads: list[str] = []
+
+    async def proxy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append((await reader.readuntil(b"\r\n\r\n")).decode())
+        writer.write(OK)
+
+    async with listening(proxy) as port:
+        monkeypatch.setenv("http_proxy", f"http://me:secret@127.0.0.1:{port}")
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+        assert await content(WebClient(LIMITS), "http://you:word@store.example/a%20b?c=d") == b"ok"
+        with pytest.raises(StorageError):
+            await content(WebClient(LIMITS), "http://127.0.0.1:1/")
+    (head,) = heads
+    assert head.startswith("GET http://store.example/a%20b?c=d HTTP/1.1\r\n")
+    assert "Host: store.example\r\n" in head
+    assert f"Proxy-Authorization: Basic {b64encode(b'me:secret').decode()}\r\n" in head
+    assert f"\r\nAuthorization: Basic {b64encode(b'you:word').decode()}\r\n" in head
+
+
+async def test_tls_goes_through_a_tunnel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    heads: list[str] = []
+
+    async def store(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append((await reader.readuntil(b"\r\n\r\n")).decode())
+        writer.write(OK)
+
+    async def proxy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append((await reader.readuntil(b"\r\n\r\n")).decode())
+        there, back = await asyncio.open_connection("127.0.0.1", tls)
+        writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+
+        async def copy(one: asyncio.StreamReader, other: asyncio.StreamWriter) -> None:
+            try:
+                while block := await one.read(65536):
+                    other.write(block)
+            finally:
+                other.close()
+
+        await asyncio.gather(copy(reader, back), copy(there, writer), return_exceptions=True)
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(self_signed(tmp_path))
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "tls.pem"))
+    async with listening(store, context) as tls, listening(proxy) as port:
+        monkeypatch.setenv("https_proxy", f"http://me:secret@127.0.0.1:{port}")
+        assert await content(WebClient(LIMITS), f"https://127.0.0.1:{tls}/m") == b"ok"
+    connect, head = heads
+    assert connect.startswith(f"CONNECT 127.0.0.1:{tls} HTTP/1.")
+    assert "Proxy-Authorization: Basic" in connect
+    assert head.startswith("GET /m HTTP/1.1\r\n")
+    assert "Proxy-Authorization" not in head
+
+
+async def test_a_proxy_that_refuses_is_told_without_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def proxy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 403 s3cret\r\n\r\n")
+
+    async with listening(proxy) as port:
+        monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{port}")
+        with pytest.raises(StorageError) as caught:
+            await content(WebClient(LIMITS), "https://store.example/m")
+    assert caught.value.reason == "StorageUnavailable"
+    assert caught.value.passing
+    assert "s3cret" not in str(caught.value)
+
+
+async def test_a_proxy_at_a_blocked_address_is_not_connected_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://169.254.169.254:80")
+    with pytest.raises(StorageError) as caught:
+        await content(WebClient(LIMITS), "http://store.example/m")
+    assert caught.value.reason == "AddressBlocked"
+
+
+async def test_a_password_may_stand_in_netrc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    heads: list[str] = []
+
+    async def store(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append((await reader.readuntil(b"\r\n\r\n")).decode())
+        writer.write(OK)
+
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login me password secret\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    async with listening(store) as port:
+        await content(WebClient(LIMITS), f"http://127.0.0.1:{port}/m")
+    assert f"Authorization: Basic {b64encode(b'me:secret').decode()}\r\n" in heads[0]
+
+
+async def test_a_store_that_is_asked_by_tls_and_speaks_none() -> None:
+    async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(10)
+        writer.write(OK)
+
+    async with listening(plain) as port:
+        with pytest.raises(StorageError, match="speaks no TLS"):
+            await content(WebClient(LIMITS), f"https://127.0.0.1:{port}/m")
