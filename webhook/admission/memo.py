@@ -17,10 +17,9 @@ not: it may rest on all of the object.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 from weakref import ReferenceType, ref
 
 import orjson
@@ -32,8 +31,7 @@ from policies.core.look import PodLook
 from policies.core.reasons import UNREAD
 from policies.core.resources import Resource
 from policies.core.target import PodTemplate
-from policies.kube.group_kinds import GroupKind
-from policies.kube.json import Json, text
+from webhook.admission.canonical import CONSTANT, Canonical
 from webhook.admission.configuration import Config
 from webhook.admission.context import Context
 from webhook.admission.decision import Decision
@@ -123,121 +121,6 @@ class Memo:
         self.bytes = 0
 
 
-# --- the canonical form ------------------------------------------------------------------------------------
-
-_CONSTANTS: Final[Mapping[str, Any]] = {
-    "uid": "00000000-0000-0000-0000-000000000000",
-    "creationTimestamp": "2000-01-01T00:00:00Z",
-    "resourceVersion": "1",
-    "managedFields": [{}],
-}
-"""What stands in the metadata in place of a replica's own values; whether there is one stays as it was."""
-_RANDOM: Final = re.compile(r"[bcdfghjklmnpqrstvwxz2456789]{5}")
-_PREFIX: Final = re.compile(r"[a-z0-9.-]*")
-_CONSTANT: Final = "00000"
-"""In place of five random characters, of which the API server makes none of these."""
-_TOKEN: Final = re.compile(rb'"kube-api-access-([a-z0-9]{5})"')
-_TOKEN_PREFIX: Final = b"kube-api-access-"
-
-
-@dataclass(frozen=True, slots=True)
-class Canonical:
-    """A request without what is only a replica's own."""
-
-    text: bytes
-    """All of the request but its uid, as JSON."""
-    put_back: tuple[tuple[bytes, bytes], ...]
-    """The constants in the text that can also stand in an answer, each with what it stands for."""
-
-    @classmethod
-    def of(cls, request: Request) -> Canonical | None:
-        """The canonical form; None for what the engine does not look at, and for what can't be written."""
-        obj = request.object
-        if obj is None or request.operation not in ("CREATE", "UPDATE"):
-            return None
-        name, constant = _generated(obj)
-        try:
-            written = _written(request, name, constant)
-            if name and (
-                name.encode() in written or written.count(constant.encode()) != _places(request, name)
-            ):
-                name = constant = ""  # it is said elsewhere, too: leave all of it as it is
-                written = _written(request, "", "")
-        except orjson.JSONEncodeError:  # nested as deeply as can be
-            return None
-        put_back = [(constant.encode(), name.encode())] if name else []
-        tokens = _TOKEN.findall(written)
-        if tokens and len(tokens) == tokens.count(tokens[0]) == written.count(_TOKEN_PREFIX):
-            token, steady = _TOKEN_PREFIX + tokens[0], _TOKEN_PREFIX + _CONSTANT.encode()
-            written = written.replace(token, steady)
-            put_back.append((steady, token))
-        return cls(written, tuple(put_back))
-
-    def request(self) -> Request:
-        """The request as the engine sees it: made from the text alone."""
-        kind, rest, groups, obj, old = orjson.loads(self.text)
-        return Request("", GroupKind(*kind), **rest, groups=tuple(groups), object=obj, old_object=old)
-
-    def restored(self, answer: bytes) -> bytes:
-        """An answer of the engine's, with what is this replica's own."""
-        for constant, own in self.put_back:
-            answer = answer.replace(constant, own)
-        return answer
-
-
-def _written(request: Request, name: str, constant: str) -> bytes:
-    return orjson.dumps(
-        [
-            [request.kind.group, request.kind.kind],
-            {
-                "operation": request.operation,
-                "namespace": request.namespace,
-                "name": constant if name and request.name == name else request.name,
-                "subresource": request.subresource,
-                "resource": request.resource,
-                "dry_run": request.dry_run,
-                "username": request.username,
-            },
-            request.groups,
-            _steady(request.object, name, constant),
-            _steady(request.old_object, name, constant),
-        ]
-    )
-
-
-def _generated(obj: Json) -> tuple[str, str]:
-    """An object's name and what stands in its place, if the API server made its end; else nothing."""
-    metadata = obj.get("metadata")
-    if type(metadata) is not dict:
-        return "", ""
-    name, prefix = metadata.get("name"), metadata.get("generateName")
-    if type(name) is not str or type(prefix) is not str or not prefix or not name.startswith(prefix):
-        return "", ""
-    if not (_RANDOM.fullmatch(name, len(prefix)) and _PREFIX.fullmatch(prefix)):
-        return "", ""
-    return name, prefix + _CONSTANT
-
-
-def _places(request: Request, name: str) -> int:
-    """How often a name stands where the name of the object belongs."""
-    found = [request.name, *(text(obj, "metadata", "name") for obj in (request.object, request.old_object))]
-    return found.count(name)
-
-
-def _steady(obj: Json | None, name: str, constant: str) -> Json | None:
-    metadata = obj.get("metadata") if obj is not None else None
-    if obj is None or type(metadata) is not dict:
-        return obj
-    changed = {
-        key: value
-        for key, value in _CONSTANTS.items()
-        if metadata.get(key) and type(metadata[key]) is type(value)
-    }
-    if name and metadata.get("name") == name:
-        changed["name"] = constant
-    return {**obj, "metadata": {**metadata, **changed}} if changed else obj
-
-
 # --- what is remembered ------------------------------------------------------------------------------------
 
 
@@ -257,7 +140,7 @@ class _Entry:
         ready = prepared(response)
         answer = orjson.dumps([response.status, response.patch, response.warnings, response.audit])
         size = _ENTRY + len(key) + _UNRENDERED * (len(ready.tail) + len(answer))
-        held = _trimmed(answer) if _CONSTANT.encode() in answer else b""
+        held = _trimmed(answer) if CONSTANT in answer else b""
         return cls(response, ready, outline(decision), consulted, size, held)
 
     def answer_to(self, canonical: Canonical) -> Answer:

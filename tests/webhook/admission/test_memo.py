@@ -28,10 +28,11 @@ from policies.core.target import Target
 from policies.kube.group_kinds import POD, GroupKind, kind_of
 from policies.kube.json import Json, mapping, replaced, text
 from webhook.admission import engine
+from webhook.admission.canonical import Canonical
 from webhook.admission.configuration import Config
 from webhook.admission.decision import Decision
 from webhook.admission.envelope import Request, parse, prepared, render
-from webhook.admission.memo import Canonical, Decide, Memo, outline
+from webhook.admission.memo import Decide, Memo, outline
 from webhook.admission.messages import Answer, respond
 from webhook.config.load import load
 from webhook.kube.caches import ClusterCache

@@ -1,0 +1,138 @@
+"""The canonical form of a request: what says nothing about an object gives way to constants.
+
+Replicas of one pod template differ in their uids, in times and in the random ends of their names. Nothing is
+replaced that also stands elsewhere in the request.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from policies.kube.group_kinds import GroupKind
+from policies.kube.json import Json, text
+from webhook.admission.envelope import Request
+
+CONSTANTS: Final[Mapping[str, Any]] = {
+    "uid": "00000000-0000-0000-0000-000000000000",
+    "creationTimestamp": "2000-01-01T00:00:00Z",
+    "resourceVersion": "1",
+    "managedFields": [{}],
+}
+"""What stands in the metadata in place of a replica's own values; whether there is one stays as it was."""
+RANDOM: Final = b"bcdfghjklmnpqrstvwxz2456789"
+"""Of which the API server makes the ends of names, five characters long."""
+CONSTANT: Final = b"00000"
+"""In place of them."""
+TOKEN_PREFIX: Final = b"kube-api-access-"
+_END: Final = re.compile(rf"[{RANDOM.decode()}]{{5}}")
+_PREFIX: Final = re.compile(r"[a-z0-9.-]*")
+_TOKEN: Final = re.compile(rb'"kube-api-access-([a-z0-9]{5})"')
+
+
+@dataclass(frozen=True, slots=True)
+class Canonical:
+    """A request without what is only a replica's own."""
+
+    text: bytes
+    """All of the request but its uid, as JSON."""
+    name: bytes = b""
+    """The object's own name, if a constant stands in its place."""
+    token: bytes = b""
+    """The own name of its token's volume, if a constant stands in its place."""
+
+    @classmethod
+    def of(cls, request: Request) -> Canonical | None:
+        """The canonical form; None for what the engine does not look at, and for what can't be written."""
+        obj = request.object
+        if obj is None or request.operation not in ("CREATE", "UPDATE"):
+            return None
+        name, constant = _generated(obj)
+        try:
+            written = _written(request, name, constant)
+            if name and (
+                name.encode() in written or written.count(constant.encode()) != _places(request, name)
+            ):
+                name = constant = ""  # it is said elsewhere, too: leave all of it as it is
+                written = _written(request, "", "")
+        except orjson.JSONEncodeError:  # nested as deeply as can be
+            return None
+        tokens = _TOKEN.findall(written)
+        if not tokens or not len(tokens) == tokens.count(tokens[0]) == written.count(TOKEN_PREFIX):
+            return cls(written, name.encode())
+        token = TOKEN_PREFIX + tokens[0]
+        return cls(written.replace(token, steady(token)), name.encode(), token)
+
+    def request(self) -> Request:
+        """The request as the engine sees it: made from the text alone."""
+        kind, rest, groups, obj, old = orjson.loads(self.text)
+        return Request("", GroupKind(*kind), **rest, groups=tuple(groups), object=obj, old_object=old)
+
+    def restored(self, answer: bytes) -> bytes:
+        """An answer of the engine's, with what is this replica's own."""
+        for own in (self.name, self.token):
+            if own:
+                answer = answer.replace(steady(own), own)
+        return answer
+
+
+def steady(own: bytes) -> bytes:
+    """What stands in the place of a name with a random end."""
+    return own[: -len(CONSTANT)] + CONSTANT
+
+
+def _written(request: Request, name: str, constant: str) -> bytes:
+    return orjson.dumps(
+        [
+            [request.kind.group, request.kind.kind],
+            {
+                "operation": request.operation,
+                "namespace": request.namespace,
+                "name": constant if name and request.name == name else request.name,
+                "subresource": request.subresource,
+                "resource": request.resource,
+                "dry_run": request.dry_run,
+                "username": request.username,
+            },
+            request.groups,
+            _steady(request.object, name, constant),
+            _steady(request.old_object, name, constant),
+        ]
+    )
+
+
+def _generated(obj: Json) -> tuple[str, str]:
+    """An object's name and what stands in its place, if the API server made its end; else nothing."""
+    metadata = obj.get("metadata")
+    if type(metadata) is not dict:
+        return "", ""
+    name, prefix = metadata.get("name"), metadata.get("generateName")
+    if type(name) is not str or type(prefix) is not str or not prefix or not name.startswith(prefix):
+        return "", ""
+    if not (_END.fullmatch(name, len(prefix)) and _PREFIX.fullmatch(prefix)):
+        return "", ""
+    return name, prefix + CONSTANT.decode()
+
+
+def _places(request: Request, name: str) -> int:
+    """How often a name stands where the name of the object belongs."""
+    found = [request.name, *(text(obj, "metadata", "name") for obj in (request.object, request.old_object))]
+    return found.count(name)
+
+
+def _steady(obj: Json | None, name: str, constant: str) -> Json | None:
+    metadata = obj.get("metadata") if obj is not None else None
+    if obj is None or type(metadata) is not dict:
+        return obj
+    changed = {
+        key: value
+        for key, value in CONSTANTS.items()
+        if metadata.get(key) and type(metadata[key]) is type(value)
+    }
+    if name and metadata.get("name") == name:
+        changed["name"] = constant
+    return {**obj, "metadata": {**metadata, **changed}} if changed else obj
