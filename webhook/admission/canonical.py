@@ -82,7 +82,12 @@ class Canonical:
 
 def steady(own: bytes) -> bytes:
     """What stands in the place of a name with a random end."""
-    return own[: -len(CONSTANT)] + CONSTANT
+    return own_name(own, CONSTANT)
+
+
+def own_name(another: bytes, end: bytes) -> bytes:
+    """The name of a replica by that of another one; nothing if neither has one that ends at random."""
+    return another[: -len(CONSTANT)] + end
 
 
 def _written(request: Request, name: str, constant: str) -> bytes:

@@ -18,8 +18,9 @@ not: it may rest on all of the object.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Final, NamedTuple
 from weakref import ReferenceType, ref
 
 import orjson
@@ -31,13 +32,14 @@ from policies.core.look import PodLook
 from policies.core.reasons import UNREAD
 from policies.core.resources import Resource
 from policies.core.target import PodTemplate
-from webhook.admission.canonical import CONSTANT, Canonical
+from webhook.admission.canonical import CONSTANT, Canonical, own_name
 from webhook.admission.configuration import Config
 from webhook.admission.context import Context
 from webhook.admission.decision import Decision
 from webhook.admission.envelope import Prepared, Request, Response, Status, prepared
 from webhook.admission.messages import Answer, respond
 from webhook.admission.mutation import fold_template
+from webhook.admission.replicas import Bodies, Form, Own, Place
 
 Decide = Callable[[Request, Config, Cluster], Decision]
 Consulted = tuple[tuple[Resource, str | None, "ReferenceType[Listing] | None"], ...]
@@ -52,6 +54,8 @@ _LARGEST: Final = 16
 """One entry may have this part of the memo."""
 _FOLDS: Final = 4
 """The pods of workloads may have this part of it."""
+LESSONS: Final = 4
+"""How many forms of a review are known by their bytes, and how many more are tried until one is met again."""
 _PARSED: Final = 12
 """How many times the length of its JSON a pod takes in memory, with the one that becomes of it."""
 
@@ -66,12 +70,32 @@ class Memo:
         """What becomes of the pods of workloads; its bytes are of `limit` too."""
         self._limit, self._count = limit - limit // _FOLDS, count
         self._entries: dict[tuple[str, bytes], _Entry] = {}
+        self._bodies: Bodies[_Replicas] = Bodies()
         self._config: Config | None = None
         self.bytes = 0
         """What the entries take, as estimated."""
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    def recall(self, endpoint: str, body: bytes, config: Config, cluster: Cluster) -> Recalled | None:
+        """The answer to a body, found by its bytes as that of another replica; None if it has to be read.
+
+        It is what `answer` would give, to the byte.
+        """
+        if config is not self._config:
+            return None
+        found = self._bodies.find(endpoint, body)
+        if found is None:
+            return None
+        replicas, own = found
+        entry = replicas.entry
+        if not _current(entry.consulted, cluster):
+            return None
+        entry.lessons = LESSONS
+        self._entries[entry.key] = self._entries.pop(entry.key)
+        self._count("hit")
+        return replicas.recalled(own)
 
     def answer(
         self, endpoint: str, request: Request, config: Config, cluster: Cluster, decide: Decide
@@ -91,33 +115,73 @@ class Memo:
         key = (endpoint, canonical.text)
         entry = self._entries.pop(key, None)
         if entry is not None and _current(entry.consulted, cluster):
-            self._entries[key] = entry
+            self._entries[entry.key] = entry
             self._count("hit")
-            return entry.answer_to(canonical)
+            answer = entry.answer_to(canonical)
+            if entry.lessons:
+                learn = partial(self._learn, entry, request, canonical)
+                return Again(answer.response, answer.decision, answer.ready, learn)
+            return answer
         if entry is not None:
-            self.bytes -= entry.size
+            self._give_up(entry)
         self._count("miss")
         recorded = _Recorded(cluster)
         decision = decide(canonical.request(), config, recorded)
         response = respond(decision)  # before the listings are looked at: words may be made of them, too
-        entry = _Entry.of(key[1], decision, response, recorded.consulted())
+        entry = _Entry.of(key, decision, response, recorded.consulted())
         if not decision.crashes:
-            self._remember(key, entry)
+            self._remember(entry)
             return entry.answer_to(canonical)
         return replace(entry.answer_to(canonical), decision=decision)
 
-    def _remember(self, key: tuple[str, bytes], entry: _Entry) -> None:
+    def _remember(self, entry: _Entry) -> None:
         if entry.size > self._limit // _LARGEST:
             return
-        endpoint, written = key
-        self._entries[endpoint, _trimmed(written)] = entry
+        self._entries[entry.key] = entry
         self.bytes += entry.size
+        self._fit()
+
+    def _fit(self) -> None:
         while self.bytes > self._limit:
-            self.bytes -= self._entries.pop(next(iter(self._entries))).size
+            self._give_up(self._entries.pop(next(iter(self._entries))))
             self._count("evicted")
+
+    def _learn(
+        self, entry: _Entry, request: Request, canonical: Canonical, body: bytes, note: object
+    ) -> None:
+        """Know the replicas of what a body reviews by their bytes from now on."""
+        size = len(body) + _ENTRY
+        if self._entries.get(entry.key) is not entry or entry.size + size > self._limit // _LARGEST:
+            return
+        entry.lessons -= 1
+        form = Form.of(body, request, canonical)
+        if form is None:
+            return
+        replicas = _Replicas(entry, canonical.name, canonical.token, note)
+        place = self._bodies.keep(entry.key[0], body, form, replicas)
+        if place is None:
+            return
+        if len(entry.places) >= LESSONS:
+            self._unlearn(entry, next(iter(entry.places)))
+        entry.places[place] = size
+        entry.size += size
+        self.bytes += size
+        self._fit()
+
+    def _unlearn(self, entry: _Entry, place: Place) -> None:
+        self._bodies.give_up(place)
+        size = entry.places.pop(place)
+        entry.size -= size
+        self.bytes -= size
+
+    def _give_up(self, entry: _Entry) -> None:
+        for place in entry.places:
+            self._bodies.give_up(place)
+        self.bytes -= entry.size
 
     def _forget_all(self) -> None:
         self._entries.clear()
+        self._bodies.clear()
         self.bytes = 0
 
 
@@ -125,7 +189,29 @@ class Memo:
 
 
 @dataclass(frozen=True, slots=True)
+class Again(Answer):
+    """An answer from the memo, which can be found by the bytes of the review the next time."""
+
+    learn: Callable[[bytes, object], None] = lambda *_: None
+    """Takes the body of the review and what is to be kept with it (see `Recalled.note`)."""
+
+
+class Recalled(NamedTuple):
+    """An answer that was found by the bytes of a review."""
+
+    uid: str
+    body: bytes
+    """The AdmissionReview."""
+    name: str
+    """The object's name, where it has one that ends at random; else nothing."""
+    note: Any
+    """What was kept with it."""
+
+
+@dataclass(slots=True)
 class _Entry:
+    key: tuple[str, bytes]
+    """The endpoint, and the request in its canonical form."""
     response: Response
     """As the engine answers the canonical request."""
     ready: Prepared
@@ -134,14 +220,22 @@ class _Entry:
     size: int
     text: bytes
     """The response as JSON, if a constant may stand in it; else nothing."""
+    places: dict[Place, int] = field(default_factory=dict)
+    """Where its replicas are known by their bytes, each with its size."""
+    lessons: int = LESSONS
+    """How often that may be tried until one is found so."""
 
     @classmethod
-    def of(cls, key: bytes, decision: Decision, response: Response, consulted: Consulted) -> _Entry:
+    def of(
+        cls, key: tuple[str, bytes], decision: Decision, response: Response, consulted: Consulted
+    ) -> _Entry:
+        endpoint, written = key
         ready = prepared(response)
         answer = orjson.dumps([response.status, response.patch, response.warnings, response.audit])
-        size = _ENTRY + len(key) + _UNRENDERED * (len(ready.tail) + len(answer))
+        size = _ENTRY + len(written) + _UNRENDERED * (len(ready.tail) + len(answer))
         held = _trimmed(answer) if CONSTANT in answer else b""
-        return cls(response, ready, outline(decision), consulted, size, held)
+        own = (endpoint, _trimmed(written))
+        return cls(own, response, ready, outline(decision), consulted, size, held)
 
     def answer_to(self, canonical: Canonical) -> Answer:
         restored = canonical.restored(self.text) if self.text else self.text
@@ -149,6 +243,25 @@ class _Entry:
             return Answer(self.response, self.outline, self.ready)
         status, patch, warnings, audit = orjson.loads(restored)
         return Answer(Response(status and Status(**status), patch, warnings, audit), self.outline)
+
+
+@dataclass(frozen=True, slots=True)
+class _Replicas:
+    """The replicas of a pod template, or the retries of a review, as one caller writes them."""
+
+    entry: _Entry
+    name: bytes
+    token: bytes
+    """The name, and the name of its token's volume, of one of them, where they are not the same in all."""
+    note: object
+
+    def recalled(self, own: Own) -> Recalled:
+        uid, ready = own.uid.decode(), self.entry.ready
+        name, token = own_name(self.name, own.name_end), own_name(self.token, own.token_end)
+        if self.entry.text and (name or token):
+            answer = self.entry.answer_to(Canonical(b"", name, token))
+            ready = answer.ready or prepared(answer.response)
+        return Recalled(uid, ready.to(uid), name.decode(), self.note)
 
 
 def _trimmed(written: bytes) -> bytes:

@@ -17,27 +17,29 @@ import re
 import socket
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from email.utils import formatdate
 from functools import lru_cache
 from http import HTTPStatus
-from typing import Final, TypeVar, cast
+from typing import Any, Final, Protocol, TypeVar, cast, runtime_checkable
 
 import structlog
 from aiohttp import web
+from prometheus_client import Counter
 
 from policies.core.mode import Mode
 from policies.kube.json import text
 from webhook.admission import envelope as review
 from webhook.admission.decision import Decision
 from webhook.admission.envelope import BadReview, Request, Response, allowed
+from webhook.admission.memo import Again, Recalled
 from webhook.admission.messages import Answer
 from webhook.server import bodies, connections
 from webhook.server import metrics as m
 from webhook.server.bodies import Refusal
 from webhook.server.connections import Connection, Gate, Refused, mark
-from webhook.server.log import Bounded, verbose
+from webhook.server.log import Bounded, Line, verbose
 from webhook.server.plain import Head
 from webhook.server.record import Reading, Station, digest
 from webhook.server.tracing import Off, Tracing
@@ -60,6 +62,15 @@ UNREAD: Final = (
 
 
 T = TypeVar("T")
+
+
+@runtime_checkable
+class Recalling(Protocol):
+    """An endpoint that knows the answers to some bodies by their bytes."""
+
+    def recall(self, body: bytes) -> Recalled | None: ...
+
+
 Endpoint = Callable[[Request, float], Answer] | Callable[[Request, float], Awaitable[Answer]]
 """Answers a request, at once or, where it is a coroutine function, after it has waited for something; the
 float is the deadline on the event loop's clock."""
@@ -82,6 +93,22 @@ class Readiness:
         return ["shutting down"] * self.draining + [
             f"no {what} yet" for what, there in waits.items() if not there
         ]
+
+
+_LOGGED: Final = ("changed", "denied")
+"""The outcomes that a line of the log is written about."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What is told of an answer each time that it is given again."""
+
+    tally: m.Tally
+    line: Line | None
+    name: str
+    """The object's, unless it is each replica's own."""
+    noticed: Decision | None
+    """What a `Notice` may have to do with."""
 
 
 class Server:
@@ -115,6 +142,12 @@ class Server:
             for name, endpoint in endpoints.items()
             # Where reviews are traced, their headers must be read.
             if not (inspect.iscoroutinefunction(endpoint) or self._tracing.on)
+        }
+        # Where reviews are traced, they must be read.
+        self._recalling = {
+            name: cast(Recalling, endpoint)
+            for name, endpoint in endpoints.items()
+            if isinstance(endpoint, Recalling) and not self._tracing.on
         }
         self._seconds = {name: metrics.seconds.labels(name) for name in endpoints}
 
@@ -189,7 +222,9 @@ class Server:
             ):
                 try:
                     body = await bodies.read(http, hold, budget, deadline)
-                    answer = await self._review(name, endpoint, body, deadline)
+                    answer = self._recalled(name, body)
+                    if answer is None:
+                        answer = await self._review(name, endpoint, body, deadline)
                 except Refusal as refusal:
                     self._refuse(name, refusal, http.remote)
                     return web.Response(status=refusal.status, text=f"{refusal}\n")
@@ -207,14 +242,39 @@ class Server:
     def answer(self, head: Head, body: bytes, deadline: float, peer: str) -> bytes:
         """See `connections.Desk`."""
         started, name = time.perf_counter(), head.endpoint
-        with self._metrics.in_flight.track_inprogress():
-            try:
-                answer = _done(self._review(name, self._at_once[name], body, deadline))
-            except Refusal as refusal:
-                self._refuse(name, refusal, peer)
-                return _http(refusal.status, b"text/plain; charset=utf-8", f"{refusal}\n".encode())
+        answer = self._recalled(name, body)
+        if answer is None:
+            with self._metrics.in_flight.track_inprogress():
+                try:
+                    answer = _done(self._review(name, self._at_once[name], body, deadline))
+                except Refusal as refusal:
+                    self._refuse(name, refusal, peer)
+                    return _http(refusal.status, b"text/plain; charset=utf-8", f"{refusal}\n".encode())
         self._seconds[name].observe(time.perf_counter() - started)
         return _http(HTTPStatus.OK, b"application/json", answer)
+
+    def _recalled(self, name: str, body: bytes) -> bytes | None:
+        """The answer to a body that is known by its bytes.
+
+        Nothing of it is read, so nothing can hang: there is no note for the supervisor.
+        """
+        recalling = self._recalling.get(name)
+        if recalling is None or verbose() or self._station.suspects.holds(body):
+            return None
+        try:
+            known = recalling.recall(body)
+            if known is None:
+                return None
+            told: _Told = known.note
+            told.tally.rise()
+            if told.line is not None:
+                told.line.write(known.uid, known.name or told.name)
+            if told.noticed is not None and self._notice is not None:
+                self._notice(review.parse(body), told.noticed)
+        except Exception:
+            log.exception("answer not recalled", endpoint=name)
+            return None
+        return known.body
 
     async def _review(self, name: str, endpoint: Endpoint, body: bytes, deadline: float) -> bytes:
         """The answer to a body. Refusal if it is no review."""
@@ -264,7 +324,24 @@ class Server:
             self._record(name, request, answer, outcome, about)
         except Exception:  # an answer that stands is given, whatever becomes of its record
             log.exception("answer not recorded", endpoint=name, uid=request.uid)
+        if isinstance(answer, Again) and name in self._recalling:
+            self._learn(name, request, body, answer, outcome, about)
         return rendered
+
+    def _learn(
+        self, name: str, request: Request, body: bytes, answer: Again, outcome: str, about: dict[str, Any]
+    ) -> None:
+        """Know the next replica by its bytes."""
+        decision = answer.decision
+        try:
+            counters = [self._metrics.of_request(name, outcome, request.kind.kind)]
+            if decision is not None:
+                counters += self._counters(decision, request.namespace)
+            line = Line(outcome, {**about, **_because(answer)}) if outcome in _LOGGED else None
+            noticed = decision if name == "validate" and decision and decision.results else None
+            answer.learn(body, _Told(self._metrics.tally(counters), line, str(about["name"]), noticed))
+        except Exception:
+            log.exception("answer not remembered", **about)
 
     def _record(
         self, name: str, request: Request, answer: Answer, outcome: str, about: Mapping[str, object]
@@ -277,7 +354,7 @@ class Server:
         if self._tracing.on:
             told = {f"chassis.{key}": value for key, value in _about(request).items() if key != "uid"}
             self._tracing.about({"chassis.outcome": outcome, **told})
-        if outcome in ("changed", "denied"):
+        if outcome in _LOGGED:
             log.info(outcome, **about, **_because(answer))
         elif verbose():
             results = answer.decision.results if answer.decision else ()
@@ -285,17 +362,21 @@ class Server:
             log.debug(outcome, **about, findings=findings)
 
     def _count(self, decision: Decision, namespace: str) -> None:
-        for change in decision.changes:
-            if not change.template:
-                self._metrics.mutation(change.policy, change.mode.value)
-        for result in decision.results:
-            if result.exempted is not None:
-                self._metrics.exemption(result.rule)
-            else:
-                self._metrics.finding(result.rule, result.mode.value, namespace)
+        for counter in self._counters(decision, namespace):
+            counter.inc()
         for crash in decision.crashes:
             self._metrics.errors.labels(crash.id).inc()
             log.error("policy failed", policy=crash.id, error=crash.error, trace=crash.trace)
+
+    def _counters(self, decision: Decision, namespace: str) -> Iterator[Counter]:
+        for change in decision.changes:
+            if not change.template:
+                yield self._metrics.of_mutation(change.policy, change.mode.value)
+        for result in decision.results:
+            if result.exempted is not None:
+                yield self._metrics.of_exemption(result.rule)
+            else:
+                yield from self._metrics.of_finding(result.rule, result.mode.value, namespace)
 
     # --- the rest --------------------------------------------------------------------------------------
 

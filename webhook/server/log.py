@@ -13,9 +13,12 @@ import asyncio
 import json
 import logging
 import os
+import re
+import secrets
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
 import orjson
@@ -48,6 +51,8 @@ def configure(level: str = "info", form: Format = "auto", stream: TextIO | None 
             structlog.processors.JSONRenderer(serializer=_line),
         ]
     )
+    if not console:
+        _json_lines.append((renderer[-1], stream))
     handler = logging.StreamHandler(stream)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
@@ -89,6 +94,43 @@ def _log_from(level: str) -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(level))
 
 
+class Line:
+    """A line of the level info that is written again and again: the uid, the name and the time differ.
+
+    Where lines are JSON, all else of it is put together once.
+    """
+
+    __slots__ = ("_about", "_event", "_parts")
+
+    def __init__(self, event: str, about: Mapping[str, object]) -> None:
+        """`about` has the texts `uid` and `name`, in this order."""
+        self._event, self._about = event, about
+        blank = {"uid": _BLANKS[0], "name": _BLANKS[1]}
+        said = {**about, **blank, "event": event, "level": "info", "timestamp": _BLANKS[2]}
+        self._parts = _BLANK.split(_line(said, str))
+
+    def write(self, uid: str, name: str) -> None:
+        """Write it; both texts must stand for themselves in JSON."""
+        processors = structlog.get_config()["processors"]
+        if not (processors and _json_lines and processors[-1] is _json_lines[-1][0]):
+            log.info(self._event, **{**self._about, "uid": uid, "name": name})
+        elif logging.getLogger().level <= logging.INFO:
+            before, between, after, end = self._parts
+            stream = _json_lines[-1][1]
+            stream.write(f"{before}{uid}{between}{name}{after}{_now()}{end}\n")
+            stream.flush()
+
+
+_BLANKS: Final = tuple(f"{secrets.token_hex(16)}{number}" for number in range(3))
+_BLANK: Final = re.compile("|".join(_BLANKS))
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat().replace("+00:00", "Z")
+
+
+_json_lines: Final[list[tuple[structlog.typing.Processor, TextIO]]] = []
+"""What makes lines JSON, and where they go, last; empty if they have never been that."""
 _configured: Final = ["info"]
 """The level that was asked for at the start, last."""
 

@@ -43,6 +43,29 @@ LATENCY_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0
 NAMESPACES_TOLD_APART: Final = 100
 
 
+class Tally:
+    """Counters that rise by one together, whenever an answer is given again.
+
+    How often they did is kept in one number until somebody reads the metrics.
+    """
+
+    __slots__ = ("_counters", "_risen", "_times")
+
+    def __init__(self, counters: Sequence[Counter], risen: list[Tally]) -> None:
+        self._counters, self._risen, self._times = counters, risen, 0
+
+    def rise(self) -> None:
+        if not self._times:
+            self._risen.append(self)
+        self._times += 1
+
+    def settle(self) -> None:
+        """Have the counters say what has been counted."""
+        for counter in self._counters:
+            counter.inc(self._times)
+        self._times = 0
+
+
 class Metrics:
     """The instruments of one server process, in a registry of their own."""
 
@@ -57,6 +80,8 @@ class Metrics:
         self.registry = CollectorRegistry()
         self._kinds = frozenset(kinds)
         # What no worker counts: the same whichever of them is asked.
+        self._risen: list[Tally] = []
+        self.registry.register(_Settled(self))
         self._common: Sequence[Collector] = (_Build(), _Restarts(restarts), _Processes(processes))
         for collector in self._common:
             self.registry.register(collector)
@@ -125,7 +150,9 @@ class Metrics:
             ("outcome",),
             registry=self.registry,
         )
-        self._memo_counters = {each: self._memo.labels(each) for each in ("hit", "miss", "evicted")}
+        self._memo_tallies = {
+            each: Tally([self._memo.labels(each)], self._risen) for each in ("hit", "miss", "evicted")
+        }
         self._events = Counter(
             "chassis_events",
             "Findings in pods of owners of unknown kinds, as Events on the owners: written, failed (the API "
@@ -174,34 +201,47 @@ class Metrics:
 
     def request(self, endpoint: str, outcome: str, kind: str) -> None:
         """Count a review that is answered; `kind` as in the review."""
-        self._counted(self.requests, endpoint, outcome, kind if kind in self._kinds else OTHER)
+        self.of_request(endpoint, outcome, kind).inc()
 
-    def mutation(self, policy: str, mode: str) -> None:
-        self._counted(self.mutations, policy, mode)
+    def of_request(self, endpoint: str, outcome: str, kind: str) -> Counter:
+        return self._counter(self.requests, endpoint, outcome, kind if kind in self._kinds else OTHER)
 
-    def finding(self, rule: str, mode: str, namespace: str) -> None:
-        self._counted(self.findings, rule, mode)
+    def of_mutation(self, policy: str, mode: str) -> Counter:
+        return self._counter(self.mutations, policy, mode)
+
+    def of_finding(self, rule: str, mode: str, namespace: str) -> Sequence[Counter]:
+        """Both that count a finding."""
         if namespace not in self._namespaces and len(self._namespaces) < NAMESPACES_TOLD_APART:
             self._namespaces.add(namespace)
-        self._counted(self.namespaces, namespace if namespace in self._namespaces else OTHER, mode)
+        told = namespace if namespace in self._namespaces else OTHER
+        return self._counter(self.findings, rule, mode), self._counter(self.namespaces, told, mode)
 
-    def exemption(self, rule: str) -> None:
-        self._counted(self.exemptions, rule)
+    def of_exemption(self, rule: str) -> Counter:
+        return self._counter(self.exemptions, rule)
 
-    def _counted(self, counter: Counter, *labels: str) -> None:
+    def _counter(self, counter: Counter, *labels: str) -> Counter:
         # `labels` costs more than to count, and its values are few (see the law): look each up once.
         child = self._children.get((counter, labels))
         if child is None:
             child = self._children[counter, labels] = counter.labels(*labels)
-        child.inc()
+        return child
+
+    def tally(self, counters: Sequence[Counter]) -> Tally:
+        """Counters that rise together."""
+        return Tally(counters, self._risen)
+
+    def settle(self) -> None:
+        """Have the counters say what tallies have counted. Whoever reads the registry need not call this."""
+        while self._risen:
+            self._risen.pop().settle()
 
     def memo(self, outcome: str) -> None:
         """Count a look into the memo of decisions, or an answer that it gave up."""
-        self._memo_counters[outcome].inc()
+        self._memo_tallies[outcome].rise()
 
     def event(self, outcome: str) -> None:
         """Count an Event on an owner, or a pod that there was none about."""
-        self._counted(self._events, outcome)
+        self._counter(self._events, outcome).inc()
 
     def policy_in_force(self, digest: str, profile: str) -> None:
         """Tell of a policy that has just been swapped in."""
@@ -221,11 +261,23 @@ class Metrics:
         """The exposition in Prometheus' text format, of all worker processes if there are several."""
         if not _several():
             return generate_latest(self.registry)
+        self.settle()
         together = CollectorRegistry()
         MultiProcessCollector(together)  # type: ignore[no-untyped-call]
         for collector in self._common:
             together.register(collector)
         return generate_latest(together)
+
+
+class _Settled(Collector):
+    """Stands in front of the counters: says nothing, but that they have to be right."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        self._metrics.settle()
+        yield from ()
 
 
 class _Restarts(Collector):

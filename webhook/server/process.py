@@ -12,6 +12,7 @@ import socket
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from socket import gethostname
@@ -25,7 +26,7 @@ from policies.core.resources import Resource
 from policies.core.workloads import known_workloads
 from webhook.admission import engine
 from webhook.admission.envelope import Request, Response, allowed, denied
-from webhook.admission.memo import Memo
+from webhook.admission.memo import Decide, Memo, Recalled
 from webhook.admission.messages import Answer
 from webhook.admission.ratcheting import untouchable
 from webhook.config.load import rules
@@ -106,8 +107,8 @@ def _kinds() -> tuple[str, ...]:
 
 async def _serve(options: Options, listener: socket.socket, station: Station) -> int:
     stopped = _stop_signal()
-    beating = asyncio.create_task(_beat(station, stopped))
     metrics, readiness = Metrics(_kinds(), station.restarts.counts, processes), Readiness()
+    beating = asyncio.create_task(_beat(station, stopped, metrics))
     policy = LivePolicy(metrics)
     async with AsyncExitStack() as stack:
         tracing = otlp() if options.tracing else Off()
@@ -160,6 +161,7 @@ async def _serve(options: Options, listener: socket.socket, station: Station) ->
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
     beating.cancel()
+    metrics.settle()
     log.info("stopped")
     return 0
 
@@ -171,11 +173,13 @@ def _stop_signal() -> asyncio.Event:
     return stopped
 
 
-async def _beat(station: Station, stopped: asyncio.Event) -> None:
-    """Show the supervisor that the event loop comes round; stop once it is gone: nobody else would end us."""
+async def _beat(station: Station, stopped: asyncio.Event, metrics: Metrics) -> None:
+    """Show the supervisor that the event loop comes round, and the other workers what was counted; stop once
+    the supervisor is gone: nobody else would end us."""
     supervisor = os.getppid()
     while True:
         station.record.beat()
+        metrics.settle()
         if os.getppid() != supervisor:
             stopped.set()
         await asyncio.sleep(BEAT_SECONDS)
@@ -213,16 +217,32 @@ def endpoints(
     known = Memo(0) if memo is None else memo
     judge = partial(engine.validate, folding=known.folds)
 
-    def mutate(request: Request, _: float) -> Answer:
-        return known.answer("mutate", request, policy.config, cluster, engine.mutate)
-
-    def validate(request: Request, _: float) -> Answer:
-        return known.answer("validate", request, policy.config, cluster, judge)
-
     async def name(request: Request, deadline: float) -> Answer:
         return Answer(await namer.review(request, deadline) if namer else allowed())
 
-    return {"mutate": mutate, "validate": validate, "name": name}
+    return {
+        "mutate": Decider("mutate", known, policy, cluster, engine.mutate),
+        "validate": Decider("validate", known, policy, cluster, judge),
+        "name": name,
+    }
+
+
+@dataclass(frozen=True)
+class Decider:
+    """An endpoint that decides by the policy in force, and knows what was decided before."""
+
+    name: str
+    memo: Memo
+    policy: LivePolicy
+    cluster: Cluster
+    decide: Decide
+
+    def __call__(self, request: Request, _: float) -> Answer:
+        return self.memo.answer(self.name, request, self.policy.config, self.cluster, self.decide)
+
+    def recall(self, body: bytes) -> Recalled | None:
+        """See `webhook.server.http.Recalling`."""
+        return self.memo.recall(self.name, body, self.policy.config, self.cluster)
 
 
 def on_error(policy: LivePolicy) -> OnError:

@@ -6,6 +6,7 @@ import asyncio
 import io
 import json
 import logging
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -107,3 +108,45 @@ async def test_what_was_not_written_yet_is_counted_at_the_end() -> None:
         bounded.flush()
         bounded.flush()
     assert [line.get("more") for line in lines] == [None] * log.LINES_A_MINUTE + [1]
+
+
+# --- lines that are put together once ------------------------------------------------------------------
+
+ABOUT = {
+    "endpoint": "mutate",
+    "uid": "1",
+    "kind": 'a "kind"\\',
+    "name": "web",
+    "dryRun": False,
+    "policies": ["a"],
+}
+
+
+@pytest.mark.parametrize("level", ["debug", "info", "warning"])
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_a_line_that_is_put_together_once_is_the_line_that_would_be_logged(level: str, form: Format) -> None:
+    stream = io.StringIO()
+    log.configure(level, form, stream)
+    line = log.Line("changed", ABOUT)
+    for uid, name in (("2", "web-a"), ("3", "web-b")):
+        line.write(uid, name)
+        structlog.get_logger().info("changed", **{**ABOUT, "uid": uid, "name": name})
+    lines = [re.sub(r"20[0-9]{2}-[0-9-]+T[0-9:.]+Z", "T", each) for each in stream.getvalue().splitlines()]
+    assert len(lines) == (0 if level == "warning" else 4)
+    assert lines[::2] == lines[1::2]
+
+
+def test_a_line_that_is_put_together_once_goes_where_lines_go_now() -> None:
+    first, second = io.StringIO(), io.StringIO()
+    log.configure("info", "json", first)
+    line = log.Line("changed", ABOUT)
+    log.configure("info", "json", second)
+    line.write("2", "web-a")
+    log.change_level("warning")
+    line.write("3", "web-b")
+    with structlog.testing.capture_logs() as captured:
+        log.change_level("info")
+        line.write("4", "web-c")
+    assert first.getvalue() == ""
+    assert [json.loads(each).get("uid") for each in second.getvalue().splitlines()] == ["2", None]
+    assert [each.get("uid") for each in captured] == [None, "4"]

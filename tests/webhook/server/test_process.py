@@ -7,6 +7,7 @@ import asyncio
 import json
 import os
 import platform
+import re
 import resource
 import signal
 import ssl
@@ -15,18 +16,21 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import aiohttp
+import orjson
 import pytest
 import structlog
 
+from benchmarks._reviews import Workloads
 from policies.core.facts import NoCluster
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json
 from tests.webhook.kube.apiserver import FakeApiServer, running, until
 from webhook.admission.decision import Crash, Decision
 from webhook.admission.envelope import Request, parse
-from webhook.admission.memo import Memo
+from webhook.admission.memo import Memo, Recalled, outline
 from webhook.admission.messages import Answer
 from webhook.cli import main as cli
 from webhook.config.source import LivePolicy
@@ -38,6 +42,8 @@ from webhook.server import options as serve
 from webhook.server import process
 from webhook.server.http import Readiness, Server, listen
 from webhook.server.metrics import Metrics
+from webhook.server.record import Station
+from webhook.server.tracing import Off, Tracing
 from webhook.version import version
 
 POLICY_PATH = "/api/v1/namespaces/mlchassis-system/configmaps"
@@ -164,16 +170,33 @@ class Wired:
         self.endpoints = process.endpoints(self.policy, NoCluster())
         self.on_error = process.on_error(self.policy)
         self.notice: server.Notice | None = None
+        self.station: Station | None = None
+        self.tracing: Tracing | None = None
+        self.chunked = False
+        """Whether aiohttp reads what is posted."""
 
-    async def post(self, endpoint: str, review: Json = REVIEW) -> Json:
-        wired = Server(self.endpoints, self.on_error, self.metrics, Readiness(), notice=self.notice)
+    async def post(self, endpoint: str, review: Json | bytes = REVIEW) -> Json:
+        wired = Server(
+            self.endpoints,
+            self.on_error,
+            self.metrics,
+            Readiness(),
+            station=self.station,
+            tracing=self.tracing,
+            notice=self.notice,
+        )
         listener = listen("127.0.0.1", 0)
         port = listener.getsockname()[1]
         await wired.start(listener, None)
         try:
             async with (
                 aiohttp.ClientSession() as session,
-                session.post(f"http://127.0.0.1:{port}/{endpoint}", json=review) as answer,
+                session.post(
+                    f"http://127.0.0.1:{port}/{endpoint}",
+                    data=review if isinstance(review, bytes) else orjson.dumps(review),
+                    headers={"Content-Type": "application/json"},
+                    chunked=self.chunked or None,
+                ) as answer,
             ):
                 response: Json = (await answer.json())["response"]
                 return response
@@ -212,6 +235,99 @@ async def test_a_pod_seen_before_is_answered_counted_and_logged_as_the_first_one
     assert [line["uid"] for line in lines if line["event"] == "changed"] == ["1", "2"]
     assert wired.metric("chassis_memo_total", outcome="miss") == 1
     assert wired.metric("chassis_memo_total", outcome="hit") == 1
+
+
+def replica(uid: str) -> bytes:
+    """The review of another replica of one pod template, as an API server writes it."""
+    review = orjson.loads(Workloads(1).pods(0, 1.0).known[0])
+    review["request"]["uid"] = uid
+    return orjson.dumps(review)
+
+
+class Recalling(Memo):
+    """A memo that keeps what was found by its bytes."""
+
+    def recall(self, *asked: Any) -> Recalled | None:
+        found = super().recall(*asked)
+        self.found = [*getattr(self, "found", ()), *([found.uid] if found else ())]
+        return found
+
+
+@pytest.mark.parametrize("chunked", [False, True], ids=["at once", "by aiohttp"])
+@pytest.mark.parametrize("endpoint", ["mutate", "validate"])
+@pytest.mark.parametrize("policy", ["observe", "standard", "strict"])
+async def test_a_replica_known_by_its_bytes_is_answered_counted_and_logged_as_the_first_one(
+    endpoint: str, policy: str, chunked: bool
+) -> None:
+    """Beside a server without a memo."""
+    uids, told, memo = [f"uid-{number}" for number in range(5)], [], Recalling(2**20)
+    for each in (None, memo):
+        wired = Wired({"rules.yaml": f"profile: {policy}"})
+        wired.chunked, wired.endpoints = chunked, process.endpoints(wired.policy, NoCluster(), memo=each)
+        noticed: list[tuple[Request, Decision]] = []
+        wired.notice = lambda request, decision, to=noticed: to.append((request, outline(decision)))
+        with structlog.testing.capture_logs() as lines:
+            answers = [await wired.post(endpoint, replica(uid)) for uid in uids]
+        counted = {
+            (sample.name, str(sorted(sample.labels.items()))): sample.value
+            for family in wired.metrics.registry.collect()
+            for sample in family.samples
+            if re.match("chassis_(admission_requests|mutations|findings|namespace|exemptions)", sample.name)
+        }
+        told.append((answers, counted, lines, [pair for pair in noticed if pair[1].results]))
+    assert memo.found == uids[2:]
+    assert told[0] == told[1]
+    assert [answer["uid"] for answer in told[0][0]] == uids
+    assert {value for key, value in told[0][1].items() if key[0].endswith("requests_total")} == {len(uids)}
+
+
+async def test_a_review_whose_bytes_are_known_is_left_unread_once_it_has_ended_a_worker() -> None:
+    wired, memo, station = Wired({}), Recalling(2**20), Station.alone()
+    wired.endpoints, wired.station = process.endpoints(wired.policy, NoCluster(), memo=memo), station
+    for uid in ("1", "2", "3"):
+        assert "patch" in await wired.post("mutate", replica(uid))
+    station.suspects.add(replica("4"))
+    assert "did not read" in " ".join((await wired.post("mutate", replica("5")))["warnings"])
+    assert memo.found == ["3"]
+
+
+async def test_known_bytes_are_read_where_every_line_is_logged_and_where_reviews_are_traced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wired, memo = Wired({}), Recalling(2**20)
+    wired.endpoints = process.endpoints(wired.policy, NoCluster(), memo=memo)
+    for uid in ("1", "2"):
+        await wired.post("mutate", replica(uid))
+    monkeypatch.setattr(server, "verbose", lambda: True)
+    await wired.post("mutate", replica("3"))
+    monkeypatch.undo()
+    monkeypatch.setattr(server, "HANDSHAKE_SECONDS", 0)
+    wired.tracing = Traced()
+    await wired.post("mutate", replica("4"))
+    assert getattr(memo, "found", []) == []
+    wired.tracing = None
+    await wired.post("mutate", replica("5"))
+    assert memo.found == ["5"]
+
+
+class Traced(Off):
+    on = True
+
+
+async def test_where_known_bytes_cannot_be_answered_they_are_read() -> None:
+    """A bug of ours is no refusal."""
+    wired, memo = Wired({}), Memo(2**20)
+    wired.endpoints = process.endpoints(wired.policy, NoCluster(), memo=memo)
+    answers = [await wired.post("mutate", replica(uid)) for uid in ("1", "1")]
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    memo.recall = fail  # type: ignore[assignment, method-assign]
+    with structlog.testing.capture_logs() as lines:
+        answers.append(await wired.post("mutate", replica("1")))
+    assert answers[0] == answers[1] == answers[2]
+    assert [line["event"] for line in lines if line["log_level"] == "error"] == ["answer not recalled"]
 
 
 async def test_what_is_let_pass_unchanged_is_not_logged() -> None:
@@ -255,14 +371,35 @@ async def test_a_denial_is_logged_with_its_rules_and_counted() -> None:
 def test_only_a_hundred_namespaces_are_told_apart() -> None:
     metrics = Metrics()
     for number in range(150):
-        metrics.finding("a-rule", "warn", f"team-{number}")
-        metrics.finding("a-rule", "warn", "team-0")
+        for namespace in (f"team-{number}", "team-0"):
+            for counter in metrics.of_finding("a-rule", "warn", namespace):
+                counter.inc()
 
     def found(namespace: str) -> float | None:
         labels = {"namespace": namespace, "mode": "warn"}
         return metrics.registry.get_sample_value("chassis_namespace_findings_total", labels)
 
     assert (found("team-0"), found("team-99"), found("team-100"), found("other")) == (151, 1, None, 50)
+
+
+def test_whoever_reads_the_metrics_reads_what_tallies_have_counted() -> None:
+    metrics = Metrics(["Pod"])
+    request = metrics.of_request("mutate", "changed", "Pod")
+    tallies = [metrics.tally([request]), metrics.tally([request, metrics.of_mutation("a", "enforce")])]
+
+    def read() -> tuple[float | None, float | None]:
+        sample = metrics.registry.get_sample_value
+        labels = {"endpoint": "mutate", "outcome": "changed", "kind": "Pod"}
+        mutations = sample("chassis_mutations_total", {"policy": "a", "mode": "enforce"})
+        return sample("chassis_admission_requests_total", labels), mutations
+
+    for times in (1, 2, 3):
+        for tally in tallies:
+            tally.rise()
+            tally.rise()
+        if times == 2:
+            assert b'chassis_mutations_total{mode="enforce",policy="a"} 4.0' in metrics.render()
+        assert read() == (4 * times, 2 * times)
 
 
 async def test_an_exemption_is_counted_apart() -> None:

@@ -1,0 +1,569 @@
+"""An answer that is found by the bytes of a review is the engine's own, whatever the bytes are."""
+
+from __future__ import annotations
+
+import gc
+import random
+import tracemalloc
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks._reviews import Workloads
+from policies.core.facts import Cluster, NoCluster
+from policies.core.finding import Finding
+from policies.core.resources import Resource
+from policies.kube.group_kinds import kind_of
+from policies.kube.json import Json, text
+from tests.webhook.admission.test_memo import DECIDE, POLICIES, SUFFIX, World, planted, rendered, volume_of
+from webhook.admission import engine, replicas
+from webhook.admission.canonical import CONSTANT, CONSTANTS, Canonical
+from webhook.admission.configuration import Config
+from webhook.admission.envelope import BadReview, Request, parse, render
+from webhook.admission.memo import Again, Memo, outline
+from webhook.admission.messages import respond
+from webhook.admission.replicas import MOST_FORMS, MOST_VALUES, Form
+from webhook.config.load import load
+from webhook.kube.caches import ClusterCache
+
+
+def written(request: Request, **fields: Any) -> bytes:
+    """A review as an API server writes it."""
+    kind = {"group": request.kind.group, "version": "v1", "kind": request.kind.kind}
+    return orjson.dumps(
+        {
+            "kind": "AdmissionReview",
+            "apiVersion": "admission.k8s.io/v1",
+            "request": {
+                "uid": request.uid,
+                "kind": kind,
+                "resource": {"group": request.kind.group, "version": "v1", "resource": request.resource},
+                "requestKind": kind,
+                "subResource": request.subresource,
+                "name": request.name,
+                "namespace": request.namespace,
+                "operation": request.operation,
+                "userInfo": {"username": request.username, "groups": request.groups},
+                "object": request.object,
+                "oldObject": request.old_object,
+                "dryRun": request.dry_run,
+                **fields,
+            },
+        }
+    )
+
+
+class Caller:
+    """Posts reviews as the server takes them: a body is read where its bytes are not known."""
+
+    def __init__(self, config: Config | None = None, cluster: Cluster | None = None, **memo: Any) -> None:
+        self.counts = Counter[str]()
+        self.memo = Memo(count=lambda outcome: self.counts.update([outcome]), **memo)
+        self.config, self.cluster = config or load({}), cluster or NoCluster()
+        self.recalled = 0
+
+    def agrees(self, endpoint: str, body: bytes) -> bool:
+        """Post a body, and hold the answer against the engine's; whether the body was known by its bytes."""
+        known = self.memo.recall(endpoint, body, self.config, self.cluster)
+        if known is None:
+            self.read(endpoint, body)
+            return False
+        request = parse(body)  # raises where no answer should have been given
+        decision = DECIDE[endpoint](request, self.config, self.cluster)
+        assert known.body == render(request.uid, respond(decision))
+        assert known.uid == request.uid
+        assert known.note.decision == outline(decision)
+        assert (known.name or known.note.name) == named(request)
+        assert known.note.about == about(request)
+        self.recalled += 1
+        return True
+
+    def read(self, endpoint: str, body: bytes) -> None:
+        request = parse(body)
+        judge = partial(engine.validate, folding=self.memo.folds)
+        decide = engine.mutate if endpoint == "mutate" else judge
+        answer = self.memo.answer(endpoint, request, self.config, self.cluster, decide)
+        decision = DECIDE[endpoint](request, self.config, self.cluster)
+        assert rendered(request, answer) == render(request.uid, respond(decision))
+        if isinstance(answer, Again):
+            answer.learn(body, Note(request, outline(decision)))
+
+
+class Note:
+    def __init__(self, request: Request, decision: object) -> None:
+        self.decision, self.name, self.about = decision, named(request), about(request)
+
+
+def named(request: Request) -> str:
+    return request.name or text(request.object, "metadata", "name")
+
+
+def about(request: Request) -> tuple[object, ...]:
+    """What is logged and counted of a request, but its uid and name."""
+    return request.operation, request.kind, request.namespace, request.username, request.dry_run
+
+
+# --- the proof ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_is_found_by_its_bytes_is_answered_as_the_engine_answers(seed: int) -> None:
+    world = World(seed)
+    caller = Caller(load(world.chance.choice(POLICIES)), world.cluster)
+    for _ in range(600):
+        if world.chance.random() < 0.02:
+            world.change()
+        if world.chance.random() < 0.005:
+            caller.config = load(world.chance.choice(POLICIES))
+        caller.agrees(world.chance.choice(("mutate", "validate")), written(world.request()))
+    assert caller.recalled > 50
+
+
+PREFIX = "web-7c9d8-"
+
+
+def pod(chance: random.Random, **metadata: Any) -> Request:
+    """A pod as its ReplicaSet makes it, named, with a token; `metadata` on top."""
+    name = PREFIX + "".join(chance.choices(SUFFIX, k=5))
+    token = "kube-api-access-" + "".join(chance.choices(SUFFIX, k=5))
+    uid, second = f"{chance.getrandbits(128):032x}", f"2026-01-05T09:30:{chance.randrange(60):02}Z"
+    mount = {"name": token, "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"}
+    obj: Json = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "generateName": PREFIX,
+            "namespace": "ml",
+            "uid": uid,
+            "creationTimestamp": second,
+            "ownerReferences": [{"kind": "ReplicaSet", "name": "web-7c9d8", "uid": "an-owner"}],
+            "managedFields": [{"manager": "m", "time": second, "fieldsV1": {"f:spec": {}}}],
+            **metadata,
+        },
+        "spec": {
+            "containers": [{"name": "web", "image": "vllm/vllm-openai:v0.8.0", "volumeMounts": [mount]}],
+            "volumes": [{"name": token, "projected": {"sources": []}}],
+        },
+    }
+    return Request(
+        f"{chance.getrandbits(128):032x}", kind_of(obj), "CREATE", "ml", name, object=obj, username="ada"
+    )
+
+
+def known(chance: random.Random, config: Config | None = None, endpoint: str = "validate") -> Caller:
+    """A caller who has posted two replicas, so that others are known by their bytes."""
+    caller = Caller(config)
+    for _ in range(2):
+        assert not caller.agrees(endpoint, written(pod(chance)))
+    return caller
+
+
+def test_every_further_replica_is_found_by_its_bytes() -> None:
+    chance = random.Random(1)
+    for endpoint in DECIDE:
+        caller = known(chance, endpoint=endpoint)
+        assert all(caller.agrees(endpoint, written(pod(chance))) for _ in range(50))
+        assert caller.counts == {"miss": 1, "hit": 51}
+
+
+def test_pods_as_replica_sets_make_them_and_deployments_sent_again_are_found_by_their_bytes() -> None:
+    for stream in (Workloads(3).pods(60, 1), Workloads(3).deployments(60, 1)):
+        caller = Caller()
+        for body in [*stream.known, *stream.known]:
+            assert not caller.agrees("validate", body)
+        assert all(caller.agrees("validate", body) for body in stream.measured)
+
+
+def test_what_is_each_replicas_own_is_put_back_into_what_is_said() -> None:
+    config = planted(lambda target, _: [Finding("spec", f"Pod {target.name} is here.", volume_of(target))])
+    chance = random.Random(2)
+    caller = known(chance, config)
+    for _ in range(5):
+        request = pod(chance)
+        assert caller.agrees("validate", written(request))
+        answer = caller.memo.recall("validate", written(request), config, NoCluster())
+        assert answer is not None
+        assert f"Pod {request.name} is here.".encode() in answer.body
+
+
+def test_an_update_is_found_by_its_bytes() -> None:
+    chance, caller = random.Random(3), Caller()
+    for number in range(5):
+        new = pod(chance, labels={"a": "b"}, resourceVersion=str(chance.randrange(10**5, 10**6)))
+        old = {**(new.object or {}), "metadata": {**mapped(new), "labels": {}}}
+        request = Request(
+            new.uid, new.kind, "UPDATE", "ml", new.name, object=new.object, old_object=old, username="ada"
+        )
+        assert caller.agrees("validate", written(request)) is (number > 1)
+
+
+def mapped(request: Request) -> Json:
+    assert request.object is not None
+    metadata: Json = request.object["metadata"]
+    return metadata
+
+
+# --- hostile bytes -----------------------------------------------------------------------------------------
+
+FILLINGS = (
+    b'"',
+    b"\\",
+    b'","name":"',
+    b'","uid":"',
+    b"\\u0041",
+    b"\x00",
+    b"\xff",
+    "é".encode(),
+    b"0",
+    b"a",
+    b"Z",
+    b":",
+    b'"}',
+    b" ",
+    CONSTANT,
+    b"kube-",
+)
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    edits=st.lists(
+        st.tuples(st.integers(0, 10**6), st.sampled_from(FILLINGS), st.booleans()), min_size=1, max_size=4
+    ),
+    in_holes=st.booleans(),
+)
+@settings(max_examples=400, deadline=None)
+def test_whatever_bytes_are_changed_a_body_is_answered_as_what_it_says(
+    seed: int, edits: list[tuple[int, bytes, bool]], in_holes: bool
+) -> None:
+    chance = random.Random(seed)
+    body = bytearray(written(pod(chance)))
+    request = parse(bytes(body))
+    canonical = Canonical.of(request)
+    assert canonical is not None
+    form = Form.of(bytes(body), request, canonical)
+    assert form is not None
+    for place, filling, keeps_length in edits:
+        hole = form.holes[place % len(form.holes)]
+        at = hole.start + place % (hole.end - hole.start) if in_holes else place % len(body)
+        body[at : at + len(filling) * keeps_length] = filling
+    assert_answered_as_read(KNOWN, bytes(body))
+
+
+KNOWN = known(random.Random(9))
+
+
+def assert_answered_as_read(caller: Caller, body: bytes) -> None:
+    answer = caller.memo.recall("validate", body, caller.config, caller.cluster)
+    if answer is not None:
+        request = parse(body)
+        decision = engine.validate(request, caller.config, caller.cluster)
+        assert answer.body == render(request.uid, respond(decision))
+        assert (answer.name or answer.note.name) == named(request)
+
+
+@given(st.data())
+@settings(max_examples=300, deadline=None)
+def test_any_two_reviews_of_one_form_say_the_same(data: st.DataObject) -> None:
+    """A form is made of one body and holds for all: objects in which what is a replica's own stands in odd
+    places, and other replicas with anything in those."""
+    seed = data.draw(st.integers(0, 2**32))
+    first, second, third = (random.Random(seed + number) for number in range(3))
+    makes = data.draw(st.sampled_from(sorted(ODD)))
+    caller, compared = Caller(COMPARED), ODD[makes]
+    for chance in (first, first):
+        accepted(caller, compared(pod(chance)))
+    for chance in (second, third):
+        accepted(caller, compared(pod(chance)))
+        filled = bytearray(compared(pod(chance)))
+        for forms in caller.memo._bodies._forms.values():
+            for form in forms:
+                hole = data.draw(st.sampled_from(form.holes))
+                size = hole.end - hole.start
+                text = data.draw(st.text(SUFFIX + "01:Z.-", min_size=size, max_size=size))
+                filled[hole.start : hole.end] = text.encode()
+        accepted(caller, bytes(filled))
+
+
+def accepted(caller: Caller, body: bytes) -> None:
+    try:
+        parse(body)
+    except BadReview:
+        assert caller.memo.recall("validate", body, caller.config, caller.cluster) is None
+    else:
+        caller.agrees("validate", body)
+
+
+def _everything(target: Any, _: object) -> list[Finding]:
+    """All of an object that a policy may look at."""
+    obj = target.obj
+    kept = {**obj, "metadata": {k: v for k, v in obj["metadata"].items() if k not in CONSTANTS}}
+    return [Finding("spec", orjson.dumps(kept).decode()[:3000], "")]
+
+
+COMPARED = planted(_everything)
+
+
+def _with(request: Request, *path: str, value: Any, **fields: Any) -> bytes:
+    """The review with something else in its object, or with other fields."""
+    obj = orjson.loads(orjson.dumps(request.object))
+    if path:
+        place = obj
+        for step in path[:-1]:
+            place = place.setdefault(step, {})
+        place[path[-1]] = value
+    return written(request, object=obj, **fields)
+
+
+def _token(request: Request) -> str:
+    return text(request.object, "spec", "volumes", 0, "name")
+
+
+ODD: Mapping[str, Any] = {
+    "nothing": written,
+    "the name elsewhere": lambda it: _with(it, "metadata", "labels", "pod", value=it.name),
+    "another pod's name elsewhere": lambda it: _with(it, "metadata", "labels", "pod", value=PREFIX + "bcdfg"),
+    "the uid elsewhere": lambda it: _with(it, "metadata", "labels", "uid", value=mapped(it)["uid"]),
+    "an own uid elsewhere": lambda it: _with(it, "spec", "a", value={"uid": mapped(it)["uid"]}),
+    "a time elsewhere": lambda it: _with(it, "spec", "a", value={"time": mapped(it)["creationTimestamp"]}),
+    "the token elsewhere": lambda it: _with(it, "spec", "a", value="kube-api-access-bcdfg"),
+    "the token as a key": lambda it: _with(it, "spec", "a", value={_token(it): 1}),
+    "the token as a key of what nobody reads": lambda it: written(
+        it, options={_token(it): 1, "kube-api-access-bcdfg": 2}
+    ),
+    "a key that is equal to another's token": lambda it: written(it, options={_token(it): 1, "x": 2}).replace(
+        b'"x":2', b'"kube-api-acces\\u0073-bcdfg":2'
+    ),
+    "one uid twice": lambda it: _with(it, "metadata", "uid", value=it.uid),
+    "the uid of the request elsewhere": lambda it: _with(it, "spec", "a", value={"uid": it.uid}),
+    "the uid of the request escaped, and elsewhere": lambda it: written(it, options={"uid": it.uid}).replace(
+        f'"uid":"{it.uid[0]}'.encode(), f'"uid":"\\u{ord(it.uid[0]):04x}'.encode(), 1
+    ),
+    "the token as the namespace": lambda it: written(it, namespace=_token(it)),
+    "the token as the account": lambda it: written(it, userInfo={"username": _token(it), "groups": []}),
+    "the token as the name": lambda it: written(it, name=_token(it)),
+    "no name in the request": lambda it: written(it, name=""),
+    "constants": lambda it: _with(it, "metadata", "uid", value=CONSTANTS["uid"]),
+    "the constant's name": lambda it: _with(it, "metadata", "name", value=f"{PREFIX}00000"),
+    "managed fields of text": lambda it: _with(it, "metadata", "managedFields", value="a"),
+    "no managed fields": lambda it: _with(it, "metadata", "managedFields", value=[]),
+    "a uid that is no text": lambda it: _with(it, "metadata", "uid", value=3),
+    "an empty uid": lambda it: _with(it, "metadata", "uid", value=""),
+    "an escaped name": lambda it: written(it).replace(b'"name":"web-7c9d8-', b'"name":"\\u0077eb-7c9d8-', 1),
+    "an escaped key": lambda it: written(it).replace(b'"uid":"', b'"u\\u0069d":"'),
+    "a key twice": lambda it: written(it).replace(b'"namespace":', b'"uid":"a","namespace":', 1),
+    "white space": lambda it: written(it).replace(b'":"', b'": "'),
+    "a review in text": lambda it: _with(it, "metadata", "annotations", "a", value=written(it).decode()),
+    "a name in text": lambda it: _with(it, "metadata", "annotations", "a", value=f'"name":"{it.name}"'),
+    "a token in text": lambda it: _with(it, "metadata", "annotations", "a", value=f'x"{_token(it)}'),
+    "a prefix that is a token's": lambda it: _with(
+        it, "metadata", "generateName", value="kube-api-access-"
+    ).replace(it.name.encode(), b"kube-api-access-" + it.name[-5:].encode()),
+}
+
+
+@pytest.mark.parametrize("makes", sorted(ODD))
+@pytest.mark.parametrize("seed", range(3))
+def test_replicas_of_odd_objects_are_answered_as_the_engine_answers(makes: str, seed: int) -> None:
+    chance, caller = random.Random(seed), Caller(COMPARED)
+    for _ in range(12):
+        accepted(caller, ODD[makes](pod(chance)))
+
+
+@pytest.mark.parametrize(
+    "makes",
+    [
+        "the name elsewhere",
+        "another pod's name elsewhere",
+        "the uid elsewhere",
+        "an own uid elsewhere",
+        "a time elsewhere",
+        "the token as a key",
+        "the token as a key of what nobody reads",
+        "a key that is equal to another's token",
+        "one uid twice",
+        "the uid of the request elsewhere",
+        "the token as the namespace",
+        "the token as the name",
+        "constants",
+        "an escaped name",
+        "an escaped key",
+        "the uid of the request escaped, and elsewhere",
+    ],
+)
+def test_what_cannot_be_proved_has_no_form(makes: str) -> None:
+    chance, caller = random.Random(4), Caller()
+    for _ in range(6):
+        accepted(caller, ODD[makes](pod(chance)))
+    assert caller.recalled == len(caller.memo._bodies) == 0
+
+
+@pytest.mark.parametrize("end", ["00000", "01234", "aeiou", "ABCDE", "a.b-c"])
+def test_an_end_of_a_name_that_is_not_made_at_random_is_read(end: str) -> None:
+    chance = random.Random(13)
+    caller = known(chance)
+    request = pod(chance)
+    assert caller.memo.recall("validate", written(request), caller.config, caller.cluster)
+    body = written(request).replace(request.name.encode(), PREFIX.encode() + end.encode())
+    assert caller.memo.recall("validate", body, caller.config, caller.cluster) is None
+    assert caller.agrees("validate", body) is False
+
+
+@pytest.mark.parametrize("end", ["ABCDE", "a.b-c", "a:b:c"])
+def test_an_end_of_a_tokens_name_that_is_not_made_at_random_is_read(end: str) -> None:
+    chance = random.Random(14)
+    caller = known(chance)
+    request = pod(chance)
+    body = written(request).replace(_token(request).encode(), b"kube-api-access-" + end.encode())
+    assert caller.memo.recall("validate", body, caller.config, caller.cluster) is None
+    assert caller.agrees("validate", body) is False
+
+
+def test_two_workloads_are_told_apart_by_any_byte() -> None:
+    """Each byte outside the holes counts."""
+    caller, chance = known(random.Random(5)), random.Random(6)
+    body = written(pod(chance))
+    assert caller.agrees("validate", body)
+    [(form, _)] = [pair for forms in caller.memo._bodies._forms.values() for pair in forms.items()]
+    outside = set(range(len(body))) - {at for hole in form.holes for at in range(hole.start, hole.end)}
+    for at in outside:
+        other = body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :]
+        assert caller.memo.recall("validate", other, caller.config, caller.cluster) is None
+
+
+# --- what is remembered ------------------------------------------------------------------------------------
+
+
+def test_another_configuration_knows_no_body() -> None:
+    chance = random.Random(7)
+    caller = known(chance)
+    caller.config = load({})
+    assert not caller.agrees("validate", written(pod(chance)))
+    assert not caller.agrees("validate", written(pod(chance)))
+    assert caller.agrees("validate", written(pod(chance)))
+
+
+def test_a_body_counts_while_the_listings_that_its_answer_rests_on_are_current() -> None:
+    cluster = ClusterCache()
+    [services] = [store for _, _, store in cluster.sources if store.kind == "Service"]
+    services.begin()
+    services.commit()
+
+    def said(_: object, facts: Any) -> list[Finding]:
+        return [Finding("spec", f"There are {len(facts.listing(Resource.SERVICES) or ())}.", "")]
+
+    caller, chance = Caller(planted(said), cluster), random.Random(8)
+    for number in range(4):
+        services.put({"metadata": {"name": f"{number}", "namespace": "ml"}})
+        found = [caller.agrees("validate", written(pod(chance))) for _ in range(4)]
+        assert found == [False, False, True, True]
+
+
+def test_endpoints_are_kept_apart() -> None:
+    chance = random.Random(10)
+    caller = known(chance)
+    body = written(pod(chance))
+    assert caller.agrees("validate", body)
+    assert caller.memo.recall("mutate", body, caller.config, caller.cluster) is None
+
+
+def workload(number: int) -> Iterator[bytes]:
+    """The replicas of a pod template; those of all are of one length."""
+    chance = random.Random(number)
+    while True:
+        yield written(pod(chance, labels={"app": f"{number:06}"}))
+
+
+def test_the_bytes_of_bodies_are_of_the_memos_bytes() -> None:
+    limit = 2**20
+    caller = Caller(limit=limit)
+    for replica in map(workload, range(150)):
+        for _ in range(3):
+            caller.agrees("mutate", next(replica))
+    del caller
+    caller = Caller(limit=limit)
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for replica in map(workload, range(300)):
+            for _ in range(2):
+                caller.read("mutate", next(replica))
+                assert 0 <= caller.memo.bytes <= limit
+        gc.collect()
+        taken = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert caller.counts["evicted"] > 50
+    assert taken < 1.2 * limit
+    assert len(caller.memo) == len(caller.memo._bodies) > 20
+    caller.config = load({})
+    caller.agrees("mutate", next(replica))
+    assert len(caller.memo._bodies) == 0
+
+
+def test_what_is_known_of_a_body_is_counted_with_its_answer() -> None:
+    caller, chance = Caller(), random.Random(15)
+    caller.agrees("validate", written(pod(chance)))
+    before, body = caller.memo.bytes, written(pod(chance))
+    caller.agrees("validate", body)
+    assert caller.memo.bytes > before + len(body)
+
+
+def test_an_answer_that_is_found_by_bytes_is_given_up_last() -> None:
+    caller = Caller(limit=600_000)
+    first, *others = map(workload, range(120))
+    for _ in range(2):
+        caller.agrees("mutate", next(first))
+    for replica in others:
+        caller.agrees("mutate", next(replica))
+        assert caller.agrees("mutate", next(first))
+    assert caller.counts["evicted"] > 0
+
+
+def test_one_review_in_many_forms_takes_little_of_the_memo() -> None:
+    chance, caller = random.Random(11), Caller()
+    sizes = []
+    for number in range(30):
+        caller.agrees("validate", written(pod(chance), options={"a": "b" * number}))
+        sizes.append(len(caller.memo._bodies))
+    assert max(sizes) < 5
+
+
+def test_of_one_length_there_are_few_forms() -> None:
+    caller = Caller()
+    for number in range(30):
+        chance = random.Random(number)
+        for _ in range(3):
+            rest = {"a": "b" * (30 - number)}
+            body = _with(pod(chance), "metadata", "labels", value={"a": "b" * number}, options=rest)
+            caller.agrees("validate", body)
+    [forms] = [forms for forms in caller.memo._bodies._forms.values() if len(forms) > 1]
+    assert len(forms) == MOST_FORMS
+
+
+def test_a_form_costs_a_bounded_number_of_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[bytes] = []
+    places = replicas._places
+
+    def counted(body: bytes, before: bytes, value: bytes, *rest: Any) -> Any:
+        looked.append(value)
+        return places(body, before, value, *rest)
+
+    monkeypatch.setattr(replicas, "_places", counted)
+    managed = [
+        {"time": f"2026-01-05T09:{minute:02}:{second:02}Z"} for minute in range(60) for second in range(60)
+    ]
+    request = pod(random.Random(12), managedFields=managed)
+    canonical = Canonical.of(request)
+    assert canonical is not None
+    Form.of(written(request), request, canonical)
+    assert 0 < len(looked) <= MOST_VALUES + 3
+    same = pod(random.Random(12), managedFields=managed[:1] * 3600)
+    assert Form.of(written(same), same, canonical) is None

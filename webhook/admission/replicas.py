@@ -1,0 +1,232 @@
+"""Replicas known by the bytes of their reviews, before any JSON is read.
+
+Law: two bodies of one form that are equal but for its holes have one canonical request. A form says where
+bodies of one length have what is only a replica's own: each hole lies in a JSON string, and a body is of the
+form if plain characters stand in every hole, which end no string. That what stands there says nothing is
+proved on the body that the form is made of: with the constants of the canonical form in its holes it is read
+again, and must be the same canonical request. What can't be proved is no form.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice, pairwise
+from operator import itemgetter
+from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
+
+from policies.kube.json import Json
+from webhook.admission.canonical import CONSTANT, CONSTANTS, RANDOM, Canonical, steady
+from webhook.admission.envelope import BadReview, Request, parse
+
+T = TypeVar("T")
+
+_NONE: Final[dict[Any, Any]] = {}
+_LOWER: Final = b"abcdefghijklmnopqrstuvwxyz0123456789"
+_PLAIN: Final = _LOWER + _LOWER.upper() + b":.-"
+"""What ends no JSON string and stands for itself in it."""
+_VALUE: Final = re.compile(rf"[{_PLAIN.decode()}]{{1,64}}")
+_TIME: Final = cast(str, CONSTANTS["creationTimestamp"]).encode()
+_UID: Final = cast(str, CONSTANTS["uid"]).encode()
+_FIELDS: Final = tuple((key, value.encode()) for key, value in CONSTANTS.items() if type(value) is str)
+LARGEST: Final = 256 * 1024
+"""Bytes of a body that can have a form."""
+MOST_VALUES: Final = 24
+"""How many values are looked for in a body."""
+MOST_HOLES: Final = 64
+MOST_FORMS: Final = 8
+"""Forms of bodies of one length: a body is held against all of them."""
+
+
+class Own(NamedTuple):
+    """What of a review is the replica's own, as far as an answer may say it."""
+
+    uid: bytes
+    """The request's."""
+    name_end: bytes
+    token_end: bytes
+
+
+class _Hole(NamedTuple):
+    start: int
+    end: int
+    kind: str
+    """`uid` (the request's), `name`, `token`, or nothing."""
+    constant: bytes
+
+
+class Form:
+    """Where bodies of one length have what is only a replica's own."""
+
+    __slots__ = ("_names", "_own", "_tokens", "holes", "rest")
+
+    def __init__(self, holes: Iterable[_Hole]) -> None:
+        self.holes = tuple(sorted(holes))
+        edges = [0, *(edge for hole in self.holes for edge in hole[:2]), None]
+        self.rest = _cut(slice(*edge) for edge in zip(edges[::2], edges[1::2], strict=True))
+        """What is not in holes: equal in all replicas."""
+        kinds = ("uid", "name", "token", "")
+        order = sorted(self.holes, key=lambda hole: kinds.index(hole.kind))
+        self._own = _cut(slice(hole.start, hole.end) for hole in order)
+        names, tokens = (sum(hole.kind == kind for hole in order) for kind in ("name", "token"))
+        self._names, self._tokens = slice(1, 1 + names), slice(1 + names, 1 + names + tokens)
+
+    @classmethod
+    def of(cls, body: bytes, request: Request, canonical: Canonical) -> Form | None:
+        """The form of a body that was read; None if it can't be proved. Costs as much as to read it again."""
+        if len(body) > LARGEST or not _may_vary(request, canonical):
+            return None
+        holes = sorted(islice(_holes(body, request, canonical), MOST_HOLES + 1))
+        if [hole.kind for hole in holes].count("uid") != 1 or len(holes) > MOST_HOLES:
+            return None
+        if any(hole.end >= following.start for hole, following in pairwise(holes)):
+            return None
+        for hole in holes:
+            if body[hole.start : hole.end] == hole.constant:  # which would prove nothing
+                return None
+            if body[hole.end + 1] not in b",]}":  # a key, which another one of the object may be equal to
+                return None
+        form = cls(holes)
+        parts = [part for pair in zip(form.rest(body), (hole.constant for hole in holes)) for part in pair]  # noqa: B905
+        try:
+            same = parse(b"".join([*parts, form.rest(body)[-1]]))
+        except BadReview:
+            return None
+        proved = Canonical.of(same)
+        if proved is None or proved.text != canonical.text or same.uid.encode() != _UID:
+            return None
+        return form
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Form) and self.holes == other.holes
+
+    def __hash__(self) -> int:
+        return hash(self.holes)
+
+    def own(self, body: bytes) -> Own | None:
+        """What stands in the holes; None if that is not what may stand there."""
+        own = self._own(body)
+        if b"".join(own).translate(None, _PLAIN):
+            return None
+        name = token = b""
+        if names := own[self._names]:
+            name = names[0]
+            if name.translate(None, RANDOM) or names.count(name) != len(names):
+                return None
+        if tokens := own[self._tokens]:
+            token = tokens[0]
+            if token.translate(None, _LOWER) or tokens.count(token) != len(tokens):
+                return None
+        return Own(own[0], name, token)
+
+
+Key = tuple[str | bytes, ...]
+"""An endpoint, and all of a body but its holes."""
+
+
+class Place(NamedTuple):
+    """Where something is kept."""
+
+    length: int
+    form: Form
+    key: Key
+
+
+class Bodies(Generic[T]):
+    """What is kept of reviews, found by the bytes of any replica's."""
+
+    def __init__(self) -> None:
+        self._forms: dict[int, dict[Form, dict[Key, T]]] = {}
+
+    def __len__(self) -> int:
+        return sum(len(kept) for forms in self._forms.values() for kept in forms.values())
+
+    def find(self, endpoint: str, body: bytes) -> tuple[T, Own] | None:
+        """What is kept of a replica, with what is this one's own."""
+        for form, kept in self._forms.get(len(body), _NONE).items():
+            own = form.own(body)
+            if own is not None:
+                found = kept.get((endpoint, *form.rest(body)))
+                if found is not None:
+                    return found, own
+        return None
+
+    def keep(self, endpoint: str, body: bytes, form: Form, value: T) -> Place | None:
+        """Keep something of a body; None if there are too many forms, or it is kept already."""
+        forms = self._forms.setdefault(len(body), {})
+        if form not in forms and len(forms) >= MOST_FORMS:
+            return None
+        kept = forms.setdefault(form, {})
+        key: Key = (endpoint, *form.rest(body))
+        if key in kept:
+            return None
+        kept[key] = value
+        return Place(len(body), form, key)
+
+    def give_up(self, place: Place) -> None:
+        """Keep it no longer."""
+        forms = self._forms[place.length]
+        del forms[place.form][place.key]
+        if not forms[place.form]:
+            del forms[place.form]
+        if not forms:
+            del self._forms[place.length]
+
+    def clear(self) -> None:
+        self._forms.clear()
+
+
+def _may_vary(request: Request, canonical: Canonical) -> bool:
+    """Whether replicas whose names end otherwise have the same canonical form, and are logged alike."""
+    if canonical.name:  # another's name may stand where this one's does not
+        ends = re.escape(canonical.name[: -len(CONSTANT)]) + b"[%s]{%d}" % (RANDOM, len(CONSTANT))
+        if re.search(ends, canonical.text):
+            return False
+    named = (str(request.kind), request.namespace, request.name, request.username, request.subresource)
+    return not canonical.token or canonical.token.decode() not in " ".join(named)
+
+
+def _cut(slices: Iterable[slice]) -> Callable[[bytes], tuple[bytes, ...]]:
+    first, *others = slices
+    if not others:
+        return lambda body: (body[first],)
+    return cast(Callable[[bytes], tuple[bytes, ...]], itemgetter(first, *others))
+
+
+def _holes(body: bytes, request: Request, canonical: Canonical) -> Iterator[_Hole]:
+    """Wherever a value stands under the key under which it is a replica's own, in the form in which API
+    servers write JSON."""
+    if _VALUE.fullmatch(request.uid):
+        yield from _places(body, b'"uid":"', request.uid.encode(), "uid", _UID)
+    values = (found for obj in (request.object, request.old_object) for found in _own_values(obj))
+    for key, value, constant in dict.fromkeys(islice(values, MOST_VALUES)):
+        if value != request.uid:
+            yield from _places(body, b'"%s":"' % key.encode(), value.encode(), "", constant)
+    length = len(CONSTANT)
+    for kind, before, own in (("name", b'"name":"', canonical.name), ("token", b'"', canonical.token)):
+        if own:
+            yield from _places(body, before + own[:-length], own[-length:], kind, steady(own)[-length:])
+
+
+def _own_values(obj: Json | None) -> Iterator[tuple[str, str, bytes]]:
+    metadata = obj.get("metadata") if obj is not None else None
+    if type(metadata) is not dict:
+        return
+    for key, constant in _FIELDS:
+        value = metadata.get(key)
+        if type(value) is str and _VALUE.fullmatch(value):
+            yield key, value, constant
+    managed = metadata.get("managedFields")
+    for each in managed if type(managed) is list else ():
+        value = each.get("time") if type(each) is dict else None
+        if type(value) is str and _VALUE.fullmatch(value):
+            yield "time", value, _TIME
+
+
+def _places(body: bytes, before: bytes, value: bytes, kind: str, constant: bytes) -> Iterator[_Hole]:
+    wanted = before + value + b'"'
+    at = body.find(wanted)
+    while at >= 0:
+        start = at + len(before)
+        yield _Hole(start, start + len(value), kind, constant)
+        at = body.find(wanted, start)
