@@ -428,10 +428,11 @@ def test_the_memo_takes_no_more_memory_than_it_may(endpoint: str, stream: Stream
     limit, counts = 2**20, Counter[str]()
     memo, config = Memo(limit, lambda outcome: counts.update([outcome])), load({})
     requests = [parse(review) for review in stream.measured]
-    for request in requests:  # what the policies keep for themselves they keep now
-        Memo(0).answer(endpoint, request, config, NoCluster(), DECIDE[endpoint])
     tracemalloc.start()
     try:
+        for request in requests:  # what the policies keep for themselves they keep now
+            Memo(0).answer(endpoint, request, config, NoCluster(), DECIDE[endpoint])
+        gc.collect()
         before = tracemalloc.get_traced_memory()[0]
         for request in requests:
             memo.answer(endpoint, request, config, NoCluster(), DECIDE[endpoint])
@@ -599,10 +600,11 @@ def test_the_pods_of_workloads_take_no_more_memory_than_they_may() -> None:
     memo, config = Memo(2**24), load({})
     requests = [parse(review) for review in Workloads(1).deployments(200, 0).measured]
     decide = partial(engine.validate, folding=memo.folds)
-    for request in requests:  # what the policies keep for themselves they keep now
-        Memo(0).answer("validate", request, config, NoCluster(), engine.validate)
     tracemalloc.start()
     try:
+        for request in requests:  # what the policies keep for themselves they keep now
+            Memo(0).answer("validate", request, config, NoCluster(), engine.validate)
+        gc.collect()
         before = tracemalloc.get_traced_memory()[0]
         for request in requests:
             memo.answer("validate", request, config, NoCluster(), decide)
