@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -83,22 +83,28 @@ def _key(key: object, node: yaml.Node) -> str:
 
 
 def _construct_float(loader: ManifestLoader, node: yaml.ScalarNode) -> float:
-    value = float(
-        loader.construct_scalar(node).replace("_", "").lower().replace(".inf", "inf").replace(".nan", "nan")
-    )
-    if not math.isfinite(value):
-        raise BadDocument(f"line {node.start_mark.line + 1}: {node.value} is not a number that JSON has")
-    return value
+    return _float(loader.construct_scalar(node), node.start_mark.line)
 
 
 def _construct_int(loader: ManifestLoader, node: yaml.ScalarNode) -> int:
-    text = loader.construct_scalar(node).replace("_", "")
-    digits = text.lstrip("+-")
+    return _int(loader.construct_scalar(node), node.start_mark.line)
+
+
+def _float(text: str, line: int = 0) -> float:
+    value = float(text.replace("_", "").lower().replace(".inf", "inf").replace(".nan", "nan"))
+    if not math.isfinite(value):
+        raise BadDocument(f"line {line + 1}: {text} is not a number that JSON has")
+    return value
+
+
+def _int(text: str, line: int = 0) -> int:
+    plain = text.replace("_", "")
+    digits = plain.lstrip("+-")
     if len(digits) > 1 and digits[0] == "0" and digits.isdigit():
-        return int(text, 8)
+        return int(plain, 8)
     if len(digits) > 100:
-        raise BadDocument(f"line {node.start_mark.line + 1}: the number is too long")
-    return int(text, 0)
+        raise BadDocument(f"line {line + 1}: the number is too long")
+    return int(plain, 0)
 
 
 _NULL = re.compile(r"^(?:~|null|Null|NULL|)$")
@@ -139,6 +145,87 @@ def load_all(text: str, loader: type[ManifestLoader] = ManifestLoader) -> Iterat
 
     Raises BadDocument with one sentence at the first thing that is wrong.
     """
+    plain = _plain_documents(text, loader)
+    yield from _documents(text, loader) if plain is None else plain
+
+
+def _plain_documents(text: str, loader: type[ManifestLoader]) -> list[Any] | None:
+    """The documents of a sound stream without tags, anchors and merge keys, put together as they are parsed;
+    None of any other.
+
+    Most are such, and PyYAML takes three times as long, for it makes a node of each value first.
+    """
+    documents: list[Any] = []
+    # What is being read, innermost last: a list, or a mapping with the key of the value that comes next.
+    opened: list[tuple[Any, str | None]] = []
+    holder: Any = documents
+    key: str | None = None
+    scalars: dict[str, Any] = {}
+    try:
+        parser = loader(text)
+        while True:
+            event: Any = parser.get_event()
+            kind = type(event)
+            if kind is yaml.ScalarEvent:
+                if event.anchor is not None or event.tag is not None:
+                    return None
+                value = event.value
+                if event.implicit[0]:
+                    if value not in scalars:
+                        scalars[value] = _resolved(value, loader)
+                    value = scalars[value]
+            elif kind is yaml.MappingStartEvent or kind is yaml.SequenceStartEvent:
+                if event.anchor is not None or event.tag is not None or len(opened) >= DEEPEST:
+                    return None
+                value = {} if kind is yaml.MappingStartEvent else []
+            elif kind is yaml.MappingEndEvent or kind is yaml.SequenceEndEvent:
+                holder, key = opened.pop()
+                continue
+            elif kind is yaml.AliasEvent:
+                return None
+            elif kind is yaml.StreamEndEvent:
+                return documents
+            else:
+                continue
+            if type(holder) is list:
+                holder.append(value)
+            elif key is None:
+                key = value if type(value) is str else _key(value, event)
+                if key in holder:
+                    return None
+                continue
+            else:
+                holder[key], key = value, None
+            if type(value) is dict or type(value) is list:
+                opened.append((holder, key))
+                holder, key = value, None
+    except (yaml.YAMLError, ValueError):
+        return None  # to be said by who finds it again
+
+
+def _resolved(text: str, loader: type[ManifestLoader]) -> Any:
+    """What a scalar without quotes stands for. ValueError where that is not for here."""
+    for tag, pattern in loader.yaml_implicit_resolvers.get(text[:1], ()):
+        if pattern.match(text):
+            return _SCALARS[tag.rpartition(":")[2]](text)
+    return text
+
+
+def _merge(text: str) -> Any:
+    raise ValueError(text)
+
+
+_SCALARS: Final[Mapping[str, Callable[[str], Any]]] = {
+    "null": lambda _: None,
+    "bool": lambda text: ManifestLoader.bool_values[text.lower()],
+    "int": _int,
+    "float": _float,
+    "merge": _merge,
+}
+
+
+def _documents(text: str, loader: type[ManifestLoader]) -> Iterator[Any]:
+    """Every document, as PyYAML makes them."""
     try:
         _look_through(text, loader)
         yield from yaml.load_all(text, Loader=loader)  # a SafeLoader, narrowed further

@@ -1,12 +1,19 @@
 """YAML as the Kubernetes tools read it, and the narrower dialect of policies."""
 
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from webhook.cli.output.yaml import dump
-from webhook.kube.documents import BadDocument, load_all, load_policy
+from webhook.kube import documents
+from webhook.kube.documents import BadDocument, ManifestLoader, PolicyLoader, load_all, load_policy
+
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize(
@@ -127,3 +134,107 @@ def test_numbers_are_written_as_numbers(value: object) -> None:
 def test_lines_are_written_as_lines_and_read_back(text: str) -> None:
     assert list(load_all(dump({"script": [text]}))) == [{"script": [text]}]
     assert ("|" in dump({"script": "set -e\nexec server\n"})) is True
+
+
+# --- what is put together as it is parsed --------------------------------------------------------------
+
+LOADERS = (ManifestLoader, PolicyLoader)
+
+
+def typed(value: Any) -> Any:
+    """A value that equals another only if types and the order of keys are the same."""
+    if isinstance(value, dict):
+        return dict, [(key, typed(each)) for key, each in value.items()]
+    if isinstance(value, list):
+        return list, [typed(each) for each in value]
+    return type(value), value
+
+
+def assert_is_what_pyyaml_makes(text: str, loader: type[ManifestLoader]) -> bool:
+    """Whether it was put together at once."""
+    plain = documents._plain_documents(text, loader)
+    if plain is None:
+        return False
+    assert typed(plain) == typed(list(documents._documents(text, loader)))
+    return True
+
+
+def test_every_manifest_of_the_project_means_the_same_both_ways() -> None:
+    rooms = ("examples", "manifests", "policies", "tests/policies", "tests/corpus")
+    files = [path for room in rooms for path in (ROOT / room).rglob("*.yaml")]
+    plain = [
+        assert_is_what_pyyaml_makes(path.read_text(encoding="utf-8"), loader)
+        for path in files
+        for loader in LOADERS
+    ]
+    assert len(plain) > 1000
+    assert sum(plain) > 0.9 * len(plain), "few need PyYAML's nodes"
+
+
+PIECES = st.sampled_from(
+    (
+        *(
+            "a",
+            "b: 1",
+            "- ",
+            ": ",
+            "? ",
+            "\n",
+            "\n  ",
+            "\n- ",
+            "{",
+            "}",
+            "[",
+            "]",
+            ", ",
+            "&x ",
+            "*x",
+            "<<: *x",
+        ),
+        *(
+            "!!str ",
+            "! ",
+            "!!int ",
+            "1",
+            "012",
+            "0x1f",
+            "0o7",
+            "1_0",
+            "1.5",
+            "1e3",
+            ".inf",
+            ".nan",
+            "9" * 120,
+        ),
+        *("yes", "on: off", "true", "null", "~", "''", '"1"', "'yes'", "|\n  x", ">-\n  y", "# c\n", "---\n"),
+        *(
+            "...\n",
+            "%YAML 1.1\n---\n",
+            "a: 1\na: 2",
+            "1: x",
+            "1.5: x",
+            "null: x",
+            "=",
+            "2020-01-01",
+            "08",
+            "\t",
+        ),
+    )
+)
+
+
+@given(st.lists(PIECES, max_size=12).map("".join), st.sampled_from(LOADERS))
+def test_any_text_means_the_same_both_ways(text: str, loader: type[ManifestLoader]) -> None:
+    assert_is_what_pyyaml_makes(text, loader)
+
+
+@pytest.mark.parametrize("value", ["!!str 1", "&a 1", "! 1", "!!binary aGk=", "{<<: {b: 1}}", "{b: 1, b: 2}"])
+def test_what_needs_pyyaml_is_left_to_it(value: str) -> None:
+    assert documents._plain_documents(f"a: {value}", ManifestLoader) is None
+
+
+def test_an_ordinary_manifest_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("parse", "load_all", "compose_all"):
+        monkeypatch.setattr(yaml, name, None)
+    (path,) = (ROOT / "examples").glob("triton.yaml")
+    assert [each["kind"] for each in load_all(path.read_text())]
