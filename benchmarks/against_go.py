@@ -35,6 +35,7 @@ ROUNDS = int(os.environ.get("ROUNDS", "9"))
 REVIEWS = int(os.environ.get("REVIEWS", "1000"))
 """Of one server in one round."""
 RATES = (200, 1000)
+PERCENTILES = (50, 90, 99)
 
 
 @dataclass(frozen=True)
@@ -193,15 +194,20 @@ def _measured(servers: list[Running]) -> dict[str, Costs]:
 def _latencies(servers: list[Running]) -> list[str]:
     rows = []
     for rate in RATES:
-        for server in servers:
-            found = []
-            for number in range(3):
-                stream = Workloads(1000 + number).pods(2 * rate, 0.9)
-                load.closed(server.port, "mutate", stream.known)
-                found.append(load.open_loop(server.port, "mutate", stream.measured, rate, number))
-            middle = statistics.median(each[len(each) // 2] for each in found) * 1e3
-            last = statistics.median(each[len(each) * 99 // 100] for each in found) * 1e3
-            rows.append(f"| {rate:,} | {server.name} | {middle:.1f} | {last:.1f} |")
+        found: dict[str, list[list[float]]] = {server.name: [] for server in servers}
+        for number in range(ROUNDS):
+            stream = Workloads(1000 + number).pods(2 * rate, 0.9)
+            turn = number % len(servers)
+            for server in (*servers[turn:], *servers[:turn]):
+                with load.apart(server.pid):
+                    load.closed(server.port, "mutate", stream.known)
+                    latencies = load.open_loop(server.port, "mutate", stream.measured, rate, number)
+                found[server.name].append([latencies[len(latencies) * each // 100] for each in PERCENTILES])
+        for name, rounds in found.items():
+            cells = [f"{statistics.median(each) * 1e3:.2f}" for each in zip(*rounds, strict=True)]
+            beside = sorted(ours[-1] / go[-1] for ours, go in zip(rounds, found["Go"], strict=True))
+            spread = f"**{statistics.median(beside):.2f}** ({beside[0]:.2f} to {beside[-1]:.2f})"
+            rows.append(f"| {rate:,} | {name} | {' | '.join(cells)} | {'' if name == 'Go' else spread} |")
     return rows
 
 
