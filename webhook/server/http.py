@@ -263,18 +263,24 @@ class Server:
             return None
         try:
             known = recalling.recall(body)
-            if known is None:
-                return None
-            told: _Told = known.note
-            told.tally.rise()
-            if told.line is not None:
-                told.line.write(known.uid, known.name or told.name)
-            if told.noticed is not None and self._notice is not None:
-                self._notice(review.parse(body), told.noticed)
         except Exception:
             log.exception("answer not recalled", endpoint=name)
             return None
+        if known is None:
+            return None
+        try:
+            self._tell(known, body)
+        except Exception:
+            log.exception("answer not recorded", endpoint=name, uid=known.uid)
         return known.body
+
+    def _tell(self, known: Recalled, body: bytes) -> None:
+        told: _Told = known.note
+        told.tally.rise()
+        if told.line is not None:
+            told.line.write(known.uid, known.name or told.name)
+        if told.noticed is not None and self._notice is not None:
+            self._notice(review.parse(body), told.noticed)
 
     async def _review(self, name: str, endpoint: Endpoint, body: bytes, deadline: float) -> bytes:
         """The answer to a body. Refusal if it is no review."""

@@ -466,6 +466,11 @@ def test_a_body_counts_while_the_listings_that_its_answer_rests_on_are_current()
         assert found == [False, False, True, True]
 
 
+def test_a_memo_of_nothing_knows_no_body() -> None:
+    chance, caller = random.Random(16), Caller(limit=0)
+    assert not any(caller.agrees("validate", written(pod(chance))) for _ in range(4))
+
+
 def test_endpoints_are_kept_apart() -> None:
     chance = random.Random(10)
     caller = known(chance)

@@ -310,6 +310,24 @@ async def test_known_bytes_are_read_where_every_line_is_logged_and_where_reviews
     assert memo.found == ["5"]
 
 
+async def test_an_answer_by_known_bytes_stands_whatever_becomes_of_its_record() -> None:
+    wired, memo = Wired({"rules.yaml": "profile: strict"}), Recalling(2**20)
+    wired.endpoints = process.endpoints(wired.policy, NoCluster(), memo=memo)
+    answers = [await wired.post("validate", replica(uid)) for uid in ("1", "1")]
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    wired.notice = fail
+    with structlog.testing.capture_logs() as lines:
+        answers.append(await wired.post("validate", replica("1")))
+    assert answers[0] == answers[1] == answers[2]
+    assert memo.found == ["1"]
+    assert [line["event"] for line in lines if line["log_level"] == "error"] == ["answer not recorded"]
+    told = {"endpoint": "validate", "outcome": "allowed", "kind": "Pod"}
+    assert wired.metric("chassis_admission_requests_total", **told) == 3
+
+
 class Traced(Off):
     on = True
 
