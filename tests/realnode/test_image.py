@@ -28,7 +28,7 @@ def layers(name: str) -> dict[str, int]:
     return {layer["digest"]: layer["size"] for layer in manifest["layers"]}
 
 
-@pytest.mark.parametrize(("name", "most"), [(images.webhook_name(), 120), (PULLER, 60)])
+@pytest.mark.parametrize(("name", "most"), [(images.webhook_name(), 130), (PULLER, 70)])
 def test_what_an_image_adds_to_its_base(node: RealNode, name: str, most: int) -> None:
     base, whole = layers(images.base_name()), layers(name)
     assert base.items() <= whole.items()
@@ -87,6 +87,20 @@ def test_the_puller_starts_and_carries_nothing_of_the_webhook(node: RealNode, ba
     assert "--config-dir" in run_to_its_end(
         node, bare, restricted("usage", PULLER, "chassis-puller", "--help")
     )
+
+
+@pytest.mark.parametrize(
+    ("image", "module"), [(images.webhook_name(), "webhook.server.process"), (PULLER, "puller.cli")]
+)
+def test_nothing_is_compiled_when_a_program_starts(
+    node: RealNode, bare: str, image: str, module: str
+) -> None:
+    code = (
+        f"import os, sys, {module}\n"
+        "of = [getattr(each, '__cached__', None) for each in list(sys.modules.values())]\n"
+        "print(len(of), [path for path in of if path and not os.path.exists(path)])"
+    )
+    assert run_to_its_end(node, bare, restricted("start", image, "python", "-c", code)).endswith(" []\n")
 
 
 PLUGIN = """\

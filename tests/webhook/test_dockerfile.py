@@ -98,6 +98,12 @@ def test_both_run_as_a_numeric_user_that_is_not_root() -> None:
     assert f"runAsUser: {user.split(':')[0]}" in manifest
 
 
+def test_the_standard_library_is_compiled_which_the_base_has_as_source_alone() -> None:
+    (stage,) = (it for it in DOCKERFILE.split("\nFROM ") if it.startswith("${BASE} AS runtime"))
+    assert "PYTHONHASHSEED=0 python -m compileall -q --invalidation-mode unchecked-hash" in stage
+    assert 'sysconfig.get_path("stdlib")' in stage
+
+
 def test_each_starts_a_command_of_the_project() -> None:
     programs = [json.loads(entrypoint) for entrypoint in instructions("ENTRYPOINT")]
     assert programs == [["chassis-puller"], ["chassis"]]

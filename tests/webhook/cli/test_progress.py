@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import io
 import itertools
+import os
+import subprocess
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
@@ -58,3 +62,33 @@ def test_the_line_is_gone_after_an_error() -> None:
     next(items)
     items.close()
     assert terminal.getvalue().endswith("\r\x1b[K")
+
+
+def test_a_review_of_a_directory_says_on_a_real_terminal_how_far_it_is(tmp_path: Path) -> None:
+    for number in range(3):
+        (tmp_path / f"{number}.yaml").write_text(
+            f"{{apiVersion: v1, kind: ConfigMap, metadata: {{name: c{number}}}}}"
+        )
+    script = (
+        "import sys\n"
+        "from webhook.cli import main, progress\n"
+        "progress.PATIENCE_SECONDS = progress.EVERY_SECONDS = 0.0\n"
+        "sys.exit(main.main(['review', sys.argv[1]]))\n"
+    )
+    env = {name: value for name, value in os.environ.items() if name not in ("CI", "NO_COLOR", "FORCE_COLOR")}
+    ours, theirs = os.openpty()
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", script, str(tmp_path)],
+            stdout=subprocess.PIPE,
+            stderr=theirs,
+            env=env | {"TERM": "xterm"},
+        )
+        said = os.read(ours, 65536).decode().split("\r\x1b[K")
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert done.stdout == b"3 objects, 0 changed, 0 warnings, 0 denied\n", "results go elsewhere"
+    assert [line for line in said if "read" in line] == [f"{n} files read" for n in range(3)]
+    assert [line for line in said if "reviewed" in line] == [f"{n} of 3 documents reviewed" for n in range(3)]
+    assert said[-1] == "", "the line is gone"
