@@ -9,7 +9,7 @@ from typing import Final, Generic, TypeVar
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
-LARGEST: Final = 4 << 20
+LARGEST: Final = 2 << 20
 """Bytes, roughly, that one of these holds: enough to find a pod again at the next endpoint, or in the
 workload that it was made from. Counted in bytes and not in entries: a thousand small containers fit as well
 as ten large ones, so that one review never drives out what it needs again."""

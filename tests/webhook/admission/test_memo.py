@@ -431,7 +431,7 @@ def test_the_memo_takes_no_more_memory_than_it_may(endpoint: str, stream: Stream
     tracemalloc.start()
     try:
         for request in requests:  # what the policies keep for themselves they keep now
-            Memo(0).answer(endpoint, request, config, NoCluster(), DECIDE[endpoint])
+            Memo(1).answer(endpoint, request, config, NoCluster(), DECIDE[endpoint])
         gc.collect()
         before = tracemalloc.get_traced_memory()[0]
         for request in requests:
