@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import http.client
+import multiprocessing
 import os
 import platform
 import re
+import resource
 import shutil
 import statistics
 import subprocess
@@ -23,8 +26,10 @@ import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from benchmarks._page import put
 from tests.e2e.binaries import TABLE, BinaryError, binary
@@ -211,6 +216,33 @@ def _large(sidecar: Sidecar) -> Cost | None:
 Costs = dict[tuple[str, str], list[Cost | None]]
 
 
+def _copied(world: World, *, verify: bool) -> Cost:
+    """The large object, by a socket's shortest way to a flushed file, in a process of its own."""
+    receive, send = (context := multiprocessing.get_context("spawn")).Pipe(duplex=False)
+    target = Path(tempfile.mkdtemp(dir=world.where)) / "model.bin"
+    child = context.Process(target=_copy, args=(send, world.uri("big/model.bin"), target, verify))
+    child.start()
+    cost: Cost = receive.recv()
+    child.join()
+    return cost
+
+
+def _copy(answer: Connection, url: str, target: Path, verify: bool) -> None:
+    parts, digest, buffer = urlsplit(url), hashlib.sha256(), memoryview(bytearray(1 << 20))
+    connection = http.client.HTTPConnection(parts.netloc)
+    began, used = time.monotonic(), time.process_time()
+    connection.request("GET", parts.path)
+    response = connection.getresponse()
+    with target.open("wb", buffering=0) as file:
+        while count := response.readinto(buffer):
+            file.write(buffer[:count])
+            if verify:
+                digest.update(buffer[:count])
+        os.fsync(file.fileno())
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    answer.send(Cost(time.monotonic() - began, time.process_time() - used, peak))
+
+
 def _measured(world: World) -> Costs:
     """(what, who) -> what it cost, round by round; who begins changes from round to round."""
     costs: Costs = {}
@@ -224,6 +256,8 @@ def _measured(world: World) -> Costs:
         for name in ("puller", "agent"):
             with _sidecar(name, world) as sidecar:
                 costs.setdefault((_LARGE_TITLE, name), []).append(_large(sidecar))
+        for who, verify in ((_COPY, False), (_COPY_VERIFIED, True)):
+            costs.setdefault((_LARGE_TITLE, who), []).append(_copied(world, verify=verify))
         print(f"  round {number + 1} of {ROUNDS}", flush=True)
     return costs
 
@@ -237,6 +271,7 @@ def _editing(count: int) -> str:
 
 
 _LARGE_TITLE = f"one model of {LARGE // 10**6} MB"
+_COPY, _COPY_VERIFIED = "a plain copy of the socket to a file", "the same with SHA-256"
 
 
 # --- recoveries --------------------------------------------------------------------------------------------
@@ -378,12 +413,32 @@ def _cells(costs: list[Cost]) -> tuple[str, str, str]:
     return f"{cpu:.2f}", f"{wall:.2f}", f"{statistics.median(cost.peak for cost in costs) / 2**20:.0f}"
 
 
+def _per_gigabyte(costs: Costs) -> Iterator[str]:
+    """CPU of the large model a GB, beyond what the sidecar takes for a small one."""
+    starts = {name: costs[_starting(1), name] for name in ("puller", "agent")}
+    for who, shown in (
+        (_COPY, _COPY),
+        (_COPY_VERIFIED, _COPY_VERIFIED),
+        ("puller", "ours, which verifies"),
+        ("agent", "the agent, which neither verifies nor flushes"),
+    ):
+        large = costs[_LARGE_TITLE, who]
+        small = starts.get(who, [Cost(0, 0, 0)] * len(large))
+        pairs = [(one.cpu, other.cpu) for one, other in zip(large, small, strict=True) if one and other]
+        figures = [(one - other) / LARGE * 1e9 for one, other in pairs]
+        if figures:
+            wall = statistics.median(one.wall for one in large if one)
+            spread = f"{min(figures):.2f} to {max(figures):.2f}"
+            yield f"| {shown} | {statistics.median(figures):.2f} ({spread}) | {wall:.2f} |"
+
+
 def _page(costs: Costs, recoveries: dict[str, dict[str, str]]) -> str:
     titles = dict.fromkeys(what for what, _ in costs)
     machine = f"Python {platform.python_version()}, {os.cpu_count()} CPUs, {platform.machine()}"
     prose = (Path(__file__).parent / "peers" / "puller.md").read_text()
     return prose.format(
         rows="\n".join(_row(what, costs) for what in titles),
+        copies="\n".join(_per_gigabyte(costs)),
         recoveries="\n".join(
             f"| {what} | {said['puller']} | {said['agent']} |" for what, said in recoveries.items()
         ),

@@ -86,6 +86,7 @@ class FaultStore(_Listening):
         super().__init__()
         self._sorted: list[str] = []
         self._sorted_count = 0
+        self._etags: dict[str, tuple[bytes, str]] = {}
 
     @property
     def env(self) -> dict[str, str]:
@@ -119,7 +120,7 @@ class FaultStore(_Listening):
         page, more = keys[: self.page], len(keys) > self.page
         entries = "".join(
             f"<Contents><Key>{escape(key)}</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified>"
-            f"<ETag>{escape(_etag(self.objects[key]))}</ETag><Size>{len(self.objects[key])}</Size></Contents>"
+            f"<ETag>{escape(self._etag(key))}</ETag><Size>{len(self.objects[key])}</Size></Contents>"
             for key in page
         )
         token = f"<NextContinuationToken>{escape(page[-1])}</NextContinuationToken>" if more else ""
@@ -132,7 +133,7 @@ class FaultStore(_Listening):
         data = self.objects.get(key)
         if data is None:
             return web.Response(status=404)
-        etag = _etag(data)
+        etag = self._etag(key)
         if request.headers.get("If-Match", etag) != etag:
             return web.Response(status=412)
         headers = {
@@ -168,6 +169,14 @@ class FaultStore(_Listening):
             await self._send(request, response, data[start:end])
         return response
 
+    def _etag(self, key: str) -> str:
+        """Worked out once for each content: a large object is asked for in many parts."""
+        data = self.objects[key]
+        known = self._etags.get(key)
+        if known is None or known[0] is not data:
+            known = self._etags[key] = data, f'"{hashlib.md5(data).hexdigest()}"'
+        return known[1]
+
     async def _send(self, request: web.Request, response: web.StreamResponse, body: bytes) -> None:
         if self.cuts > 0 and len(body) > self.cut_after:
             self.cuts -= 1
@@ -180,10 +189,6 @@ class FaultStore(_Listening):
         for at in range(0, len(body), 1 << 20):
             await response.write(body[at : at + (1 << 20)])
         self.bytes_sent += len(body)
-
-
-def _etag(data: bytes) -> str:
-    return f'"{hashlib.md5(data).hexdigest()}"'
 
 
 @dataclass
