@@ -6,6 +6,7 @@ is: a socket that is shut down gives no more bytes and takes none.
 
 from __future__ import annotations
 
+import select
 import socket
 import ssl
 from collections.abc import Mapping
@@ -43,10 +44,12 @@ class Response:
         self._broken: Exception | None = None
 
     def prefetch(self, most: int) -> None:
-        """Read the body along with the head, where it is sound and no longer than that."""
-        wanted = self.status in (HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT)
-        if wanted and self._raw.length is not None and self._raw.length <= most:
-            self._early = self.read(most)
+        """Read the body along with the head, where it is no error's and no longer than that: a connection can
+        be kept only where all of an answer was read. What goes wrong here shows where the body is read."""
+        length = self._raw.length
+        if self.status < HTTPStatus.BAD_REQUEST and length is not None and length <= most:
+            with suppress(HTTPException, OSError):
+                self._early = self.read(most)
 
     def early(self) -> bytes:
         """What of the body came along with the head; it is given once."""
@@ -135,8 +138,6 @@ class Connection:
     @property
     def alive(self) -> bool:
         """Whether the other end has neither closed an idle connection nor said anything unasked."""
-        import select
-
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         return not poll.poll(0)

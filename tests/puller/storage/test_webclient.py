@@ -140,6 +140,42 @@ async def test_an_idle_connection_is_not_kept_for_ever(monkeypatch: pytest.Monke
         client.close()
 
 
+async def test_a_body_that_breaks_at_its_first_byte_leaves_the_head() -> None:
+    """Whoever asked goes on from there, for a range, say."""
+
+    async def headless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n")
+
+    client = WebClient(LIMITS)
+    async with (
+        listening(headless) as port,
+        client,
+        client.get(URL(f"http://127.0.0.1:{port}/"), {}) as response,
+    ):
+        assert response.status == 200
+        with pytest.raises(StorageError, match="broke"):
+            [piece async for piece in body_of(response, 1)]
+
+
+@pytest.mark.parametrize("body", [b"", b"bye"])
+async def test_a_redirect_does_not_cost_the_connection(body: bytes) -> None:
+    connections = 0
+
+    async def hub(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        while True:
+            head = await reader.readuntil(b"\r\n\r\n")
+            there = b"HTTP/1.1 302 Found\r\nLocation: /there\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+            writer.write(OK if head.startswith(b"GET /there ") else there)
+
+    client = WebClient(LIMITS)
+    async with listening(hub) as port:
+        assert await content(client, f"http://127.0.0.1:{port}/") == b"ok"
+    assert connections == 1
+
+
 async def test_an_interim_answer_is_passed_over() -> None:
     async def hints(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
