@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from policies.accelerators.vendors import NodeLabel, Pool, Vendor
 from policies.kube.json import Json, text
@@ -27,70 +27,111 @@ class Node:
     pool: Pool | None = None
     promised: Mapping[str, str] = field(default_factory=dict)
     """Labels that a pool's nodes will carry once they run, by the product and memory it declares."""
+    lasting_taints: tuple[Json, ...] = field(init=False, repr=False, compare=False)
+    """The taints that keep pods off, without those of a passing state such as a cordon."""
+
+    def __post_init__(self) -> None:
+        lasting = tuple(
+            taint
+            for taint in self.taints
+            if taint.get("effect") != "PreferNoSchedule"
+            and not text(taint, "key").startswith("node.kubernetes.io/")
+        )
+        object.__setattr__(self, "lasting_taints", lasting)
 
     @property
     def described(self) -> Mapping[str, str]:
         """All labels that are known of it."""
         return {**self.promised, **self.labels} if self.promised else self.labels
 
-    @property
-    def lasting_taints(self) -> list[Json]:
-        """The taints that keep pods off, without those of a passing state such as a cordon."""
-        return [
-            taint
-            for taint in self.taints
-            if taint.get("effect") != "PreferNoSchedule"
-            and not text(taint, "key").startswith("node.kubernetes.io/")
-        ]
+
+class Likeness(NamedTuple):
+    """What tells a node from others to the pods of all: thousands of nodes have a few likenesses."""
+
+    labels: tuple[tuple[str, str], ...]
+    """Those that speak of accelerators; of an autoscaler's only the key."""
+    taints: tuple[tuple[str, str, str], ...]
+    """Key, value and effect."""
+
+    def node(self) -> Node:
+        """A node of this likeness, without a name and without what it has to give."""
+        return Node("", dict(self.labels), tuple(_taint(*taint) for taint in self.taints), {})
+
+
+def _taint(key: str, value: str, effect: str) -> Json:
+    return {"key": key, "value": value, "effect": effect}
+
+
+Members = Callable[[], tuple[tuple[Node, ...], tuple[Node, ...]]]
+"""The nodes themselves: those that have something to give, pools included, and those that have not."""
 
 
 @dataclass(frozen=True)
 class Fleet:
-    """The nodes of one vendor."""
+    """The nodes of one vendor. What follows from their likenesses costs the same for ten nodes as for ten
+    thousand; the nodes themselves are put in a row when somebody asks for them."""
 
     vendor: Vendor
-    nodes: tuple[Node, ...]
-    """Those that have a resource of the vendor to give, pools included."""
-    barren: tuple[Node, ...]
-    """Those that carry its labels but have nothing to give now: a device plugin that restarts, say."""
+    likenesses: tuple[Node, ...]
+    """One node for each likeness of `nodes`, and the pools."""
+    barren_likenesses: tuple[Node, ...]
+    """One node for each likeness of `barren`."""
     cover: tuple[NodeLabel, ...]
     """The fewest labels such that each of `nodes` carries one; empty where there are none such."""
     demandable: bool
     """Whether the cover may be demanded without keeping pods from any node there is or may be made."""
+    members: Members = field(compare=False, repr=False)
+
+    @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        """Those that have a resource of the vendor to give, pools included."""
+        return self.members()[0]
+
+    @cached_property
+    def barren(self) -> tuple[Node, ...]:
+        """Those that carry its labels but have nothing to give now: a device plugin that restarts, say."""
+        return self.members()[1]
 
     @cached_property
     def known_labels(self) -> tuple[NodeLabel, ...]:
         """The vendor's labels that at least one of its nodes carries."""
-        return tuple(label for label in self.vendor.labels if any(label.on(n.labels) for n in self.nodes))
+        return tuple(
+            label for label in self.vendor.labels if any(label.on(n.labels) for n in self.likenesses)
+        )
 
     @cached_property
     def taints(self) -> tuple[Json, ...]:
-        """The distinct taints of its nodes that are the vendor's own."""
+        """The distinct taints of its nodes that are the vendor's own, in the order of the nodes."""
+        borne = self._own_taints((*self.likenesses, *self.barren_likenesses))
+        if len(borne) > 1:
+            borne = self._own_taints((*self.nodes, *self.barren))
+        return tuple(_taint(*taint) for taint in borne)
+
+    def _own_taints(self, nodes: Iterable[Node]) -> dict[tuple[str, str, str], None]:
         keys = {taint.key for taint in self.vendor.taints}
-        borne = (
+        return dict.fromkeys(
             (text(taint, "key"), text(taint, "value"), text(taint, "effect"))
-            for node in (*self.nodes, *self.barren)
+            for node in nodes
             for taint in node.taints
             if text(taint, "key") in keys
         )
-        return tuple({"key": k, "value": v, "effect": e} for k, v, e in dict.fromkeys(borne))
 
     @cached_property
     def variants(self) -> tuple[Mapping[str, str], ...]:
         """The distinct values of the product and memory labels that stand together on one node."""
         return self._distinct(
-            node.labels if node.pool and node.pool.labels else node.described for node in self.nodes
+            node.labels if node.pool and node.pool.labels else node.described for node in self.likenesses
         )
 
     @cached_property
     def described(self) -> tuple[Mapping[str, str], ...]:
         """The same with what pools promise, though their own labels tell them better."""
-        return self._distinct(node.described for node in self.nodes)
+        return self._distinct(node.described for node in self.likenesses)
 
     @cached_property
     def labelled_pools(self) -> tuple[Node, ...]:
         """The pools with labels of their own, by which their autoscaler knows them."""
-        return tuple(node for node in self.nodes if node.pool and node.pool.labels)
+        return tuple(node for node in self.likenesses if node.pool and node.pool.labels)
 
     def _distinct(self, labelled: Iterable[Mapping[str, str]]) -> tuple[Mapping[str, str], ...]:
         keys = (*self.vendor.product_labels, *(label.key for label in self.vendor.memory_labels))
@@ -105,8 +146,16 @@ class Inventory:
     fleets: Mapping[str, Fleet]
     nodes_known: bool
     """Whether the nodes could be read; else only the pools are known."""
-    names: frozenset[str]
-    """The nodes that are any vendor's."""
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """The nodes that are any vendor's."""
+        return frozenset(
+            node.name
+            for fleet in self.fleets.values()
+            for node in (*fleet.nodes, *fleet.barren)
+            if not node.pool
+        )
 
     @cached_property
     def answers(self) -> dict[bytes, Any]:
@@ -116,18 +165,43 @@ class Inventory:
     @cached_property
     def exposed(self) -> tuple[Exposure, ...]:
         """The accelerator nodes, by the taints that they bear."""
-        by_taints: dict[tuple[tuple[str, str, str], ...], dict[str, tuple[Vendor, list[Node]]]] = {}
+        by_taints: dict[Taints, dict[str, list[Node]]] = {}
         for name, fleet in self.fleets.items():
-            for node in (*fleet.nodes, *fleet.barren):
-                taints = sorted(
-                    (text(t, "key"), text(t, "value"), text(t, "effect")) for t in node.lasting_taints
-                )
-                members = by_taints.setdefault(tuple(taints), {})
-                members.setdefault(name, (fleet.vendor, []))[1].append(node)
+            for node in (*fleet.likenesses, *fleet.barren_likenesses):
+                by_taints.setdefault(_lasting(node), {}).setdefault(name, []).append(node)
         return tuple(
-            _exposure(taints, members.values())
+            self._exposure(taints, members)
             for taints, members in sorted(by_taints.items(), key=lambda item: item[0])
         )
+
+    def _exposure(self, taints: Taints, members: Mapping[str, list[Node]]) -> Exposure:
+        """`members`: one node for each likeness, by vendor."""
+        labels: list[NodeLabel] = []
+        hostnames: set[str] = set()
+        for name, nodes in members.items():
+            fleet = self.fleets[name]
+            cover, bare = cover_of(fleet.vendor.labels, nodes)
+            labels += cover
+            if bare:  # then the nodes that are like them
+                hostnames |= {
+                    node.labels[HOSTNAME]
+                    for node in (*fleet.nodes, *fleet.barren)
+                    if HOSTNAME in node.labels
+                    and not any(label.on(node.labels) for label in fleet.vendor.labels)
+                    and _lasting(node) == taints
+                }
+        return Exposure(
+            tuple(_taint(*taint) for taint in taints),
+            tuple(dict.fromkeys(labels)),
+            tuple(sorted(hostnames)[:MOST_HOSTNAMES]),
+        )
+
+
+Taints = tuple[tuple[str, str, str], ...]
+
+
+def _lasting(node: Node) -> Taints:
+    return tuple(sorted((text(t, "key"), text(t, "value"), text(t, "effect")) for t in node.lasting_taints))
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,22 +212,6 @@ class Exposure:
     labels: tuple[NodeLabel, ...]
     """Each of the nodes carries one of these, or else stands in `hostnames`."""
     hostnames: tuple[str, ...]
-
-
-def _exposure(
-    taints: Iterable[tuple[str, str, str]], members: Iterable[tuple[Vendor, list[Node]]]
-) -> Exposure:
-    labels: list[NodeLabel] = []
-    hostnames: list[str] = []
-    for vendor, nodes in members:
-        cover, bare = cover_of(vendor.labels, nodes)
-        labels += cover
-        hostnames += [node.labels[HOSTNAME] for node in bare if HOSTNAME in node.labels]
-    return Exposure(
-        tuple({"key": key, "value": value, "effect": effect} for key, value, effect in taints),
-        tuple(dict.fromkeys(labels)),
-        tuple(sorted(set(hostnames))[:MOST_HOSTNAMES]),
-    )
 
 
 def cover_of(labels: Iterable[NodeLabel], nodes: list[Node]) -> tuple[tuple[NodeLabel, ...], list[Node]]:

@@ -152,11 +152,13 @@ Narrowed = tuple[Nodes, Obstacle | None]
 
 
 def _by_resources(pod: Json, requests: Mapping[str, int], fleets: list[Fleet], nodes: Nodes) -> Narrowed:
-    left = tuple(node for node in nodes if all(node.accelerators.get(r, 0) >= n for r, n in requests.items()))
+    left = nodes
+    for resource, count in requests.items():
+        left = tuple([node for node in left if node.accelerators.get(resource, 0) >= count])
     if left:
         return left, None
     # A device plugin that restarts reports nothing for a moment; the labels stay.
-    certain = not any(fleet.barren for fleet in fleets)
+    certain = not any(fleet.barren_likenesses for fleet in fleets)
     for resource, count in requests.items():
         best = max(nodes, key=lambda node: node.accelerators.get(resource, 0), default=None)
         most = best.accelerators.get(resource, 0) if best else 0
@@ -239,6 +241,9 @@ def _admitted(pod: Json, nodes: Nodes) -> Iterator[Node]:
     keys = tuple(mentioned_keys(pod))
     by_name = any(maps(term, "matchFields") for term in maps(pod, *TERMS))
     known: dict[object, bool] = {}
+    if not keys and not by_name and admits(pod, "", {}):  # it demands nothing
+        yield from nodes
+        return
     for node in nodes:
         labels = node.described
         partial = node.pool is not None

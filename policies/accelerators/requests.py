@@ -6,7 +6,7 @@ the nodes and the declared pools is not demanded of a pod.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -15,7 +15,7 @@ from typing import Final
 
 from pydantic import Field
 
-from policies.accelerators.inventory import Fleet, Inventory, Node, cover_of
+from policies.accelerators.inventory import Fleet, Inventory, Likeness, Node, cover_of
 from policies.accelerators.vendors import MemoryUnit, Pool, Vendor, known_vendors
 from policies.core.facts import Facts
 from policies.core.listing import Index, Listing
@@ -108,8 +108,15 @@ class _Reading:
     """A node as read from the cluster, with the vendors that it gives accelerators of, or only names."""
 
     node: Node
+    likeness: Likeness
     giving: tuple[str, ...]
     barren: tuple[str, ...]
+
+
+_Found = Mapping[tuple[str, bool, Likeness], tuple[Json, ...]]
+"""The nodes of the cluster by a vendor, by whether they have something to give, and by their likeness."""
+_CHANGED: Final = 1000
+"""Nodes that went or changed, of which it is remembered what they were, before they are forgotten."""
 
 
 @dataclass(eq=False)
@@ -176,26 +183,27 @@ class Catalogue:
         return {name: count for name, count in counts.items() if count > 0}
 
     @cached_property
-    def _by_vendor(self) -> Index[tuple[str, bool]]:
-        """The nodes by each vendor that they give accelerators of (True), or whose labels they only carry."""
+    def _by_likeness(self) -> Index[tuple[str, bool, Likeness]]:
+        """The nodes by each vendor that they give accelerators of (True), or whose labels they only carry,
+        and by what they are like."""
         return Index(self._vendors_on)
 
-    def _vendors_on(self, obj: Json) -> Iterator[tuple[str, bool]]:
+    def _vendors_on(self, obj: Json) -> Iterator[tuple[str, bool, Likeness]]:
         reading = self._read(obj)
-        yield from ((name, True) for name in reading.giving)
-        yield from ((name, False) for name in reading.barren)
+        yield from ((name, True, reading.likeness) for name in reading.giving)
+        yield from ((name, False, reading.likeness) for name in reading.barren)
 
     def inventory(self, listing: Listing) -> Inventory:
         """The accelerators of a cluster's nodes; the same one until a node with accelerators changes."""
-        groups = listing.by(self._by_vendor)
+        groups = listing.by(self._by_likeness)
         known: Inventory | None = groups.memo.get("inventory")
         if known is None:
-            found = [(key, obj, self._read(obj)) for key in groups for obj in groups[key]]
-            self._remembered = {id(obj): (obj, reading) for _, obj, reading in found}
-            nodes: dict[tuple[str, bool], list[Node]] = {}
-            for key, _, reading in found:
-                nodes.setdefault(key, []).append(reading.node)
-            known = groups.memo["inventory"] = self._inventory(nodes, nodes_known=True)
+            # A row of its own: the groups go over to the next listing.
+            found = {key: tuple(groups[key]) for key in groups}
+            if len(self._remembered) > 2 * sum(map(len, found.values())) + _CHANGED:
+                kept = {id(obj): obj for objects in found.values() for obj in objects}
+                self._remembered = {key: (obj, self._read(obj)) for key, obj in kept.items()}
+            known = groups.memo["inventory"] = self._inventory(found, nodes_known=True)
         return known
 
     @cached_property
@@ -203,29 +211,18 @@ class Catalogue:
         """What the pools alone say, where the nodes are not known."""
         return self._inventory({}, nodes_known=False)
 
-    def _inventory(self, nodes: Mapping[tuple[str, bool], list[Node]], *, nodes_known: bool) -> Inventory:
-        """`nodes`: those that each vendor's accelerators are on (True), or its labels alone."""
-        giving: dict[str, list[Node]] = {}
-        barren: dict[str, list[Node]] = {}
-        for (name, gives), found in nodes.items():
-            # In an order of their own: which of them changed last must tell nothing.
-            (giving if gives else barren)[name] = sorted(found, key=lambda node: node.name)
+    def _inventory(self, found: _Found, *, nodes_known: bool) -> Inventory:
+        pools: dict[str, list[Node]] = {}
         for pool in self.pools:
             for vendor, node in self._pool_nodes(pool):
-                giving.setdefault(vendor, []).append(node)
+                pools.setdefault(vendor, []).append(node)
+        present = {*pools, *(name for name, _, _ in found)}
         fleets = {
-            name: self._fleet(self.vendors[name], giving.get(name, []), barren.get(name, []))
+            name: self._fleet(name, found, tuple(pools.get(name, ())))
             for name in self.vendors
-            if name in giving or name in barren
+            if name in present
         }
-        names = frozenset(
-            node.name
-            for found in (giving, barren)
-            for nodes in found.values()
-            for node in nodes
-            if not node.pool
-        )
-        return Inventory(fleets, nodes_known, names)
+        return Inventory(fleets, nodes_known)
 
     def _read(self, obj: Json) -> _Reading:
         """What a node with accelerators is; remembered for as long as the object is the same one, so that one
@@ -246,8 +243,22 @@ class Catalogue:
         givers = {self.vendor_of(resource) for resource in accelerators}
         return _Reading(
             node,
+            self._likeness(node),
             giving=tuple(name for name in self.vendors if name in givers),
             barren=tuple(name for name in labelled if name not in givers),
+        )
+
+    def _likeness(self, node: Node) -> Likeness:
+        labels = {key: "" for key in self.autoscaler_labels if key in node.labels}
+        labels |= {key: node.labels[key] for key in self._telling_keys if key in node.labels}
+        taints = ((text(t, "key"), text(t, "value"), text(t, "effect")) for t in node.taints)
+        return Likeness(tuple(sorted(labels.items())), tuple(taints))
+
+    @cached_property
+    def _telling_keys(self) -> tuple[str, ...]:
+        """The labels that any vendor's nodes are told by."""
+        return tuple(
+            dict.fromkeys(key for vendor in self.vendors.values() for key in sorted(vendor.own_keys))
         )
 
     @cached_property
@@ -288,13 +299,33 @@ class Catalogue:
                     ),
                 )
 
-    def _fleet(self, vendor: Vendor, nodes: list[Node], barren: list[Node]) -> Fleet:
-        cover, uncovered = cover_of(vendor.labels, nodes)
+    def _fleet(self, name: str, found: _Found, pools: tuple[Node, ...]) -> Fleet:
+        vendor = self.vendors[name]
+        giving = {key[2]: objects for key, objects in found.items() if key[:2] == (name, True)}
+        barren = {key[2]: objects for key, objects in found.items() if key[:2] == (name, False)}
+
+        def members() -> tuple[tuple[Node, ...], tuple[Node, ...]]:
+            return (*self._nodes(giving.values()), *pools), self._nodes(barren.values())
+
+        alike = (*(likeness.node() for likeness in sorted(giving)), *pools)
+        cover, uncovered = cover_of(vendor.labels, [*alike])
         certain = [label for label in cover if not label.agent]
         demandable = not uncovered and all(
-            any(label.on(node.labels) for label in certain) or not self._autoscaled(node) for node in nodes
+            any(label.on(node.labels) for label in certain) or not self._autoscaled(node) for node in alike
         )
-        return Fleet(vendor, tuple(nodes), tuple(barren), cover if not uncovered else (), demandable)
+        return Fleet(
+            vendor,
+            alike,
+            tuple(likeness.node() for likeness in sorted(barren)),
+            cover if not uncovered else (),
+            demandable,
+            members,
+        )
+
+    def _nodes(self, found: Iterable[Iterable[Json]]) -> tuple[Node, ...]:
+        """In an order of their own: which of them changed last must tell nothing."""
+        nodes = (self._read(obj).node for objects in found for obj in objects)
+        return tuple(sorted(nodes, key=lambda node: node.name))
 
     def _autoscaled(self, node: Node) -> bool:
         return node.pool is None and not node.labels.keys().isdisjoint(self.autoscaler_labels)

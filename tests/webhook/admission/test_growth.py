@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -87,3 +88,24 @@ def test_a_review_after_one_change_costs_the_same_in_a_large_cluster() -> None:
         counts.append(calls(decide))
     small, large = counts
     assert large <= 1.1 * small
+
+
+def test_a_mutation_after_a_change_costs_the_same_among_many_nodes_with_accelerators() -> None:
+    def accelerated(number: int, **spec: object) -> Json:
+        labels = {"nvidia.com/gpu.present": "true", "kubernetes.io/hostname": f"n{number}"}
+        made = node(50, **spec)
+        return {**made, "metadata": {"name": f"n{number}", "labels": labels}}
+
+    counts = []
+    for nodes in (10, MOST):
+        cluster = world(0, 0)
+        store = next(store for _, _, store in cluster.sources if store.kind == "Node")
+        for number in range(nodes):
+            store.put(accelerated(number))
+        mutated = partial(engine.mutate, DIMENSIONS["containers of a pod"](1).request, load({}), cluster)
+        assert "nvidia.com/gpu.present" in str(mutated().patch)
+        store.put(accelerated(7, unschedulable=True))
+        cluster.listing(Resource.NODES)
+        counts.append(calls(mutated))
+    few, many = counts
+    assert many <= 1.1 * few

@@ -89,6 +89,8 @@ def compare(cache: ClusterCache) -> None:
     found = inventory_of(default_settings(GpuAffinity), Facts("ml", cache))
     anew = GpuAffinity().catalogue.inventory(Listing(cache.listing(Resource.NODES) or ()))
     assert (found.fleets, found.names) == (anew.fleets, anew.names)
+    for name, fleet in found.fleets.items():
+        assert (fleet.nodes, fleet.barren) == (anew.fleets[name].nodes, anew.fleets[name].barren)
     assert found.exposed == anew.exposed
 
 
