@@ -30,6 +30,20 @@ def test_containers_that_stayed_are_the_same_objects() -> None:
     assert edited[0].memo is first[0].memo, "what runs in it is the same"
 
 
+def test_an_edit_elsewhere_leaves_the_containers_and_the_metadata_as_they_were_read() -> None:
+    looks = Looks([PodLook(POD)])
+    first = looks.of(POD)
+    containers, annotations = first.containers, first.annotations
+    edited = looks.of(replaced(POD, ("spec", "tolerations"), [{"operator": "Exists"}]))
+    assert edited.containers is containers
+    assert edited.annotations is annotations
+    other = looks.of(
+        replaced(edited.pod, ("metadata", "annotations"), {"mlchassis.dev/health-path": "/other"})
+    )
+    assert other.ours == {"mlchassis.dev/health-path": "/other"}
+    assert other.containers is containers
+
+
 def test_what_runs_in_a_container_is_read_again_when_that_changed() -> None:
     looks = Looks([PodLook(POD)])
     first = looks.of(POD).containers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import sys
 from collections.abc import Callable
@@ -11,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks._grown import DIMENSIONS, LEAST, MOST, Grown, node, world
+from benchmarks._grown import DIMENSIONS, LEAST, MOST, Grown, node, pod, world
+from policies.containers.commands import forget
 from policies.core.resources import Resource
 from policies.kube.json import Json
 from webhook.admission import bounds, engine
@@ -65,6 +67,19 @@ def test_growth_is_linear(what: str) -> None:
     decided(DIMENSIONS[what](2))()  # what is read once, such as the table of presets
     least, most = (calls(decided(DIMENSIONS[what](count))) for count in (LEAST, MOST))
     assert exponent(least, most) <= STEEPEST, (least, most)
+
+
+def test_a_review_leaves_nothing_to_the_garbage_collector() -> None:
+    decide = decided(Grown.of(pod(3, 10)))
+    decide()
+    forget()  # commands are then read again
+    gc.collect()
+    gc.disable()
+    try:
+        decide()
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
 
 
 def test_what_is_quadratic_fails() -> None:

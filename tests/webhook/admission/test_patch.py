@@ -2,12 +2,14 @@
 
 import copy
 from typing import Any
+from unittest.mock import patch
 
 import jsonpatch
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+import webhook.admission.patch
 from webhook.admission.patch import diff, pointer, same
 
 KEYS = st.sampled_from(["name", "a", "b", "~", "/", "", "-", "~1", "a/b", "0"])
@@ -71,6 +73,22 @@ def test_a_patch_has_nothing_to_add_to_its_own_result(original: Any, final: Any)
 )
 def test_patches_are_minimal(original: Any, final: Any, expected: list[dict[str, Any]]) -> None:
     assert diff(original, final) == expected
+
+
+NAMED = st.lists(
+    st.fixed_dictionaries({}, optional={"name": st.sampled_from(["a", "b", "c", 1, True]), "x": JSON})
+    | SCALARS,
+    max_size=5,
+)
+
+
+@given(NAMED, NAMED)
+@example([{"name": "a", "x": 1}], [{"name": "b", "x": 1}])
+@example([{"name": "a"}, {"name": "a", "x": 1}], [{"name": "a", "x": 2}, {"name": "a"}])
+def test_lists_whose_elements_correspond_need_no_alignment(original: list[Any], final: list[Any]) -> None:
+    quick = diff(original, final)
+    with patch.object(webhook.admission.patch, "_correspond", lambda a, b: False):
+        assert quick == diff(original, final)
 
 
 def test_shared_subtrees_are_not_walked() -> None:
