@@ -171,13 +171,6 @@ def _servers(scratch: Path, peer: Path, stack: ExitStack) -> list[Running]:
 # --- measuring ---------------------------------------------------------------------------------------------
 
 
-def _cost(server: Running, scenario: Scenario, stream: Stream) -> float:
-    load.closed(server.port, scenario.path, stream.known)
-    before = load.cpu(server.pid)
-    load.closed(server.port, scenario.path, stream.measured)
-    return (load.cpu(server.pid) - before) / len(stream.measured)
-
-
 def _measured(servers: list[Running]) -> dict[str, Costs]:
     costs = {scenario.name: Costs() for scenario in SCENARIOS}
     for number in range(ROUNDS):
@@ -185,7 +178,7 @@ def _measured(servers: list[Running]) -> dict[str, Costs]:
             stream = scenario.stream(number)
             turn = number % len(servers)
             for server in (*servers[turn:], *servers[:turn]):  # no server is always the first
-                cost = _cost(server, scenario, stream)
+                cost = load.cost(server.pid, server.port, scenario.path, stream.known, stream.measured)
                 costs[scenario.name].by_server.setdefault(server.name, []).append(cost)
         print(f"  round {number + 1} of {ROUNDS}", flush=True)
     return costs
