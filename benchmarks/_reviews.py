@@ -68,11 +68,16 @@ class Workloads:
 
     def pods(self, count: int, seen: float) -> Stream:
         """Creations of pods; the share `seen` of them are further replicas of 20 known ReplicaSets."""
+        known, pods = self.replicas(count, seen)
+        return Stream([*map(self._created, known)], [*map(self._created, pods)])
+
+    def replicas(self, count: int, seen: float) -> tuple[list[Json], list[Json]]:
+        """The pods of 20 known ReplicaSets, and others as a controller sends them to be created."""
         known = [self._pod() for _ in range(20)]
         old = round(count * seen)
         pods = [self._random.choice(known) for _ in range(old)] + [self._pod() for _ in range(count - old)]
         self._random.shuffle(pods)
-        return Stream([*map(self._created, known)], [*map(self._created, pods)])
+        return known, pods
 
     def deployments(self, count: int, seen: float) -> Stream:
         """Creations of Deployments of 15 KB; `seen` of them were sent before, as a rollout's retry is."""

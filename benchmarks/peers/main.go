@@ -7,6 +7,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -158,7 +159,11 @@ func main() {
 		}
 	}
 	decoder := admission.NewDecoder(scheme)
-	server := webhook.NewServer(webhook.Options{Host: "127.0.0.1", Port: *port, CertDir: *certs})
+	server := webhook.NewServer(webhook.Options{
+		Host: "127.0.0.1", Port: *port, CertDir: *certs,
+		// API servers offer nothing else to a Service, and kubebuilder's scaffold does the same.
+		TLSOpts: []func(*tls.Config){func(c *tls.Config) { c.NextProtos = []string{"http/1.1"} }},
+	})
 	server.Register("/mutate", &admission.Webhook{Handler: &mutator{decoder}})
 	server.Register("/validate", &admission.Webhook{Handler: &validator{decoder}})
 	if err := server.Start(ctrl.SetupSignalHandler()); err != nil {
