@@ -55,7 +55,7 @@ class Canonical:
         try:
             written = _written(request, name, constant)
             if name and (
-                name.encode() in written or written.count(constant.encode()) != _places(request, name)
+                name.encode() in written or written.count(constant.encode()) != places(request, name)
             ):
                 name = constant = ""  # it is said elsewhere, too: leave all of it as it is
                 written = _written(request, "", "")
@@ -123,7 +123,7 @@ def _generated(obj: Json) -> tuple[str, str]:
     return name, prefix + CONSTANT.decode()
 
 
-def _places(request: Request, name: str) -> int:
+def places(request: Request, name: str) -> int:
     """How often a name stands where the name of the object belongs."""
     found = [request.name, *(text(obj, "metadata", "name") for obj in (request.object, request.old_object))]
     return found.count(name)

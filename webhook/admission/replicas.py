@@ -1,23 +1,25 @@
 """Replicas known by the bytes of their reviews, before any JSON is read.
 
 Law: two bodies of one form that are equal but for its holes have one canonical request. A form says where
-bodies of one length have what is only a replica's own: each hole lies in a JSON string, and a body is of the
-form if plain characters stand in every hole, which end no string. That what stands there says nothing is
-proved on the body that the form is made of: with the constants of the canonical form in its holes it is read
-again, and must be the same canonical request. What can't be proved is no form.
+bodies of one length have what is only a replica's own: each hole is all or the end of a JSON string, and a
+body is of the form if plain characters stand in every hole, which end no string. That the canonical form has
+constants for all of them is proved by counting: of a body that was read, the value of each hole stands, as a
+string of plain characters, in so many places that the canonical form replaces, and as these bytes in the body
+just as often. What can't be proved is no form.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice, pairwise
+from itertools import islice
 from operator import itemgetter
 from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
 
 from policies.kube.json import Json
-from webhook.admission.canonical import CONSTANT, CONSTANTS, RANDOM, Canonical, steady
-from webhook.admission.envelope import BadReview, Request, parse
+from webhook.admission.canonical import CONSTANT, CONSTANTS, RANDOM, Canonical, places, steady
+from webhook.admission.envelope import Request
 
 T = TypeVar("T")
 
@@ -26,9 +28,9 @@ _LOWER: Final = b"abcdefghijklmnopqrstuvwxyz0123456789"
 _PLAIN: Final = _LOWER + _LOWER.upper() + b":.-"
 """What ends no JSON string and stands for itself in it."""
 _VALUE: Final = re.compile(rf"[{_PLAIN.decode()}]{{1,64}}")
-_TIME: Final = cast(str, CONSTANTS["creationTimestamp"]).encode()
-_UID: Final = cast(str, CONSTANTS["uid"]).encode()
-_FIELDS: Final = tuple((key, value.encode()) for key, value in CONSTANTS.items() if type(value) is str)
+_FIELDS: Final = tuple(key for key, value in CONSTANTS.items() if type(value) is str)
+_ESCAPES: Final = (b"\\u003c", b"\\u003e", b"\\u0026")
+"""Which API servers write; none is of a plain character."""
 LARGEST: Final = 256 * 1024
 """Bytes of a body that can have a form."""
 MOST_VALUES: Final = 24
@@ -52,7 +54,6 @@ class _Hole(NamedTuple):
     end: int
     kind: str
     """`uid` (the request's), `name`, `token`, or nothing."""
-    constant: bytes
 
 
 class Form:
@@ -73,29 +74,11 @@ class Form:
 
     @classmethod
     def of(cls, body: bytes, request: Request, canonical: Canonical) -> Form | None:
-        """The form of a body that was read; None if it can't be proved. Costs as much as to read it again."""
+        """The form of a body that was read; None if it can't be proved."""
         if len(body) > LARGEST or not _may_vary(request, canonical):
             return None
-        holes = sorted(islice(_holes(body, request, canonical), MOST_HOLES + 1))
-        if [hole.kind for hole in holes].count("uid") != 1 or len(holes) > MOST_HOLES:
-            return None
-        if any(hole.end >= following.start for hole, following in pairwise(holes)):
-            return None
-        for hole in holes:
-            if body[hole.start : hole.end] == hole.constant:  # which would prove nothing
-                return None
-            if body[hole.end + 1] not in b",]}":  # a key, which another one of the object may be equal to
-                return None
-        form = cls(holes)
-        parts = [part for pair in zip(form.rest(body), (hole.constant for hole in holes)) for part in pair]  # noqa: B905
-        try:
-            same = parse(b"".join([*parts, form.rest(body)[-1]]))
-        except BadReview:
-            return None
-        proved = Canonical.of(same)
-        if proved is None or proved.text != canonical.text or same.uid.encode() != _UID:
-            return None
-        return form
+        holes = _holes(body, request, canonical)
+        return None if holes is None else cls(holes)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Form) and self.holes == other.holes
@@ -193,40 +176,47 @@ def _cut(slices: Iterable[slice]) -> Callable[[bytes], tuple[bytes, ...]]:
     return cast(Callable[[bytes], tuple[bytes, ...]], itemgetter(first, *others))
 
 
-def _holes(body: bytes, request: Request, canonical: Canonical) -> Iterator[_Hole]:
-    """Wherever a value stands under the key under which it is a replica's own, in the form in which API
-    servers write JSON."""
-    if _VALUE.fullmatch(request.uid):
-        yield from _places(body, b'"uid":"', request.uid.encode(), "uid", _UID)
-    values = (found for obj in (request.object, request.old_object) for found in _own_values(obj))
-    for key, value, constant in dict.fromkeys(islice(values, MOST_VALUES)):
-        if value != request.uid:
-            yield from _places(body, b'"%s":"' % key.encode(), value.encode(), "", constant)
-    length = len(CONSTANT)
-    for kind, before, own in (("name", b'"name":"', canonical.name), ("token", b'"', canonical.token)):
-        if own:
-            yield from _places(body, before + own[:-length], own[-length:], kind, steady(own)[-length:])
+def _holes(body: bytes, request: Request, canonical: Canonical) -> list[_Hole] | None:
+    if body.count(b"\\u") != sum(map(body.count, _ESCAPES)):  # what is plain may be written otherwise
+        return None
+    uid = request.uid
+    values = Counter(value for obj in (request.object, request.old_object) for value in _own_values(obj))
+    if not _VALUE.fullmatch(uid) or len(values) > MOST_VALUES:
+        return None
+    wanted = [(uid.encode(), 1, "uid"), *((value.encode(), times, "") for value, times in values.items())]
+    if canonical.name:
+        wanted.append((canonical.name, places(request, canonical.name.decode()), "name"))
+    if canonical.token:
+        wanted.append((canonical.token, canonical.text.count(b'"%s"' % steady(canonical.token)), "token"))
+    if sum(times for _, times, _ in wanted) > MOST_HOLES:
+        return None
+    holes: list[_Hole] = []
+    for value, times, kind in wanted:
+        ends = list(islice(_ends(body, value), times + 1))
+        if len(ends) != times:
+            return None
+        length = len(CONSTANT) if kind in ("name", "token") else len(value)
+        holes += (_Hole(end - length, end, kind) for end in ends)
+    # A key may be equal to another one of its object.
+    return holes if all(body[hole.end + 1] in b",]}" for hole in holes) else None
 
 
-def _own_values(obj: Json | None) -> Iterator[tuple[str, str, bytes]]:
+def _own_values(obj: Json | None) -> Iterator[str]:
+    """What the canonical form replaces by constants, as far as it is plain."""
     metadata = obj.get("metadata") if obj is not None else None
     if type(metadata) is not dict:
         return
-    for key, constant in _FIELDS:
-        value = metadata.get(key)
-        if type(value) is str and _VALUE.fullmatch(value):
-            yield key, value, constant
     managed = metadata.get("managedFields")
-    for each in managed if type(managed) is list else ():
-        value = each.get("time") if type(each) is dict else None
+    times = (each.get("time") for each in managed if type(each) is dict) if type(managed) is list else ()
+    for value in (*map(metadata.get, _FIELDS), *times):
         if type(value) is str and _VALUE.fullmatch(value):
-            yield "time", value, _TIME
+            yield value
 
 
-def _places(body: bytes, before: bytes, value: bytes, kind: str, constant: bytes) -> Iterator[_Hole]:
-    wanted = before + value + b'"'
+def _ends(body: bytes, value: bytes) -> Iterator[int]:
+    """Where a string ends that has this value."""
+    wanted = b'"%s"' % value
     at = body.find(wanted)
     while at >= 0:
-        start = at + len(before)
-        yield _Hole(start, start + len(value), kind, constant)
-        at = body.find(wanted, start)
+        yield at + 1 + len(value)
+        at = body.find(wanted, at + 1)

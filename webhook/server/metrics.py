@@ -46,18 +46,22 @@ NAMESPACES_TOLD_APART: Final = 100
 class Tally:
     """Counters that rise by one together, whenever an answer is given again.
 
-    How often they did is kept in one number until somebody reads the metrics.
+    How often they did is kept in one number until somebody reads the metrics; not so where several processes
+    share them, and any of them is asked for all.
     """
 
-    __slots__ = ("_counters", "_risen", "_times")
+    __slots__ = ("_counters", "_risen", "_shared", "_times")
 
     def __init__(self, counters: Sequence[Counter], risen: list[Tally]) -> None:
         self._counters, self._risen, self._times = counters, risen, 0
+        self._shared = _several()
 
     def rise(self) -> None:
-        if not self._times:
-            self._risen.append(self)
         self._times += 1
+        if self._shared:
+            self.settle()
+        elif self._times == 1:
+            self._risen.append(self)
 
     def settle(self) -> None:
         """Have the counters say what has been counted."""
@@ -261,7 +265,6 @@ class Metrics:
         """The exposition in Prometheus' text format, of all worker processes if there are several."""
         if not _several():
             return generate_latest(self.registry)
-        self.settle()
         together = CollectorRegistry()
         MultiProcessCollector(together)  # type: ignore[no-untyped-call]
         for collector in self._common:

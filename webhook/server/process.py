@@ -107,8 +107,8 @@ def _kinds() -> tuple[str, ...]:
 
 async def _serve(options: Options, listener: socket.socket, station: Station) -> int:
     stopped = _stop_signal()
+    beating = asyncio.create_task(_beat(station, stopped))
     metrics, readiness = Metrics(_kinds(), station.restarts.counts, processes), Readiness()
-    beating = asyncio.create_task(_beat(station, stopped, metrics))
     policy = LivePolicy(metrics)
     async with AsyncExitStack() as stack:
         tracing = otlp() if options.tracing else Off()
@@ -161,7 +161,6 @@ async def _serve(options: Options, listener: socket.socket, station: Station) ->
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
     beating.cancel()
-    metrics.settle()
     log.info("stopped")
     return 0
 
@@ -173,13 +172,11 @@ def _stop_signal() -> asyncio.Event:
     return stopped
 
 
-async def _beat(station: Station, stopped: asyncio.Event, metrics: Metrics) -> None:
-    """Show the supervisor that the event loop comes round, and the other workers what was counted; stop once
-    the supervisor is gone: nobody else would end us."""
+async def _beat(station: Station, stopped: asyncio.Event) -> None:
+    """Show the supervisor that the event loop comes round; stop once it is gone: nobody else would end us."""
     supervisor = os.getppid()
     while True:
         station.record.beat()
-        metrics.settle()
         if os.getppid() != supervisor:
             stopped.set()
         await asyncio.sleep(BEAT_SECONDS)

@@ -193,6 +193,15 @@ def test_what_is_each_replicas_own_is_put_back_into_what_is_said() -> None:
         assert f"Pod {request.name} is here.".encode() in answer.body
 
 
+def test_what_api_servers_escape_is_found_by_its_bytes() -> None:
+    chance, caller = random.Random(17), Caller()
+    for number in range(4):
+        body = _with(pod(chance), "metadata", "labels", value={"a": "b && c > d < e"})
+        for char in b"&<>":
+            body = body.replace(bytes([char]), b"\\u%04x" % char)
+        assert caller.agrees("validate", body) is (number > 1)
+
+
 def test_an_update_is_found_by_its_bytes() -> None:
     chance, caller = random.Random(3), Caller()
     for number in range(5):
@@ -357,6 +366,13 @@ ODD: Mapping[str, Any] = {
     "a uid that is no text": lambda it: _with(it, "metadata", "uid", value=3),
     "an empty uid": lambda it: _with(it, "metadata", "uid", value=""),
     "an escaped name": lambda it: written(it).replace(b'"name":"web-7c9d8-', b'"name":"\\u0077eb-7c9d8-', 1),
+    "an escaped name in the request": lambda it: written(it).replace(b'"name":"w', b'"name":"\\u0077', 1),
+    "an escaped uid": lambda it: _with(it, "spec", "a", value=mapped(it)["uid"]).replace(
+        b'"uid":"%s' % mapped(it)["uid"][:1].encode(), b'"uid":"\\u%04x' % ord(mapped(it)["uid"][0])
+    ),
+    "an escaped token": lambda it: _with(it, "spec", "a", value=_token(it)).replace(
+        b'"name":"kube', b'"name":"\\u006bube', 1
+    ),
     "an escaped key": lambda it: written(it).replace(b'"uid":"', b'"u\\u0069d":"'),
     "a key twice": lambda it: written(it).replace(b'"namespace":', b'"uid":"a","namespace":', 1),
     "white space": lambda it: written(it).replace(b'":"', b'": "'),
@@ -392,9 +408,11 @@ def test_replicas_of_odd_objects_are_answered_as_the_engine_answers(makes: str, 
         "the uid of the request elsewhere",
         "the token as the namespace",
         "the token as the name",
-        "constants",
         "an escaped name",
         "an escaped key",
+        "an escaped name in the request",
+        "an escaped uid",
+        "an escaped token",
         "the uid of the request escaped, and elsewhere",
     ],
 )
@@ -555,20 +573,17 @@ def test_of_one_length_there_are_few_forms() -> None:
 
 def test_a_form_costs_a_bounded_number_of_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[bytes] = []
-    places = replicas._places
+    ends = replicas._ends
 
-    def counted(body: bytes, before: bytes, value: bytes, *rest: Any) -> Any:
+    def counted(body: bytes, value: bytes) -> Iterator[int]:
         looked.append(value)
-        return places(body, before, value, *rest)
+        return ends(body, value)
 
-    monkeypatch.setattr(replicas, "_places", counted)
-    managed = [
-        {"time": f"2026-01-05T09:{minute:02}:{second:02}Z"} for minute in range(60) for second in range(60)
-    ]
-    request = pod(random.Random(12), managedFields=managed)
-    canonical = Canonical.of(request)
-    assert canonical is not None
-    Form.of(written(request), request, canonical)
-    assert 0 < len(looked) <= MOST_VALUES + 3
-    same = pod(random.Random(12), managedFields=managed[:1] * 3600)
-    assert Form.of(written(same), same, canonical) is None
+    monkeypatch.setattr(replicas, "_ends", counted)
+    times = [{"time": f"2026-01-05T09:{number // 60:02}:{number % 60:02}Z"} for number in range(3600)]
+    for managed, form in ((times, False), (times[:1] * 3600, False), (times[: MOST_VALUES - 2], True)):
+        request = pod(random.Random(12), managedFields=managed)
+        canonical = Canonical.of(request)
+        assert canonical is not None
+        assert (Form.of(written(request), request, canonical) is not None) is form
+        assert len(looked) <= MOST_VALUES + 3

@@ -284,11 +284,11 @@ async def test_a_replica_known_by_its_bytes_is_answered_counted_and_logged_as_th
 async def test_a_review_whose_bytes_are_known_is_left_unread_once_it_has_ended_a_worker() -> None:
     wired, memo, station = Wired({}), Recalling(2**20), Station.alone()
     wired.endpoints, wired.station = process.endpoints(wired.policy, NoCluster(), memo=memo), station
-    for uid in ("1", "2", "3"):
+    for uid in ("uid-1", "uid-2", "uid-3"):
         assert "patch" in await wired.post("mutate", replica(uid))
-    station.suspects.add(replica("4"))
-    assert "did not read" in " ".join((await wired.post("mutate", replica("5")))["warnings"])
-    assert memo.found == ["3"]
+    station.suspects.add(replica("uid-4"))
+    assert "did not read" in " ".join((await wired.post("mutate", replica("uid-5")))["warnings"])
+    assert memo.found == ["uid-3"]
 
 
 async def test_known_bytes_are_read_where_every_line_is_logged_and_where_reviews_are_traced(
@@ -296,33 +296,33 @@ async def test_known_bytes_are_read_where_every_line_is_logged_and_where_reviews
 ) -> None:
     wired, memo = Wired({}), Recalling(2**20)
     wired.endpoints = process.endpoints(wired.policy, NoCluster(), memo=memo)
-    for uid in ("1", "2"):
+    for uid in ("uid-1", "uid-2"):
         await wired.post("mutate", replica(uid))
     monkeypatch.setattr(server, "verbose", lambda: True)
-    await wired.post("mutate", replica("3"))
+    await wired.post("mutate", replica("uid-3"))
     monkeypatch.undo()
     monkeypatch.setattr(server, "HANDSHAKE_SECONDS", 0)
     wired.tracing = Traced()
-    await wired.post("mutate", replica("4"))
+    await wired.post("mutate", replica("uid-4"))
     assert getattr(memo, "found", []) == []
     wired.tracing = None
-    await wired.post("mutate", replica("5"))
-    assert memo.found == ["5"]
+    await wired.post("mutate", replica("uid-5"))
+    assert memo.found == ["uid-5"]
 
 
 async def test_an_answer_by_known_bytes_stands_whatever_becomes_of_its_record() -> None:
     wired, memo = Wired({"rules.yaml": "profile: strict"}), Recalling(2**20)
     wired.endpoints = process.endpoints(wired.policy, NoCluster(), memo=memo)
-    answers = [await wired.post("validate", replica(uid)) for uid in ("1", "1")]
+    answers = [await wired.post("validate", replica("uid-1")) for _ in range(2)]
 
     def fail(*_: object) -> None:
         raise RuntimeError("a bug")
 
     wired.notice = fail
     with structlog.testing.capture_logs() as lines:
-        answers.append(await wired.post("validate", replica("1")))
+        answers.append(await wired.post("validate", replica("uid-1")))
     assert answers[0] == answers[1] == answers[2]
-    assert memo.found == ["1"]
+    assert memo.found == ["uid-1"]
     assert [line["event"] for line in lines if line["log_level"] == "error"] == ["answer not recorded"]
     told = {"endpoint": "validate", "outcome": "allowed", "kind": "Pod"}
     assert wired.metric("chassis_admission_requests_total", **told) == 3
@@ -336,14 +336,14 @@ async def test_where_known_bytes_cannot_be_answered_they_are_read() -> None:
     """A bug of ours is no refusal."""
     wired, memo = Wired({}), Memo(2**20)
     wired.endpoints = process.endpoints(wired.policy, NoCluster(), memo=memo)
-    answers = [await wired.post("mutate", replica(uid)) for uid in ("1", "1")]
+    answers = [await wired.post("mutate", replica(uid)) for uid in ("uid-1", "uid-1")]
 
     def fail(*_: object) -> None:
         raise RuntimeError("a bug")
 
     memo.recall = fail  # type: ignore[assignment, method-assign]
     with structlog.testing.capture_logs() as lines:
-        answers.append(await wired.post("mutate", replica("1")))
+        answers.append(await wired.post("mutate", replica("uid-1")))
     assert answers[0] == answers[1] == answers[2]
     assert [line["event"] for line in lines if line["log_level"] == "error"] == ["answer not recalled"]
 
