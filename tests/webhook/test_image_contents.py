@@ -74,8 +74,7 @@ def test_the_puller_finds_what_it_imports_in_its_image() -> None:
     names = [node.module or "" for node in statements if isinstance(node, ast.ImportFrom)]
     names += [it.name for node in statements if isinstance(node, ast.Import) for it in node.names]
     imported = {name.partition(".")[0] for name in names} - set(sys.stdlib_module_names) - {"puller"}
-    # yarl comes with aiohttp, whose type of URL it is.
-    assert imported - {"yarl"} == {name.replace("-", "_") for name in group}
+    assert imported == {name.replace("-", "_") for name in group}
 
 
 def test_a_package_lists_what_is_left_of_it(tmp_path: Path) -> None:
