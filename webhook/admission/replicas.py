@@ -162,8 +162,11 @@ class Bodies(Generic[T]):
 def _may_vary(request: Request, canonical: Canonical) -> bool:
     """Whether replicas whose names end otherwise have the same canonical form, and are logged alike."""
     if canonical.name:  # another's name may stand where this one's does not
-        ends = re.escape(canonical.name[: -len(CONSTANT)]) + b"[%s]{%d}" % (RANDOM, len(CONSTANT))
-        if re.search(ends, canonical.text):
+        text, prefix = canonical.text, canonical.name[: -len(CONSTANT)]
+        starts = list(islice(_starts(text, prefix), MOST_HOLES + 1))
+        after = (start + len(prefix) for start in starts)
+        ends = (text[start : start + len(CONSTANT)] for start in after)
+        if len(starts) > MOST_HOLES or not all(end.translate(None, RANDOM) for end in ends):
             return False
     named = (str(request.kind), request.namespace, request.name, request.username, request.subresource)
     return not canonical.token or canonical.token.decode() not in " ".join(named)
@@ -192,10 +195,11 @@ def _holes(body: bytes, request: Request, canonical: Canonical) -> list[_Hole] |
         return None
     holes: list[_Hole] = []
     for value, times, kind in wanted:
-        ends = list(islice(_ends(body, value), times + 1))
-        if len(ends) != times:
+        starts = list(islice(_starts(body, b'"%s"' % value), times + 1))
+        if len(starts) != times:
             return None
         length = len(CONSTANT) if kind in ("name", "token") else len(value)
+        ends = (start + 1 + len(value) for start in starts)
         holes += (_Hole(end - length, end, kind) for end in ends)
     # A key may be equal to another one of its object.
     return holes if all(body[hole.end + 1] in b",]}" for hole in holes) else None
@@ -213,10 +217,8 @@ def _own_values(obj: Json | None) -> Iterator[str]:
             yield value
 
 
-def _ends(body: bytes, value: bytes) -> Iterator[int]:
-    """Where a string ends that has this value."""
-    wanted = b'"%s"' % value
-    at = body.find(wanted)
+def _starts(text: bytes, wanted: bytes) -> Iterator[int]:
+    at = text.find(wanted)
     while at >= 0:
-        yield at + 1 + len(value)
-        at = body.find(wanted, at + 1)
+        yield at
+        at = text.find(wanted, at + 1)

@@ -28,7 +28,7 @@ from webhook.admission.configuration import Config
 from webhook.admission.envelope import BadReview, Request, parse, render
 from webhook.admission.memo import Again, Memo, outline
 from webhook.admission.messages import respond
-from webhook.admission.replicas import MOST_FORMS, MOST_VALUES, Form
+from webhook.admission.replicas import MOST_FORMS, MOST_HOLES, MOST_VALUES, Form
 from webhook.config.load import load
 from webhook.kube.caches import ClusterCache
 
@@ -571,19 +571,42 @@ def test_of_one_length_there_are_few_forms() -> None:
     assert len(forms) == MOST_FORMS
 
 
-def test_a_form_costs_a_bounded_number_of_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """What was looked for in a text, once for each look and for each place found."""
     looked: list[bytes] = []
-    ends = replicas._ends
+    starts = replicas._starts
 
-    def counted(body: bytes, value: bytes) -> Iterator[int]:
-        looked.append(value)
-        return ends(body, value)
+    def counted(text: bytes, wanted: bytes) -> Iterator[int]:
+        looked.append(wanted)
+        for start in starts(text, wanted):
+            looked.append(wanted)
+            yield start
 
-    monkeypatch.setattr(replicas, "_ends", counted)
+    monkeypatch.setattr(replicas, "_starts", counted)
+    return looked
+
+
+def test_a_form_costs_a_bounded_number_of_looks(looks: list[bytes]) -> None:
     times = [{"time": f"2026-01-05T09:{number // 60:02}:{number % 60:02}Z"} for number in range(3600)]
     for managed, form in ((times, False), (times[:1] * 3600, False), (times[: MOST_VALUES - 2], True)):
+        looks.clear()
         request = pod(random.Random(12), managedFields=managed)
         canonical = Canonical.of(request)
         assert canonical is not None
         assert (Form.of(written(request), request, canonical) is not None) is form
-        assert len(looked) <= MOST_VALUES + 3
+        assert len(looks) <= 2 * (MOST_VALUES + 8)
+
+
+@pytest.mark.parametrize(("often", "form"), [(1, True), (50, True), (1000, False)])
+def test_a_prefix_that_stands_everywhere_is_looked_for_a_bounded_number_of_times(
+    often: int, form: bool, looks: list[bytes]
+) -> None:
+    request = pod(random.Random(12))
+    assert request.object is not None
+    prefix = request.object["metadata"]["generateName"]
+    request.object["metadata"]["annotations"] = {"a": f"{prefix}AAAAA" * often}
+    canonical = Canonical.of(request)
+    assert canonical is not None
+    assert (Form.of(written(request), request, canonical) is not None) is form
+    assert len(looks) <= 2 * (MOST_HOLES + MOST_VALUES)
