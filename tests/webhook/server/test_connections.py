@@ -18,7 +18,7 @@ import structlog
 from aiohttp import web
 
 from tests.webhook.kube.apiserver import until
-from tests.webhook.server.test_http import HEAD, Running, review, serving
+from tests.webhook.server.running import HEAD, Running, review, serving
 from webhook.admission.envelope import allowed
 from webhook.admission.messages import Answer
 from webhook.server import bodies, certificates, connections, pki
@@ -41,19 +41,6 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "HANDSHAKE_SECONDS", 0)
     monkeypatch.setattr(connections, "FRESH_SECONDS", 0.01)
     monkeypatch.setattr(bodies, "OLD_SECONDS", 0.01)
-
-
-@pytest.fixture(params=[False, True], ids=["at once", "may wait"])
-async def running(request: pytest.FixtureRequest) -> AsyncIterator[Running]:
-    async with serving(waits=request.param) as it:
-        yield it
-
-
-@pytest.fixture
-async def waiting() -> AsyncIterator[Running]:
-    """Its answers may be awaited."""
-    async with serving(waits=True) as it:
-        yield it
 
 
 @pytest.fixture

@@ -1,0 +1,103 @@
+"""A server over real sockets, whose one endpoint answers what a test says."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+
+from policies.kube.json import Json
+from webhook.admission.envelope import Request, Response, allowed
+from webhook.admission.messages import Answer
+from webhook.server.http import Endpoint, Readiness, Server, listen
+from webhook.server.metrics import Metrics
+
+JSON_TYPE = {"Content-Type": "application/json"}
+HEAD = b"POST /validate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+
+
+def review(**changes: Any) -> Json:
+    request = {
+        "uid": "0f1e",
+        "kind": {"group": "", "version": "v1", "kind": "Pod"},
+        "operation": "CREATE",
+        "namespace": "ml",
+        "object": {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": {}},
+    }
+    return {
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "request": {**request, **changes},
+    }
+
+
+class Running:
+    """A server whose one endpoint answers what the test says.
+
+    One that may wait is aiohttp's alone; plain requests for one that answers at once never reach aiohttp.
+    """
+
+    def __init__(self, waits: bool) -> None:
+        self.answer: Callable[[Request, float], Answer | Awaitable[Answer]] = self._allow
+        self.metrics = Metrics(["Pod"])
+        self.readiness = Readiness(certificate=True, policy=True)
+        endpoint: Endpoint = self._awaited if waits else self._at_once
+        self.server = Server({"validate": endpoint}, self._failed, self.metrics, self.readiness, patience=5)
+        self.address = ("", 0)
+        self.session: aiohttp.ClientSession
+
+    def _allow(self, _: Request, __: float) -> Answer:
+        return Answer(allowed())
+
+    def _at_once(self, request: Request, deadline: float) -> Answer:
+        answer = self.answer(request, deadline)
+        assert isinstance(answer, Answer)
+        return answer
+
+    async def _awaited(self, request: Request, deadline: float) -> Answer:
+        answer = self.answer(request, deadline)
+        return answer if isinstance(answer, Answer) else await answer
+
+    @staticmethod
+    def _failed(name: str, _: Request) -> Response:
+        return allowed([f"{name} failed"])
+
+    def url(self, path: str) -> str:
+        host, port = self.address
+        return f"http://{host}:{port}{path}"
+
+    async def post(self, data: Any, path: str = "/validate", **headers: str) -> tuple[int, str]:
+        async with self.session.post(self.url(path), data=data, headers=JSON_TYPE | headers) as answer:
+            return answer.status, await answer.text()
+
+    async def review(self, path: str = "/validate", **changes: Any) -> Json:
+        status, text = await self.post(json.dumps(review(**changes)), path)
+        assert status == 200
+        answer: Json = json.loads(text)
+        assert (answer["apiVersion"], answer["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
+        response: Json = answer["response"]
+        return response
+
+    async def get(self, path: str) -> tuple[int, str]:
+        async with self.session.get(self.url(path)) as answer:
+            return answer.status, await answer.text()
+
+    def metric(self, name: str, **labels: str) -> float:
+        return self.metrics.registry.get_sample_value(name, labels) or 0
+
+
+@asynccontextmanager
+async def serving(
+    tls: Callable[[], ssl.SSLContext] | None = None, *, waits: bool = False
+) -> AsyncIterator[Running]:
+    it = Running(waits)
+    listener = listen("127.0.0.1", 0)
+    it.address = listener.getsockname()
+    await it.server.start(listener, tls)
+    async with aiohttp.ClientSession() as it.session:
+        yield it
+    await it.server.drain(0)
