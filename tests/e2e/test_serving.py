@@ -15,6 +15,7 @@ from tests.e2e.api import JSON, Answer, ApiError
 from tests.e2e.controlplane import HOST, ControlPlane
 from tests.e2e.install import CONFIGURATIONS, NAMESPACE, Chassis
 from tests.e2e.workloads import PROBES, pod, probes
+from tests.hanging import HANGING
 
 pytestmark = pytest.mark.e2e
 SECRET = "mlchassis-tls"
@@ -119,23 +120,6 @@ def _recovered(chassis: Chassis) -> bool:
     """Whether every list that could not be read has been read again since."""
     log = _log(chassis)
     return log.count("can't read the API server") == log.count("reading the API server again")
-
-
-HANGING = """
-import re, sys
-from webhook.admission import engine
-
-real = engine.mutate
-
-def mutate(request, snapshot, cluster):
-    if request.name == "hangs":
-        re.fullmatch("(a|aa)+b", "a" * 10_000)  # inside C, the interpreter's lock held
-    return real(request, snapshot, cluster)
-
-engine.mutate = mutate
-from webhook.cli.main import main
-sys.exit(main(sys.argv[1:]))
-"""
 
 
 def test_a_hung_worker_is_replaced_while_creates_go_on_with_fail_set(tmp_path: Path) -> None:

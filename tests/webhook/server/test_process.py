@@ -27,6 +27,7 @@ from benchmarks._reviews import Workloads
 from policies.core.facts import NoCluster
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json
+from tests.hanging import HANGING
 from tests.webhook.kube.apiserver import FakeApiServer, running, until
 from webhook.admission.decision import Crash, Decision
 from webhook.admission.envelope import Request, parse
@@ -827,22 +828,6 @@ async def test_a_worker_whose_supervisor_is_gone_ends_itself() -> None:
 
 
 # --- a review that hangs -------------------------------------------------------------------------------
-
-HANGING = """
-import re, sys
-from webhook.admission import engine
-
-real = engine.mutate
-
-def mutate(request, snapshot, cluster):
-    if request.name == "hangs":
-        re.fullmatch("(a|aa)+b", "a" * 10_000)  # inside C, the interpreter's lock held
-    return real(request, snapshot, cluster)
-
-engine.mutate = mutate
-from webhook.cli.main import main
-sys.exit(main(sys.argv[1:]))
-"""
 
 
 def hanging(uid: str) -> Json:

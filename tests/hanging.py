@@ -1,0 +1,18 @@
+"""A server that one review hangs."""
+
+HANGING = """
+import re, sys
+from webhook.admission import engine
+
+real = engine.mutate
+
+def mutate(request, snapshot, cluster):
+    if request.name == "hangs":
+        re.fullmatch("(a|aa)+b", "a" * 10_000)  # inside C, the interpreter's lock held
+    return real(request, snapshot, cluster)
+
+engine.mutate = mutate
+from webhook.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+"""A program, for `python -c`, with the arguments of `chassis`: whatever is named `hangs` hangs it."""
