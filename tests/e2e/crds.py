@@ -32,7 +32,8 @@ class Definitions:
         for name in listed:
             control_plane.wait("customresourcedefinitions", name.partition("/")[2], _established)
         yield
-        control_plane.kubectl("delete", "--ignore-not-found", *arguments)
+        # kubectl waits until the API server has let go of each, for minutes on a busy machine.
+        control_plane.kubectl("delete", "--ignore-not-found", *arguments, timeout=900)
 
 
 CERT_MANAGER = Definitions(

@@ -83,6 +83,14 @@ class Kubelet:
     def job(self, name: str) -> JSON:
         return self.control_plane.api.get("jobs", name, self.namespace)
 
+    def failures(self, name: str) -> int:
+        """How many failed pods the Job counts while another one runs; waits until one does."""
+        job = self.control_plane.wait(
+            "jobs", name, lambda it: it["status"].get("active") == 1, namespace=self.namespace
+        )
+        failed: int = job["status"].get("failed", 0)
+        return failed
+
     def failed(self, name: str) -> str:
         """Why the Job has failed; waits until it has."""
 
@@ -146,9 +154,7 @@ def test_an_eviction_costs_a_job_nothing(kubelet: Kubelet) -> None:
     for _ in range(2):
         kubelet.evict(pod)
         pod = kubelet.pod_of("train", after=pod["metadata"]["uid"])
-    status = kubelet.job("train")["status"]
-    assert status["active"] == 1
-    assert status.get("failed", 0) == 0
+    assert kubelet.failures("train") == 0
     kubelet.exits(pod, 1)
     assert kubelet.failed("train") == "BackoffLimitExceeded", "as written: no retries of a real error"
 
@@ -179,8 +185,12 @@ def test_a_retryable_exit_code_is_tried_again_and_counted(kubelet: Kubelet) -> N
     pod = kubelet.pod_of("train")
     kubelet.exits(pod, 143)
     kubelet.pod_of("train", after=pod["metadata"]["uid"])
-    status = kubelet.job("train")["status"]
-    assert (status["active"], status["failed"]) == (1, 1)
+
+    def counted(job: JSON) -> bool:
+        return (job["status"].get("active"), job["status"].get("failed")) == (1, 1)
+
+    # The pod is made before its Job's counts are written.
+    kubelet.control_plane.wait("jobs", "train", counted, namespace=kubelet.namespace)
 
 
 def test_a_preempted_job_runs_again_when_there_is_room(control_plane: ControlPlane, kubelet: Kubelet) -> None:

@@ -45,7 +45,7 @@ Decide = Callable[[Request, Config, Cluster], Decision]
 Consulted = tuple[tuple[Resource, str | None, "ReferenceType[Listing] | None"], ...]
 """The listings that a decision rests on; None where a resource was not known."""
 
-DEFAULT_BYTES: Final = 20 * 1024 * 1024
+DEFAULT_BYTES: Final = 16 * 1024 * 1024
 _ENTRY: Final = 2048
 """Bytes of an entry beside its texts."""
 _UNRENDERED: Final = 3

@@ -124,7 +124,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         serving,
         "--memo",
         type=int,
-        default=20,
+        default=16,
         metavar="MIB",
         help="memory of each process for answers that are given again to the same pod template, 0 for none "
         "(%(default)s)",

@@ -31,7 +31,7 @@ from tests.hanging import HANGING
 from tests.webhook.kube.apiserver import FakeApiServer, running, until
 from webhook.admission.decision import Crash, Decision
 from webhook.admission.envelope import Request, parse
-from webhook.admission.memo import Memo, Recalled, outline
+from webhook.admission.memo import DEFAULT_BYTES, Memo, Recalled, outline
 from webhook.admission.messages import Answer
 from webhook.cli import main as cli
 from webhook.config.source import LivePolicy
@@ -671,6 +671,10 @@ async def test_a_notice_that_fails_costs_no_answer() -> None:
         assert (await wired.post("validate"))["allowed"]
     assert noticed == ["1"], "of what is validated, alone"
     assert [line["event"] for line in lines if line["log_level"] == "error"] == ["answer not recorded"]
+
+
+def test_the_memo_has_the_bytes_that_the_flag_says() -> None:
+    assert flags("--self-signed").memo * process.MIB == DEFAULT_BYTES
 
 
 async def test_several_workers_say_as_one_which_kubelet_is_the_oldest(tmp_path: Path) -> None:

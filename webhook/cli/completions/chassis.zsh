@@ -234,7 +234,7 @@ _shtab_chassis_serve_options=(
   "--host[address to listen on (default\: all) \[CHASSIS_HOST\]]:host:"
   "--port[port to listen on, 0 for a free one (8443) \[CHASSIS_PORT\]]:port:"
   "--workers[processes that share the port (1) \[CHASSIS_WORKERS\]]:workers:"
-  "--memo[memory of each process for answers that are given again to the same pod template, 0 for none (20) \[CHASSIS_MEMO\]]:MIB:"
+  "--memo[memory of each process for answers that are given again to the same pod template, 0 for none (16) \[CHASSIS_MEMO\]]:MIB:"
   "--drain-grace[how long to go on serving, unready, after SIGTERM (5.0) \[CHASSIS_DRAIN_GRACE\]]:SECONDS:"
   "--drain-patience[how long requests in flight may take after that (20.0) \[CHASSIS_DRAIN_PATIENCE\]]:SECONDS:"
   "--tracing[send a span for each review that the API server traces, by OTLP over HTTP (OTEL_EXPORTER_OTLP_ENDPOINT says where to)\; needs the extra \`tracing\` \[CHASSIS_TRACING\]]:tracing:"
