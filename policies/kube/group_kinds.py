@@ -18,6 +18,15 @@ class GroupKind:
     def __str__(self) -> str:
         return f"{self.kind}.{self.group}" if self.group else self.kind
 
+    @property
+    def resource(self) -> str:
+        """The plural in lower case, as `UnsafeGuessKindToResource` of k8s.io/apimachinery forms it. A CRD may
+        choose another: ask the API server where it can be asked."""
+        singular = self.kind.lower()
+        if singular.endswith("s"):
+            return f"{singular}es"
+        return f"{singular[:-1]}ies" if singular.endswith("y") else f"{singular}s"
+
 
 def kind_of(obj: Json) -> GroupKind:
     version, kind = text(obj, "apiVersion"), text(obj, "kind")

@@ -1,4 +1,5 @@
-"""Writes the generated half of docs/: `python -m webhook.cli.docs`, and `--check` that it is fresh.
+"""Writes the generated half of docs/: `python -m webhook.cli.docs`, and `--check` that it is fresh. It
+also writes the shells' completion scripts and the rights of the nightly scan.
 
 The rules' pages come from the rules, the policies' page from their modules' docstrings, the
 configuration's page and the JSON Schema from the settings models. Nothing in them is written twice.
@@ -16,7 +17,7 @@ import orjson
 from pydantic import BaseModel
 
 from policies.core import registry
-from webhook.cli import explain
+from webhook.cli import explain, manifests, scan_role
 from webhook.cli.completion import SCRIPTS
 from webhook.cli.completion_scripts import scripts
 from webhook.cli.settings import default_of_field, kind_of_field
@@ -143,9 +144,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--completions", type=Path, default=SCRIPTS, help="the directory of the shells' completion scripts"
     )
+    parser.add_argument(
+        "--manifests", type=Path, default=manifests.directory(), help="the directory of the manifests"
+    )
     args = parser.parse_args(argv)
     files = {args.root / name: content for name, content in pages().items()}
     files |= {args.completions / name: content for name, content in scripts().items()}
+    files[args.manifests / scan_role.FILE] = scan_role.manifest()
     stale = [(path, content) for path, content in files.items() if _read(path) != content]
     for path, content in stale:
         if args.check:

@@ -230,7 +230,7 @@ class Scan:
         """Find out what there is to read. UserError if nothing may be read, or there is no such namespace."""
         workloads = dict.fromkeys(kind for config in configs for kind in config.workloads)
         cluster, unknown = await facts_of(api, namespace)
-        found = list(_selected(await served(api, _kinds(workloads)), namespace))
+        found = list(_selected(await served(api, kinds_of(workloads)), namespace))
         readable = await asyncio.gather(*(may_list(api, collection) for collection in found))
         resources = [each for each, may in zip(found, readable, strict=True) if may]
         forbidden = {str(each.kind): None for each, may in zip(found, readable, strict=True) if not may}
@@ -302,7 +302,7 @@ async def _next(pages: AsyncIterator[list[Json]]) -> list[Json] | None:
     return await anext(pages, None)
 
 
-def _kinds(workloads: Iterable[GroupKind]) -> list[GroupKind]:
+def kinds_of(workloads: Iterable[GroupKind]) -> list[GroupKind]:
     """Every kind that a policy or a rule looks at."""
     by_policies = (kind for policy in registry.mutators().values() for kind in policy.kinds)
     by_rules = (kind for rule in rules().values() for kind in rule.kinds or ())

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,24 @@ def test_writes_once_and_then_is_fresh(tmp_path: Path, capsys: pytest.CaptureFix
 def test_what_is_in_the_tree_is_fresh() -> None:
     root = manifests.directory().parent / chart.CHART
     assert chart.main(["--root", str(root), "--check"]) == 0
+
+
+def test_no_template_has_a_wildcard_but_those_of_the_manifests() -> None:
+    """The hooks are written by hand; all others come from the manifests, whose wildcards a test lists."""
+    templates = manifests.directory().parent / chart.CHART / "templates"
+    wild = re.compile(r"""["']\*["'/]""")
+    found = {
+        (path.relative_to(templates).as_posix(), line.strip())
+        for path in templates.rglob("*.yaml")
+        for line in path.read_text().splitlines()
+        if wild.search(line)
+    }
+    assert found == {
+        ("mutatingwebhookconfiguration.yaml", "- '*'"),
+        ("validatingwebhookconfiguration.yaml", "- '*'"),
+        ("rbac.yaml", "- '*'"),
+        ("rbac.yaml", "- '*/scale'"),
+    }
 
 
 def test_a_component_without_a_value_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,10 +17,13 @@ from policies.core import registry
 from policies.core.annotations import POLICY_LABEL
 from policies.core.resources import KNOWN
 from policies.core.workloads import known_workloads
+from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json
 from webhook.admission.configuration import Namespaces
 from webhook.cli import main as cli
 from webhook.cli import manifests
+from webhook.cli.output.policyreport import APIS
+from webhook.cli.scan import kinds_of
 from webhook.config.load import load
 from webhook.errors import UserError
 from webhook.kube.own_pod import own_namespace
@@ -72,10 +75,6 @@ def entries(objects: list[Json]) -> dict[str, Json]:
 
 def selected(rules: list[Json]) -> set[tuple[str, str]]:
     return {(group, kind) for rule in rules for group in rule["apiGroups"] for kind in rule["resources"]}
-
-
-def plural(kind: str) -> str:
-    return kind.lower() + "s"
 
 
 # --- webhook configurations ----------------------------------------------------------------------------
@@ -190,16 +189,14 @@ def test_worker_names_are_asked_for_ray_pods_and_worker_groups_alone() -> None:
 
 def test_every_kind_that_is_read_is_sent_for_validation() -> None:
     sent = selected(entries(RENDERINGS["base"])["validate.mlchassis.dev"]["rules"])
-    wanted = {(workload.api_group, plural(workload.kind)) for workload in known_workloads()}
+    wanted = {(workload.api_group, workload.gk.resource) for workload in known_workloads()}
     assert sent == wanted | {("", "pods"), ("policy", "poddisruptionbudgets")}
 
 
 def test_every_kind_that_a_policy_changes_is_sent_for_mutation() -> None:
     rules = entries(RENDERINGS["base"])["mutate.mlchassis.dev"]["rules"]
     changing = [policy for policy in registry.mutators().values() if policy.mutate is not None]
-    assert {(kind.group, plural(kind.kind)) for policy in changing for kind in policy.kinds} == selected(
-        rules
-    )
+    assert {(kind.group, kind.resource) for policy in changing for kind in policy.kinds} == selected(rules)
 
 
 def test_an_update_is_sent_for_mutation_only_where_the_spec_can_still_change() -> None:
@@ -389,6 +386,55 @@ def test_the_account_may_read_every_fact_and_write_little(objects: list[Json]) -
     assert leases <= {"get"}, "whoever may write Leases everywhere may take any leader election"
     secrets = [rule for rule in rules if "secrets" in rule["resources"] or "*" in rule["resources"]]
     assert not secrets, "Secrets are read in our own namespace alone"
+
+
+def test_no_role_has_a_wildcard_but_for_the_scale_of_any_kind(objects: list[Json]) -> None:
+    rules = [
+        rule for item in objects if item["kind"] in ("Role", "ClusterRole") for rule in item.get("rules", ())
+    ]
+    assert rules
+    wild = [rule for rule in rules if "*" in json.dumps(rule)]
+    # A worker group may belong to any kind that has a scale: which kinds, nobody knows before.
+    assert wild == [{"apiGroups": ["*"], "resources": ["*/scale"], "verbs": ["get"]}]
+
+
+def test_webhooks_have_no_wildcard_but_the_versions_of_kinds_that_are_not_the_api_server_s_own(
+    objects: list[Json],
+) -> None:
+    for name, entry in entries(objects).items():
+        for rule in entry["rules"]:
+            listed = [*rule["apiGroups"], *rule["resources"], *rule["operations"], rule["scope"]]
+            assert not [each for each in listed if "*" in each], name
+            custom = all("." in group for group in rule["apiGroups"])
+            assert rule["apiVersions"] == (["*"] if custom else ["v1"]), name
+
+
+def test_the_scan_may_list_just_what_it_reads() -> None:
+    theirs = [it for it in RENDERINGS["+scan"] if it not in of_the_webhook(RENDERINGS["+scan"])]
+    (role,) = of_kind(theirs, "ClusterRole")
+    granted = {
+        verb: {
+            (group, resource)
+            for rule in role["rules"]
+            if verb in rule["verbs"]
+            for group in rule["apiGroups"]
+            for resource in rule["resources"]
+        }
+        for verb in ("get", "list")
+    }
+    judged = {(kind.group, kind.resource) for kind in kinds_of(each.gk for each in known_workloads())}
+    asked = {(known.group_kind.group, known.plural) for known in KNOWN}
+    reports = {(api.group, name) for api in APIS for name in (api.plural, f"cluster{api.plural}")}
+    assert granted == {
+        "list": judged | asked | reports,
+        "get": {("", "configmaps"), ("", "namespaces")},
+    }
+
+
+def test_a_resource_is_the_plural_of_its_kind() -> None:
+    assert all(known.group_kind.resource == known.plural for known in KNOWN)
+    assert GroupKind("acme.io", "Policy").resource == "policies"
+    assert GroupKind("acme.io", "Ingress").resource == "ingresses"
 
 
 # --- rendering -----------------------------------------------------------------------------------------
