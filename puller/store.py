@@ -221,7 +221,7 @@ def beside(staging: Path) -> Path:
 
 def tree_size(directory: Path) -> int:
     """Bytes in the regular files below."""
-    return sum(entry.stat(follow_symlinks=False).st_size for entry in _files(directory))
+    return sum(_sizes(directory))
 
 
 def flush_tree(directory: Path) -> int:
@@ -302,16 +302,18 @@ def _bury(grave: Path) -> None:
         remove_tree(grave.parent)
 
 
-def _files(directory: Path) -> Iterator[os.DirEntry[str]]:
-    """The files below; what cannot be read, or is too deep for a path, is passed over."""
+def _sizes(directory: Path) -> Iterator[int]:
+    """The sizes of the files below. An entry that cannot be read, or whose path is too long, is left out; the
+    others of its directory are not."""
     waiting = [os.fspath(directory)]
     while waiting:
         with suppress(OSError), os.scandir(waiting.pop()) as entries:
             for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    waiting.append(entry.path)
-                elif entry.is_file(follow_symlinks=False):
-                    yield entry
+                with suppress(OSError):
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+                    elif entry.is_file(follow_symlinks=False):
+                        yield entry.stat(follow_symlinks=False).st_size
 
 
 def _marker(name: str, path: Path) -> tuple[ModelSpec, int | None] | None:

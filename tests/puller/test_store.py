@@ -281,11 +281,38 @@ def test_a_start_sweeps_what_is_deep_and_goes_on_past_what_cannot_be_removed(
     again.close()
 
 
-def test_the_size_of_a_tree_that_is_too_deep_for_a_path_is_told_all_the_same(tmp_path: Path) -> None:
-    nested(tmp_path / "tree", 1400)
-    (tmp_path / "tree" / "weights").write_bytes(b"12345")
-    assert store_module.tree_size(tmp_path / "tree") == 5
-    store_module.remove_tree(tmp_path / "tree")
+@pytest.mark.parametrize("length", range(1, 13))
+def test_the_size_of_a_tree_that_is_too_deep_for_a_path_is_told(tmp_path: Path, length: int) -> None:
+    """A level adds 12 characters, so one of the 12 lengths ends with a file whose path is just too long."""
+    tree = tmp_path / ("t" * length)
+    nested(tree, 360)
+    (tree / "weights").write_bytes(b"12345")
+    assert store_module.tree_size(tree) == 5
+    store_module.remove_tree(tree)
+
+
+def test_a_file_that_cannot_be_read_does_not_hide_the_others(tmp_path: Path) -> None:
+    """Of a directory whose own path has 4,090 characters, only entries with short names can be read."""
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    at = os.open(tree, os.O_RDONLY)
+    left = 4090 - len(os.fspath(tree))
+    while left:
+        name = "d" * (min(left, 200) - 1)
+        left -= len(name) + 1
+        if left == 1:
+            name, left = name[:-1], 2
+        os.mkdir(name, dir_fd=at)
+        below = os.open(name, os.O_RDONLY, dir_fd=at)
+        os.close(at)
+        at = below
+    for name in ("a", "long-name-1", "b", "long-name-2"):
+        file = os.open(name, os.O_CREAT | os.O_WRONLY, dir_fd=at)
+        os.write(file, b"12345")
+        os.close(file)
+    os.close(at)
+    assert store_module.tree_size(tree) == 10
+    store_module.remove_tree(tree)
 
 
 _AS_A_MERE_USER = """
