@@ -28,8 +28,8 @@ from aiohttp import web
 
 from benchmarks.engine import POD, body
 from policies.core.facts import NoCluster
-from webhook.admission.memo import Memo
 from webhook.config.source import LivePolicy
+from webhook.fast_path.memo import Memo
 from webhook.server import certificates as certs
 from webhook.server import log, pki, process
 from webhook.server.http import Readiness, Server, listen

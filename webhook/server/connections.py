@@ -4,7 +4,7 @@ Law: callers that do nothing must not keep out those that ask. What a connection
 longest idle one gives way to a new one, and one with a request in flight never does. What is refused is
 counted by reason, and its lines in the log are few.
 
-A connection answers plain requests itself (`webhook.server.plain`). The first bytes that are not one whole
+A connection answers plain requests itself (`webhook.fast_path.plain`). The first bytes that are not one whole
 plain request make it one of aiohttp's for good: only a server that has read all bytes knows where it stands.
 """
 
@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol, cast
 from aiohttp import web
 from prometheus_client import Counter
 
-from webhook.server import plain
+from webhook.fast_path import plain
 from webhook.server.bodies import FREE
 from webhook.server.log import Bounded
 from webhook.server.record import Station

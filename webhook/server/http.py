@@ -33,14 +33,14 @@ from policies.kube.json import text
 from webhook.admission import envelope as review
 from webhook.admission.decision import Decision
 from webhook.admission.envelope import BadReview, Request, Response, allowed
-from webhook.admission.memo import Again, Recalled
 from webhook.admission.messages import Answer
+from webhook.fast_path.memo import Again, Recalled
+from webhook.fast_path.plain import Head
 from webhook.server import bodies, connections
 from webhook.server import metrics as m
 from webhook.server.bodies import Refusal
 from webhook.server.connections import Connection, Gate, Refused, mark
 from webhook.server.log import Bounded, Line, verbose
-from webhook.server.plain import Head
 from webhook.server.record import Reading, Station, digest
 from webhook.server.tracing import Off, Tracing
 

@@ -26,13 +26,13 @@ from policies.core.resources import Resource
 from policies.core.workloads import known_workloads
 from webhook.admission import engine
 from webhook.admission.envelope import Request, Response, allowed, denied
-from webhook.admission.memo import Decide, Memo, Recalled
 from webhook.admission.messages import Answer
 from webhook.admission.ratcheting import untouchable
 from webhook.config.load import rules
 from webhook.config.location import CONFIG_MAP, config_map
 from webhook.config.source import ConfigMap, Defaults, Directory, LivePolicy, PolicySource
 from webhook.errors import UserError
+from webhook.fast_path.memo import Decide, Memo, Recalled
 from webhook.kube.api import ApiServer, NoApiServer, load_client
 from webhook.kube.caches import ClusterCache
 from webhook.kube.offline import ManifestCluster, read

@@ -17,7 +17,7 @@ from policies.core.facts import Cluster
 from policies.core.needs import Need
 from policies.core.target import Target, pod_templates
 from policies.kube.json import Json, text
-from tests.webhook.admission.test_memo import corpus, judged
+from tests.webhook.fast_path.test_memo import corpus, judged
 from webhook.admission.configuration import Config
 from webhook.admission.context import Context
 from webhook.admission.mutation import project

@@ -11,8 +11,8 @@ from policies.kube.json import Json
 from webhook.admission.configuration import Config
 from webhook.admission.engine import decide, validate
 from webhook.admission.exemptions import Exemptions, State, exemptions_in
-from webhook.admission.memo import Memo
 from webhook.config.load import load
+from webhook.fast_path.memo import Memo
 from webhook.kube.offline import Document
 
 TODAY = date(2026, 3, 10)

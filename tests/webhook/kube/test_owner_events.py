@@ -19,8 +19,8 @@ from policies.kube.json import Json
 from tests.webhook.kube.apiserver import FakeApiServer, until
 from webhook.admission import engine
 from webhook.admission.envelope import Request
-from webhook.admission.memo import Memo
 from webhook.config.load import load
+from webhook.fast_path.memo import Memo
 from webhook.kube import owner_events
 from webhook.kube.api import ApiServer
 from webhook.kube.owner_events import OwnerEvents

@@ -31,11 +31,11 @@ from tests.hanging import HANGING
 from tests.webhook.kube.apiserver import FakeApiServer, running, until
 from webhook.admission.decision import Crash, Decision
 from webhook.admission.envelope import Request, parse
-from webhook.admission.memo import DEFAULT_BYTES, Memo, Recalled, outline
 from webhook.admission.messages import Answer
 from webhook.cli import main as cli
 from webhook.config.source import LivePolicy
 from webhook.errors import UserError
+from webhook.fast_path.memo import DEFAULT_BYTES, Memo, Recalled, outline
 from webhook.kube.api import ApiServer
 from webhook.kube.documents import load_all
 from webhook.server import http as server

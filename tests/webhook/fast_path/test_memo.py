@@ -32,9 +32,9 @@ from webhook.admission.canonical import Canonical
 from webhook.admission.configuration import Config
 from webhook.admission.decision import Decision
 from webhook.admission.envelope import Request, parse, prepared, render
-from webhook.admission.memo import Decide, Memo, outline
 from webhook.admission.messages import Answer, respond
 from webhook.config.load import load
+from webhook.fast_path.memo import Decide, Memo, outline
 from webhook.kube.caches import ClusterCache
 from webhook.kube.documents import BadDocument, load_all
 

@@ -21,15 +21,16 @@ from policies.core.finding import Finding
 from policies.core.resources import Resource
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json, text
-from tests.webhook.admission.test_memo import DECIDE, POLICIES, SUFFIX, World, planted, rendered, volume_of
-from webhook.admission import engine, replicas
+from tests.webhook.fast_path.test_memo import DECIDE, POLICIES, SUFFIX, World, planted, rendered, volume_of
+from webhook.admission import engine
 from webhook.admission.canonical import CONSTANT, CONSTANTS, Canonical
 from webhook.admission.configuration import Config
 from webhook.admission.envelope import BadReview, Request, parse, render
-from webhook.admission.memo import Again, Memo, outline
 from webhook.admission.messages import respond
-from webhook.admission.replicas import MOST_FORMS, MOST_HOLES, MOST_VALUES, Form
 from webhook.config.load import load
+from webhook.fast_path import replicas
+from webhook.fast_path.memo import Again, Memo, outline
+from webhook.fast_path.replicas import MOST_FORMS, MOST_HOLES, MOST_VALUES, Form
 from webhook.kube.caches import ClusterCache
 
 

@@ -39,7 +39,7 @@ from webhook.admission.decision import Decision
 from webhook.admission.envelope import Prepared, Request, Response, Status, prepared
 from webhook.admission.messages import Answer, respond
 from webhook.admission.mutation import fold_template
-from webhook.admission.replicas import Bodies, Form, Own, Place
+from webhook.fast_path.replicas import Bodies, Form, Own, Place
 
 Decide = Callable[[Request, Config, Cluster], Decision]
 Consulted = tuple[tuple[Resource, str | None, "ReferenceType[Listing] | None"], ...]
