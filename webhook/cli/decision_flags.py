@@ -31,6 +31,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="with -o html: write index.html and a page for each namespace into a directory",
     )
+    parser.add_argument(
+        "--statistics",
+        action="store_true",
+        help="print figures only: warnings per 100 workloads by rule, refusals, fragments, kinds and files "
+        "that were not read; with -o json for programs",
+    )
     parser.add_argument("--warnings-as-errors", action="store_true", help="exit with 1 on warnings too")
 
 
@@ -38,6 +44,8 @@ def check(args: argparse.Namespace) -> None:
     """UserError where flags do not go together."""
     if args.split_by_namespace and args.output != "html":
         raise UserError("--split-by-namespace goes with -o html")
+    if args.statistics and args.output not in ("text", "json"):
+        raise UserError("--statistics goes with -o text or json")
 
 
 def exit_status(tally: Tally, args: argparse.Namespace) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from webhook.cli import decision_flags
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     documents, problems = read_what_can_be(
         paths, lenient=args.skip_non_kubernetes, watch=progress("files read")
     )
-    if problems and not documents:
+    if problems and not documents and args.output in ("text", "diff") and not args.statistics:
         raise UserError(*problems)
     old = read(args.old)
     cluster = ManifestCluster([document.obj for document in documents])
@@ -76,7 +76,14 @@ def run(args: argparse.Namespace) -> int:
     reviews = review_documents(watch(documents), config, cluster, args.operation, old)
     where = args.policy or "the built-in one"
     subject = Subject(", ".join(paths), where, config, cluster, time.time())
-    tally = show(reviews, args.output, subject, args.split_by_namespace)
+    tally = show(
+        reviews,
+        args.output,
+        subject,
+        args.split_by_namespace,
+        figures_only=args.statistics,
+        unread=map(str, problems),
+    )
     if problems:
         sys.stdout.flush()
         raise UserError(*problems)
@@ -91,6 +98,8 @@ def review_documents(
     old: Iterable[Document] = (),
 ) -> Iterator[Review]:
     """The decision about each document, as it is asked for."""
+    from dataclasses import replace
+
     from webhook.admission.engine import decide
     from webhook.cli.output.review import Review
 
@@ -99,4 +108,14 @@ def review_documents(
         earlier = before.get(document.identity) if operation == "UPDATE" else None
         # Applying an object that was not there is a creation, whatever else is updated.
         request = document.request("UPDATE" if earlier is not None else "CREATE", earlier)
-        yield Review(document, decide(request, config, cluster), request)
+        decision = decide(request, config, cluster)
+        if document.repeated:
+            decision = replace(decision, notes=(_repeated(document.repeated), *decision.notes))
+        yield Review(document, decision, request)
+
+
+def _repeated(keys: Sequence[str]) -> str:
+    """One sentence on the keys that appear twice in a document."""
+    others = len(keys) - 1
+    more = f" ({others} more {'keys' if others > 1 else 'key'} likewise)" if others else ""
+    return f"{keys[0]}; the last value is used, as in Helm and kubectl{more}."

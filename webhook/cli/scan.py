@@ -94,6 +94,8 @@ class Options:
     """The API group to write PolicyReports in; empty: the one that is served; None: write none."""
     split_by_namespace: Path | None = None
     """Where `html` goes as a page for each namespace; None: all of it to standard output."""
+    statistics: bool = False
+    """Whether only figures are printed."""
 
 
 def run(args: argparse.Namespace) -> int:
@@ -108,6 +110,7 @@ def run(args: argparse.Namespace) -> int:
         output=args.output,
         report=args.report,
         split_by_namespace=args.split_by_namespace,
+        statistics=args.statistics,
     )
     return decision_flags.exit_status(scan(options), args)
 
@@ -129,10 +132,16 @@ def _scan(api: ApiServer, options: Options, wait: Wait) -> Tally:
     scan: Scan = wait(Scan.prepare(api, namespace, config))
     reviews = (review for (review,) in scan.reviews(wait))
     subject = Subject(scan.source, where, config, scan.cluster, api.now())
-    if served_reports is None:
-        return show(reviews, options.output, subject, options.split_by_namespace)
-    results = policy_reports.Results(api.now())
-    tally = show(results.seeing(reviews), options.output, subject, options.split_by_namespace)
+    results = None if served_reports is None else policy_reports.Results(api.now())
+    tally = show(
+        reviews if results is None else results.seeing(reviews),
+        options.output,
+        subject,
+        options.split_by_namespace,
+        figures_only=options.statistics,
+    )
+    if results is None or served_reports is None:
+        return tally
     tell(str(wait(policy_reports.write(api, namespace, results, served_reports))))
     return tally
 

@@ -121,7 +121,7 @@ class _Editor:
 
 def _child(node: yaml.Node, step: str) -> yaml.Node:
     if isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
+        for key, value in reversed(node.value):
             if key.value == step:
                 found: yaml.Node = value
                 return found

@@ -54,7 +54,11 @@ def read_files(where: str, stdin: Callable[[], str] = lambda: sys.stdin.read()) 
             return {path.name: path.read_text(encoding="utf-8", errors="replace")}
     except OSError as error:
         raise UserError(f"{where}: {error.strerror or error}") from None
-    found = [each.obj for each in read([where], stdin, lenient=True) if kind_of(each.obj) == CONFIG_MAP_KIND]
+    documents = read([where], stdin, lenient=True)
+    for document in documents:
+        if document.repeated:
+            raise UserError(f"{document.source}: {document.repeated[0]}")
+    found = [each.obj for each in documents if kind_of(each.obj) == CONFIG_MAP_KIND]
     labelled = [obj for obj in found if labels_of(obj).get(POLICY_LABEL) == "true"]
     candidates = labelled or found
     if len(candidates) != 1:

@@ -1,4 +1,7 @@
-"""YAML and JSON text to plain JSON values, as kubectl reads them, with duplicate keys refused.
+"""YAML and JSON text to plain JSON values, as kubectl reads them.
+
+A key that appears twice in one map is refused in a policy. In a manifest the last value counts, as for Helm
+and kubectl, and the caller learns of it.
 
 No tags, no objects, no dates: what comes out could have come out of a JSON parser. The policy
 dialect is narrower still: `true` and `false` are its only booleans, so that `mode: off` is text.
@@ -37,6 +40,8 @@ class ManifestLoader(_SafeLoader):
 
     aliases = True
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
+    repeated: list[str] | None = None
+    """Where keys that appear twice are noted; None: they are refused."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         self.flatten_mapping(node)
@@ -46,7 +51,10 @@ class ManifestLoader(_SafeLoader):
             key = self.construct_object(key_node, deep=True)
             name = _key(key, key_node)
             if name in own:
-                raise BadDocument(f"line {key_node.start_mark.line + 1}: the key {name!r} stands there twice")
+                problem = f"line {key_node.start_mark.line + 1}: the key {name!r} appears twice"
+                if self.repeated is None:
+                    raise BadDocument(problem)
+                self.repeated.append(problem)
             own.add(name)
             result[name] = self.construct_object(value_node, deep=True)
         return result
@@ -140,13 +148,16 @@ _add_resolvers(ManifestLoader, _BOOLEAN, "yYnNtTfFoO")
 _add_resolvers(PolicyLoader, _TRUE_FALSE, "tf")
 
 
-def load_all(text: str, loader: type[ManifestLoader] = ManifestLoader) -> Iterator[Any]:
+def load_all(
+    text: str, loader: type[ManifestLoader] = ManifestLoader, repeated: list[str] | None = None
+) -> Iterator[Any]:
     """Every document of a YAML stream (JSON is YAML), in order.
 
-    Raises BadDocument with one sentence at the first thing that is wrong.
+    If a key appears twice, its last value counts and half a sentence about it is added to `repeated`; without
+    such a list the key is an error. Raises BadDocument with one sentence at the first thing that is wrong.
     """
     plain = _plain_documents(text, loader)
-    yield from _documents(text, loader) if plain is None else plain
+    yield from _documents(text, loader, repeated) if plain is None else plain
 
 
 def _plain_documents(text: str, loader: type[ManifestLoader]) -> list[Any] | None:
@@ -224,11 +235,14 @@ _SCALARS: Final[Mapping[str, Callable[[str], Any]]] = {
 }
 
 
-def _documents(text: str, loader: type[ManifestLoader]) -> Iterator[Any]:
+def _documents(text: str, loader: type[ManifestLoader], repeated: list[str] | None = None) -> Iterator[Any]:
     """Every document, as PyYAML makes them."""
     try:
         _look_through(text, loader)
-        yield from yaml.load_all(text, Loader=loader)  # a SafeLoader, narrowed further
+        reading: Any = loader(text)  # a SafeLoader, narrowed further
+        reading.repeated = repeated
+        while reading.check_data():
+            yield reading.get_data()
     except yaml.MarkedYAMLError as error:
         where = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
         problem = error.problem or error.context or "it is not YAML"

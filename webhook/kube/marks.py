@@ -115,7 +115,7 @@ BREAK: Final = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
 def _below(node: yaml.Node, step: str) -> tuple[int, yaml.Node] | None:
     """The line on which a key or an element begins, and its value."""
     if isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
+        for key, value in reversed(node.value):  # of a key that appears twice the last value counts
             if key.value == step:
                 return key.start_mark.line, value
     elif isinstance(node, yaml.SequenceNode):

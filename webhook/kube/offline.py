@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from policies.core.listing import Listing
 from policies.core.resources import KNOWN, Known, Resource
@@ -39,6 +39,8 @@ class Document:
     obj: Json
     origin: Origin | None = field(default=None, repr=False, compare=False)
     """The text that it was read from."""
+    repeated: tuple[str, ...] = field(default=(), repr=False, compare=False)
+    """Half a sentence for each key that appears twice in the YAML document; its first object has them."""
     exempted_at: str = field(default="", repr=False, compare=False)
     """RFC 3339: when whoever wrote the exempt annotation last changed what is theirs in the object; empty
     where nothing tells."""
@@ -157,13 +159,17 @@ def _text(file: Path) -> str:
 
 def parse(source: str, content: str, *, strict: bool = False) -> Iterator[Document]:
     """The objects of a text, in order; where it is `strict`, UserError for what is no object."""
+    values: list[tuple[Any, tuple[str, ...]]] = []
+    repeated: list[str] = []
     try:
-        values = list(load_all(content))
+        for value in load_all(content, repeated=repeated):
+            values.append((value, tuple(repeated)))
+            repeated.clear()
     except BadDocument as error:
         raise UserError(f"{source}: {error}") from None
-    if strict and not any(values):
+    if strict and not any(value for value, _ in values):
         raise UserError(f"{source}: it holds no object")
-    for index, value in enumerate(values):
+    for index, (value, keys) in enumerate(values):
         if value is None:
             continue
         if not isinstance(value, dict) or not (text(value, "apiVersion") and text(value, "kind")):
@@ -172,8 +178,8 @@ def parse(source: str, content: str, *, strict: bool = False) -> Iterator[Docume
                     f"{source}: document {index + 1} is no Kubernetes object: apiVersion or kind is missing"
                 )
             continue
-        for steps, obj in _items(value):
-            yield Document(source, index, obj, Origin(content, index, steps))
+        for number, (steps, obj) in enumerate(_items(value)):
+            yield Document(source, index, obj, Origin(content, index, steps), repeated=() if number else keys)
 
 
 def _items(value: Json, at: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Json]]:

@@ -75,6 +75,83 @@ def test_a_file_that_cannot_be_read_is_named_and_the_others_are_reviewed(
     assert len(err.splitlines()) == 1
 
 
+def test_a_key_that_appears_twice_gets_one_warning_and_the_review_goes_on(
+    capsys: pytest.CaptureFixture[str], files: Path
+) -> None:
+    twice = files / "twice.yaml"
+    keys = "  replicas: 1\n  replicas: 2\n  paused: true\n  paused: false\n"
+    twice.write_text(TRITON.replace("  replicas: 2\n", keys))
+    status, out, err = run(capsys, "review", twice, files / "good.yaml")
+    assert (status, err) == (0, "")
+    assert out.count("appears twice") == 1
+    assert "line 6: the key 'replicas' appears twice; the last value is used" in " ".join(out.split())
+    assert "2 objects" in out
+    (record,) = reviewed(capsys, twice)
+    assert record["object"]["spec"]["replicas"] == 2
+    assert record["notes"] == [
+        "line 6: the key 'replicas' appears twice; the last value is used, as in Helm and kubectl "
+        "(1 more key likewise)."
+    ]
+    (files / "policy.yaml").write_text(GOOD.replace("data:\n", "data:\n  rules.yaml: a\n"))
+    status, _, err = run(capsys, "review", files / "good.yaml", "--policy", files / "policy.yaml")
+    assert status == 2, "a policy that can be read two ways is refused"
+    assert "the key 'rules.yaml' appears twice" in err
+
+
+@pytest.mark.parametrize("form", ["json", "yaml", "junit", "sarif", "html"])
+def test_a_document_for_programs_is_whole_although_nothing_could_be_read(
+    capsys: pytest.CaptureFixture[str], files: Path, form: str
+) -> None:
+    (files / "template.yaml").write_text("kind: Pod\nmetadata:\n  {{ .Values.metadata }}\n")
+    status, out, err = run(capsys, "review", files / "template.yaml", "-o", form)
+    assert status == 2
+    assert "template.yaml: line 3" in err
+    match form:
+        case "json":
+            assert json.loads(out) == []
+        case "yaml":
+            assert list(yaml.safe_load_all(out)) == []
+        case "junit":
+            assert ET.fromstring(out).get("tests") == "0"
+        case "sarif":
+            assert json.loads(out)["runs"][0]["results"] == []
+        case "html":
+            assert out.rstrip().endswith("</html>")
+    status, out, _ = run(capsys, "review", files / "template.yaml")
+    assert (status, out) == (2, "")
+
+
+def test_statistics_count_by_rule_and_name_what_was_not_read(
+    capsys: pytest.CaptureFixture[str], files: Path
+) -> None:
+    (files / "template.yaml").write_text("kind: Pod\nmetadata:\n  {{ .Values.metadata }}\n")
+    impatient = "livenessProbe: {httpGet: {path: /v2/health/live, port: 8000}, failureThreshold: 1}"
+    (files / "impatient.yaml").write_text(f"{TRITON}        {impatient}\n")
+    (files / "patch.yaml").write_text(re.sub("  +(image|selector):.*\n", "", TRITON))
+    (files / "custom.yaml").write_text("apiVersion: acme.dev/v1\nkind: Robot\nmetadata: {name: a}\n")
+    status, out, err = run(capsys, "review", files, "--statistics", "-o", "json")
+    assert status == 2
+    assert "template.yaml: line 3" in err
+    figures = json.loads(out)
+    assert (figures["objects"], figures["workloads"]) == (6, 3)
+    assert figures["warnings"]["byRule"]["liveness-single-failure"] == {"count": 1, "per100Workloads": 33.33}
+    assert figures["refusals"]["byRule"]["policy-config-invalid"]["count"] == 1
+    assert figures["refusals"]["objects"] == 1
+    assert figures["partial"] == [f"{files}/patch.yaml:1"]
+    assert figures["kindsNotRead"] == {"acme.dev/v1 Robot": 1}
+    (unread,) = figures["unread"]
+    assert unread.startswith(f"{files}/template.yaml: line 3: ")
+    _, out, _ = run(capsys, "review", files, "--statistics")
+    lines = [" ".join(line.split()) for line in out.splitlines()]
+    assert lines[0] == "3 workloads in 6 objects"
+    assert "liveness-single-failure 1 33.33" in lines
+    assert "Objects that would be refused: 1" in lines
+    assert {"Fragments, completed elsewhere: 1", "Kinds not read: 1", "Files not read: 1"} <= set(lines)
+    status, out, err = run(capsys, "review", files, "--statistics", "-o", "yaml")
+    assert (status, out) == (2, "")
+    assert "--statistics goes with" in err
+
+
 def test_exit_status(capsys: pytest.CaptureFixture[str], files: Path) -> None:
     assert run(capsys, "review", files / "good.yaml")[0] == 0
     assert run(capsys, "review", files / "bad.yaml")[0] == 1

@@ -76,7 +76,7 @@ def _models(found: Any) -> list[dict[str, Any]]:
         ({"rules.yaml": "profile: stern"}, "rules.yaml: profile: input should be"),
         ({"rules.yaml": "modes: {drain-blocked-by-pdc: off}"}, f"did you mean {RULE}?"),
         ({"rules.yaml": f"modes: {{{RULE}: no}}"}, f"rules.yaml: modes.{RULE}: input should be"),
-        ({"rules.yaml": f"modes: {{{RULE}: off, {RULE}: warn}}"}, "stands there twice"),
+        ({"rules.yaml": f"modes: {{{RULE}: off, {RULE}: warn}}"}, "appears twice"),
         ({"rules.yaml": "- a"}, "rules.yaml: "),
         (
             {"rules.yaml": "a:" + "\n- b" * 100_000, "webhook.yaml": ""},

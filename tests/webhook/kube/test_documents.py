@@ -60,9 +60,9 @@ def nested(inner: str = "", levels: int = 150) -> str:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("a: 1\na: 2", "line 2: the key 'a' stands there twice"),
-        ('{"a": 1, "a": 2}', "line 1: the key 'a' stands there twice"),
-        ("1: a\n'1': b", "line 2: the key '1' stands there twice"),
+        ("a: 1\na: 2", "line 2: the key 'a' appears twice"),
+        ('{"a": 1, "a": 2}', "line 1: the key 'a' appears twice"),
+        ("1: a\n'1': b", "line 2: the key '1' appears twice"),
         ("a: .nan", "line 1: .nan is not a number that JSON has"),
         ("a: 1e999", "line 1: 1e999 is not a number that JSON has"),
         ("a: [", "line 2: did not find expected node content"),

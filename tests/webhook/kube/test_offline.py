@@ -41,12 +41,28 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_read(tmp_path: Path) -> No
     assert [d.name for d in found] == ["a", "s"]
     assert [str(problem).removeprefix(f"{tmp_path}/").partition(" (")[0] for problem in problems] == [
         "chart/b.yaml: line 3: did not find expected node content",
-        "chart/values.yaml: line 2: the key 'image' stands there twice",
         "absent.yaml: No such file or directory",
         "standard input: line 2: did not find expected node content",
     ]
     with pytest.raises(UserError, match=r"b\.yaml: line 3"):
         read([str(tmp_path)])
+
+
+def test_a_key_that_appears_twice_is_noted_and_its_last_value_counts(tmp_path: Path) -> None:
+    file = tmp_path / "chart.yaml"
+    file.write_text(
+        "apiVersion: v1\nkind: Pod\nmetadata:\n  name: a\n  labels: {app: x, app: y}\n"
+        "spec:\n  nodeName: m\n  nodeName: n\n"
+        f"---\n{SERVICE}"
+    )
+    pod, service = read([str(file)])
+    assert pod.obj["metadata"]["labels"] == {"app": "y"}
+    assert pod.obj["spec"] == {"nodeName": "n"}
+    assert pod.repeated == ("line 5: the key 'app' appears twice", "line 8: the key 'nodeName' appears twice")
+    lines = pod.lines("spec.nodeName")
+    assert lines is not None
+    assert lines.first == 8, "the line of the value that counts"
+    assert service.repeated == ()
 
 
 def test_a_list_counts_as_its_items() -> None:

@@ -192,6 +192,7 @@ _shtab_chassis_review_options=(
   "--profile[instead of the policy\'s profile]:profile:(observe standard strict)"
   {-o,--output}"[default\: text]:output:(text diff json yaml junit sarif html)"
   "--split-by-namespace[with -o html\: write index.html and a page for each namespace into a directory]:DIR:_files"
+  "--statistics[print figures only\: warnings per 100 workloads by rule, refusals, fragments, kinds and files that were not read\; with -o json for programs]"
   "--warnings-as-errors[exit with 1 on warnings too]"
   "(*)::files, directories, or - for standard input:_files"
 )
@@ -210,6 +211,7 @@ _shtab_chassis_scan_options=(
   "--profile[instead of the policy\'s profile]:profile:(observe standard strict)"
   {-o,--output}"[default\: text]:output:(text diff json yaml junit sarif html)"
   "--split-by-namespace[with -o html\: write index.html and a page for each namespace into a directory]:DIR:_files"
+  "--statistics[print figures only\: warnings per 100 workloads by rule, refusals, fragments, kinds and files that were not read\; with -o json for programs]"
   "--warnings-as-errors[exit with 1 on warnings too]"
 )
 

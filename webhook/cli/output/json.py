@@ -52,6 +52,7 @@ def record(review: Review) -> Json:
             }
             for result in decision.results
         ],
+        "notes": list(decision.notes),
         "mutations": review.mutations,
         "reasons": [
             {

@@ -18,12 +18,27 @@ _FOR_PROGRAMS: Final = ("json", "yaml", "junit")
 
 
 def show(
-    reviews: Iterable[Review], output: str, subject: Subject, split_by_namespace: Path | None = None
+    reviews: Iterable[Review],
+    output: str,
+    subject: Subject,
+    split_by_namespace: Path | None = None,
+    *,
+    figures_only: bool = False,
+    unread: Iterable[str] = (),
 ) -> Tally:
-    """Print reviews in a format, or write them as pages into a directory; what there was among them."""
+    """Print reviews in a format, or only their figures, or write them as pages into a directory; what there
+    was among them. `unread`: what could not be read, for the figures."""
     tally = Tally()
     seen = tally.seeing(reviews)
-    if output == "html":
+    if figures_only:
+        from webhook.cli.output.statistics import statistics
+
+        figures = statistics(seen, subject.config, unread)
+        if output == "json":
+            sys.stdout.write(figures.json())
+        else:
+            show_lines(figures.lines())
+    elif output == "html":
         from webhook.cli.output.html import page
 
         if split_by_namespace:

@@ -1,0 +1,125 @@
+"""Decisions in figures: how often each rule speaks, what is refused, what could not be read in full."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import orjson
+
+from policies.core.fragments import is_fragment
+from policies.core.target import pod_templates
+from policies.kube.group_kinds import GroupKind
+from policies.kube.json import Json
+from webhook.admission.configuration import Config
+from webhook.cli.output.review import Review
+from webhook.cli.output.text import Line, plural
+
+
+@dataclass
+class Statistics:
+    """The figures of a review or scan. Workloads are the objects that make pods, and pods."""
+
+    objects: int = 0
+    workloads: int = 0
+    changed: int = 0
+    warnings: Counter[str] = field(default_factory=Counter)
+    """By rule."""
+    refusals: Counter[str] = field(default_factory=Counter)
+    """By rule."""
+    denied: int = 0
+    """Workloads and other objects that would be refused."""
+    partial: list[str] = field(default_factory=list)
+    """Where the fragments are: objects that are completed elsewhere, such as kustomize patches."""
+    kinds_not_read: Counter[str] = field(default_factory=Counter)
+    """Objects of kinds in which no rule or policy looks, by apiVersion and kind."""
+    unread: list[str] = field(default_factory=list)
+    """What could not be read, each with its reason."""
+
+    def add(self, review: Review, config: Config) -> None:
+        """Count one review."""
+        obj = review.document.obj
+        self.objects += 1
+        self.workloads += bool(pod_templates(obj, config.workloads))
+        self.changed += bool(review.mutations)
+        self.warnings.update(result.rule for result in review.warnings)
+        self.refusals.update(result.rule for result in review.refusals)
+        self.denied += not review.decision.allowed
+        if is_fragment(obj, config.workloads):
+            self.partial.append(review.place())
+        if not _is_read(review.request.kind, config):
+            self.kinds_not_read[f"{obj.get('apiVersion')} {obj.get('kind')}"] += 1
+
+    def per_hundred(self, count: int) -> float:
+        """How many that is for each hundred workloads."""
+        return round(100 * count / self.workloads, 2) if self.workloads else 0.0
+
+    def record(self) -> Json:
+        """The figures as `-o json` prints them."""
+        return {
+            "objects": self.objects,
+            "workloads": self.workloads,
+            "changed": self.changed,
+            "warnings": self._rated(self.warnings),
+            "refusals": {**self._rated(self.refusals), "objects": self.denied},
+            "partial": self.partial,
+            "kindsNotRead": dict(self.kinds_not_read.most_common()),
+            "unread": self.unread,
+        }
+
+    def _rated(self, by_rule: Counter[str]) -> Json:
+        total = by_rule.total()
+        return {
+            "total": total,
+            "per100Workloads": self.per_hundred(total),
+            "byRule": {
+                rule: {"count": count, "per100Workloads": self.per_hundred(count)}
+                for rule, count in by_rule.most_common()
+            },
+        }
+
+    def json(self) -> str:
+        """The figures as one JSON object."""
+        return orjson.dumps(self.record(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
+
+    def lines(self) -> Iterator[Line]:
+        """The figures for a person."""
+        yield f"{plural(self.workloads, 'workload')} in {plural(self.objects, 'object')}", "bold"
+        yield "", ""
+        for name, by_rule in (("Warnings", self.warnings), ("Refusals", self.refusals)):
+            total = by_rule.total()
+            yield f"{name}: {total:,}, {self.per_hundred(total):.1f} per 100 workloads", "bold"
+            width = max(map(len, by_rule), default=0)
+            for rule, count in by_rule.most_common():
+                yield f"  {rule:{width}}  {count:6,}  {self.per_hundred(count):6.2f}", ""
+            yield "", ""
+        yield f"Objects that would be refused: {self.denied}", "red" if self.denied else ""
+        yield from _listed("Fragments, completed elsewhere", self.partial)
+        counted = (f"{kind}: {count:,}" for kind, count in self.kinds_not_read.most_common())
+        yield from _listed("Kinds not read", [*counted])
+        yield from _listed("Files not read", self.unread)
+
+
+def _listed(heading: str, items: list[str]) -> Iterator[Line]:
+    yield f"{heading}: {len(items):,}", ""
+    for each in items[:_MOST_LISTED]:
+        yield f"  {each}", ""
+    if len(items) > _MOST_LISTED:
+        yield f"  and {len(items) - _MOST_LISTED:,} more (-o json lists all)", ""
+
+
+_MOST_LISTED = 10
+
+
+def _is_read(kind: GroupKind, config: Config) -> bool:
+    """Whether it is known what pods a kind makes; the built-in kinds that are not workloads make none."""
+    return kind in config.workloads or "." not in kind.group or kind.group.endswith(".k8s.io")
+
+
+def statistics(reviews: Iterable[Review], config: Config, unread: Iterable[str] = ()) -> Statistics:
+    """The figures of all reviews."""
+    figures = Statistics(unread=list(unread))
+    for review in reviews:
+        figures.add(review, config)
+    return figures
