@@ -579,12 +579,13 @@ class _Reader:
     # Shells and interpreters
 
     def _shell(self, words: Sequence[str], name: str, given: str | None) -> float:
-        self.record(words[:1])
         script, operands = _shell_operands(words[1:])
+        is_file = not script and bool(operands) and operands[0] != "-"
+        self.record((words[0], *operands) if is_file else words[:1])
         with self.scope.branch(leaks=False):
             if script:
                 return self.read_text(operands[0], tuple(operands[2:])) if operands else 0.0
-            if operands and operands[0] != "-":
+            if is_file:
                 self.scripts.append(ScriptFile(values.show(operands[0]), name))
                 return 0.0
             if given is not None:

@@ -9,16 +9,22 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 from typing import Final, NamedTuple
 
-from policies.commands import OptionSyntax, is_python, parse_options
+from policies.commands import SHELLS, OptionSyntax, is_python, parse_options
 from policies.containers.commands import environment_of, environment_written, launched, written_out
 from policies.kube.json import strings
 from policies.kube.pods import Container
 
-_LAUNCHERS: Final = frozenset(
+_ENTRYPOINTS: Final = frozenset(
     {"nvidia_entrypoint.sh", "entrypoint.sh", "docker-entrypoint.sh", "dockerd-entrypoint.sh"}
-    | {"opentelemetry-instrument", "ddtrace-run", "torchrun", "gosu", "uvx"}
+)
+"""Scripts of images that run the program that they are given. Options mean that they start their own."""
+_LAUNCHERS: Final = frozenset(
+    {"opentelemetry-instrument", "ddtrace-run", "gosu", "uvx", "trtllm-llmapi-launch"}
 )
 """Programs whose operands are the program to run; their own flags are passed over."""
+_TORCHRUN: Final = frozenset({"torchrun", "torch.distributed.run", "torch.distributed.launch"})
+_NODE_FLAGS: Final = ("--node-rank", "--node_rank", "--nnodes")
+"""Flags of `torchrun` with which it may be one of several nodes."""
 _RUNNERS: Final = frozenset({"uv", "poetry", "pipenv", "pdm", "hatch", "conda", "mamba", "micromamba"})
 """Programs that run another one after the word `run`."""
 _RUNNER_OPTIONS: Final = OptionSyntax(
@@ -157,8 +163,8 @@ def _program(words: Program) -> Program:
             at += 1
             continue
         head = words[at] if "/" not in words[at] and words[at] != "." else PurePosixPath(words[at]).name
-        if head in _LAUNCHERS and at + 1 < len(words):
-            at, launched = at + 1, True
+        if _launches(head, words[at + 1 :]):
+            at, launched = at + 1, head not in _ENTRYPOINTS and head not in SHELLS
         elif head in _RUNNERS and "run" in words[at + 1 : at + 4]:
             behind += 1
             if behind > _MOST_RUNNERS:
@@ -170,6 +176,17 @@ def _program(words: Program) -> Program:
         else:
             return (head, *words[at + 1 :])
     return ()
+
+
+def _launches(head: str, rest: Program) -> bool:
+    """Whether a program runs what its operands name."""
+    if not rest:
+        return False
+    if head in _ENTRYPOINTS:
+        return not rest[0].startswith("-")
+    if head in _TORCHRUN:
+        return not has_option(rest, *_NODE_FLAGS)
+    return head in _LAUNCHERS or head in SHELLS  # the reader has taken a shell's own options off
 
 
 def _interpreted(words: Program, start: int) -> int:

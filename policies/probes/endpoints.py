@@ -13,7 +13,7 @@ from policies.containers.programs import has_option, programs
 from policies.kube.json import Json, maps, text
 from policies.kube.pods import Container, tcp_ports
 from policies.probes.preset import Preset, Protocol
-from policies.probes.servers import Server
+from policies.probes.servers import Part, Server
 from policies.probes.serving import StandardProbes, recognised
 
 
@@ -60,7 +60,7 @@ def _preset_health(container: Container, settings: StandardProbes) -> Health | N
 def may_be_asked(server: Server) -> bool:
     """Whether a probe can reach the server wherever its port is, and finds it in every such pod."""
     elsewhere = _only_loopback(server) or _answers_elsewhere(server)
-    return not (server.sometimes or elsewhere or server.node_rank != "0")
+    return not (server.sometimes or elsewhere or server.part is not Part.SERVES)
 
 
 def unsure(container: Container, server: Server) -> tuple[str, str] | None:
@@ -73,15 +73,19 @@ def _unsure(container: Container, server: Server, port: int | None) -> tuple[str
     preset = server.preset
     if server.sometimes:
         return "a script starts it in some cases alone", "Write probes for the pods in which it serves"
-    if server.node_rank != "0":
+    if server.part is Part.WORKER:
+        return "it is a worker of a group and answers no client", "Write probes for the pod that serves"
+    if server.part is Part.EITHER:
         return (
             "it is one of several nodes, of which only the first serves",
-            "Write probes for the first alone",
+            "Write probes for the first node only",
         )
     if preset.doubt:
         return preset.doubt, preset.advice or _ANNOTATE
     if server.outdated:
         return "this version of it has no health endpoint", preset.advice or _ANNOTATE
+    if server.undated:
+        return "its endpoint depends on its version, which the image's tag does not give", _ANNOTATE
     if _only_loopback(server):
         flag = "".join(f" ({flag} 0.0.0.0)" for flag in preset.host_flags[:1])
         return (
@@ -165,6 +169,7 @@ def _may_have_moved(server: Server) -> bool:
         or server.has_variable(*preset.config_env)
         or (server.open and bool(preset.port_env))
         or (preset.image_port and not server.own_image)
+        or server.by_name
     )
 
 
@@ -196,7 +201,7 @@ def _answers_elsewhere(server: Server) -> bool:
     preset = server.preset
     return (
         server.has_option(*preset.unless_flags)
-        or server.may_have_option(*preset.unless_flags, *preset.tls_flags)
+        or server.may_have_option(*preset.unless_flags, *preset.headless_flags, *preset.tls_flags)
         or server.has_variable(*preset.unless_env)
     )
 

@@ -8,6 +8,7 @@ from policies.core.facts import Facts
 from policies.core.target import Target
 from policies.kube.pods import Container
 from policies.probes.endpoints import unsure
+from policies.probes.servers import Part
 from policies.probes.serving import StandardProbes, recognised, serving_containers
 
 
@@ -23,7 +24,7 @@ def without_liveness(target: Target, facts: Facts) -> Iterator[tuple[str, Contai
             continue
         for container in serving_containers(template.pod, facts):
             server = recognised(container, settings)
-            if not container.spec.get("livenessProbe") and (server is None or server.node_rank == "0"):
+            if not container.spec.get("livenessProbe") and (server is None or server.part is Part.SERVES):
                 yield template.at(container, "livenessProbe"), container
 
 

@@ -24,6 +24,15 @@ class Protocol(StrEnum):
     GRPC = "grpc"
 
 
+class Unversioned(StrEnum):
+    """What counts for a server whose version is not known: its image has no tag, a digest or a tag such as
+    `latest`, or is not one of the server's own."""
+
+    NEW = "new"
+    OLDEST = "oldest"
+    NOTHING = "nothing"
+
+
 class Older(Model):
     """What a server had before one of its versions."""
 
@@ -44,6 +53,11 @@ class Preset(Model):
         description="image repositories without registry, tag and digest, such as `vllm/vllm-openai`: "
         "whole segments at the end of the path, `*` stands for any text inside one; with `:` the tag too",
     )
+    mirrors: tuple[str, ...] = Field(
+        (),
+        description="image repositories under which others publish it: they count only if they declare the "
+        "port, or a flag or variable sets it",
+    )
     excluded_images: tuple[str, ...] = Field(
         (), description="images in which the server stands behind another one that answers differently"
     )
@@ -59,6 +73,25 @@ class Preset(Model):
     other_commands: tuple[str, ...] = Field(
         (), description="programs with which its images tell nothing: the server in ways that are not known"
     )
+    entrypoints: tuple[str, ...] = Field(
+        (),
+        description="programs with which its images start the server, such as `tgi-entrypoint.sh`: a command "
+        "that runs one of them counts as the image's own",
+    )
+    operands: tuple[str, ...] = Field(
+        (),
+        description="words that its images take as the first argument if they start the server, such as "
+        "`serve`; `*` is any, such as a model's name. Other words are a program that replaces the server",
+    )
+    variables: tuple[str, ...] = Field(
+        (),
+        description="environment variables that only this server reads: they tell it in images with other "
+        "names, if these run their own entrypoint and declare `port`",
+    )
+    worker: bool = Field(
+        False,
+        description="whether it is a part of a group that serves no client: it gets nothing and no warning",
+    )
     port_names: tuple[str, ...] = Field(
         (), description="container port names that only this server uses, such as `triton-http`"
     )
@@ -71,6 +104,9 @@ class Preset(Model):
     worker_flags: tuple[str, ...] = Field(
         (), description="flags that number the nodes of a group, of which only the first, 0, serves"
     )
+    headless_flags: tuple[str, ...] = Field(
+        (), description="flags with which it is a worker of a group and answers no client"
+    )
     protocol: Protocol = Field(Protocol.HTTP, description="http or grpc")
     live_path: str | None = Field(
         None, description="HTTP path of the liveness check; `{model}` is the model's name"
@@ -80,9 +116,23 @@ class Preset(Model):
     )
     older: tuple[Older, ...] = Field(
         (),
-        description="what earlier versions had instead, by the tag of its own images, the oldest first; a "
-        "tag that tells no version counts as new",
+        description="what earlier versions had instead, by the tag of its own images, the oldest first",
     )
+    version_images: tuple[str, ...] = Field(
+        (), description="further images whose tag is the server's version, such as a base image"
+    )
+    unversioned: Unversioned = Field(
+        Unversioned.NEW,
+        description="what counts if no tag tells the version: `new` the paths above, `oldest` the first of "
+        "`older`, `nothing` no endpoint at all: nothing is injected, and a warning says so",
+    )
+    since: str | None = Field(
+        None,
+        pattern=r"^(?:first|[0-9]+(?:\.[0-9]+)*)$",
+        description="the version from which its paths hold; `first` if no release was without them",
+    )
+    since_source: str | None = Field(None, description="the changelog or code that shows it")
+    frozen: str | None = Field(None, description="its last version, for a server that is no longer released")
     doubt: str | None = Field(
         None,
         description="why nothing is injected, where the server is known and has no endpoint that is right "

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum, auto
+from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Final
 
@@ -19,10 +21,21 @@ from policies.containers.sidecars import infrastructure as known_infrastructure
 from policies.kube.images import glob_of, repository_and_tag
 from policies.kube.json import Json, maps, strings
 from policies.kube.pods import Container
-from policies.probes.preset import Older, Preset
+from policies.probes.preset import Older, Preset, Unversioned
 
 PULLER: Final = "chassis-puller"
 """The sidecar's program: no server either, whatever its container is called."""
+
+
+class Part(Enum):
+    """What a server does in its group."""
+
+    SERVES = auto()
+    """It answers clients. So does a server without a group."""
+    WORKER = auto()
+    """It computes for another pod that answers them."""
+    EITHER = auto()
+    """Its command decides that in the running container, as `--node-rank $(LWS_WORKER_INDEX)` does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +51,16 @@ class Server:
     """The container's variables; None where the value comes from elsewhere."""
     own_image: bool
     """Whether the image is one of the preset's."""
+    by_name: bool
+    """Whether an image with another name or a variable tells it: then its port must be declared or set."""
     sometimes: bool
     """Whether it is started in some cases alone: in one branch of a script."""
     open: bool
     """Whether `envFrom` may set further variables."""
     outdated: bool
     """Whether its version is one from before its preset's health endpoint."""
+    undated: bool
+    """Whether its version is not known, and no endpoint is right for all versions."""
     hidden: Program
     """What a word such as `$ARGS` may stand for: words of the script that no program is seen to get."""
 
@@ -55,10 +72,14 @@ class Server:
         return has_option(self.words, *flags)
 
     @property
-    def node_rank(self) -> str:
-        """Its number in a group of nodes of which only the first serves: `0` for that one."""
-        told = option(self.words, *self.preset.worker_flags)
-        return "0" if told is None else told
+    def part(self) -> Part:
+        """What it does in its group of nodes, of which only the first serves."""
+        if self.preset.worker or self.has_option(*self.preset.headless_flags):
+            return Part.WORKER
+        rank = option(self.words, *self.preset.worker_flags)
+        if rank in (None, "0"):
+            return Part.SERVES
+        return Part.WORKER if rank.isdigit() else Part.EITHER
 
     def has_variable(self, *names: str) -> bool:
         """Whether one of the variables is set to something."""
@@ -88,7 +109,16 @@ class Recogniser:
         self._globs = Globs(
             (
                 *self._infrastructure,
-                *(glob for each in presets.values() for glob in (*each.images, *each.excluded_images)),
+                *(
+                    glob
+                    for each in presets.values()
+                    for glob in (
+                        *each.images,
+                        *each.mirrors,
+                        *each.excluded_images,
+                        *each.version_images,
+                    )
+                ),
             )
         )
         self._by_globs: dict[frozenset[str], _ByImage] = {}
@@ -145,18 +175,21 @@ class Recogniser:
         if not complete:
             return None
         by_image = self._of_image(image)
+        by_command = self._by_command(by_image, programs)
         found = (
-            self._by_command(by_image, programs)
-            or _by_port_name(by_image, ports, programs)
-            or _by_image(by_image, launch, ports, programs)
+            by_command
+            or _by_port_name(by_image, launch, ports, programs)
+            or _by_image(by_image, launch, programs)
             or _by_arguments(by_image, programs)
+            or _by_variables(by_image, launch, ports, programs)
         )
         if found is None:
             return None
         name, words = found
         preset = by_image.presets[name]
         own_image = name in by_image.own
-        older = _older(preset, image) if own_image else None
+        version = by_image.version_of(name, image)
+        older = _older(preset, version)
         if older is not None:
             had = {"live_path": older.live_path, "ready_path": older.ready_path}
             preset = preset.model_copy(update=had)
@@ -167,28 +200,32 @@ class Recogniser:
             words=words,
             variables=launch.variables,
             own_image=own_image,
+            by_name=not own_image and found is not by_command,
             sometimes=words in sometimes,
             open=launch.open,
             outdated=older is not None and not (older.live_path or older.ready_path),
+            undated=not version and preset.unversioned is Unversioned.NOTHING,
             hidden=hidden,
         )
 
     def _by_command(self, by_image: _ByImage, programs: tuple[Program, ...]) -> Found:
         """The first program, in reading order, that a preset knows; of the presets that know it, the one
-        whose command tells most of it. One whose commands need its image comes after all others: `ray start`
-        stands behind what is served with it."""
+        whose command tells most of it. One whose commands need its image comes after the others, since
+        `ray start` is only the base of what is served with it; a worker of a group comes last, and counts
+        only if nothing but waiting follows."""
         claims = [
-            (preset.commands_need_image, n, *_generality(pattern), name)
+            (preset.worker, preset.commands_need_image, n, *_generality(pattern), name)
             for n, program in enumerate(programs)
             for name in self._by_program.get(program[0], ())
             if (preset := by_image.presets.get(name)) is not None
             and (not preset.commands_need_image or name in by_image.own)
+            and (not preset.worker or all(other[0] in _WAITING for other in programs[n + 1 :]))
             for pattern in preset.commands
             if not pattern.startswith("-") and _runs(program, pattern)
         ]
         if not claims:
             return None
-        _, n, *_, name = min(claims)
+        _, _, n, *_, name = min(claims)
         return name, programs[n]
 
     def _of_image(self, image: str) -> _ByImage:
@@ -206,8 +243,20 @@ class Recogniser:
                 for name, preset in presets.items()
                 if not matching.isdisjoint(preset.images)
             }
+            mirrors = {
+                name: tuple(glob for glob in preset.mirrors if glob in matching)
+                for name, preset in presets.items()
+                if name not in own and not matching.isdisjoint(preset.mirrors)
+            }
             port_names = {name: preset.port_names for name, preset in presets.items() if preset.port_names}
-            known = _ByImage(presets, own, port_names, not matching.isdisjoint(self._infrastructure))
+            variables = {name: preset.variables for name, preset in presets.items() if preset.variables}
+            dated = frozenset(
+                name
+                for name, preset in presets.items()
+                if not matching.isdisjoint((*preset.images, *preset.version_images))
+            )
+            infrastructure = not matching.isdisjoint(self._infrastructure)
+            known = _ByImage(presets, own, mirrors, port_names, variables, dated, infrastructure)
             if len(self._by_globs) >= _MOST_COMBINATIONS:
                 self._by_globs.clear()
             self._by_globs[matching] = known
@@ -222,9 +271,19 @@ class _ByImage:
     """Those that may be meant."""
     own: Mapping[str, tuple[str, ...]]
     """Those that know the image as theirs, each with the globs that match it."""
+    mirrors: Mapping[str, tuple[str, ...]]
+    """Those that know it as a copy by others, likewise."""
     port_names: Mapping[str, tuple[str, ...]]
     """The names of ports by which some of the presets are known."""
+    variables: Mapping[str, tuple[str, ...]]
+    """The variables by which some of the presets are known."""
+    dated: frozenset[str]
+    """Those whose version the image's tag is."""
     infrastructure: bool
+
+    def version_of(self, name: str, image: str) -> tuple[int, ...]:
+        """The version of a preset's server, as the image's tag tells it; empty where it does not."""
+        return version_of(repository_and_tag(image)[1]) if name in self.dated else ()
 
 
 _MOST_COMBINATIONS: Final = 1000
@@ -245,19 +304,20 @@ def _by_arguments(by_image: _ByImage, programs: tuple[Program, ...]) -> Found:
     return (min(claims)[-1], programs[0]) if claims else None
 
 
-def _by_port_name(by_image: _ByImage, ports: Ports, programs: tuple[Program, ...]) -> Found:
+def _by_port_name(by_image: _ByImage, launch: Launch, ports: Ports, programs: tuple[Program, ...]) -> Found:
     names = {name for _, name in ports}
     for name, port_names in by_image.port_names.items():
-        if not names.isdisjoint(port_names):
+        preset = by_image.presets[name]
+        if not names.isdisjoint(port_names) and _runs_its_own(preset, launch, programs):
             return name, _joined(programs)
     return None
 
 
-def _by_image(by_image: _ByImage, launch: Launch, ports: Ports, programs: tuple[Program, ...]) -> Found:
-    """The preset whose image tells most of this one."""
+def _by_image(by_image: _ByImage, launch: Launch, programs: tuple[Program, ...]) -> Found:
+    """The preset whose image tells most of this one, if the container runs what the image was made for."""
     matching = [
         (*_vagueness(glob), name)
-        for name, globs in by_image.own.items()
+        for name, globs in (*by_image.own.items(), *by_image.mirrors.items())
         if not by_image.presets[name].commands_need_image
         for glob in globs
     ]
@@ -265,14 +325,26 @@ def _by_image(by_image: _ByImage, launch: Launch, ports: Ports, programs: tuple[
         return None
     *_, name = min(matching)
     preset = by_image.presets[name]
-    own = {*(pattern.split()[0] for pattern in preset.commands), *preset.other_commands}
-    if any(program[0] in own for program in programs):
-        return None  # the server itself, but in none of the ways in which its endpoint is known
-    if programs and programs[-1][0] in _IDLE:
+    if not _runs_its_own(preset, launch, programs):
         return None
-    if _replaces_entrypoint(launch) and preset.port not in dict(ports):
+    return name, programs[-1] if launch.command else _joined(programs)
+
+
+def _by_variables(by_image: _ByImage, launch: Launch, ports: Ports, programs: tuple[Program, ...]) -> Found:
+    """The preset whose variables are set, in an image that runs its own entrypoint and declares the port."""
+    if not launch.env:
         return None
-    return name, _joined(programs)
+    declared = {str(port) for port, _ in ports}
+    for name, variables in by_image.variables.items():
+        preset = by_image.presets[name]
+        told = {str(preset.port), *(launch.variables.get(each) or "" for each in preset.port_env)}
+        if (
+            not declared.isdisjoint(told)
+            and not launch.variables.keys().isdisjoint(variables)
+            and _runs_its_own(preset, launch, programs)
+        ):
+            return name, _joined(programs)
+    return None
 
 
 def _hidden(launch: Launch, programs: tuple[Program, ...]) -> Program:
@@ -294,13 +366,35 @@ _OTHER_PROGRAMS: Final = frozenset(
 )
 _IDLE: Final = frozenset({"sleep", "tail", "cat"})
 """What a container runs to stay, so that somebody can work in it."""
+_WAITING: Final = _IDLE | {"wait", "echo", "true", "exit", "sh", "bash", "ray"}
+"""What may follow the start of a worker that runs in the background."""
 _SCRIPTS: Final = (".sh", ".bash", ".py")
 
 
-def _replaces_entrypoint(launch: Launch) -> bool:
-    """Whether something else runs than the image was made for, as far as can be told."""
-    first = "".join(launch.args[:1]).rpartition("/")[2]
-    return bool(launch.command) or first in _OTHER_PROGRAMS or first.endswith(_SCRIPTS)
+def is_idle(container: Container) -> bool:
+    """Whether a container runs only what waits, such as `sleep infinity`: it serves nothing."""
+    programs, _, complete = started(container)
+    return complete and bool(programs) and all(program[0] in _IDLE for program in programs)
+
+
+def _runs_its_own(preset: Preset, launch: Launch, programs: tuple[Program, ...]) -> bool:
+    """Whether a container runs the entrypoint of the preset's images, as far as can be told.
+
+    An image decides only that: a command or a script in the entrypoint's place may be any program.
+    """
+    own = {*(pattern.split()[0] for pattern in preset.commands), *preset.other_commands}
+    if any(program[0] in own for program in programs):
+        return False  # the server itself, but in none of the ways in which its endpoint is known
+    if launch.command:
+        return bool(programs) and programs[-1][0] in preset.entrypoints
+    if not launch.args or launch.args[0].startswith("-"):
+        return True
+    first = launch.args[0].rpartition("/")[2]
+    if first in preset.entrypoints:
+        return True
+    if first in _OTHER_PROGRAMS or first.endswith(_SCRIPTS):
+        return False
+    return any(fnmatchcase(launch.args[0], glob) for glob in preset.operands)
 
 
 def _runs(program: Program, pattern: str) -> bool:
@@ -341,11 +435,11 @@ def port_number(container: Json, port: object) -> int | None:
     return port if type(port) is int and 0 < port < 65536 else None
 
 
-def _older(preset: Preset, image: str) -> Older | None:
-    """What the version in an image's tag had instead of what the preset says; None for new and unknown."""
-    version = version_of(repository_and_tag(image)[1])
+def _older(preset: Preset, version: tuple[int, ...]) -> Older | None:
+    """What a version had instead of what the preset says; None for a new one. What counts for an unknown
+    version, the preset says."""
     if not version:
-        return None
+        return preset.older[0] if preset.older and preset.unversioned is Unversioned.OLDEST else None
     return next((each for each in preset.older if version < version_of(each.before)), None)
 
 

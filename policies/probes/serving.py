@@ -27,7 +27,7 @@ from policies.kube.json import Json
 from policies.kube.metadata import annotations_of
 from policies.kube.pods import Container, Role
 from policies.probes.preset import Preset, known_presets
-from policies.probes.servers import Recogniser, Server
+from policies.probes.servers import Part, Recogniser, Server, is_idle
 
 __all__ = [
     "HEALTH_ANNOTATIONS",
@@ -166,7 +166,8 @@ def serving_containers(pod: Json, facts: Facts) -> tuple[Container, ...]:
 
     A container serves if it declares a TCP port, carries a readinessProbe, or is recognised by a
     preset or named by a health annotation; a native sidecar only if it declares a port; an init
-    container, a known proxy or a container that isn't restarted whenever it ends never.
+    container, a known proxy, a worker of a group, one that only sleeps, or a container that isn't
+    restarted whenever it ends never.
     """
     known = facts.memo.get(("serving", id(pod)))
     if known is None or known[0] is not pod:  # the pod is kept: its id must not be another's meanwhile
@@ -205,8 +206,13 @@ def _annotated(annotations: Mapping[str, str], container: Container, *, alone: b
 
 
 def _serves(container: Container, settings: StandardProbes) -> bool:
+    server = settings.recogniser.server(container)
+    part = Part.SERVES if server is None else server.part
+    if part is Part.WORKER or is_idle(container):
+        return False
     if container.tcp_ports:
         return True
     if container.role is Role.SIDECAR:
         return False
-    return bool(container.spec.get("readinessProbe")) or settings.recogniser.server(container) is not None
+    known = server is not None and part is Part.SERVES
+    return known or bool(container.spec.get("readinessProbe"))

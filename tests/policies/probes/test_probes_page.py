@@ -19,8 +19,14 @@ BLOCK = re.compile(r"(<!-- presets: begin [^>]*-->\n).*?(<!-- presets: end -->)"
 
 
 def row(name: str, preset: Preset) -> str:
-    told_by = ", ".join(f"`{item}`" for item in dict.fromkeys((*preset.commands, *preset.images)))
+    told_by = ", ".join(
+        f"`{item}`" for item in dict.fromkeys((*preset.commands, *preset.images, *preset.mirrors))
+    )
     checked = preset.checked or ""
+    if preset.worker:
+        return (
+            f"| [{name}]({preset.source}) | nothing, and no warning: a worker | | | {told_by} | {checked} |"
+        )
     if preset.doubt:
         return f"| [{name}]({preset.source}) | nothing: {preset.doubt} | | | {told_by} | {checked} |"
     ready = "" if preset.ready_path == preset.live_path else f", `{preset.ready_path}`"
@@ -63,6 +69,9 @@ def test_a_preset_is_whole(name: str) -> None:
     assert preset.source
     assert preset.source.startswith("https://")
     assert preset.images or preset.commands
+    if preset.worker:
+        assert (preset.live_path, preset.ready_path, preset.port) == (None, None, 0)
+        return
     if preset.doubt:
         assert preset.advice, "where nothing is injected a warning says what to write"
         assert (preset.live_path, preset.ready_path, preset.port) == (None, None, 0)
