@@ -62,7 +62,7 @@ async def _chassis(listener: socket.socket, tls: ssl.SSLContext) -> None:
     policy = LivePolicy(metrics)
     policy.offer({}, "benchmark")
     endpoints = process.endpoints(policy, NoCluster(), memo=Memo(count=metrics.memo))
-    server = Server(endpoints, process.on_error(policy), metrics, Readiness())
+    server = Server(endpoints, process.on_error(policy), metrics, Readiness(str))
     await server.start(listener, lambda: tls)
 
 

@@ -25,6 +25,7 @@ import structlog
 
 from policies.kube.json import Json
 from policies.kube.metadata import labels_of
+from webhook.server import pki
 from webhook.server.pki import Bundle, CertificateError, expiry, issue, made_by_us, renewed, repaired
 
 log = structlog.get_logger()
@@ -90,6 +91,21 @@ class ServingCertificate:
             self.context = context
         self.bundle = bundle
         return True
+
+    def problem(self, now: float) -> str:
+        """Why no API server accepts what is served at `now` (seconds since the epoch); empty: none is known.
+
+        Whether it is trusted is not asked here: a webhook that can't read its own configuration may be.
+        """
+        if self.bundle is None:
+            return "no serving certificate yet"
+        begins, ends = pki.lifetime(self.bundle)
+        moment = datetime.fromtimestamp(now, UTC)
+        if moment >= ends:
+            return f"the serving certificate expired at {ends.isoformat()}"
+        if moment < begins:
+            return f"the serving certificate is not valid before {begins.isoformat()}"
+        return ""
 
 
 def _server_context() -> ssl.SSLContext:

@@ -84,15 +84,18 @@ OnError = Callable[[str, Request], Response]
 class Readiness:
     """What `/readyz` answers from."""
 
-    certificate: bool = False
+    certificate: Callable[[], str]
+    """What is wrong with the serving certificate just now; empty: nothing."""
     policy: bool = False
     draining: bool = False
 
     def missing(self) -> list[str]:
-        waits = {"serving certificate": self.certificate, "policy": self.policy}
-        return ["shutting down"] * self.draining + [
-            f"no {what} yet" for what, there in waits.items() if not there
+        reasons = [
+            "shutting down" if self.draining else "",
+            self.certificate(),
+            "" if self.policy else "no policy yet",
         ]
+        return [reason for reason in reasons if reason]
 
 
 _LOGGED: Final = ("changed", "denied")

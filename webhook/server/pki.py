@@ -29,6 +29,8 @@ CLOCK_SKEW = timedelta(hours=1)
 """How far a certificate is dated back, for an API server whose clock is behind ours."""
 SETTLING = timedelta(hours=1)
 """How long a new CA stands in every caBundle before it signs a serving certificate."""
+MOST_STEPS = 8
+"""A renewal takes three steps at most: a new CA, a certificate of it, and the old CA taken out."""
 
 _BEGIN, _END = b"-----BEGIN CERTIFICATE-----", b"-----END CERTIFICATE-----"
 _BLOCK = re.compile(_BEGIN + rb"([A-Za-z0-9+/=\s]+)" + _END)
@@ -65,26 +67,38 @@ def issue(hosts: Iterable[str], now: datetime) -> Bundle:
 
 
 def renewed(bundle: Bundle, hosts: Iterable[str], now: datetime) -> Bundle:
-    """`bundle` itself while nothing is due, else its successor; one step a call.
+    """`bundle` itself while nothing is due, else its successor, in which nothing is due at `now`.
 
     Hosts are only ever added, so that replicas with different flags (a rolling update) agree on the union
     instead of overwriting each other for ever.
     """
+    wanted = tuple(hosts)
+    for _ in range(MOST_STEPS):
+        after = _step(bundle, wanted, now)
+        if after is bundle:
+            break
+        bundle = after
+    return bundle
+
+
+def _step(bundle: Bundle, hosts: Iterable[str], now: datetime) -> Bundle:
+    """The most urgent change that is due; `bundle` itself if none is."""
     leaf, cas = _leaf(bundle.certificate), _certificates(bundle.ca)
     newest = cas[0]
+    known = _names(leaf)
+    wanted = tuple(dict.fromkeys([*known, *hosts]))
+    works = _lasts(leaf, now) and any(_lasts(ca, now) and _signed_by(leaf, ca) for ca in cas)
+    if not works and bundle.ca_key and _lasts(newest, now):
+        # Before a new CA is due: the present one may be trusted already.
+        return _sign(bundle, wanted, now)
     ends = newest.not_valid_after_utc - CA_RENEW_BEFORE
     if not bundle.ca_key or not newest.not_valid_before_utc <= now < ends:
         ca, ca_key = _new_ca(now)
         return replace(bundle, ca=ca + _valid(cas, now), ca_key=ca_key)
-    known = _names(leaf)
-    wanted = tuple(dict.fromkeys([*known, *hosts]))
     current = _signed_by(leaf, newest)
-    works = leaf.not_valid_before_utc <= now < leaf.not_valid_after_utc and any(
-        _signed_by(leaf, ca) for ca in cas
-    )
     settled = current or now >= newest.not_valid_before_utc + CLOCK_SKEW + SETTLING
     due = needs_renewal(bundle, now) or set(wanted) != set(known) or not current
-    if not works or (due and settled):
+    if due and settled:
         return _sign(bundle, wanted, now)
     if len(cas) > 1 and current and now >= leaf.not_valid_before_utc + CLOCK_SKEW + SETTLING:
         return replace(bundle, ca=_pem(newest))
@@ -97,7 +111,7 @@ def repaired(bundle: Bundle, hosts: Iterable[str], now: datetime) -> Bundle:
     What other replicas still serve stays trusted either way.
     """
     with suppress(CertificateError, ValueError):
-        return _sign(bundle, hosts, now)
+        return renewed(_sign(bundle, hosts, now), hosts, now)
     fresh = issue(hosts, now)
     with suppress(CertificateError):
         fresh = replace(fresh, ca=fresh.ca + _valid(_certificates(bundle.ca), now))
@@ -136,6 +150,12 @@ def has_ended(pem: bytes, now: datetime) -> bool:
         return _leaf(pem).not_valid_after_utc <= now
     except (CertificateError, ValueError):
         return False
+
+
+def lifetime(bundle: Bundle) -> tuple[datetime, datetime]:
+    """When the serving certificate begins and ends (UTC)."""
+    leaf = _leaf(bundle.certificate)
+    return leaf.not_valid_before_utc, leaf.not_valid_after_utc
 
 
 def expiry(bundle: Bundle) -> datetime:
@@ -208,6 +228,10 @@ def _names(leaf: x509.Certificate) -> tuple[str, ...]:
         return ()
     addresses = [str(address) for address in alternatives.get_values_for_type(x509.IPAddress)]
     return (*alternatives.get_values_for_type(x509.DNSName), *addresses)
+
+
+def _lasts(certificate: x509.Certificate, now: datetime) -> bool:
+    return certificate.not_valid_before_utc <= now < certificate.not_valid_after_utc
 
 
 def _signed_by(leaf: x509.Certificate, ca: x509.Certificate) -> bool:

@@ -10,6 +10,7 @@ import asyncio
 import os
 import socket
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -108,7 +109,7 @@ def _kinds() -> tuple[str, ...]:
 async def _serve(options: Options, listener: socket.socket, station: Station) -> int:
     stopped = _stop_signal()
     beating = asyncio.create_task(_beat(station, stopped))
-    metrics, readiness = Metrics(_kinds(), station.restarts.counts, processes), Readiness()
+    metrics = Metrics(_kinds(), station.restarts.counts, processes)
     policy = LivePolicy(metrics)
     async with AsyncExitStack() as stack:
         tracing = otlp() if options.tracing else Off()
@@ -120,11 +121,13 @@ async def _serve(options: Options, listener: socket.socket, station: Station) ->
         owners = _owner_events(options, api, policy, cluster, metrics)
         source = _certificate_source(options, api)
         serving = certs.ServingCertificate()
+        # The API server's clock: it is the one that verifies.
+        clock = api.now if api else time.time
+        readiness = Readiness(lambda: serving.problem(clock()))
         registration = _registration(options, api, source, serving)
         trusts = registration.trusts if registration else certs.nobody_to_ask
 
         def installed(bundle: pki.Bundle) -> None:
-            readiness.certificate = True
             metrics.certificate_expiry.set(pki.expiry(bundle).timestamp())
             log.info("certificate in force", until=pki.expiry(bundle).isoformat())
 

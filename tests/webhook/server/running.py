@@ -44,7 +44,9 @@ class Running:
     def __init__(self, waits: bool) -> None:
         self.answer: Callable[[Request, float], Answer | Awaitable[Answer]] = self._allow
         self.metrics = Metrics(["Pod"])
-        self.readiness = Readiness(certificate=True, policy=True)
+        self.problem = ""
+        """Of the serving certificate."""
+        self.readiness = Readiness(lambda: self.problem, policy=True)
         endpoint: Endpoint = self._awaited if waits else self._at_once
         self.server = Server({"validate": endpoint}, self._failed, self.metrics, self.readiness, patience=5)
         self.address = ("", 0)

@@ -190,6 +190,53 @@ def test_an_expired_certificate_is_replaced_at_once_even_by_a_new_ca() -> None:
     assert pki.expiry(pki.renewed(bundle, HOSTS, later)) > later
 
 
+@pytest.mark.parametrize("late", [timedelta(0), timedelta(days=1), timedelta(days=4000)])
+def test_an_expired_certificate_of_an_expired_ca_is_replaced_in_one_call(late: timedelta) -> None:
+    bundle = pki.issue(HOSTS, NOW)
+    now = NOW + pki.CA_LIFETIME + late
+    after = pki.renewed(bundle, HOSTS, now)
+    assert pki.expiry(after) > now
+    (ca,) = pki._certificates(after.ca)
+    assert pki._signed_by(pki._leaf(after.certificate), ca)
+    assert ca.not_valid_after_utc > now
+    assert pki.renewed(after, HOSTS, now) is after
+
+
+def test_an_expired_certificate_of_a_ca_that_is_due_is_signed_by_the_ca_that_is_trusted() -> None:
+    bundle = pki.issue(HOSTS, NOW)
+    now = NOW + pki.CA_LIFETIME - pki.CA_RENEW_BEFORE + timedelta(days=1)
+    after = pki.renewed(bundle, HOSTS, now)
+    newest, trusted = pki._certificates(after.ca)
+    assert pki._pem(trusted) == bundle.ca
+    leaf = pki._leaf(after.certificate)
+    assert pki._signed_by(leaf, trusted)
+    assert leaf.not_valid_after_utc > now
+    settled = now + pki.SETTLING
+    assert pki._signed_by(pki._leaf(pki.renewed(after, HOSTS, settled).certificate), newest)
+
+
+def test_a_bundle_that_is_repaired_after_its_ca_expired_gets_a_ca_that_lasts() -> None:
+    bundle = replace(pki.issue(HOSTS, NOW), certificate=b"rubbish")
+    for late in (timedelta(minutes=1), timedelta(days=1)):  # shorter and longer than CLOCK_SKEW
+        now = NOW + pki.CA_LIFETIME + late
+        after = pki.repaired(bundle, HOSTS, now)
+        assert pki.expiry(after) > now
+        assert pki._certificates(after.ca)[0].not_valid_after_utc > now
+
+
+def test_a_certificate_outside_of_its_lifetime_is_named_as_a_problem() -> None:
+    serving = ServingCertificate()
+    assert serving.problem(NOW.timestamp()) == "no serving certificate yet"
+    serving.install(pki.issue(HOSTS, NOW))
+    assert serving.problem(NOW.timestamp()) == ""
+    begins, ends = NOW - pki.CLOCK_SKEW, NOW + pki.SERVING_LIFETIME
+    assert serving.problem(begins.timestamp()) == ""
+    before = serving.problem(begins.timestamp() - 1)
+    assert before == "the serving certificate is not valid before 2025-12-31T23:00:00+00:00"
+    assert serving.problem(ends.timestamp() - 1) == ""
+    assert serving.problem(ends.timestamp()) == "the serving certificate expired at 2026-04-01T00:00:00+00:00"
+
+
 def test_a_key_that_is_not_the_ca_s_is_an_error() -> None:
     bundle = replace(pki.issue(HOSTS, NOW), ca_key=pki.issue(HOSTS, NOW).ca_key)
     with pytest.raises(CertificateError, match="does not belong"):

@@ -312,10 +312,10 @@ async def test_other_paths_and_methods_are_4xx(running: Running) -> None:
 
 
 async def test_readiness_says_what_is_missing_and_health_does_not_care(running: Running) -> None:
-    running.readiness.certificate = running.readiness.policy = False
+    running.problem, running.readiness.policy = "no serving certificate yet", False
     assert await running.get("/readyz") == (503, "no serving certificate yet; no policy yet\n")
     assert await running.get("/healthz") == (200, "ok\n")
-    running.readiness.certificate = running.readiness.policy = True
+    running.problem, running.readiness.policy = "", True
     assert await running.get("/readyz") == (200, "ok\n")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import base64
 import json
 import os
 import platform
@@ -15,6 +16,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +40,10 @@ from webhook.errors import UserError
 from webhook.fast_path.memo import DEFAULT_BYTES, Memo, Recalled, outline
 from webhook.kube.api import ApiServer
 from webhook.kube.documents import load_all
+from webhook.server import certificates as certs
 from webhook.server import http as server
 from webhook.server import options as serve
-from webhook.server import process
+from webhook.server import pki, process
 from webhook.server.http import Readiness, Server, listen
 from webhook.server.metrics import Metrics
 from webhook.server.record import Station
@@ -181,7 +184,7 @@ class Wired:
             self.endpoints,
             self.on_error,
             self.metrics,
-            Readiness(),
+            Readiness(str),
             station=self.station,
             tracing=self.tracing,
             notice=self.notice,
@@ -619,6 +622,48 @@ async def test_in_a_cluster_it_shares_its_certificate_registers_it_and_follows_i
             assert bundle == fake.objects[SECRET]["data"]["ca.crt"]
             await until(lambda: _lists(fake) >= 10)
             await chassis.until("/metrics", 'chassis_facts_synced{resource="services"} 1.0')
+
+
+async def test_a_certificate_that_expired_with_its_ca_is_replaced_before_anything_is_served(
+    tmp_path: Path,
+) -> None:
+    long_ago = datetime.now(UTC) - pki.CA_LIFETIME - timedelta(days=1)
+    hosts = [*pki.service_hosts("mlchassis-system", "mlchassis"), "127.0.0.1"]
+    ended = pki.issue(hosts, long_ago)
+    metadata = {"namespace": "mlchassis-system", "name": "mlchassis-tls"}
+    async with running() as fake:
+        await fake.put(SECRET.rpartition("/")[0], certs._to_secret(ended, {"metadata": metadata}))
+        argv = ("--kubeconfig", str(fake.kubeconfig(tmp_path)), "--namespace", "mlchassis-system")
+        async with served("--self-signed", *argv) as chassis:
+            await chassis.until("/readyz", "ok")
+            port = (await chassis.logged("listening"))["port"]
+            ca = base64.b64decode(fake.objects[SECRET]["data"]["ca.crt"])
+            trusting = ssl.create_default_context(cadata=ca.decode())
+            _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusting)  # verifies
+            writer.close()
+            await writer.wait_closed()
+    inforce = [line["until"] for line in chassis.lines if line["event"] == "certificate in force"]
+    assert [datetime.fromisoformat(until) > datetime.now(UTC) for until in inforce] == [True]
+
+
+async def test_it_is_not_ready_while_the_mounted_certificate_is_one_that_nobody_accepts(
+    tmp_path: Path,
+) -> None:
+    def mount(bundle: pki.Bundle) -> None:
+        (tmp_path / "tls.crt").write_bytes(bundle.certificate)
+        (tmp_path / "tls.key").write_bytes(bundle.key)
+
+    ended = pki.issue(["127.0.0.1"], datetime.now(UTC) - timedelta(days=100))
+    mount(ended)
+    files = ("--tls-cert", str(tmp_path / "tls.crt"), "--tls-key", str(tmp_path / "tls.key"))
+    async with served(*files) as chassis:
+        await chassis.logged("certificate in force")
+        await chassis.logged("policy in force")
+        status, why = await chassis.get("/readyz")
+        assert (status, why) == (503, f"the serving certificate expired at {pki.expiry(ended).isoformat()}\n")
+        assert (await chassis.get("/healthz"))[0] == 200, "a restart would not help"
+        mount(pki.issue(["127.0.0.1"], datetime.now(UTC)))
+        await chassis.until("/readyz", "ok")
 
 
 async def test_there_are_no_events_on_owners_unless_asked_for(tmp_path: Path) -> None:
