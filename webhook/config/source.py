@@ -23,6 +23,7 @@ from webhook.admission.configuration import Config
 from webhook.config.load import PolicyError, load
 from webhook.kube import events, paths
 from webhook.kube.errors import ApiError
+from webhook.kube.pulse import CANARY_SECONDS, Pulse
 from webhook.kube.reflector import Lister, Reflector
 
 log = structlog.get_logger()
@@ -37,8 +38,6 @@ LARGEST_FILE = 1024 * 1024
 """Bytes that are read of a file: more than any policy may have."""
 POLL_SECONDS = 5.0
 """Safety net beside the file events, and the pace at which a directory that is not there is looked for."""
-WATCH_SECONDS = 60
-"""A short watch: a connection that died silently hides an edit for no longer than this."""
 LONGEST_PAUSE = 5.0
 
 
@@ -180,8 +179,10 @@ def read_directory(path: Path) -> dict[str, str]:
 class ConfigMap:
     """One ConfigMap, read and watched through the API."""
 
-    def __init__(self, lister: Lister, recorder: events.Events, namespace: str, name: str) -> None:
-        self._lister, self._recorder = lister, recorder
+    def __init__(
+        self, lister: Lister, recorder: events.Events, namespace: str, name: str, pulse: Pulse | None = None
+    ) -> None:
+        self._lister, self._recorder, self._pulse = lister, recorder, pulse
         self._namespace, self._name = namespace, name
 
     async def follow(self, policy: LivePolicy) -> None:
@@ -192,8 +193,10 @@ class ConfigMap:
                 paths.collection("v1", "configmaps", self._namespace),
                 sink,
                 query={"fieldSelector": f"metadata.name={self._name}"},
-                watch_seconds=WATCH_SECONDS,
+                watch_seconds=CANARY_SECONDS,
                 longest_pause=LONGEST_PAUSE,
+                pulse=self._pulse,
+                canary=True,
             ).run()
 
 

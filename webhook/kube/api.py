@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import random
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -42,8 +41,12 @@ LIST_PAGE = 250
 LARGEST_ANSWER = 32 * 1024 * 1024
 """Bytes of an answer, or of an event of a watch. A ConfigMap holds up to a mebibyte, so a page of them that
 is larger is asked for again in smaller pages."""
-WATCH_SECONDS = 240
+WATCH_SECONDS = 600
 """How long the API server is asked to keep one watch open."""
+GRACE_SECONDS = 5
+"""How long after its agreed end a watch may end."""
+SILENCE_SECONDS = 90
+"""A watch that brings nothing for so long is dead: API servers send a bookmark every minute."""
 
 ADMISSION_REGISTRATION = "admissionregistration.k8s.io/v1"
 BAD_ANSWER, TOO_LARGE, UNREACHABLE = "BadAnswer", "TooLarge", "Unreachable"
@@ -203,7 +206,6 @@ class ApiServer:
 
         The first item is empty: it says that the watch stands.
         """
-        seconds = random.randint(seconds * 3 // 4, seconds)  # noqa: S311 (spread, not a secret)
         query = {
             **query,
             "watch": "1",
@@ -211,8 +213,9 @@ class ApiServer:
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(seconds),
         }
-        # A connection that died without a FIN is noticed by the silence after the agreed end.
-        limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=seconds + 10)
+        # A connection that died without a FIN is noticed by its silence.
+        silence = min(seconds + GRACE_SECONDS, SILENCE_SECONDS)
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=silence)
         try:
             response = await self._send("GET", path, query, None, "application/json", limits)
             async with response:

@@ -18,8 +18,9 @@ from policies.core.listing import Carried, Change, Listing
 from policies.core.resources import KNOWN, Known, Resource
 from policies.kube.json import Json
 from webhook.kube import paths
-from webhook.kube.api import TOO_LARGE
+from webhook.kube.api import TOO_LARGE, WATCH_SECONDS
 from webhook.kube.errors import ApiError
+from webhook.kube.pulse import CANARY_SECONDS, Pulse
 from webhook.kube.reflector import Lister, Reflector
 
 K = TypeVar("K")
@@ -59,9 +60,26 @@ class ClusterCache:
         self._merged: dict[tuple[Resource, str | None], tuple[tuple[Listing, ...], Listing]] = {}
         self._carried: dict[tuple[Resource, str | None], Carried] = {}
 
-    def reflectors(self, lister: Lister) -> list[Reflector]:
-        """One reflector a list; running them keeps this cache true."""
-        return [Reflector(lister, path, store, query=query) for path, query, store in self.sources]
+    def reflectors(
+        self, lister: Lister, pulse: Pulse | None = None, canary: Resource | None = None
+    ) -> list[Reflector]:
+        """One reflector a list; running them keeps this cache true.
+
+        `pulse` is shared with others that read the same API server; `canary` is the resource to be watched
+        for it, in short watches, unless another reflector is the canary.
+        """
+        return [
+            Reflector(
+                lister,
+                path,
+                store,
+                query=query,
+                watch_seconds=CANARY_SECONDS if store.resource is canary else WATCH_SECONDS,
+                pulse=pulse,
+                canary=store.resource is canary,
+            )
+            for path, query, store in self.sources
+        ]
 
     def _tell(self, resource: Resource) -> None:
         self._on_change(resource, self.synced(resource))
@@ -158,7 +176,7 @@ class Store:
     ) -> None:
         """`on_change` is called when `synced` changes; `changed` with a namespace, or None for all of them,
         whose listing is no longer the one that was answered, and with the change of an object that is why."""
-        self._known, self.kind = known, known.group_kind.kind
+        self._known, self.kind, self.resource = known, known.group_kind.kind, known.resource
         self._paths = tuple(tuple(path.split(".")) for path in known.fields)
         self._intern = intern or Interner()
         self._on_change, self._changed = on_change, changed

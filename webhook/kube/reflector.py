@@ -2,13 +2,16 @@
 
 Law: a reflector never gives up and never raises. A missing resource, missing RBAC or an API server that is
 away means "not synced", is told once a change of state, and is tried again with a growing, jittered pause.
+So is a watch that ends at once or with 410, again and again: every list costs the API server what it holds.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Mapping
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing
 from typing import Protocol
 
 import structlog
@@ -16,11 +19,16 @@ import structlog
 from policies.kube.json import Json, mapping, text
 from webhook.kube.api import BAD_ANSWER, UNREACHABLE, WATCH_SECONDS
 from webhook.kube.errors import ApiError
+from webhook.kube.pulse import Pulse
 
 log = structlog.get_logger()
 
 FIRST_PAUSE = 0.5
-LONGEST_PAUSE = 60.0
+LONGEST_PAUSE = 30.0
+STEADY_SECONDS = 120.0
+"""After so long without a failure the pause starts small again."""
+SHORT_SECONDS = 1.0
+"""A watch that ends sooner and brought nothing counts as failed."""
 
 
 class Lister(Protocol):
@@ -30,7 +38,7 @@ class Lister(Protocol):
 
     def watch(
         self, path: str, query: Mapping[str, str], resource_version: str, seconds: int
-    ) -> AsyncIterator[Json]: ...
+    ) -> AsyncGenerator[Json, None]: ...
 
 
 class Sink(Protocol):
@@ -61,33 +69,41 @@ class Reflector:
         query: Mapping[str, str] | None = None,
         watch_seconds: int = WATCH_SECONDS,
         longest_pause: float = LONGEST_PAUSE,
+        pulse: Pulse | None = None,
+        canary: bool = False,
     ) -> None:
+        """`pulse` is shared with other reflectors, of which one should be the `canary`."""
         self._lister, self._path, self._sink = lister, path, sink
         self._query = dict(query or {})
         self._watch_seconds = watch_seconds
         self._longest_pause = longest_pause
+        self._pulse, self._canary = pulse or Pulse(), canary
         self._version = ""
-        self._pause = FIRST_PAUSE
+        self._pause, self._failed = FIRST_PAUSE, -STEADY_SECONDS
         self._failing = False
 
     async def run(self) -> None:
         """Reflect until cancelled."""
         while True:
+            pause = FIRST_PAUSE
             try:
                 if not self._version:
                     await self._list()
-                await self._watch()
+                if not await self._watch():
+                    pause = self._back_off()
             except ApiError as error:
+                pause = self._back_off()
                 if error.reason != UNREACHABLE:
                     self._version = ""  # whatever it said, a fresh list is right; silence alone is not
                 if error.status != 410:  # a version too old to watch from is everyday life
                     self._fail(error)
             except Exception as error:  # an object of a shape that no API server should answer
+                pause = self._back_off()
                 if not self._failing:
                     log.exception("an object can't be kept", path=self._path)
                 self._version = ""
                 self._fail(ApiError(0, BAD_ANSWER, f"{type(error).__name__}: {error}"))
-            await asyncio.sleep(random.uniform(self._pause / 2, self._pause))  # noqa: S311
+            await asyncio.sleep(random.uniform(pause / 2, pause))  # noqa: S311
 
     async def _list(self) -> None:
         latest = ""
@@ -99,24 +115,51 @@ class Reflector:
         self._sink.commit()
         self._version = latest
 
-    async def _watch(self) -> None:
-        events = self._lister.watch(self._path, self._query, self._version, self._watch_seconds)
-        async for event in events:
-            self._recover()
-            item, kind = mapping(event, "object"), event.get("type")
-            if kind in ("ADDED", "MODIFIED"):
-                self._sink.put(item)
-            elif kind == "DELETED":
-                self._sink.remove(item)
-            self._version = text(item, "metadata", "resourceVersion") or self._version
+    async def _watch(self) -> bool:
+        """Follow one watch to its end; whether it was of any use."""
+        longest = self._pulse.seconds(self._watch_seconds)
+        seconds = random.randint(longest * 3 // 4, longest)  # noqa: S311 (spread, not a secret)
+        began, brought = time.monotonic(), False
+        with self._pulse.expecting(seconds) if self._canary else self._pulse.renewing() as limit:
+            try:
+                async with (
+                    limit,
+                    aclosing(self._lister.watch(self._path, self._query, self._version, seconds)) as events,
+                ):
+                    async for event in events:
+                        self._recover()
+                        if event:
+                            brought = True
+                            self._take(event)
+                            if self._canary:
+                                self._pulse.heard()
+            except TimeoutError:
+                return True  # to be watched anew
+        return brought or time.monotonic() - began >= SHORT_SECONDS
+
+    def _take(self, event: Json) -> None:
+        item, kind = mapping(event, "object"), event.get("type")
+        if kind in ("ADDED", "MODIFIED"):
+            self._sink.put(item)
+        elif kind == "DELETED":
+            self._sink.remove(item)
+        self._version = text(item, "metadata", "resourceVersion") or self._version
 
     def _recover(self) -> None:
         if self._failing:
             log.info("reading the API server again", path=self._path)
-        self._failing, self._pause = False, FIRST_PAUSE
+        self._failing = False
+
+    def _back_off(self) -> float:
+        """The pause after one more failure."""
+        now = time.monotonic()
+        steady = now - self._failed >= STEADY_SECONDS
+        self._failed = now
+        self._pause = min((FIRST_PAUSE if steady else self._pause) * 2, self._longest_pause)
+        return self._pause
 
     def _fail(self, error: ApiError) -> None:
         if not self._failing:
             log.warning("can't read the API server", path=self._path, error=str(error))
-        self._failing, self._pause = True, min(self._pause * 2, self._longest_pause)
+        self._failing = True
         self._sink.lost(error)

@@ -40,6 +40,7 @@ from webhook.kube.offline import ManifestCluster, read
 from webhook.kube.oldest_kubelet import OldestKubelet
 from webhook.kube.own_pod import in_cluster, own_namespace
 from webhook.kube.owner_events import OwnerEvents
+from webhook.kube.pulse import Pulse
 from webhook.kube.reflector import Reflector
 from webhook.server import certificates as certs
 from webhook.server import pki
@@ -115,7 +116,8 @@ async def _serve(options: Options, listener: socket.socket, station: Station) ->
         tracing = otlp() if options.tracing else Off()
         stack.push_async_callback(asyncio.to_thread, tracing.close)
         api = await _connect(options, stack)
-        cluster, reflectors = _facts(options, api, metrics)
+        pulse = Pulse()
+        cluster, reflectors = _facts(options, api, metrics, pulse)
         workers = LiveWorkers(api, options.namespace or own_namespace()) if api else None
         namer = _namer(workers, policy, cluster, metrics)
         owners = _owner_events(options, api, policy, cluster, metrics)
@@ -146,7 +148,7 @@ async def _serve(options: Options, listener: socket.socket, station: Station) ->
         station.record.served()
         log.info("listening", host=host, port=port, pid=os.getpid())
         background: list[tuple[str, Work]] = [
-            ("policy", lambda: _policy_source(options, api).follow(policy)),
+            ("policy", lambda: _policy_source(options, api, pulse).follow(policy)),
             ("certificate", lambda: certs.keep(source, serving, installed, trusts)),
             *(("facts", reflector.run) for reflector in reflectors),
             *([("caBundle", registration.run)] if registration else []),
@@ -270,7 +272,9 @@ async def _connect(options: Options, stack: AsyncExitStack) -> ApiServer | None:
         return None
 
 
-def _facts(options: Options, api: ApiServer | None, metrics: Metrics) -> tuple[Cluster, list[Reflector]]:
+def _facts(
+    options: Options, api: ApiServer | None, metrics: Metrics, pulse: Pulse
+) -> tuple[Cluster, list[Reflector]]:
     if api is None:
         return _manifests(options.facts) if options.facts else NoCluster(), []
 
@@ -279,7 +283,8 @@ def _facts(options: Options, api: ApiServer | None, metrics: Metrics) -> tuple[C
 
     cache = ClusterCache(on_change, lambda resource: oldest.changed(resource))
     oldest = OldestKubelet(cache, metrics.oldest_kubelet.set)
-    return cache, cache.reflectors(api)
+    # The policy's watch is the canary, where there is one.
+    return cache, cache.reflectors(api, pulse, None if _in_config_map(options) else Resource.NAMESPACES)
 
 
 def _manifests(path: Path) -> Cluster:
@@ -311,11 +316,15 @@ def _owner_events(
     return OwnerEvents(api, lambda: policy.config, cluster, metrics.event)
 
 
-def _policy_source(options: Options, api: ApiServer | None) -> PolicySource:
+def _in_config_map(options: Options) -> bool:
+    return bool(options.policy and options.policy.startswith(CONFIG_MAP))
+
+
+def _policy_source(options: Options, api: ApiServer | None, pulse: Pulse) -> PolicySource:
     if not options.policy:
         return Defaults()
-    if api is not None and options.policy.startswith(CONFIG_MAP):
-        return ConfigMap(api, api, *config_map(options.policy))
+    if api is not None and _in_config_map(options):
+        return ConfigMap(api, api, *config_map(options.policy), pulse)
     return Directory(Path(options.policy))
 
 

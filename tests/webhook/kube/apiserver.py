@@ -10,7 +10,8 @@ import asyncio
 import json
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,13 @@ from aiohttp import web
 from policies.kube.json import Json
 
 COLLECTIONS = ("/api/v1/", "/apis/")
+
+
+class Silence(Enum):
+    """Two ways in which watches bring nothing while their connections live."""
+
+    MUTE = "those that are open when it begins bring nothing any more, not even their end"
+    HELD = "a proxy holds back what each brings until its end"
 
 
 class FakeApiServer:
@@ -39,6 +47,10 @@ class FakeApiServer:
         self.page_size: int | None = None
         self.expiring = 0
         """How many further pages of a list are answered with 410 and a token that goes on from there."""
+        self.gone = False
+        """Whether every watch begins and then ends with 410."""
+        self.silence: Silence | None = None
+        """What becomes of the events of watches."""
         self.putting_off = 0
         """How many requests are answered with 429."""
         self.before_write: Callable[[], Awaitable[object]] | None = None
@@ -177,22 +189,43 @@ class FakeApiServer:
             return _status(410, "Expired", "too old resource version")
         response = web.StreamResponse()
         await response.prepare(request)
+        if self.gone:
+            expired = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}
+            await response.write(_event("ERROR", expired))
+            return response
         task = asyncio.current_task()
         assert task is not None
         self._watches.add(task)
+        loop, silence = asyncio.get_running_loop(), self.silence
+        seconds, held = int(request.query.get("timeoutSeconds", 3600)), bytearray()
+        end = loop.time() + seconds
+        bookmark: float | None = end - min(2, seconds / 2)
         try:
-            while True:
+            while loop.time() < end:
+                events = bytearray()
                 for version, kind, path, item in self.history:
                     if version > since and self._selected(request, path, item):
-                        event = json.dumps({"type": kind, "object": item})
-                        await response.write(event.encode() + b"\n")
+                        events += _event(kind, item)
                 since = self.version
-                async with self._changed:
-                    await self._changed.wait_for(lambda: self.version > since)  # noqa: B023
+                if bookmark and loop.time() >= bookmark:
+                    events += _event("BOOKMARK", {"metadata": {"resourceVersion": str(since)}})
+                    bookmark = None
+                if self.silence is Silence.HELD:
+                    held += events
+                elif self.silence is None or silence is self.silence:
+                    # A watch that begins while others are mute brings what happens.
+                    await response.write(events)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout_at(bookmark or end), self._changed:
+                        await self._changed.wait_for(lambda: self.version > since)  # noqa: B023
+            if self.silence is Silence.MUTE and silence is None:
+                await asyncio.Event().wait()  # its end does not come either
+            await response.write(held)
         except asyncio.CancelledError:
             return response  # the end of a watch is an ordinary end of the body
         finally:
             self._watches.discard(task)
+        return response
 
     async def _store(self, kind: str, path: str, item: Json) -> Json:
         metadata = {**item["metadata"], "resourceVersion": str(self.version + 1)}
@@ -206,6 +239,10 @@ class FakeApiServer:
         self.history.append((self.version, kind, path, item))
         async with self._changed:
             self._changed.notify_all()
+
+
+def _event(kind: str, item: Json) -> bytes:
+    return json.dumps({"type": kind, "object": item}).encode() + b"\n"
 
 
 def _all_namespaces(path: str) -> str:

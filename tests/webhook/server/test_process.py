@@ -30,7 +30,7 @@ from policies.core.facts import NoCluster
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json
 from tests.hanging import HANGING
-from tests.webhook.kube.apiserver import FakeApiServer, running, until
+from tests.webhook.kube.apiserver import FakeApiServer, Silence, running, until
 from webhook.admission.decision import Crash, Decision
 from webhook.admission.envelope import Request, parse
 from webhook.admission.messages import Answer
@@ -720,6 +720,31 @@ async def test_a_notice_that_fails_costs_no_answer() -> None:
 
 def test_the_memo_has_the_bytes_that_the_flag_says() -> None:
     assert flags("--self-signed").memo * process.MIB == DEFAULT_BYTES
+
+
+@pytest.mark.parametrize("in_config_map", [True, False])
+async def test_silent_watches_hide_no_change_for_long(tmp_path: Path, in_config_map: bool) -> None:
+    """Half a minute; it was four."""
+    policy = ("--policy", "configmap:mlchassis-system/mlchassis-policy") if in_config_map else ()
+    async with running() as fake:
+        await fake.put(POLICY_PATH, {"metadata": {"name": "mlchassis-policy"}, "data": {}})
+        argv = ("--self-signed", "--kubeconfig", str(fake.kubeconfig(tmp_path)), *policy)
+        async with served(*argv) as chassis:
+            await chassis.logged("policy in force")
+            await chassis.until("/metrics", 'chassis_facts_synced{resource="nodes"} 1.0')
+            await chassis.until("/metrics", 'chassis_facts_synced{resource="namespaces"} 1.0')
+            await until(lambda: len(fake._watches) >= 10)
+            fake.silence = Silence.MUTE
+            node = {"metadata": {"name": "n"}, "status": {"nodeInfo": {"kubeletVersion": "v1.28.15"}}}
+            await fake.put("/api/v1/nodes", node)
+            await fake.put(
+                POLICY_PATH,
+                {"metadata": {"name": "mlchassis-policy"}, "data": {"rules.yaml": "profile: strict"}},
+            )
+            await chassis.logged("watches are silent, watching anew")
+            await chassis.logged("oldest kubelet")
+            if in_config_map:
+                await chassis.logged("policy in force", 2)
 
 
 async def test_several_workers_say_as_one_which_kubelet_is_the_oldest(tmp_path: Path) -> None:
