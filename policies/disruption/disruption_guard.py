@@ -8,7 +8,7 @@ hold its node forever, so the guard is bounded by `maxDuration`: a pod whose act
 longer gets none, with a warning; with `addDeadline`, one without a deadline gets that.
 
 **Serving pods** whose containers have no preStop hook get a short native sleep there
-(`lifecycle.preStop.sleep`, Kubernetes 1.30 or newer; none where an older node is known). A dying pod is
+(`lifecycle.preStop.sleep`), if every node is known to run Kubernetes 1.30 or newer. A dying pod is
 sent SIGTERM and withdrawn from its Services at the same time, and for a moment requests still arrive; the
 sleep lets them.
 terminationGracePeriodSeconds is raised to match only where it is the default; where the user gave
@@ -186,9 +186,11 @@ def _is_machinery(look: PodLook, container: Container) -> bool:
 
 
 def _can_sleep(facts: Facts) -> bool:
-    """Whether the cluster knows `sleep`: an older one drops the field, and refuses the empty hook."""
+    """Whether all API servers and kubelets are known to accept `sleep`: an API server below 1.30 drops the
+    field, and refuses the pod for its empty hook. No kubelet may be newer than any API server, so the oldest
+    kubelet decides (https://kubernetes.io/releases/version-skew-policy/#kubelet)."""
     oldest = facts.oldest_kubelet()
-    return oldest is None or oldest >= _FIRST_SLEEP
+    return oldest is not None and oldest >= _FIRST_SLEEP
 
 
 def _has_no_pre_stop(container: Json) -> bool:

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import NoReturn, Self
 
 from tests.e2e.api import JSON, Api, ApiError
-from tests.e2e.binaries import binary, module_directory
+from tests.e2e.binaries import TABLE, binary, module_directory
 from tests.e2e.pki import Authority, KeyPair, new_key, private_pem, public_pem
 from tests.e2e.processes import Process, ProcessFailedError, free_port
 
@@ -252,7 +252,12 @@ class ControlPlane:
                 "metadata": {"name": name, "labels": own | dict(labels or {})},
                 "spec": {"taints": list(taints)},
                 # With its status, as kubelets register: KWOK fills in a thousand CPUs where it sees none.
-                "status": {"capacity": resources, "allocatable": resources, "conditions": [condition]},
+                "status": {
+                    "capacity": resources,
+                    "allocatable": resources,
+                    "conditions": [condition],
+                    "nodeInfo": {"kubeletVersion": TABLE["kube-apiserver"].version},
+                },
             }
         )
         return self.api.wait("nodes", name, schedulable)

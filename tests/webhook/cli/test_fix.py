@@ -15,6 +15,13 @@ from webhook.config.load import load, rules
 from webhook.kube.offline import ManifestCluster, read
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
+NODE = """
+---
+apiVersion: v1
+kind: Node
+metadata: {name: n}
+status: {nodeInfo: {kubeletVersion: v1.36.1}}
+"""
 HAND_WRITTEN = """\
 # The API of the shop.
 apiVersion: apps/v1
@@ -171,7 +178,7 @@ def test_line_ends_and_modes_stay(capsys: pytest.CaptureFixture[str], tmp_path: 
 
 def test_only_what_is_asked_for(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = tmp_path / "api.yaml"
-    file.write_text(HAND_WRITTEN)
+    file.write_text(HAND_WRITTEN + NODE)
     assert run(capsys, "--only", "disruption-guard", file)[1] == f"{file}: mended: disruption-guard\n"
     assert "preStop" in file.read_text()
     assert "readinessProbe" not in file.read_text()
