@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.core.annotations import CHANGED
-from policies.core.facts import NoCluster
 from policies.core.reasons import Reasons
 from policies.kube.json import Json, replaced
 from policies.kube.metadata import annotations_of
@@ -15,8 +14,22 @@ from webhook.admission.changed import LONGEST, Changed, annotated
 from webhook.admission.engine import decide, mutate
 from webhook.admission.envelope import Request
 from webhook.config.load import load
-from webhook.kube.offline import Document
+from webhook.kube.offline import Document, ManifestCluster
 
+CLUSTER = ManifestCluster(
+    [
+        {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": "gpu"},
+            "spec": {"taints": [{"key": "nvidia.com/gpu", "effect": "NoSchedule"}]},
+            "status": {
+                "allocatable": {"nvidia.com/gpu": "8"},
+                "nodeInfo": {"kubeletVersion": "v1.36.1"},
+            },
+        }
+    ]
+)
 VLLM = {
     "name": "vllm",
     "image": "vllm/vllm-openai:v0.10.2",
@@ -41,7 +54,7 @@ def admitted(obj: Json, policy: dict[str, str] | None = None) -> Json:
     request = Request(
         **{name: getattr(made, name) for name in Request.__dataclass_fields__} | {"username": "jane"}
     )
-    return mutate(request, load(policy or {}), NoCluster()).object
+    return mutate(request, load(policy or {}), CLUSTER).object
 
 
 def test_a_pod_says_what_was_added_and_why() -> None:
@@ -118,7 +131,7 @@ def test_it_never_stands_in_a_template(api: str, kind: str) -> None:
         "metadata": {"name": "x", "namespace": "ml"},
         "spec": {"template": template},
     }
-    decision = decide(Document("x", 0, obj).request(), load({}), NoCluster())
+    decision = decide(Document("x", 0, obj).request(), load({}), CLUSTER)
     assert decision.projected is not None
     assert CHANGED not in str(decision.projected)
     assert CHANGED not in str(decision.object)

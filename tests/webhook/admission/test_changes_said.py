@@ -5,15 +5,28 @@ from typing import Any
 
 import pytest
 
-from policies.core.facts import NoCluster
 from policies.kube.json import Json, replaced
 from webhook.admission.decision import Decision
 from webhook.admission.engine import decide, mutate
 from webhook.admission.envelope import Request
 from webhook.admission.messages import warnings_of
 from webhook.config.load import load
-from webhook.kube.offline import Document
+from webhook.kube.offline import Document, ManifestCluster
 
+CLUSTER = ManifestCluster(
+    [
+        {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": "gpu"},
+            "spec": {"taints": [{"key": "nvidia.com/gpu", "effect": "NoSchedule"}]},
+            "status": {
+                "allocatable": {"nvidia.com/gpu": "8"},
+                "nodeInfo": {"kubeletVersion": "v1.36.1"},
+            },
+        }
+    ]
+)
 ARGS = ("spec", "template", "spec", "containers", 0, "args")
 
 
@@ -45,7 +58,7 @@ def request(obj: Json, old: Json | None = None, username: str = "jane") -> Reque
 
 
 def judged(obj: Json, old: Json | None = None, policy: dict[str, str] | None = None) -> Decision:
-    return decide(request(obj, old), load(policy or {}), NoCluster())
+    return decide(request(obj, old), load(policy or {}), CLUSTER)
 
 
 def said(decision: Decision) -> list[str]:
@@ -117,9 +130,9 @@ def test_it_can_be_switched_off() -> None:
     assert said(judged(deployment(), policy=quiet)) == []
     pod = {**deployment()["spec"]["template"], "apiVersion": "v1", "kind": "Pod"}
     pod["metadata"] = {"name": "p", "namespace": "ml"}
-    loud = list(warnings_of(mutate(request(pod), load({}), NoCluster())))
+    loud = list(warnings_of(mutate(request(pod), load({}), CLUSTER)))
     assert [line.split()[1] for line in loud] == ["added", "added", "added"]
-    assert list(warnings_of(mutate(request(pod), load(quiet), NoCluster()))) == []
+    assert list(warnings_of(mutate(request(pod), load(quiet), CLUSTER))) == []
 
 
 def test_an_old_object_beyond_all_bounds_makes_all_of_it_news() -> None:

@@ -40,7 +40,7 @@ REFUSED = {RULE: "refused"}
     [
         {**HAZARD, "verdict": "refused", "findings": {**REFUSED, "liveness-missing": "none"}},
         {**SERVES, "verdict": "admitted", "findings": {}},
-        {**SERVES, "mutations": ["disruption-guard", "standard-probes"]},
+        {**SERVES, "mutations": ["standard-probes"]},
         {**SERVES, "fields": {f"{LIVENESS}.httpGet.path": "/health", "spec.paused": None}},
         {**SERVES, "fields": {f"{LIVENESS}.httpGet": {"path": "/health", "port": 8000}}},
     ],
@@ -65,7 +65,7 @@ def test_what_is_decided_passes(
         ),
         (
             {**SERVES, "mutations": ["gpu-affinity"]},
-            "mutations gpu-affinity expected, disruption-guard, standard-probes",
+            "mutations gpu-affinity expected, standard-probes",
         ),
         (
             {**SERVES, "fields": {f"{LIVENESS}.httpGet.port": "8000"}},

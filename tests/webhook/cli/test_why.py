@@ -28,7 +28,7 @@ def test_a_file_tells_what_its_pods_get_and_why(capsys: pytest.CaptureFixture[st
     assert "spec.template.metadata.annotations: mlchassis.dev/expected-start.triton: " in out
     assert "key standard-probes.yaml: startupFactor: 3.0" in out
     assert "  by      the author of Deployment vision/resnet\n" in out
-    assert out.count("=write down why") == 3
+    assert out.count("=write down why") == 2
 
 
 def test_the_policy_and_its_modes_are_heeded(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
