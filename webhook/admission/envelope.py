@@ -16,6 +16,7 @@ import orjson
 
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json, dig, mapping, strings, text
+from policies.kube.printable import printable
 from webhook.admission.patch import Operation
 
 API_VERSION = "admission.k8s.io/v1"
@@ -227,16 +228,11 @@ def fitted(warnings: Sequence[str]) -> list[str]:
         size -= _size(wrapped.pop())
 
 
-_CONTROLS = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0)), "\ufffd")
-"""The API server drops a warning that has control characters in it."""
-
-
 def _wrapped(warning: str, said: Set[str]) -> list[str]:
     """The lines of a warning. Of equal lines the API server and kubectl keep the first, which would tear a
     hole into a later warning: that one is broken elsewhere, until none of its lines has been said before."""
     line = " ".join(warning.split())[: WARNINGS_LENGTH + 1]  # what is longer does not fit either way
-    if not (line.isascii() and line.isprintable()):
-        line = line.translate(_CONTROLS)
+    line = printable(line)  # the API server drops a warning that has control characters in it
     words = line.split(" ")
     long = max(map(len, words)) > WARNING_LENGTH // 2
     lines: list[str] = []

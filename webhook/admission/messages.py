@@ -15,6 +15,7 @@ from policies.core.mode import Mode
 from policies.kube.field_paths import field_path
 from policies.kube.json import Json, dig
 from policies.kube.names import shortened
+from policies.kube.printable import printable
 from webhook.admission.decision import Change, Crash, Decision, Result
 from webhook.admission.envelope import WARNING_LENGTH, Prepared, Response, allowed, denied, patched
 from webhook.admission.patch import steps_of
@@ -207,7 +208,7 @@ def _block(number: int, result: Result, docs_url: str) -> str:
     return "\n".join(
         (
             f"{number}. {result.rule}",
-            f"   at {finding.path}",
+            f"   at {printable(finding.path)}",
             _fill(finding.message, "   "),
             _fill(f"Fix: {finding.hint}", "   "),
             _fill(f"See: {reference(result, docs_url)}", "   "),
@@ -217,7 +218,7 @@ def _block(number: int, result: Result, docs_url: str) -> str:
 
 def _fill(text: str, indent: str) -> str:
     return textwrap.fill(
-        text,
+        printable(text.replace("\n", " ")),
         MESSAGE_WIDTH,
         initial_indent=indent,
         subsequent_indent=indent,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
+from policies.kube.printable import printable, printable_json
 from webhook.cli.exit_status import OK
 
 if TYPE_CHECKING:
@@ -67,9 +68,9 @@ def run(args: argparse.Namespace) -> int:
             found = list(_exemptions((review for (review,) in scan.reviews(wait)), config))
     found += _overrides(config)
     if args.output == "json":
-        print(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode())
+        print(printable_json(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode()))
     else:
-        sys.stdout.writelines(f"{line}\n" for line in _table(found))
+        sys.stdout.writelines(f"{printable(line)}\n" for line in _table(found))
     return OK
 
 

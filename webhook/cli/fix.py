@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from policies.kube.printable import printable
 from webhook.cli.exit_status import BAD_INPUT, OK
 from webhook.errors import UserError
 
@@ -75,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
         if fixed is not None:
             _deliver(Path(file), fixed, args)
     for each in problems:
-        print(f"chassis fix: not touched: {each}", file=sys.stderr)
+        print(printable(f"chassis fix: not touched: {each}"), file=sys.stderr)
     return BAD_INPUT if problems else OK
 
 
@@ -90,10 +91,11 @@ class _Fixed:
 
 def _deliver(file: Path, fixed: _Fixed, args: argparse.Namespace) -> None:
     if args.diff:
-        before, after = (text.splitlines(keepends=True) for text in (fixed.before, fixed.after))
-        sys.stdout.writelines(difflib.unified_diff(before, after, f"a/{file}", f"b/{file}"))
+        before, after = (text.removesuffix("\n").split("\n") for text in (fixed.before, fixed.after))
+        for line in difflib.unified_diff(before, after, f"a/{file}", f"b/{file}", lineterm=""):
+            print(printable(line))
         return
-    print(f"{file}: {'would be ' if args.dry_run else ''}mended: {', '.join(fixed.mended)}")
+    print(printable(f"{file}: {'would be ' if args.dry_run else ''}mended: {', '.join(fixed.mended)}"))
     if not args.dry_run:
         _replace(file, fixed.after)
 

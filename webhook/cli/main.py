@@ -62,8 +62,10 @@ def _run(prog: str, argv: Sequence[str]) -> int:
         status: int = args.run(args)
         sys.stdout.flush()
     except UserError as error:
+        from policies.kube.printable import printable
+
         for problem in error.problems:
-            print(f"{prog}: {problem}", file=sys.stderr)
+            print(printable(f"{prog}: {problem}"), file=sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt:
         return 130

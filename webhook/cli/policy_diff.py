@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from policies.kube.printable import printable_json
 from webhook.cli.exit_status import DENIED, OK
 from webhook.cli.output.weight import Weight, verdict, weights
 from webhook.errors import UserError
@@ -97,7 +98,7 @@ def _show(old: Config, new: Config, pairs: Iterable[Pair], totals: Totals, outpu
     differences = totals.counting(pairs)
     if output == "json":
         for piece in _pieces(old, new, settings, differences, totals):
-            sys.stdout.write(piece)
+            sys.stdout.write(printable_json(piece))
     else:
         from webhook.cli.output.show import show_lines
 

@@ -21,11 +21,11 @@ from policies.core.mode import Profile
 from policies.core.settings import Model, validated
 from policies.kube.field_paths import value_at
 from policies.kube.json import Json, text
+from policies.kube.printable import printable, printable_lines
 from webhook.admission.configuration import Config
 from webhook.admission.patch import same
 from webhook.cli.exit_status import DENIED, OK
 from webhook.cli.named_policy import read_policy
-from webhook.cli.output.junit import printable
 from webhook.cli.output.review import Review
 from webhook.cli.output.show import show_lines
 from webhook.cli.output.text import Line, plural
@@ -283,5 +283,5 @@ def _junit(outcomes: Sequence[Outcome]) -> str:
             )
             if outcome.failures:
                 failure = ET.SubElement(case, "failure", message=printable(outcome.failures[0]))
-                failure.text = printable("\n".join(outcome.failures))
+                failure.text = printable_lines("\n".join(outcome.failures))
     return ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n"

@@ -23,6 +23,7 @@ from policies.core.resources import Resource
 from policies.kube.group_kinds import CONFIG_MAP, JOB, POD, GroupKind, kind_of
 from policies.kube.json import Json, maps, text
 from policies.kube.metadata import controller
+from policies.kube.printable import printable
 from webhook.admission.configuration import Config
 from webhook.admission.engine import decide, in_scope
 from webhook.cli import connection, decision_flags
@@ -148,7 +149,7 @@ def _scan(api: ApiServer, options: Options, wait: Wait) -> Tally:
 
 def tell(sentence: str) -> None:
     """What a person should know beside the output."""
-    print(f"chassis scan: {sentence}", file=sys.stderr)
+    print(printable(f"chassis scan: {sentence}"), file=sys.stderr)
 
 
 # --- the policy ------------------------------------------------------------------------------------

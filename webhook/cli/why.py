@@ -26,6 +26,7 @@ from policies.kube.field_paths import named_path, value_at
 from policies.kube.group_kinds import JOB, POD, GroupKind, kind_of
 from policies.kube.json import Json, mapping, text
 from policies.kube.metadata import annotations_of, controller, labels_of
+from policies.kube.printable import printable, printable_json
 from webhook.admission.changed import Changed
 from webhook.admission.configuration import Config
 from webhook.admission.context import Context
@@ -116,9 +117,9 @@ def run(args: argparse.Namespace) -> int:
     kubectl = remedies.Kubectl(tuple(f"{flag}={value}" for flag, value in flags if value))
     told = [_told(answer, policy, kubectl) for answer in answers]
     if args.output == "json":
-        print(orjson.dumps(told, option=orjson.OPT_INDENT_2).decode())
+        print(printable_json(orjson.dumps(told, option=orjson.OPT_INDENT_2).decode()))
     else:
-        print("\n\n".join("\n".join(_lines(each)) for each in told))
+        print("\n\n".join("\n".join(map(printable, _lines(each))) for each in told))
     return OK
 
 

@@ -139,7 +139,7 @@ def test_warnings_are_wrapped_to_what_the_api_server_takes() -> None:
 
 def test_a_warning_with_control_characters_is_not_lost() -> None:
     """The API server drops such a warning without a word."""
-    assert fitted(["curl \x1b[31m\x00 and \x7f\x9b"]) == ["curl \ufffd[31m\ufffd and \ufffd\ufffd"]
+    assert fitted(["curl \x1b[31m\x00 and \x7f\x9b"]) == [r"curl \x1b[31m\x00 and \x7f\x9b"]
 
 
 def test_warnings_that_no_one_will_read_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

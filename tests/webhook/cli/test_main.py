@@ -495,4 +495,4 @@ def test_a_terminal_is_told_nothing_by_a_manifest(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
     show_lines([("a\x1b[2J\x9b1m\r\tb", "bold red"), ("a\x07 é", "")])
-    assert out.getvalue() == "\x1b[1;31ma[2J1m\tb\x1b[0m\na é\n"
+    assert out.getvalue() == "\x1b[1;31ma\\x1b[2J\\x9b1m\\x0d\tb\x1b[0m\na\\x07 é\n"

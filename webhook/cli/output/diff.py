@@ -15,7 +15,7 @@ def lines(reviews: Iterable[Review]) -> Iterator[Line]:
     """A unified diff per changed object, its findings as comments above it."""
     for review in reviews:
         findings = list(finding_lines(review))
-        before, after = (dump(obj).splitlines() for obj in (review.document.obj, review.final))
+        before, after = (dump(obj).split("\n")[:-1] for obj in (review.document.obj, review.final))
         name = f"{review.document.place} {review.title}"
         changes = list(difflib.unified_diff(before, after, name, f"{name} (reviewed)", lineterm=""))
         reasons = list(change_lines(review)) if changes else []

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 import orjson
 
 from policies.kube.json import Json, text
+from policies.kube.printable import printable_json
 from webhook.admission.patch import diff
 from webhook.cli.output.review import Review
 from webhook.kube.offline import Document
@@ -18,7 +19,7 @@ def pieces(reviews: Iterable[Review]) -> Iterator[str]:
     before = "[\n"
     for review in reviews:
         rendered = orjson.dumps(record(review), option=orjson.OPT_INDENT_2).decode()
-        yield before + textwrap.indent(rendered, "  ")
+        yield before + textwrap.indent(printable_json(rendered), "  ")
         before = ",\n"
     yield "[]\n" if before == "[\n" else "\n]\n"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET  # writes XML, never parses any
 from collections.abc import Iterable, Iterator
 
+from policies.kube.printable import printable, printable_lines
 from webhook.admission import messages
 from webhook.cli.output.review import Review
 
@@ -20,18 +21,10 @@ def pieces(reviews: Iterable[Review]) -> Iterator[str]:
             failure = ET.SubElement(
                 case, "failure", message=", ".join(v.rule for v in review.refusals) or "failed"
             )
-            failure.text = printable(messages.denial(review.decision))
+            failure.text = printable_lines(messages.denial(review.decision))
         if review.warnings:
             output = ET.SubElement(case, "system-out")
-            output.text = printable("\n".join(messages.sentence(result) for result in review.warnings))
+            output.text = printable_lines("\n".join(messages.sentence(result) for result in review.warnings))
     suite.set("tests", str(len(suite)))
     suite.set("failures", str(len(suite.findall("testcase/failure"))))
     yield ET.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
-
-
-def printable(value: str) -> str:
-    """Text without the control characters that XML 1.0 has no spelling for."""
-    return "".join(
-        c if c in "\t\n" or (c >= " " and not "\ud800" <= c <= "\udfff" and c not in "\ufffe\uffff") else "?"
-        for c in value
-    )

@@ -19,6 +19,7 @@ from policies.core import registry
 from policies.core.mode import Mode
 from policies.kube.field_paths import named
 from policies.kube.json import Json
+from policies.kube.printable import printable_json
 from webhook.admission import messages
 from webhook.admission.decision import Crash, Result
 from webhook.cli import explain
@@ -60,7 +61,7 @@ def pieces(reviews: Iterable[Review], subject: Subject) -> Iterator[str]:
         "version": "2.1.0",
         "runs": [run],
     }
-    yield orjson.dumps(log, option=orjson.OPT_INDENT_2).decode() + "\n"
+    yield printable_json(orjson.dumps(log, option=orjson.OPT_INDENT_2).decode()) + "\n"
 
 
 def _rules(docs: str) -> Iterator[Json]:
@@ -96,13 +97,18 @@ def _result(review: Review, result: Result, ids: Mapping[str, int], seen: Counte
         "ruleId": result.rule,
         "ruleIndex": ids[result.rule],
         "level": _LEVELS[result.mode],
-        "message": {"text": f"{finding.message} {finding.hint}".strip()},
+        "message": {"text": _without_links(f"{finding.message} {finding.hint}".strip())},
         "locations": [_location(review, finding.path)],
         "partialFingerprints": {FINGERPRINT: f"{fingerprint}:{seen[fingerprint]}"},
     }
     if result.exempted is not None:
         entry["suppressions"] = [{"kind": "inSource", "justification": result.exempted}]
     return entry
+
+
+def _without_links(text: str) -> str:
+    """A message is read for links, `[text](target)`, which a name could hold (SARIF 2.1.0, 3.11.6)."""
+    return text.replace("](", "\\](")
 
 
 def _fingerprint(review: Review, result: Result) -> str:
@@ -133,6 +139,6 @@ def _artifact(review: Review) -> Json:
 def _notification(review: Review, crash: Crash) -> Json:
     return {
         "level": "error",
-        "message": {"text": f"{crash.id} failed on {review.title}: {crash.error}"},
+        "message": {"text": _without_links(f"{crash.id} failed on {review.title}: {crash.error}")},
         "locations": [_location(review, "")],
     }

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
+from policies.kube.printable import printable
 from webhook.cli.output.review import Review, Subject, Tally
 from webhook.cli.output.text import Line
 
@@ -67,15 +68,13 @@ def show_lines(lines: Iterable[Line]) -> None:
     terminal = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
     coloured = not os.environ.get("NO_COLOR") and (terminal or bool(os.environ.get("FORCE_COLOR")))
     for line, style in lines:
-        print(_styled(line, style) if coloured else line)
+        shown = printable(line)
+        print(_styled(shown, style) if coloured else shown)
 
 
 def _styled(line: str, style: str) -> str:
-    """A line in the words of a terminal, whatever a manifest would say to it taken out."""
-    plain = line.translate(_CONTROLS)
     codes = ";".join(str(_CODES[word]) for word in style.split())
-    return f"\x1b[{codes}m{plain}\x1b[0m" if codes else plain
+    return f"\x1b[{codes}m{line}\x1b[0m" if codes else line
 
 
 _CODES: Final = {"bold": 1, "red": 31, "green": 32, "yellow": 33, "magenta": 35, "cyan": 36}
-_CONTROLS: Final = dict.fromkeys(code for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) != "\t")

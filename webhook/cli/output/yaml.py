@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Final
 
 import yaml
 
 from policies.kube.json import Json
+from policies.kube.printable import printable, printable_lines
 from webhook.cli.output.review import Review
 from webhook.kube.documents import NUMBERS
 
@@ -19,12 +21,14 @@ def pieces(reviews: Iterable[Review]) -> Iterator[str]:
 
 
 def _commented(review: Review) -> str:
-    why = "".join(f"# {reason.policy}: {reason.path}: {reason.why}\n" for _, reason in review.reasons)
+    why = "".join(
+        f"# {printable(f'{reason.policy}: {reason.path}: {reason.why}')}\n" for _, reason in review.reasons
+    )
     rendered = why + dump(review.final)
     if review.decision.allowed:
         return rendered
     refused = ", ".join(result.rule for result in review.refusals)
-    return f"# denied: {refused}\n" + "".join(f"# {line}\n" for line in rendered.splitlines())
+    return f"# denied: {refused}\n" + "".join(f"# {line}\n" for line in rendered.split("\n")[:-1])
 
 
 try:
@@ -33,14 +37,24 @@ except ImportError:  # PyYAML built without libyaml: slower, same values
     from yaml import SafeDumper as _SafeDumper  # type: ignore[assignment]
 
 
+_FOLDED_COMMAND: Final = re.compile(r"\s::.*::")
+"""A command to a CI system, should the line be folded before it."""
+
+
 class _Dumper(_SafeDumper):
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
 def _text(dumper: _Dumper, value: str) -> yaml.Node:
-    """Lines as lines, where they can be written so: a script, or what was added to a pod."""
-    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
+    """Lines as lines, where they can be written so: a script, or what was added to a pod. Text with effects
+    is quoted, so that `_rendered` can escape it."""
+    style = "|" if "\n" in value else None
+    if not (value.isascii() and value.isalnum()) and (
+        printable_lines(value) != value or _FOLDED_COMMAND.search(value)
+    ):
+        style = '"'
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
 
 
 _Dumper.add_representer(str, _text)
@@ -51,18 +65,17 @@ for _tag, _pattern, _starts in NUMBERS:
 def dump(obj: Json) -> str:
     """An object as YAML, keys in the order in which they were written; text that kubectl would read as a
     number, such as the commit `12e4567`, is quoted."""
-    rendered: str = yaml.dump(obj, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
-    return rendered
+    return _rendered(obj, width=120)
 
 
 def dump_flow(value: Any) -> str:
     """A value on one line."""
-    rendered: str = yaml.dump(
-        value,
-        Dumper=_Dumper,
-        sort_keys=False,
-        allow_unicode=True,
-        default_flow_style=True,
-        width=2**31 - 1,
-    )
+    rendered = _rendered(value, width=2**31 - 1, default_flow_style=True)
     return rendered.removesuffix("...\n").removesuffix("\n")
+
+
+def _rendered(value: Any, **form: Any) -> str:
+    """YAML without effects where it is printed. The dumper leaves some characters raw; all of them stand in
+    double quotes, where an escape is the same value."""
+    rendered: str = yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, **form)
+    return printable_lines(rendered)

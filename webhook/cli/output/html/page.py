@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
-from html import escape as _e
+from html import escape
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Any, BinaryIO, Final
 from urllib.parse import quote
 
 import orjson
@@ -25,6 +25,7 @@ import orjson
 from policies.core import registry
 from policies.core.mode import Mode, Profile
 from policies.kube.json import Json
+from policies.kube.printable import printable, printable_lines
 from webhook.admission.bounds import allowance, bounded
 from webhook.cli import explain
 from webhook.cli.output.html.card import card
@@ -393,7 +394,7 @@ def _rule_text(name: str) -> str:
         f"<dt>{term}</dt><dd>{_e(explain.sentence(' '.join(value.split())))}</dd>" for term, value in parts
     )
     examples = "".join(
-        f"<figure><figcaption>{title}</figcaption><pre>{_e(value.strip())}</pre></figure>"
+        f"<figure><figcaption>{title}</figcaption><pre>{escape(value.strip())}</pre></figure>"
         for title, value in (("Bad", document.bad), ("Good", document.good))
     )
     return f'<dl>{described}</dl><div class="pair">{examples}</div>'
@@ -625,5 +626,18 @@ def _row(review: Review, anchor: str, strict: Status, images: Iterable[str], con
 
 
 def _block(content: Json) -> str:
-    """JSON that can't end the element it stands in."""
-    return orjson.dumps(content).decode().replace("<", "\\u003c")
+    """JSON that can't end the element it stands in, without effects where the page shows it."""
+    return orjson.dumps(_shown(content)).decode().replace("<", "\\u003c")
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _shown(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_shown(item) for item in value]
+    return printable_lines(value) if isinstance(value, str) else value
+
+
+def _e(text: str) -> str:
+    """A line of text for the page."""
+    return escape(printable(text))

@@ -1,0 +1,65 @@
+"""Text that somebody else wrote, for a terminal, a log or a page: it can be read, and does nothing.
+
+A name in a file, or in a custom resource, may hold any character. Printed raw, control characters move the
+cursor, bidirectional controls reorder the text around them, line separators begin lines, and some words are
+commands to the CI system that reads the log. Each such character is written as an escape: `\\x1b`, `\\u202e`.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import Final
+
+_KEPT: Final = "\t\u200c\u200d"
+"""Tabs, and the joiners that scripts and emoji are written with."""
+_CI_COMMAND: Final = re.compile(r"^(\s*):(?=:.*::)|#(?=#\w*\[)")
+"""GitHub reads `::name::` at the beginning of a line, spaces ignored, and `##[name]` anywhere in it; Azure
+Pipelines `##vso[name]`, TeamCity `##teamcity[name]`."""
+_NOT_ASCII_TEXT: Final = re.compile(r"[^\t\x20-\x7e]")
+_RAW_IN_JSON: Final = re.compile(r"[^\n\x20-\x7e]")
+
+
+def printable(text: str) -> str:
+    """The text as one line without effects."""
+    if not (text.isascii() and text.isprintable()):
+        text = _NOT_ASCII_TEXT.sub(_escaped, text)
+    return _CI_COMMAND.sub(_command_escaped, text) if "::" in text or "##" in text else text
+
+
+def printable_lines(text: str) -> str:
+    """The same for a text of several lines, which end with line feeds."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
+def printable_json(rendered: str) -> str:
+    """The same for JSON: another spelling of the same values."""
+    return _CI_COMMAND.sub(r"\\u0023", _RAW_IN_JSON.sub(_escaped_in_json, rendered))
+
+
+def _is_effective(character: str) -> bool:
+    """Whether a character does something where it is printed, or cannot be printed at all."""
+    if character.isprintable() or character in _KEPT:
+        return False
+    return unicodedata.category(character) != "Zs"  # the spaces of other scripts
+
+
+def _escaped(found: re.Match[str]) -> str:
+    """The character as Python and YAML spell it."""
+    if not _is_effective(found[0]):
+        return found[0]
+    code = ord(found[0])
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def _command_escaped(found: re.Match[str]) -> str:
+    return f"{found[1]}\\x3a" if found[1] is not None else "\\x23"
+
+
+def _escaped_in_json(found: re.Match[str]) -> str:
+    if not _is_effective(found[0]):
+        return found[0]
+    units = found[0].encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
