@@ -11,7 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import re
 import socket
+import unicodedata
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -32,7 +35,21 @@ _BLOCKED = tuple(
         ),
     )
 )
-_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+_BLOCKED_NAMES = frozenset(
+    {
+        "metadata.google.internal",
+        "metadata.goog",
+        "instance-data.ec2.internal",
+        "metadata.azure.internal",
+        "metadata.tencentyun.com",
+    }
+)
+"""Names of the same places: who asks a proxy never sees their addresses."""
+_NUMBER = re.compile(r"0[xX][0-9a-fA-F]{0,8}|[0-9]{1,12}")
+_EMBEDDED = ((4, 5, 6, 7), (5, 6, 7, 9), (6, 7, 9, 10), (7, 9, 10, 11), (9, 10, 11, 12), (12, 13, 14, 15))
+"""The bytes of an IPv6 address in which RFC 6052 puts an IPv4 address, for prefixes of 32, 40, 48, 56, 64 and
+96 bits. The prefix of a network's NAT64 is not known here, so all lengths count for every address. One in 10,000
+is refused by chance; the other addresses of its name are then tried."""
 
 
 class BlockedAddressError(OSError):
@@ -45,12 +62,51 @@ def blocked(address: str) -> bool:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
         return False
+    return any(
+        each.version == network.version and each in network for each in _meant(found) for network in _BLOCKED
+    )
+
+
+def _meant(
+    found: ipaddress.IPv4Address | ipaddress.IPv6Address,
+) -> Iterator[ipaddress.IPv4Address | ipaddress.IPv6Address]:
+    """The address, and every IPv4 address to which something on the way may translate it."""
+    yield found
     if isinstance(found, ipaddress.IPv6Address):
-        inner = found.ipv4_mapped or found.sixtofour
-        if inner is None and found in _NAT64:
-            inner = ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
-        found = inner or found
-    return any(found.version == network.version and found in network for network in _BLOCKED)
+        for places in _EMBEDDED:
+            yield ipaddress.IPv4Address(bytes(found.packed[place] for place in places))
+        if found.sixtofour:
+            yield found.sixtofour
+        if found.teredo:
+            yield from found.teredo
+
+
+def blocked_name(host: str) -> bool:
+    """Whether the host of a URL is a blocked address in any spelling that a resolver takes for one, or a name
+    known to lead to one. A proxy resolves the host itself, so the text is all that can be checked."""
+    plain = unicodedata.normalize("NFKC", host).strip("[]").rstrip(".").lower()
+    return blocked(plain) or plain in _BLOCKED_NAMES or any(map(blocked, _spelled(plain)))
+
+
+def _spelled(host: str) -> Iterator[str]:
+    """The addresses for which `inet_aton` takes a text, `2852039166` or `0xa9.0376.43518`. A number that
+    begins with 0 is read as octal and as decimal, since programs differ."""
+    parts = host.split(".")
+    if len(parts) > 4 or not all(map(_NUMBER.fullmatch, parts)):
+        return
+    for octal in (True, False):
+        try:
+            *high, low = (_number(part, octal) for part in parts)
+            value = low + sum(each << 8 * (3 - at) for at, each in enumerate(high))
+            yield str(ipaddress.IPv4Address(value))
+        except ValueError:
+            continue
+
+
+def _number(part: str, octal: bool) -> int:
+    if part[:2].lower() == "0x":
+        return int(part[2:] or "0", 16)
+    return int(part, 8) if octal and part[0] == "0" else int(part)
 
 
 def guarded_socket(info: tuple[Any, ...]) -> socket.socket:

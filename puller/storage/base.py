@@ -49,6 +49,8 @@ class Limits:
     connect_timeout: float = 10.0
     stall_timeout: float = 30.0
     """How long a request may give no byte at all."""
+    head_timeout: float = 60.0
+    """How long the head of an answer may take, however often a byte of it comes."""
     trouble_timeout: float = 60.0
     """How long an attempt goes on without a byte of progress before it counts as failed."""
     allow_link_local: bool = False

@@ -9,8 +9,8 @@ from __future__ import annotations
 import select
 import socket
 import ssl
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPMessage, HTTPResponse, IncompleteRead
 
@@ -22,13 +22,24 @@ class StaleError(ConnectionError):
     """The server had closed a connection that was kept: the request may be said again on another."""
 
 
+_MAX_INTERIM = 8
+"""Answers of the class 1xx before an answer. Servers send one or two."""
+
+
 class _Answer(HTTPResponse):
-    """The library passes over an interim answer where that is 100; this one, over 103 and the others, too."""
+    """The library passes over an interim answer where that is 100; this one, over 103 and the others, too, but
+    over no more than a few."""
+
+    _interim = 0
 
     def _read_status(self) -> tuple[str, int, str]:
         version, status, reason = super()._read_status()  # type: ignore[misc]
-        interim = HTTPStatus.SWITCHING_PROTOCOLS < status < HTTPStatus.OK
-        return version, HTTPStatus.CONTINUE if interim else status, reason
+        if not HTTPStatus.CONTINUE <= status < HTTPStatus.OK or status == HTTPStatus.SWITCHING_PROTOCOLS:
+            return version, status, reason
+        self._interim += 1
+        if self._interim > _MAX_INTERIM:
+            raise HTTPException("too many interim answers")
+        return version, HTTPStatus.CONTINUE, reason
 
 
 class Response:
@@ -83,13 +94,14 @@ class Response:
 class Connection:
     """HTTP/1.1 on one socket, which becomes this connection's. `proxied`: every request names the whole URL.
 
-    Times in seconds. All but `abort` is for one thread at a time; `abort` is for any.
+    Times in seconds. All but `abort` and `give_up` is for one thread at a time; these two are for any.
     """
 
     def __init__(self, sock: socket.socket, connect_timeout: float, stall_timeout: float) -> None:
         self._socket = sock
         self._stall_timeout = stall_timeout
         self._aborted = False
+        self._waiting = self._late = False
         self._used = False
         self._http = HTTPConnection("")
         self._http.response_class = _Answer
@@ -105,7 +117,8 @@ class Connection:
         self._http.sock = None  # the library wants to know before it connects
         self._http.set_tunnel(host, port, dict(headers))
         self._http.sock = self._socket
-        self._http._tunnel()  # type: ignore[attr-defined]  # what its own `connect` does then
+        with self._in_time():
+            self._http._tunnel()  # type: ignore[attr-defined]  # what its own `connect` does then
 
     def secure(self, context: ssl.SSLContext, host: str) -> None:
         """Speak TLS from here on. Raises OSError."""
@@ -113,7 +126,8 @@ class Connection:
         self._socket = self._http.sock = made
         if self._aborted:  # before there was this socket to be shut down
             raise ConnectionAbortedError
-        made.do_handshake()
+        with self._in_time():
+            made.do_handshake()
 
     def ask(self, target: str, headers: Mapping[str, str], prefetch: int) -> Response:
         """The answer to a GET; with it its body, up to `prefetch` bytes. Raises StaleError, HTTPException or
@@ -121,8 +135,9 @@ class Connection:
         again, self._used = self._used, True
         self._socket.settimeout(self._stall_timeout)
         try:
-            self._http.request("GET", target, headers=dict(headers))
-            raw = self._raw = self._http.getresponse()
+            with self._in_time():
+                self._http.request("GET", target, headers=dict(headers))
+                raw = self._raw = self._http.getresponse()
         except ConnectionError as error:
             if again:
                 raise StaleError from error
@@ -130,6 +145,27 @@ class Connection:
         response = Response(self, raw)
         response.prefetch(prefetch)
         return response
+
+    @contextmanager
+    def _in_time(self) -> Iterator[None]:
+        """Around what `give_up` ends, which then raises TimeoutError."""
+        self._waiting = True
+        try:
+            yield
+        except (HTTPException, OSError) as error:
+            if self._late:
+                raise TimeoutError("it was given up") from error
+            raise
+        finally:
+            self._waiting = False
+        if self._late:  # the library takes the end of the connection for the end of the head
+            raise TimeoutError("it was given up")
+
+    def give_up(self) -> None:
+        """End the wait for a handshake or for the head of an answer; nothing where none is under way."""
+        if self._waiting:
+            self._late = True
+            self.abort()
 
     def keeps(self, response: Response) -> bool:
         """Whether another request may follow this answer."""

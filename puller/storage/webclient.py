@@ -33,6 +33,7 @@ from puller.storage.addresses import (
     BlockedAddressError,
     address_blocked,
     blocked,
+    blocked_name,
     guarded_socket,
 )
 from puller.storage.base import Limits, StorageError, in_thread
@@ -106,7 +107,7 @@ class WebClient:
     async def get(self, url: URL, headers: Mapping[str, str]) -> AsyncGenerator[Response]:
         """The answer to a GET at the end of all redirects, whatever its status. Raises StorageError."""
         for _ in range(_MAX_REDIRECTS + 1):
-            if not self.limits.allow_link_local and blocked(url.raw_host or ""):
+            if not self.limits.allow_link_local and blocked_name(url.raw_host or ""):
                 raise address_blocked()
             place = self._place(url)
             response = await self._asked(place, url, headers)
@@ -143,6 +144,7 @@ class WebClient:
 
     async def _on(self, connection: Connection, target: str, headers: Mapping[str, str]) -> Response:
         ask = partial(connection.ask, target, headers, self.limits.chunk_size)
+        late = asyncio.get_running_loop().call_later(self.limits.head_timeout, connection.give_up)
         try:
             return await in_thread(ask, connection.abort)
         except StaleError:
@@ -154,6 +156,8 @@ class WebClient:
         except BaseException:
             connection.close()
             raise
+        finally:
+            late.cancel()
 
     def _kept(self, place: _Place) -> Connection | None:
         """A connection that nobody uses."""
@@ -192,12 +196,15 @@ class WebClient:
                 allowed, happy_eyeballs_delay=_SECOND_TRY, socket_factory=guarded_socket if guard else None
             )
         connection = Connection(sock, limits.connect_timeout, limits.stall_timeout)
+        late = asyncio.get_running_loop().call_later(limits.head_timeout, connection.give_up)
         try:
             if place.tls:
                 await in_thread(partial(self._secured, connection, place), connection.abort)
         except BaseException:
             connection.close()
             raise
+        finally:
+            late.cancel()
         return connection
 
     def _secured(self, connection: Connection, place: _Place) -> None:

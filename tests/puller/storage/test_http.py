@@ -406,6 +406,18 @@ def test_which_addresses_are_blocked(address: str, expected: bool) -> None:
     assert blocked(address) is expected
 
 
+@pytest.mark.parametrize("prefix", ["64:ff9b:1::", "2001:db8:1:ff12::"])
+@pytest.mark.parametrize("length", [32, 40, 48, 56, 64, 96])
+def test_an_address_that_nat64_translates_to_a_blocked_one_is_blocked(prefix: str, length: int) -> None:
+    """RFC 6052, 2.2: bits 64 to 71 are zero, the address stands around them; the suffix is not looked at."""
+    for inner, expected in (("169.254.169.254", True), ("168.63.129.16", True), ("52.216.1.2", False)):
+        bits = f"{int(ip_address(prefix)):0128b}"[:length] + f"{int(ip_address(inner)):032b}"
+        if length < 96:
+            bits = bits[:64] + "0" * 8 + bits[64:]
+        for suffix in "01":
+            assert blocked(str(ip_address(int(bits[:128].ljust(128, suffix), 2)))) is expected
+
+
 @pytest.mark.parametrize(
     "uri",
     [

@@ -185,6 +185,69 @@ async def test_an_interim_answer_is_passed_over() -> None:
         assert await content(WebClient(LIMITS), f"http://127.0.0.1:{port}/") == b"ok"
 
 
+_HINT = b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n"
+
+
+async def test_interim_answers_without_end_are_not_read_without_end() -> None:
+    sent = 0
+
+    async def hints(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        await reader.readuntil(b"\r\n\r\n")
+        while sent < 10_000:
+            writer.write(_HINT)
+            sent += 1
+            await writer.drain()
+        writer.write(OK)
+
+    async with listening(hints) as port:
+        with pytest.raises(StorageError) as caught:
+            await content(WebClient(LIMITS), f"http://127.0.0.1:{port}/")
+    assert (caught.value.reason, caught.value.passing) == ("StorageUnavailable", True)
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tunnel"])
+@pytest.mark.parametrize("begins", [_HINT, b"HTTP/1.1 200 OK\r\n", b"HT"])
+async def test_a_head_that_comes_byte_by_byte_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, begins: bytes, tls: bool
+) -> None:
+    """Each byte comes well within the stall timeout: only the time for the whole head ends it."""
+    limits = Limits(stall_timeout=3600.0, connect_timeout=3600.0, head_timeout=0.3)
+
+    async def drips(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(begins)
+        while True:
+            writer.write(b"x")
+            await writer.drain()
+            await asyncio.sleep(0.01)
+
+    async with listening(drips) as port:
+        url = f"http://127.0.0.1:{port}/"
+        if tls:
+            monkeypatch.setenv("https_proxy", url)
+            url = "https://store.example/"
+        with pytest.raises(StorageError) as caught:
+            async with asyncio.timeout(60):
+                await content(WebClient(limits), url)
+    refused = tls and begins == _HINT  # no proxy answers CONNECT so
+    assert caught.value.reason == ("StorageUnavailable" if refused else "StorageTimeout")
+
+
+async def test_a_body_may_take_longer_than_a_head() -> None:
+    async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\n")
+        for _ in range(20):
+            writer.write(b"x")
+            await writer.drain()
+            await asyncio.sleep(0.02)
+
+    async with listening(slow) as port:
+        limits = Limits(stall_timeout=3600.0, head_timeout=0.2)
+        assert await content(WebClient(limits), f"http://127.0.0.1:{port}/") == b"x" * 20
+
+
 @pytest.mark.parametrize("head", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 9000000\r\n\r\nx"])
 async def test_whoever_gives_up_waits_for_nothing(head: bytes) -> None:
     """The thread that waits for a silent server ends at once, long before the stall timeout."""
@@ -303,6 +366,65 @@ async def test_a_proxy_at_a_blocked_address_is_not_connected_to(monkeypatch: pyt
     with pytest.raises(StorageError) as caught:
         await content(WebClient(LIMITS), "http://store.example/m")
     assert caught.value.reason == "AddressBlocked"
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+@pytest.mark.parametrize(
+    "host",
+    [
+        "169.254.169.254",
+        "2852039166",
+        "0xA9FEA9FE",
+        "0xa9.0376.43518",
+        "0251.0376.0251.0376",
+        "0169.0254.0169.0254",
+        "169.16689662",
+        "169.254.169.254.",
+        "\uff11\uff16\uff19.254.169.254",
+        "169\u3002254\u3002169\u3002254",
+        "[fe80::1]",
+        "[64:ff9b:1:a9fe:a9:fe00::]",
+        "metadata.google.internal",
+        "Metadata.Google.Internal.",
+    ],
+)
+@pytest.mark.parametrize("redirected", [False, True])
+async def test_no_proxy_is_asked_for_a_blocked_address_however_it_is_written(
+    monkeypatch: pytest.MonkeyPatch, host: str, scheme: str, redirected: bool
+) -> None:
+    asked: list[bytes] = []
+
+    async def proxy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        if b" http://store.example/" in head:
+            there = f"{scheme}://{host}/latest".encode()
+            writer.write(b"HTTP/1.1 302 Found\r\nLocation: %s\r\nContent-Length: 0\r\n\r\n" % there)
+        else:
+            asked.append(head)
+            writer.write(OK)
+
+    async with listening(proxy) as port:
+        for name in ("http_proxy", "https_proxy"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{port}")
+        url = "http://store.example/" if redirected else f"{scheme}://{host}/latest"
+        with pytest.raises(StorageError) as caught:
+            await content(WebClient(LIMITS), url)
+    assert asked == []
+    if host.isascii():  # others may be refused as no sound address
+        assert caught.value.reason == "AddressBlocked"
+
+
+@pytest.mark.parametrize(
+    "host", ["store.example", "10.0.0.1", "169.2540", "0x", "1.2.3.4.5", "12345678901234", "08.0.0.1"]
+)
+async def test_a_proxy_is_asked_for_any_other_host(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+    async def proxy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(OK)
+
+    async with listening(proxy) as port:
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{port}")
+        assert await content(WebClient(LIMITS), f"http://{host}/m") == b"ok"
 
 
 async def test_a_password_may_stand_in_netrc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
