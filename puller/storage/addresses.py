@@ -48,8 +48,8 @@ _BLOCKED_NAMES = frozenset(
 _NUMBER = re.compile(r"0[xX][0-9a-fA-F]{0,8}|[0-9]{1,12}")
 _EMBEDDED = ((4, 5, 6, 7), (5, 6, 7, 9), (6, 7, 9, 10), (7, 9, 10, 11), (9, 10, 11, 12), (12, 13, 14, 15))
 """The bytes of an IPv6 address in which RFC 6052 puts an IPv4 address, for prefixes of 32, 40, 48, 56, 64 and
-96 bits. The prefix of a network's NAT64 is not known here, so all lengths count for every address. One in 10,000
-is refused by chance; the other addresses of its name are then tried."""
+96 bits. The prefix of a network's NAT64 is not known here, so all lengths count for every address. One in
+10,000 is refused by chance; the other addresses of its name are then tried."""
 
 
 class BlockedAddressError(OSError):

@@ -27,8 +27,8 @@ _MAX_INTERIM = 8
 
 
 class _Answer(HTTPResponse):
-    """The library passes over an interim answer where that is 100; this one, over 103 and the others, too, but
-    over no more than a few."""
+    """The library passes over an interim answer where that is 100; this one, over 103 and the others, too,
+    but over no more than a few."""
 
     _interim = 0
 

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import os
+import stat
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -64,17 +67,21 @@ def run(args: argparse.Namespace) -> int:
     config = _only(_quiet(read_policy(args.policy, args.profile)), args.only)
     documents, problems = read_what_can_be(args.paths)
     cluster = ManifestCluster([document.obj for document in documents])
+    roots = [Path(path).resolve() for path in args.paths]
     by_file: dict[str, list[Document]] = {}
     for document in documents:
         by_file.setdefault(document.source, []).append(document)
+    # Of several links to one file, the first one counts.
+    targets = {Path(file).resolve(): file for file in reversed(by_file)}
     for file, own in by_file.items():
+        if targets[Path(file).resolve()] != file:
+            continue
         try:
             fixed = _fixed(own, config, cluster, args.only)
+            if fixed is not None:
+                _deliver(Path(file), roots, fixed, args)
         except UserError as problem:
             problems.append(problem)
-            continue
-        if fixed is not None:
-            _deliver(Path(file), fixed, args)
     for each in problems:
         print(printable(f"chassis fix: not touched: {each}"), file=sys.stderr)
     return BAD_INPUT if problems else OK
@@ -89,26 +96,46 @@ class _Fixed:
     mended: tuple[str, ...]
 
 
-def _deliver(file: Path, fixed: _Fixed, args: argparse.Namespace) -> None:
+def _deliver(file: Path, roots: Sequence[Path], fixed: _Fixed, args: argparse.Namespace) -> None:
+    target = file.resolve()
+    if not any(target.is_relative_to(root) for root in roots):
+        raise UserError(f"{file}: it is a link to {target}, outside of the paths that were given")
     if args.diff:
         before, after = (text.removesuffix("\n").split("\n") for text in (fixed.before, fixed.after))
         for line in difflib.unified_diff(before, after, f"a/{file}", f"b/{file}", lineterm=""):
             print(printable(line))
         return
-    print(printable(f"{file}: {'would be ' if args.dry_run else ''}mended: {', '.join(fixed.mended)}"))
     if not args.dry_run:
-        _replace(file, fixed.after)
+        try:
+            _replace(target, fixed)
+        except OSError as error:
+            raise UserError(f"{file}: it can't be replaced: {error.strerror}") from None
+    print(printable(f"{file}: {'would be ' if args.dry_run else ''}mended: {', '.join(fixed.mended)}"))
 
 
-def _replace(file: Path, text: str) -> None:
-    """Put a text in the place of a file's, whole or not at all; its line ends and its mode stay."""
-    target = file.resolve()
-    if b"\r\n" in target.read_bytes():
+def _replace(target: Path, fixed: _Fixed) -> None:
+    """Put a text in the place of a file's, whole or not at all; its line ends, mode and owner stay."""
+    before, text = target.read_bytes(), fixed.after
+    if before.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n") != fixed.before:
+        raise UserError(f"{target}: it was changed meanwhile")
+    if b"\r\n" in before:
         text = text.replace("\n", "\r\n")
-    beside = target.with_name(f".{target.name}.chassis")
-    beside.write_bytes(text.encode())
-    beside.chmod(target.stat().st_mode & 0o7777)
-    beside.replace(target)
+    descriptor, scratch = tempfile.mkstemp(
+        prefix=f".{target.name[:200]}.", suffix=".chassis", dir=target.parent
+    )
+    try:
+        with open(descriptor, "wb") as file:  # noqa: PTH123  (a descriptor, not a path)
+            file.write(text.encode())
+            file.flush()
+            old, new = target.stat(), os.fstat(descriptor)
+            if (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
+                os.fchown(descriptor, old.st_uid, old.st_gid)
+            os.fchmod(descriptor, stat.S_IMODE(old.st_mode))  # after the owner, whose change clears bits
+            os.fsync(descriptor)
+        Path(scratch).replace(target)
+    except BaseException:
+        Path(scratch).unlink(missing_ok=True)
+        raise
 
 
 # --- what there is to mend ---------------------------------------------------------------------------

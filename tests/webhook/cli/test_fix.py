@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -214,3 +216,120 @@ def test_other_ways_to_write_it(capsys: pytest.CaptureFixture[str], tmp_path: Pa
 
 def test_standard_input_is_no_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, "-")[0] == 2
+
+
+# --- where it writes -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("flag", [(), ("--diff",), ("--dry-run",)], ids="".join)
+@pytest.mark.parametrize("through", ["file", "directory", "chain"])
+def test_a_link_does_not_lead_out_of_what_was_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], through: str, flag: tuple[str, ...]
+) -> None:
+    outside, given = tmp_path / "outside", tmp_path / "given"
+    outside.mkdir()
+    given.mkdir()
+    (outside / "api.yaml").write_text(HAND_WRITTEN)
+    match through:
+        case "file":
+            (given / "api.yaml").symlink_to(outside / "api.yaml")
+        case "chain":
+            (given / "a.yaml").symlink_to("b.yaml")
+            (given / "b.yaml").symlink_to("../outside/api.yaml")
+        case "directory":
+            (given / "sub").symlink_to(outside)
+    (given / "own.yaml").write_text(HAND_WRITTEN)
+    status, out, err = run(capsys, *flag, given)
+    assert (outside / "api.yaml").read_text() == HAND_WRITTEN
+    assert "own.yaml" in out
+    assert "outside" not in out
+    if through != "directory":  # links to directories are not followed at all
+        assert status == 2
+        assert "outside of the paths that were given" in err
+
+
+def test_a_link_that_was_given_itself_is_followed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "outside").mkdir()
+    file = tmp_path / "outside" / "api.yaml"
+    file.write_text(HAND_WRITTEN)
+    link, directory = tmp_path / "link.yaml", tmp_path / "link"
+    link.symlink_to(file)
+    directory.symlink_to(file.parent)
+    for given in (link, directory):
+        file.write_text(HAND_WRITTEN)
+        assert run(capsys, given)[0] == 0
+        assert file.read_text() != HAND_WRITTEN
+        assert given.is_symlink()
+
+
+def test_several_links_to_one_file_mend_it_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "b.yaml").write_text(HAND_WRITTEN)
+    (tmp_path / "a.yaml").symlink_to("b.yaml")
+    status, out, _ = run(capsys, tmp_path)
+    assert (status, out.count("mended")) == (0, 1)
+    assert (tmp_path / "a.yaml").is_symlink()
+    assert left_in(tmp_path / "b.yaml") == []
+
+
+def test_no_file_that_lies_in_the_way_is_written_through(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, precious = tmp_path / "api.yaml", tmp_path / "precious"
+    file.write_text(HAND_WRITTEN)
+    precious.write_text("mine")
+    (tmp_path / ".api.yaml.chassis").symlink_to(precious)
+    assert run(capsys, file)[0] == 0
+    assert precious.read_text() == "mine"
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o4755])
+def test_mode_and_owner_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str], mode: int) -> None:
+    file = tmp_path / "api.yaml"
+    file.write_text(HAND_WRITTEN)
+    if os.geteuid() == 0:
+        os.chown(file, 4711, 4712)
+    file.chmod(mode)
+    before = file.stat()
+    assert run(capsys, file)[0] == 0
+    after = file.stat()
+    assert file.read_text() != HAND_WRITTEN
+    assert (after.st_mode, after.st_uid, after.st_gid) == (before.st_mode, before.st_uid, before.st_gid)
+
+
+@pytest.mark.parametrize("call", ["fchown", "fchmod", "fsync", "replace"])
+def test_a_write_that_fails_leaves_the_file_and_nothing_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    file = tmp_path / "api.yaml"
+    file.write_text(HAND_WRITTEN)
+    if os.geteuid() == 0:
+        os.chown(file, 4711, 4712)
+    elif call == "fchown":
+        pytest.skip("its owner is who runs the test")
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(Path if call == "replace" else os, call, refuse)
+    status, _, err = run(capsys, file)
+    assert status == 2
+    assert "it can't be replaced: Operation not permitted" in err
+    assert file.read_text() == HAND_WRITTEN
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_file_that_changes_meanwhile_is_left(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "api.yaml"
+    file.write_text(HAND_WRITTEN)
+    really = fix._fixed
+
+    def edited(*args: Any) -> Any:
+        file.write_text("somebody else's\n")
+        return really(*args)
+
+    monkeypatch.setattr(fix, "_fixed", edited)
+    status, _, err = run(capsys, file)
+    assert (status, file.read_text()) == (2, "somebody else's\n")
+    assert "changed meanwhile" in err
