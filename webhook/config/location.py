@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 from webhook.errors import UserError
 
 if TYPE_CHECKING:
-    from policies.kube.json import Json
     from webhook.kube.api import ApiServer
 
 # The rest is imported where it is used: `chassis serve --help` needs nothing of it.
@@ -42,6 +41,7 @@ def read_files(where: str, stdin: Callable[[], str] = lambda: sys.stdin.read()) 
     from policies.kube.group_kinds import CONFIG_MAP as CONFIG_MAP_KIND
     from policies.kube.group_kinds import kind_of
     from policies.kube.metadata import labels_of
+    from webhook.config.keys import as_text, keys
     from webhook.config.load import models
     from webhook.config.source import read_directory
     from webhook.kube.offline import read
@@ -51,7 +51,7 @@ def read_files(where: str, stdin: Callable[[], str] = lambda: sys.stdin.read()) 
         if where != "-" and path.is_dir():
             return read_directory(path)
         if path.name in models():
-            return {path.name: path.read_text(encoding="utf-8", errors="replace")}
+            return {path.name: as_text(path.read_bytes())}
     except OSError as error:
         raise UserError(f"{where}: {error.strerror or error}") from None
     documents = read([where], stdin, lenient=True)
@@ -73,6 +73,7 @@ def read_files(where: str, stdin: Callable[[], str] = lambda: sys.stdin.read()) 
 
 async def read_config_map(api: ApiServer, where: str) -> Mapping[str, str]:
     """The policy in a ConfigMap of the cluster (`configmap:NS/NAME`). NoPolicy if it can't be had."""
+    from webhook.config.keys import keys
     from webhook.kube import paths
     from webhook.kube.errors import ApiError
 
@@ -90,10 +91,3 @@ async def read_config_map(api: ApiServer, where: str) -> Mapping[str, str]:
 
 class NoPolicy(UserError):
     """The ConfigMap is not there, or may not be read."""
-
-
-def keys(obj: Json) -> Mapping[str, str]:
-    """The keys of a policy's ConfigMap that are text, as in `load`."""
-    from policies.kube.json import mapping
-
-    return {key: value for key, value in mapping(obj, "data").items() if isinstance(value, str)}

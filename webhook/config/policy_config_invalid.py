@@ -17,6 +17,7 @@ from policies.kube.group_kinds import CONFIG_MAP
 from policies.kube.json import mapping
 from policies.kube.metadata import labels_of
 from webhook.admission.configuration import Problem
+from webhook.config.keys import keys
 
 ProblemsOf = Callable[[Mapping[str, str]], Iterable[Problem]]
 """Everything that keeps the files of a policy from loading."""
@@ -31,11 +32,11 @@ def check(problems_of: ProblemsOf, target: Target, facts: Facts) -> Iterable[Fin
     """Whatever keeps a labelled policy ConfigMap from loading."""
     if labels_of(target.obj).get(POLICY_LABEL) != "true":
         return
-    files = {key: value for key, value in mapping(target.obj, "data").items() if isinstance(value, str)}
-    for problem in problems_of(files):
+    for problem in problems_of(keys(target.obj)):
         where = f"{problem.path}: " if problem.path else ""
+        field = "binaryData" if problem.file in mapping(target.obj, "binaryData") else "data"
         yield Finding(
-            f"data[{problem.file}]",
+            f"{field}[{problem.file}]",
             f"The policy does not load: {where}{problem.message}.",
             "Correct the key; the last good policy stays in force. `chassis policy check DIR` checks it.",
         )

@@ -20,6 +20,7 @@ import structlog
 from policies.kube.json import Json
 from puller.mounted import linked, read_mounted
 from webhook.admission.configuration import Config
+from webhook.config.keys import as_text, keys
 from webhook.config.load import PolicyError, load
 from webhook.kube import events, paths
 from webhook.kube.errors import ApiError
@@ -170,7 +171,7 @@ def read_directory(path: Path) -> dict[str, str]:
     OSError if there is no such directory, if it does not hold still or a file can't be read.
     """
     files = read_mounted(path, lambda name: name.endswith((".yaml", ".yml")) and name[0] != ".", LARGEST_FILE)
-    return {name: content.decode(errors="replace") for name, content in files.items()}
+    return {name: as_text(content) for name, content in files.items()}
 
 
 # --- a ConfigMap ---------------------------------------------------------------------------------------
@@ -213,7 +214,7 @@ class _ConfigMapSink:
 
     def put(self, item: Json) -> None:
         self._listed = self._present = True
-        error = self._policy.offer(item.get("data") or {}, self._origin)
+        error = self._policy.offer(keys(item), self._origin)
         if error is not None:
             regarding = {**item, "apiVersion": "v1", "kind": "ConfigMap"}
             self._tasks.create_task(events.warn(self._recorder, regarding, "PolicyInvalid", error))

@@ -251,6 +251,9 @@ def _documents(text: str, loader: type[ManifestLoader], repeated: list[str] | No
         raise BadDocument(" ".join(str(error).split())) from None
     except RecursionError:
         raise BadDocument("it is nested too deeply") from None
+    except UnicodeEncodeError as error:  # bytes that could not be decoded are lone surrogates
+        line = text.count("\n", 0, error.start) + 1
+        raise BadDocument(f"line {line}: it is not UTF-8 text") from None
     except ValueError as error:
         raise error if isinstance(error, BadDocument) else BadDocument(str(error)) from None
 

@@ -65,7 +65,7 @@ HOSTILE = "x\n---\nkind: Evil\n# \x1b[2J\u202e\u2028::error file=a::b \x9b1A##[w
 
 
 def pod(name: str, **fields: Any) -> Json:
-    container = {
+    container: Json = {
         "name": name,
         "image": f"vllm/vllm-openai:{name}",
         "args": [name],

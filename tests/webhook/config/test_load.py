@@ -1,7 +1,9 @@
 """The policy: whole or not at all, errors with paths, and what is in force for an object."""
 
+import base64
 import difflib
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +13,10 @@ from policies.core.finding import Certainty
 from policies.core.mode import Mode, Profile
 from policies.core.settings import default_settings, validated
 from webhook.admission.configuration import Config, Problem
+from webhook.config.keys import keys
 from webhook.config.load import MOST_PROBLEMS, PolicyError, load, models, problems_of, rules, schema
+from webhook.config.location import read_files
+from webhook.config.source import read_directory
 
 RULE = "drain-blocked-by-pdb"
 GUARD = "policy-config-invalid"
@@ -141,8 +146,8 @@ def test_a_thousand_unknown_names_are_not_all_compared_with_every_name_there_is(
         "webhook.yaml": f"overrides:\n- namespaces: [a]\n  settings:\n{settings}",
         **{f"no-such-key-{n}.yaml": "" for n in range(1000)},
     }
-    for keys in (list(files), ["rules.yaml", "webhook.yaml"], ["rules.yaml"], ["webhook.yaml"]):
-        some = {key: files[key] for key in keys}
+    for chosen in (list(files), ["rules.yaml", "webhook.yaml"], ["rules.yaml"], ["webhook.yaml"]):
+        some = {key: files[key] for key in chosen}
         compared.clear()
         problems = problems_of(some)
         assert len(problems) == MOST_PROBLEMS
@@ -300,3 +305,26 @@ def test_the_digest_follows_the_text() -> None:
 
 def test_another_profile_for_the_command_line() -> None:
     assert Config().with_profile("strict").rules.profile is Profile.STRICT
+
+
+@pytest.mark.parametrize(
+    "text", ["# caf\xe9\n", "profile: strict # caf\xe9\n", "profile: caf\xe9\n", "\xff\xfe"]
+)
+@pytest.mark.parametrize("ends", ["\n", "\nmodes: {}\n"])
+def test_bytes_that_are_not_utf_8_are_refused_wherever_they_stand(
+    tmp_path: Path, text: str, ends: str
+) -> None:
+    content = f"\n{text}{ends}".encode("latin-1")
+    said = ["rules.yaml: line 2: it is not UTF-8 text"]
+    (tmp_path / "rules.yaml").write_bytes(content)
+    assert problems(read_directory(tmp_path)) == said
+    assert problems(dict(read_files(str(tmp_path / "rules.yaml")))) == said
+    assert problems(dict(keys({"binaryData": {"rules.yaml": base64.b64encode(content).decode()}}))) == said
+
+
+def test_a_key_of_binary_data_counts_like_any_other_and_other_files_do_not() -> None:
+    strict = base64.b64encode("# café\nprofile: strict\n".encode()).decode()
+    found = keys({"data": {"webhook.yaml": "{}"}, "binaryData": {"rules.yaml": strict, "logo.png": "/w=="}})
+    assert set(found) == {"webhook.yaml", "rules.yaml"}
+    assert load(found).rules.profile is Profile.STRICT
+    assert problems(dict(keys({"binaryData": {"rules.yaml": "?"}})))
