@@ -42,7 +42,7 @@ def test_the_summary_names_every_example_and_why(shown: str) -> None:
     summary = dict(re.findall(r"^([a-z-]+\.yaml) +(.*)$", shown.partition("In short")[2], re.MULTILINE))
     assert summary.keys() == {path.name for path in EXAMPLES.glob("*.yaml")}
     assert summary["bare-pod.yaml"] == "changed"
-    assert summary["fastapi-unknown.yaml"] == "changed, warned: liveness-missing"
+    assert summary["fastapi-unknown.yaml"] == "warned: liveness-missing"
     assert summary["model-config-broken.yaml"] == "refused: model-config-invalid"
     assert summary["ray-service.yaml"] == "let in as it is"
 
