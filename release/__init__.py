@@ -1,0 +1,1 @@
+"""Builds everything that a user downloads: `python -m release`."""
