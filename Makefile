@@ -58,6 +58,7 @@ lint: $(SYNCED) ## ruff, mypy, import contracts, generated documents
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m webhook.cli.docs --check
 	@$(BIN)/python -m webhook.cli.chart --check
+	@$(BIN)/python -m release.version --check
 
 .PHONY: fuzz
 fuzz: $(SYNCED) ## feed the readers of users' texts with made-up ones; RUNS for each target
@@ -110,6 +111,18 @@ evidence: binaries ## write docs/evidence.md anew, from a run on a real node
 .PHONY: servers
 servers: $(SYNCED) ## every preset against the real server from PyPI, recorded for docs/probes.md (needs root)
 	@$(BIN)/pytest -m servers -q tests/servers $(if $(ARGS),$(ARGS),--record)
+
+.PHONY: upgrades
+upgrades: binaries ## upgrades and rollbacks between recorded releases, by every installer (CI tries two of them)
+	@CHASSIS_UPGRADES=all $(BIN)/pytest -m e2e -q tests/e2e/test_upgrade.py $(ARGS)
+
+.PHONY: version
+version: $(SYNCED) ## write the version of pyproject.toml wherever it is stated
+	@$(BIN)/python -m release.version
+
+.PHONY: release
+release: $(SYNCED) ## build what users download into dist/; ARGS="--base python:3.11-slim-bookworm@sha256:…" or --no-images
+	@$(BIN)/python -m release $(ARGS)
 
 .PHONY: cluster
 cluster: $(SYNCED) ## the same control plane with the webhook installed, to play with until Ctrl-C

@@ -54,6 +54,8 @@ WORKER_NAMES_OWNER: Final = f"{DOMAIN}/worker-names-owner"
 """The annotation of such a Lease that says whose it is: apiVersion, kind, namespace, name and uid as JSON."""
 POLICY_LABEL: Final = f"{DOMAIN}/policy"
 """The label of the webhook's own ConfigMap, with the value `true`."""
+OVERRIDE: Final = "override"
+"""The value of that label on the ConfigMap that is laid over the policy."""
 ADMISSION: Final = f"{DOMAIN}/admission"
 """The label that keeps a namespace or an object out, with the value `disabled`."""
 

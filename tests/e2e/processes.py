@@ -112,6 +112,11 @@ class Process:
         except subprocess.TimeoutExpired:
             return self.kill()
 
+    def signal_end(self) -> None:
+        """Ask it to end with SIGTERM and wait for nothing."""
+        if self.running:
+            self._child.send_signal(signal.SIGTERM)
+
     def pause(self) -> None:
         """Stop it where it stands; only `kill` is of use after that."""
         self._child.send_signal(signal.SIGSTOP)

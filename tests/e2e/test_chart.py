@@ -31,6 +31,7 @@ COMPONENTS: dict[str, JSON] = {
     "openshift": {"openshift": True},
     "scan": {"scan": {"enabled": True}},
     "worker-names-upgrade": {"workerNamesUpgrade": True},
+    "only-this-release": {"workerNamesUpgrade": False},
 }
 """The values that stand for each component."""
 OVERLAYS: dict[str, JSON] = {
@@ -44,24 +45,48 @@ EVERYTHING: JSON = {
     "replicas": 3,
     "priorityClassName": "high",
     "exemptNamespaces": ["istio-system", "123"],
-    "nodeSelector": {"kubernetes.io/os": "linux"},
+    "nodeSelector": {"disk": "ssd"},
     "tolerations": [{"key": "infra", "operator": "Exists"}],
     "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
         "nodeSelectorTerms": [{"matchExpressions": [{"key": "gpu", "operator": "DoesNotExist"}]}]
     }}},
     "resources": {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "2Gi"}},
     "extraEnv": [{"name": "CHASSIS_LOG_LEVEL", "value": "debug"}],
+    "extraVolumes": [{"name": "ca", "configMap": {"name": "ca"}}],
+    "extraVolumeMounts": [{"name": "ca", "mountPath": "/ca"}],
+    "topologySpreadConstraints": [
+        {
+            "maxSkew": 2, "topologyKey": "example.com/rack", "whenUnsatisfiable": "DoNotSchedule",
+            "labelSelector": {"matchLabels": {"app.kubernetes.io/name": "mlchassis"}},
+        }
+    ],
+    "hostNetwork": True,
+    "dnsPolicy": "Default",
+    "port": 9443,
+    "labels": {"team": "platform"},
+    "annotations": {"example.com/owner": "platform"},
+    "podLabels": {"sidecar.istio.io/inject": "false"},
+    "podAnnotations": {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"},
+    "serviceAccount": {"create": True, "name": "ours", "annotations": {"example.com/role": "reader"}},
     "policy": {"gpu-affinity": {"mode": "off"}, "rules": {"modes": {"liveness-external-dependency": "warn"}}},
     "unregisterFirst": True,
 }  # fmt: skip
 """Every value that no component stands for, set to something else than its default."""
 OPTIONS: JSON = {
     "hpa": {"enabled": True, "minReplicas": 3, "maxReplicas": 9, "averageCPU": "1"},
-    "scan": {"enabled": True, "schedule": "0 0 * * 0"},
+    "scan": {
+        "enabled": True,
+        "schedule": "0 0 * * 0",
+        "resources": {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "1Gi"}},
+    },
+    "certManager": {"enabled": True, "issuerRef": {"kind": "ClusterIssuer", "name": "internal"}},
     "monitoring": {"enabled": True, "labels": {"release": "prometheus"}},
 }
 """The same of the values that go with a component."""
-FREE = ("resources", "nodeSelector", "affinity", "monitoring.labels")
+FREE = (
+    "resources", "nodeSelector", "affinity", "monitoring.labels", "labels", "annotations", "podLabels",
+    "podAnnotations", "serviceAccount.annotations", "certManager.issuerRef", "scan.resources",
+)  # fmt: skip
 """Values that Kubernetes gives a shape, not the chart."""
 NAMED = ("image.digest", "puller.image.repository", "puller.image.tag", "puller.image.digest")
 """Values that have a test of their own."""
@@ -73,7 +98,12 @@ def helm(request: pytest.FixtureRequest, tmp_path: Path) -> Helm:
 
 
 def kustomized(scratch: Path, start: str, *components: str) -> dict[tuple[str, str], JSON]:
-    """What kustomize makes of a directory of manifests/ and components; without the namespace."""
+    """What kustomize makes of a directory of manifests/ and components; without the namespace.
+
+    And without the rights of replicas that no chart has installed, unless they are asked for.
+    """
+    if not {"worker-names-upgrade", "only-this-release"} & set(components):
+        components = (*components, "only-this-release")
     kustomization = {
         "resources": [os.path.relpath(REPOSITORY / "manifests" / start, scratch)],
         "components": [
@@ -91,6 +121,11 @@ def by_id(objects: object) -> dict[tuple[str, str], JSON]:
     keyed = {(item["kind"], item["metadata"]["name"]): item for item in found}
     assert len(keyed) == len(found)
     return keyed
+
+
+def the_policy(objects: list[JSON]) -> JSON:
+    """The policy's ConfigMap among the objects."""
+    return by_id(objects)["ConfigMap", POLICY]
 
 
 def merged(*values: JSON) -> JSON:
@@ -116,7 +151,8 @@ def test_its_defaults_give_the_base(helm: Helm, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", COMPONENTS)
 def test_a_component_s_values_give_the_component(helm: Helm, tmp_path: Path, name: str) -> None:
-    assert by_id(helm.template(COMPONENTS[name])) == kustomized(tmp_path, "base", name)
+    components = () if name == "only-this-release" else (name,)  # the chart's default
+    assert by_id(helm.template(COMPONENTS[name])) == kustomized(tmp_path, "base", *components)
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
@@ -129,8 +165,9 @@ def test_an_overlay_s_values_give_the_overlay(helm: Helm, tmp_path: Path, name: 
 
 
 def test_all_components_together(helm: Helm, tmp_path: Path) -> None:
+    chosen = [name for name in COMPONENTS if name != "worker-names-upgrade"]
     values = merged(*COMPONENTS.values())
-    assert by_id(helm.template(values)) == kustomized(tmp_path, "base", *COMPONENTS)
+    assert by_id(helm.template(values)) == kustomized(tmp_path, "base", *chosen)
 
 
 @pytest.mark.parametrize("values", [{}, EVERYTHING, merged(*COMPONENTS.values())], ids=str)
@@ -163,13 +200,15 @@ def test_every_value_is_known_to_the_schema_and_tried_here() -> None:
         }
 
     known = {name for name in keys(schema["properties"]) if not name.startswith(("policy.", "global"))}
-    defaults["resources"] = {}
-    assert known == given(defaults) - {"policy"}
+
+    def shaped(values: JSON) -> set[str]:
+        return {next((free for free in FREE if name.startswith(f"{free}.")), name) for name in given(values)}
+
+    assert known == shaped(defaults) - {"policy"}
     tried = set().union(
-        *(given(each) for each in (EVERYTHING, OPTIONS, *COMPONENTS.values(), *OVERLAYS.values()))
+        *(shaped(each) for each in (EVERYTHING, OPTIONS, *COMPONENTS.values(), *OVERLAYS.values()))
     )
-    shaped = {next((free for free in FREE if name.startswith(f"{free}.")), name) for name in tried}
-    assert known <= shaped | set(NAMED)
+    assert known <= tried | set(NAMED)
 
 
 def test_a_component_s_own_values_reach_their_places(helm: Helm) -> None:
@@ -183,9 +222,13 @@ def test_a_component_s_own_values_reach_their_places(helm: Helm) -> None:
     spec = nightly["spec"]["jobTemplate"]["spec"]["template"]["spec"]
     assert spec["containers"][0]["image"] == "registry.example/platform/ml-chassis:1.2.3"
     assert spec["tolerations"] == EVERYTHING["tolerations"]
+    assert spec["containers"][0]["resources"] == OPTIONS["scan"]["resources"]
     for kind in ("ServiceMonitor", "PodMonitor", "PrometheusRule"):
         (item,) = of_kind(objects, kind)
         assert item["metadata"]["labels"]["release"] == "prometheus"
+    (certificate,) = of_kind(objects, "Certificate")
+    assert certificate["spec"]["issuerRef"] == OPTIONS["certManager"]["issuerRef"]
+    assert not of_kind(objects, "Issuer")
 
 
 def test_every_value_reaches_its_place(helm: Helm) -> None:
@@ -199,20 +242,52 @@ def test_every_value_reaches_its_place(helm: Helm) -> None:
     assert container["resources"] == EVERYTHING["resources"]
     assert container["env"][-1] == EVERYTHING["extraEnv"][0]
     assert spec["priorityClassName"] == "high"
-    for name in ("imagePullSecrets", "nodeSelector", "tolerations", "affinity"):
+    for name in ("imagePullSecrets", "tolerations", "topologySpreadConstraints", "hostNetwork", "dnsPolicy"):
         assert spec[name] == EVERYTHING[name]
+    assert spec["nodeSelector"] == {"disk": "ssd", "kubernetes.io/os": "linux"}
+    assert spec["affinity"]["nodeAffinity"] == EVERYTHING["affinity"]["nodeAffinity"]
+    assert "podAntiAffinity" in spec["affinity"], "a user's node affinity does not cost the spread over zones"
+    assert spec["volumes"][-1] == EVERYTHING["extraVolumes"][0]
+    assert container["volumeMounts"][-1] == EVERYTHING["extraVolumeMounts"][0]
+    assert container["ports"] == [{"name": "https", "containerPort": 9443}]
+    assert {"name": "CHASSIS_PORT", "value": "9443"} in container["env"]
+    assert deployment["spec"]["strategy"]["rollingUpdate"] == {"maxUnavailable": 1, "maxSurge": 0}
+    template = deployment["spec"]["template"]["metadata"]
+    assert EVERYTHING["podLabels"].items() <= template["labels"].items()
+    assert EVERYTHING["podAnnotations"].items() <= template["annotations"].items()
+    assert template["annotations"]["prometheus.io/port"] == "9443"
+    assert deployment["metadata"]["annotations"] == EVERYTHING["annotations"]
+    for item in objects:
+        assert item["metadata"]["labels"]["team"] == "platform"
+    (account,) = of_kind(objects, "ServiceAccount")
+    assert (account["metadata"]["name"], spec["serviceAccountName"]) == ("ours", "ours")
+    assert account["metadata"]["annotations"] == {"example.com/role": "reader"}
+    bindings = of_kind(objects, "RoleBinding") + of_kind(objects, "ClusterRoleBinding")
+    assert {subject["name"] for item in bindings for subject in item["subjects"]} == {"ours"}
     assert not of_kind(objects, "ResourceQuota")
     entries = [entry for item in objects for entry in item.get("webhooks", ())]
     for entry in entries:
         values = entry["namespaceSelector"]["matchExpressions"][0]["values"]
         assert ({"istio-system", "123"} <= set(values)) == (entry["name"] != "policy.mlchassis.dev")
-    (policy,) = of_kind(objects, "ConfigMap")
+    policy = the_policy(objects)
     assert load(policy["data"]).rules.profile.value == "standard"
     assert policy["data"]["gpu-affinity.yaml"] == 'mode: "off"\n'
     assert yaml.safe_load(policy["data"]["rules.yaml"]) == {
         "profile": "standard",
         **EVERYTHING["policy"]["rules"],
     }
+
+
+def test_an_account_that_exists_is_bound_and_not_made(helm: Helm) -> None:
+    objects = helm.template({"serviceAccount": {"create": False, "name": "theirs"}})
+    assert not of_kind(objects, "ServiceAccount")
+    (deployment,) = of_kind(objects, "Deployment")
+    assert deployment["spec"]["template"]["spec"]["serviceAccountName"] == "theirs"
+
+
+def test_with_the_host_s_network_names_of_the_cluster_resolve(helm: Helm) -> None:
+    (deployment,) = of_kind(helm.template({"hostNetwork": True}), "Deployment")
+    assert deployment["spec"]["template"]["spec"]["dnsPolicy"] == "ClusterFirstWithHostNet"
 
 
 @pytest.mark.parametrize(
@@ -230,7 +305,7 @@ def test_every_value_reaches_its_place(helm: Helm) -> None:
     ],
 )  # fmt: skip
 def test_the_sidecar_s_image_goes_with_the_webhook_s(helm: Helm, values: JSON, puller: str | None) -> None:
-    (policy,) = of_kind(helm.template(values), "ConfigMap")
+    policy = the_policy(helm.template(values))
     load(policy["data"])
     assert yaml.safe_load(policy["data"].get("model-puller.yaml", "{}")).get("image") == puller
 
@@ -238,9 +313,7 @@ def test_the_sidecar_s_image_goes_with_the_webhook_s(helm: Helm, values: JSON, p
 def test_numbers_and_texts_of_the_policy_arrive_as_they_are(helm: Helm) -> None:
     numbers: JSON = {"loadRate": 123456789012, "startupFactor": 2.5, "defaultStart": "15m"}
     text = "# by hand\nmode: off\n"
-    (policy,) = of_kind(
-        helm.template({"policy": {"standard-probes": numbers, "job-retries": text}}), "ConfigMap"
-    )
+    policy = the_policy(helm.template({"policy": {"standard-probes": numbers, "job-retries": text}}))
     assert policy["data"]["job-retries.yaml"] == text
     assert yaml.safe_load(policy["data"]["standard-probes.yaml"]) == numbers
 
@@ -270,7 +343,8 @@ def test_it_goes_into_any_namespace(helm: Helm, namespace: str) -> None:
     assert {item["metadata"]["namespace"] for item in objects if "namespace" in item["metadata"]} == {
         namespace
     }
-    ours = manifests.render(components=list(COMPONENTS), namespace=namespace)
+    chosen = [name for name in COMPONENTS if name != "worker-names-upgrade"]
+    ours = manifests.render(components=chosen, namespace=namespace)
     assert by_id(objects) == by_id(item for item in ours if item["kind"] != "Namespace")
 
 
@@ -279,7 +353,7 @@ def test_the_api_server_takes_every_object(control_plane: ControlPlane, chassis:
     objects = [
         item
         for values in (EVERYTHING, merged(EVERYTHING, OPTIONS), merged(*COMPONENTS.values()))
-        for item in helm.template(values)
+        for item in helm.template(merged(values, {"hostNetwork": False}))  # which is not restricted
     ]
     taken = control_plane.apply(yaml.safe_dump_all(objects), "--dry-run=server", "--validate=strict")
     assert taken.stderr == ""

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.controlplane import ControlPlane
-from tests.e2e.install import CONFIGURATIONS, REPOSITORY, Chassis
+from tests.e2e.controlplane import ControlPlane, KubectlError
+from tests.e2e.install import CONFIGURATIONS, NAMESPACE, REPOSITORY, Chassis
 from tests.e2e.workloads import PROBES, pod, probes
 
 pytestmark = pytest.mark.e2e
@@ -32,8 +32,15 @@ def changed(control_plane: ControlPlane, namespace: str = "default") -> set[str]
 
 @pytest.fixture
 def installed(chassis: Chassis) -> Iterator[Chassis]:
-    """The webhook as it is; installed anew and trusted afterwards, whatever the test took away."""
+    """The webhook as it is; as it was afterwards, whatever the test took away."""
     yield chassis
+    chassis.control_plane.api.patch("configmaps", "mlchassis-override", {"data": None}, NAMESPACE)
+    upgrade(chassis)
+    chassis.process.wait_until(lambda: changed(chassis.control_plane) == set(PROBES), 15)
+
+
+def upgrade(chassis: Chassis) -> None:
+    """Apply the manifests again, as an upgrade does, and wait until the webhook is trusted."""
     chassis.install()
     for resource in CONFIGURATIONS:
         chassis.control_plane.api.wait(
@@ -41,20 +48,27 @@ def installed(chassis: Chassis) -> Iterator[Chassis]:
             "chassis.mlchassis.dev",
             lambda it: all(entry["clientConfig"].get("caBundle") for entry in it["webhooks"]),
         )
-    chassis.process.wait_until(lambda: changed(chassis.control_plane) == set(PROBES), 15)
 
 
 def test_everything_at_once_and_back(control_plane: ControlPlane, installed: Chassis) -> None:
-    (delete,) = commands("Everything, at once")
+    delete, off, back = commands("Everything, at once")
     control_plane.kubectl(*delete)
     installed.process.wait_until(lambda: changed(control_plane) == set(), 5)
     assert not any(control_plane.api.exists(resource, "chassis.mlchassis.dev") for resource in CONFIGURATIONS)
+    control_plane.kubectl(*off)
+    installed.wait_metric("chassis_policy_info", 1, profile="observe")
+    upgrade(installed)
+    assert changed(control_plane) == set(), "an upgrade by kubectl does not switch it on"
+    control_plane.kubectl(*back)
+    installed.process.wait_until(lambda: changed(control_plane) == set(PROBES), 15)
 
 
 def test_everything_but_go_on_looking(control_plane: ControlPlane, installed: Chassis) -> None:
     (patch,) = commands("Everything, but go on looking")
+    control_plane.apply(installed.policy_with(standard_probes="mode: enforce\n"))
     control_plane.kubectl(*patch)
     installed.wait_metric("chassis_policy_info", 1, profile="observe")
+    upgrade(installed)
     before = installed.metric("chassis_admission_requests_total", endpoint="mutate")
     assert changed(control_plane) == set()
     assert installed.metric("chassis_admission_requests_total", endpoint="mutate") == before + 1
@@ -67,9 +81,26 @@ def test_one_namespace(control_plane: ControlPlane, chassis: Chassis, namespace:
     chassis.process.wait_until(lambda: changed(control_plane, namespace) == set(), 5)
 
 
+def test_one_policy_or_one_rule(control_plane: ControlPlane, installed: Chassis) -> None:
+    (patch,) = commands("One policy or one rule")
+    control_plane.kubectl(*(argument.replace("gpu-affinity", "standard-probes") for argument in patch))
+    installed.process.wait_until(lambda: changed(control_plane) == set(), 5)
+    upgrade(installed)
+    assert changed(control_plane) == set(), "an upgrade leaves the edit"
+    bad = ("patch", "configmap", "mlchassis-override", "--type=merge", "-p", '{"data":{"webhooks":"on"}}')
+    with pytest.raises(KubectlError, match="must be off or observe"):
+        control_plane.kubectl("-n", NAMESPACE, *bad)
+
+
 def test_only_the_refusals_for_want_of_an_answer(control_plane: ControlPlane, installed: Chassis) -> None:
+    def all_open() -> bool:
+        entries = list(installed.entries())
+        return all(
+            entry["failurePolicy"] == "Ignore" and entry["clientConfig"].get("caBundle") for entry in entries
+        )
+
     for patch in commands("Only the refusals for want of an answer"):
         control_plane.kubectl(*patch)
-    for entry in installed.entries():
-        assert entry["failurePolicy"] == "Ignore"
-        assert entry["clientConfig"]["caBundle"]
+    assert all_open()
+    upgrade(installed)
+    installed.process.wait_until(all_open, 15)

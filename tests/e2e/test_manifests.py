@@ -137,5 +137,5 @@ def test_the_overlay_of_the_installation_page_renders(control_plane: ControlPlan
     (deployment,) = (item for item in objects if item["kind"] == "Deployment")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     assert container["image"].startswith("registry.example.com/")
-    (policy,) = (item for item in objects if item["kind"] == "ConfigMap")
+    (policy,) = (item for item in objects if item["metadata"]["name"] == "mlchassis-policy")
     assert load(policy["data"]).rules.modes

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
+import shlex
 import ssl
 import threading
 import time
@@ -20,9 +22,10 @@ import pytest
 from policies.worker_names.workers import worker_of
 from tests.e2e.api import JSON, Api, ApiError
 from tests.e2e.controlplane import HOST, ControlPlane
-from tests.e2e.install import BASE, NAMESPACE, SERVICE_ACCOUNT, Chassis
+from tests.e2e.install import NAMESPACE, REPOSITORY, SERVICE_ACCOUNT, Chassis
 from tests.e2e.kuberay import Observer, prepare, ray_cluster, scale, worker
 from tests.e2e.pki import Authority
+from webhook.cli import manifests
 from webhook.kube.api import ApiServer
 from webhook.worker_names.cluster import LiveWorkers
 from webhook.worker_names.leases import Sweep, earlier_lease_name
@@ -226,8 +229,21 @@ def test_an_owner_reference_leads_the_webhook_nowhere(
     assert set(asked) == set(before), "the forged one is asked for nothing that a sound one is not"
 
 
+@pytest.fixture
+def only_this_release(chassis: Chassis, control_plane: ControlPlane) -> Iterator[None]:
+    """The rights of the previous releases are taken away, and put back afterwards."""
+
+    def apply(*components: str) -> None:
+        rendered = manifests.render(components=list(components))
+        control_plane.apply(item for item in rendered if item["kind"] == "ClusterRole")
+
+    apply("only-this-release")
+    yield
+    apply()
+
+
 def test_the_account_can_touch_no_lease_outside_its_own_namespace(
-    api: Api, chassis: Chassis, control_plane: ControlPlane, namespace: str
+    api: Api, chassis: Chassis, control_plane: ControlPlane, namespace: str, only_this_release: None
 ) -> None:
     account = control_plane.api_as_service_account(NAMESPACE, SERVICE_ACCOUNT)
     leader = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
@@ -246,34 +262,34 @@ def test_the_account_can_touch_no_lease_outside_its_own_namespace(
     assert account.items("leases", NAMESPACE) is not None
 
 
-def test_numbers_and_promises_of_an_earlier_release_are_taken_over(
+def test_numbers_and_promises_of_an_earlier_release_are_taken_over_and_its_leases_deleted(
     api: Api, chassis: Chassis, control_plane: ControlPlane, namespace: str
 ) -> None:
-    """With the component worker-names-upgrade, whose right it is to read Leases everywhere."""
-    component = BASE.parent / "components" / "worker-names-upgrade" / "rbac.yaml"
-    chassis.restart()  # it remembers that it may not read them
-    control_plane.apply(component.read_text())
-    try:
-        cluster = api.create(ray_cluster("demo", namespace, 2)).body
-        member = worker_of(worker(cluster), namespace)
-        assert member is not None
-        promise = {"names": ["demo-small-worker-abcde-6"], "at": time.time(), "from": ""}
-        record = {"highest": 6, "reservations": [promise]}
-        metadata: JSON = {
-            "name": earlier_lease_name(member),
-            "namespace": namespace,
-            "annotations": {"mlchassis.dev/worker-names": json.dumps(record)},
-        }
-        earlier = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata}
-        stored = api.create(earlier).body
-        assert api.create(worker(cluster)).body["metadata"]["name"].endswith("-7")
-        with pytest.raises(ApiError, match="demo-small-worker-abcde-6") as refused:
-            api.create(worker(cluster))
-        assert refused.value.reason == "AlreadyExists"
-        kept = api.get("leases", metadata["name"], namespace)
-        assert kept["metadata"]["resourceVersion"] == stored["metadata"]["resourceVersion"]
-    finally:
-        control_plane.kubectl("delete", "-f", str(component))
+    cluster = api.create(ray_cluster("demo", namespace, 2)).body
+    member = worker_of(worker(cluster), namespace)
+    assert member is not None
+    promise = {"names": ["demo-small-worker-abcde-6"], "at": time.time(), "from": ""}
+    record = {"highest": 6, "reservations": [promise]}
+    metadata: JSON = {
+        "name": earlier_lease_name(member),
+        "namespace": namespace,
+        "labels": {"mlchassis.dev/worker-names": "ledger"},
+        "annotations": {"mlchassis.dev/worker-names": json.dumps(record)},
+    }
+    earlier = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata}
+    stored = api.create(earlier).body
+    assert api.create(worker(cluster)).body["metadata"]["name"].endswith("-7")
+    with pytest.raises(ApiError, match="demo-small-worker-abcde-6") as refused:
+        api.create(worker(cluster))
+    assert refused.value.reason == "AlreadyExists"
+    kept = api.get("leases", metadata["name"], namespace)
+    assert kept["metadata"]["resourceVersion"] == stored["metadata"]["resourceVersion"]
+    ours = [lease["metadata"]["name"] for lease in leases(api, namespace)]
+    page = (REPOSITORY / "docs" / "worker-names.md").read_text()
+    (typed,) = re.findall(r"\$ kubectl (delete leases .*)", page)
+    control_plane.kubectl(*shlex.split(typed))
+    assert not api.exists("leases", metadata["name"], namespace)
+    assert [lease["metadata"]["name"] for lease in leases(api, namespace)] == ours
 
 
 def test_a_lease_deleted_by_hand_and_a_cluster_made_anew_bring_no_name_back(api: Api, namespace: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 
-from policies.core.annotations import POLICY_LABEL
+from policies.core.annotations import OVERRIDE, POLICY_LABEL
 from policies.core.facts import Cluster
 from policies.core.look import Looks
 from policies.core.mode import Mode
@@ -45,7 +45,7 @@ def in_scope(request: Request, config: Config) -> bool:
         return False
     if is_mirror_pod(request):
         return False
-    own_policy = labels_of(request.object).get(POLICY_LABEL) == "true"
+    own_policy = labels_of(request.object).get(POLICY_LABEL) in ("true", OVERRIDE)
     return own_policy or config.webhook.namespaces.covers(request.namespace)
 
 

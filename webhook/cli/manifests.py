@@ -93,7 +93,7 @@ def _with_image(item: Json, image: str) -> Json:
         container["image"] = image
     where, _, name = image.rpartition("/")
     _, colon, tag = name.partition(":")
-    if labels_of(item).get(POLICY_LABEL) and colon and "@" not in image:
+    if labels_of(item).get(POLICY_LABEL) == "true" and colon and "@" not in image:
         puller = f"{where}/puller:{tag}" if where else f"puller:{tag}"
         item["data"].setdefault("model-puller.yaml", f"image: {puller}\n")
     return item

@@ -72,21 +72,28 @@ def read_files(where: str, stdin: Callable[[], str] = lambda: sys.stdin.read()) 
 
 
 async def read_config_map(api: ApiServer, where: str) -> Mapping[str, str]:
-    """The policy in a ConfigMap of the cluster (`configmap:NS/NAME`). NoPolicy if it can't be had."""
+    """The policy in a ConfigMap of the cluster (`configmap:NS/NAME`), with the override of its namespace.
+
+    NoPolicy if it can't be had.
+    """
+    from webhook.config import override
     from webhook.config.keys import keys
     from webhook.kube import paths
     from webhook.kube.errors import ApiError
 
     namespace, name = config_map(where)
-    try:
-        found = await api.get(paths.one("v1", "configmaps", name, namespace))
-    except ApiError as error:
-        if error.status != 403:
-            raise
-        raise NoPolicy(f"you may not read the ConfigMap {namespace}/{name}") from None
-    if found is None:
+    found = []
+    for each in (name, override.NAME):
+        try:
+            found.append(await api.get(paths.one("v1", "configmaps", each, namespace)))
+        except ApiError as error:
+            if error.status != 403:
+                raise
+            raise NoPolicy(f"you may not read the ConfigMap {namespace}/{each}") from None
+    below, above = found
+    if below is None:
         raise NoPolicy(f"there is no ConfigMap {namespace}/{name}")
-    return keys(found)
+    return override.merged(keys(below), keys(above or {}))
 
 
 class NoPolicy(UserError):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
-from policies.core.annotations import POLICY_LABEL
+from policies.core.annotations import OVERRIDE, POLICY_LABEL
 from policies.core.contracts import Rule, rule
 from policies.core.facts import Facts
 from policies.core.finding import Finding
@@ -17,6 +17,7 @@ from policies.kube.group_kinds import CONFIG_MAP
 from policies.kube.json import mapping
 from policies.kube.metadata import labels_of
 from webhook.admission.configuration import Problem
+from webhook.config import override
 from webhook.config.keys import keys
 
 ProblemsOf = Callable[[Mapping[str, str]], Iterable[Problem]]
@@ -29,10 +30,18 @@ def policy_config_invalid(problems_of: ProblemsOf) -> Rule:
 
 
 def check(problems_of: ProblemsOf, target: Target, facts: Facts) -> Iterable[Finding]:
-    """Whatever keeps a labelled policy ConfigMap from loading."""
-    if labels_of(target.obj).get(POLICY_LABEL) != "true":
+    """Whatever keeps a labelled policy ConfigMap, or the override, from loading."""
+    label = labels_of(target.obj).get(POLICY_LABEL)
+    if label not in ("true", OVERRIDE):
         return
-    for problem in problems_of(keys(target.obj)):
+    files = keys(target.obj)
+    if label == OVERRIDE:
+        for key, expected in override.unknown_switches(files).items():
+            yield Finding(
+                f"data[{key}]", f"The switch {key} {expected}.", "Correct the value, or remove the key."
+            )
+        files = {key: text for key, text in files.items() if key not in override.SWITCHES}
+    for problem in problems_of(files):
         where = f"{problem.path}: " if problem.path else ""
         field = "binaryData" if problem.file in mapping(target.obj, "binaryData") else "data"
         yield Finding(

@@ -20,6 +20,7 @@ import structlog
 from policies.kube.json import Json
 from puller.mounted import linked, read_mounted
 from webhook.admission.configuration import Config
+from webhook.config import override
 from webhook.config.keys import as_text, keys
 from webhook.config.load import PolicyError, load
 from webhook.kube import events, paths
@@ -58,6 +59,8 @@ class LivePolicy:
         self._clock, self._config = clock, load(UNTIL_READ)
         self.read = asyncio.Event()
         """Set once the source has been asked, whatever it said."""
+        self.fails_open = False
+        """Whether somebody chose that every webhook entry has the failurePolicy Ignore."""
         self._metrics = metrics
         self._offered: Mapping[str, str] | None = None
         metrics.policy_refused()
@@ -178,7 +181,7 @@ def read_directory(path: Path) -> dict[str, str]:
 
 
 class ConfigMap:
-    """One ConfigMap, read and watched through the API."""
+    """One ConfigMap, read and watched through the API, with `mlchassis-override` over it."""
 
     def __init__(
         self, lister: Lister, recorder: events.Events, namespace: str, name: str, pulse: Pulse | None = None
@@ -188,48 +191,108 @@ class ConfigMap:
 
     async def follow(self, policy: LivePolicy) -> None:
         async with asyncio.TaskGroup() as tasks:
-            sink = _ConfigMapSink(policy, self._recorder, f"{self._namespace}/{self._name}", tasks)
-            await Reflector(
-                self._lister,
-                paths.collection("v1", "configmaps", self._namespace),
-                sink,
-                query={"fieldSelector": f"metadata.name={self._name}"},
-                watch_seconds=CANARY_SECONDS,
-                longest_pause=LONGEST_PAUSE,
-                pulse=self._pulse,
-                canary=True,
-            ).run()
+            layers = _Layers(policy, self._recorder, f"{self._namespace}/{self._name}", tasks)
+            for name, sink in (
+                (self._name, _PolicySink(layers)),
+                (override.NAME, _OverrideSink(layers)),
+            ):
+                following = Reflector(
+                    self._lister,
+                    paths.collection("v1", "configmaps", self._namespace),
+                    sink,
+                    query={"fieldSelector": f"metadata.name={name}"},
+                    watch_seconds=CANARY_SECONDS,
+                    longest_pause=LONGEST_PAUSE,
+                    pulse=self._pulse,
+                    canary=name == self._name,
+                )
+                tasks.create_task(following.run())
 
 
-class _ConfigMapSink:
+class _Layers:
+    """The policy and the override over it, offered once both have been asked for."""
+
     def __init__(
         self, policy: LivePolicy, recorder: events.Events, origin: str, tasks: asyncio.TaskGroup
     ) -> None:
         self._policy, self._recorder, self._origin, self._tasks = policy, recorder, origin, tasks
-        self._present: bool | None = None
-        self._listed = False
+        self._below: Json | None = None
+        self._above: Json | None = None
+        self._why_missing = ""
+        self._known = self._known_above = False
+
+    def below(self, item: Json | None, why_missing: str = "") -> None:
+        """The policy's ConfigMap, or why there is none."""
+        if item is None and self._below is None and self._known:
+            return
+        self._below, self._why_missing, self._known = item, why_missing, True
+        self._offer(item)
+
+    def above(self, item: Json | None) -> None:
+        """The override; None if there is none, or it may not be read."""
+        if item is None and self._above is None and self._known_above:
+            return
+        self._above, self._known_above = item, True
+        self._offer(item)
+
+    def not_told(self) -> None:
+        """The override can't be read: an earlier one stays, and nothing waits for the first."""
+        if not self._known_above:
+            self.above(None)
+
+    def _offer(self, cause: Json | None) -> None:
+        if not (self._known and self._known_above):
+            return
+        above = keys(self._above or {})
+        self._policy.fails_open = override.fails_open(above)
+        if self._below is None and not above:
+            self._policy.missing(self._origin, self._why_missing)
+            return
+        error = self._policy.offer(override.merged(keys(self._below or {}), above), self._origin)
+        if error is not None:
+            regarding = {**(cause or self._below or {}), "apiVersion": "v1", "kind": "ConfigMap"}
+            self._tasks.create_task(events.warn(self._recorder, regarding, "PolicyInvalid", error))
+
+
+class _PolicySink:
+    def __init__(self, layers: _Layers) -> None:
+        self._layers, self._listed = layers, False
 
     def begin(self) -> None:
         self._listed = False
 
     def put(self, item: Json) -> None:
-        self._listed = self._present = True
-        error = self._policy.offer(keys(item), self._origin)
-        if error is not None:
-            regarding = {**item, "apiVersion": "v1", "kind": "ConfigMap"}
-            self._tasks.create_task(events.warn(self._recorder, regarding, "PolicyInvalid", error))
+        self._listed = True
+        self._layers.below(item)
 
     def commit(self) -> None:
         if not self._listed:
-            self._gone("there is no such ConfigMap")
+            self._layers.below(None, "there is no such ConfigMap")
 
     def remove(self, item: Json) -> None:
-        self._gone("the ConfigMap was deleted")
+        self._layers.below(None, "the ConfigMap was deleted")
 
     def lost(self, error: ApiError) -> None:
         """Nothing to do: what was read stays in force, and the reflector tells the log."""
 
-    def _gone(self, why: str) -> None:
-        if self._present is not False:
-            self._policy.missing(self._origin, why)
-        self._present = False
+
+class _OverrideSink:
+    def __init__(self, layers: _Layers) -> None:
+        self._layers, self._listed = layers, False
+
+    def begin(self) -> None:
+        self._listed = False
+
+    def put(self, item: Json) -> None:
+        self._listed = True
+        self._layers.above(item)
+
+    def commit(self) -> None:
+        if not self._listed:
+            self._layers.above(None)
+
+    def remove(self, item: Json) -> None:
+        self._layers.above(None)
+
+    def lost(self, error: ApiError) -> None:
+        self._layers.not_told()

@@ -126,7 +126,7 @@ async def _serve(options: Options, listener: socket.socket, station: Station) ->
         # The API server's clock: it is the one that verifies.
         clock = api.now if api else time.time
         readiness = Readiness(lambda: serving.problem(clock()))
-        registration = _registration(options, api, source, serving)
+        registration = _registration(options, api, source, serving, policy)
         trusts = registration.trusts if registration else certs.nobody_to_ask
 
         def installed(bundle: pki.Bundle) -> None:
@@ -344,6 +344,7 @@ def _registration(
     api: ApiServer | None,
     source: certs.CertificateSource,
     serving: certs.ServingCertificate,
+    policy: LivePolicy,
 ) -> Registration | None:
     if api is None or not options.webhook_configurations or (options.tls_cert and not options.tls_ca):
         return None
@@ -352,4 +353,4 @@ def _registration(
         served = serving.bundle.ca if serving.bundle else b""
         return (await source.read()).ca + b"\n" + served
 
-    return Registration(api, options.webhook_configurations, used)
+    return Registration(api, options.webhook_configurations, used, fails_open=lambda: policy.fails_open)

@@ -111,7 +111,7 @@ class LiveWorkers:
         except ApiError as error:
             if error.status != 403:
                 raise
-            # As in every installation that did not ask for the component worker-names-upgrade.
+            # As with the component only-this-release, and in the chart.
             self._may_read_earlier = False
             return None
 

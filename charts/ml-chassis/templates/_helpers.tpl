@@ -31,3 +31,43 @@
 {{ $name }}.yaml: {{ kindIs "string" $settings | ternary $settings (printf "%s\n" (toYaml $settings)) | toJson }}
 {{- end }}
 {{- end }}
+
+{{- define "ml-chassis.serviceAccount" -}}
+{{- .Values.serviceAccount.name | default "mlchassis" }}
+{{- end }}
+
+{{- /* A list: further variables of the webhook's container. */ -}}
+{{- define "ml-chassis.env" -}}
+{{- $port := list (dict "name" "CHASSIS_PORT" "value" (.Values.port | toString)) }}
+{{- concat (eq (int .Values.port) 8443 | ternary list $port) .Values.extraEnv | toYaml }}
+{{- end }}
+
+{{- /*
+The number of replicas in the manifest. While an autoscaler decides, and in the upgrade that removes it, this is
+the number that runs: a manifest without one makes it 1 until the autoscaler looks again. A Deployment that somebody
+scaled to 0 stays there. Without access to the cluster (helm template, Argo CD) the live number is unknown, and with
+an autoscaler none is written.
+*/ -}}
+{{- define "ml-chassis.replicas" -}}
+{{- $deployment := lookup "apps/v1" "Deployment" .Release.Namespace "mlchassis" }}
+{{- $scaler := lookup "autoscaling/v2" "HorizontalPodAutoscaler" .Release.Namespace "mlchassis" }}
+{{- $live := dig "spec" "replicas" 0 $deployment | int }}
+{{- if and $deployment (or .Values.hpa.enabled (eq $live 0)) }}
+{{- $live }}
+{{- else if and $deployment $scaler }}
+{{- max $live (int .Values.replicas) }}
+{{- else if not .Values.hpa.enabled }}
+{{- int .Values.replicas }}
+{{- end }}
+{{- end }}
+
+{{- /* What somebody chose by hand: a key of the ConfigMap mlchassis-override. The argument is (list . KEY). */ -}}
+{{- define "ml-chassis.override" -}}
+{{- $found := lookup "v1" "ConfigMap" (index . 0).Release.Namespace "mlchassis-override" }}
+{{- dig "data" (index . 1) "" $found | trim }}
+{{- end }}
+
+{{- /* The failurePolicy of an entry that is to fail closed, unless somebody opened it by hand. */ -}}
+{{- define "ml-chassis.fail" -}}
+{{- eq (include "ml-chassis.override" (list . "failurePolicy")) "Ignore" | ternary "Ignore" "Fail" }}
+{{- end }}

@@ -63,6 +63,7 @@ def test_every_annotation_of_the_domain_is_listed() -> None:
         known.WORKER_NAMES,
         known.WORKER_NAMES_OWNER,
         known.POLICY_LABEL,
+        known.OVERRIDE,
         known.ADMISSION,
     }
     assert names - kept == {*known.OF_HEALTH, *known.OTHERS}

@@ -370,6 +370,44 @@ async def test_a_config_map_that_was_never_there_observes(
         await until(lambda: seen.profile() is Profile.STRICT)
 
 
+def an_override(data: dict[str, str]) -> dict[str, object]:
+    return {
+        "metadata": {"name": "mlchassis-override", "namespace": "mlchassis-system", "uid": "2"},
+        "data": data,
+    }
+
+
+async def test_an_override_is_laid_over_the_policy_until_it_is_taken_back(
+    fake: FakeApiServer, origin: ConfigMap, seen: Seen
+) -> None:
+    await fake.put(PATH, config_map(STRICT))
+    await fake.put(PATH, an_override({"webhooks": "observe"}))
+    async with following(origin, seen):
+        assert seen.profile() is Profile.OBSERVE
+        assert seen.policy.fails_open
+        await fake.put(PATH, config_map(STRICT))
+        assert seen.profile() is Profile.OBSERVE, "an upgrade writes the policy again"
+        await fake.put(PATH, an_override({}))
+        await until(lambda: seen.profile() is Profile.STRICT)
+        assert not seen.policy.fails_open
+        await fake.put(PATH, an_override(OBSERVE))
+        await until(lambda: seen.profile() is Profile.OBSERVE)
+        await fake.delete(f"{PATH}/mlchassis-override")
+        await until(lambda: seen.profile() is Profile.STRICT)
+
+
+async def test_a_bad_override_keeps_the_last_good_policy_and_lands_as_an_event_on_it(
+    fake: FakeApiServer, origin: ConfigMap, seen: Seen
+) -> None:
+    await fake.put(PATH, config_map(STRICT))
+    async with following(origin, seen):
+        await fake.put(PATH, an_override(BAD))
+        await until(lambda: any("/events/" in path for path in fake.objects))
+        assert seen.profile() is Profile.STRICT
+    (event,) = (item for path, item in fake.objects.items() if "/events/" in path)
+    assert event["involvedObject"]["name"] == "mlchassis-override"
+
+
 def test_each_day_has_a_snapshot_of_its_own() -> None:
     now = [86_400.0 * 3 + 5]
     policy = LivePolicy(Metrics(), clock=lambda: now[0])

@@ -17,7 +17,7 @@ from webhook.kube import reflector
 from webhook.kube.api import ApiServer
 from webhook.kube.errors import ApiError
 from webhook.server import ca_bundle, pki
-from webhook.server.ca_bundle import LAG, MOST_RETAINED, RETENTION, Registration, trusting
+from webhook.server.ca_bundle import LAG, MOST_RETAINED, RETENTION, Registration, opened, trusting
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 MUTATING = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
@@ -77,6 +77,19 @@ def stamp(configuration: Json) -> str | None:
     found = configuration["metadata"]["annotations"].get(CA_BUNDLE_CHANGED)
     assert found is None or isinstance(found, str)
     return found
+
+
+def test_entries_that_fail_closed_are_opened_by_name() -> None:
+    entries = [
+        {"name": "a", "failurePolicy": "Fail"},
+        {"name": "b", "failurePolicy": "Ignore"},
+        {"name": "c"},
+    ]
+    assert opened({"webhooks": entries}) == [
+        {"name": "a", "failurePolicy": "Ignore"},
+        {"name": "c", "failurePolicy": "Ignore"},
+    ]
+    assert opened({}) == []
 
 
 # --- one look ------------------------------------------------------------------------------------------
