@@ -57,7 +57,7 @@ def _over(below: str, above: str) -> str:
     layers = []
     for text in (below, above):
         try:
-            layers.append(load_policy(text))
+            layers.append({} if (found := load_policy(text)) is None else found)
         except BadDocument:
             return text
         if not isinstance(layers[-1], dict):
