@@ -83,7 +83,7 @@ def _unsure(container: Container, server: Server, port: int | None) -> tuple[str
     if preset.doubt:
         return preset.doubt, preset.advice or _ANNOTATE
     if server.outdated:
-        return "this version of it has no health endpoint", preset.advice or _ANNOTATE
+        return "no health endpoint of this version is known", preset.advice or _ANNOTATE
     if server.undated:
         return "its endpoint depends on its version, which the image's tag does not give", _ANNOTATE
     if _only_loopback(server):
@@ -112,6 +112,15 @@ def _unsure(container: Container, server: Server, port: int | None) -> tuple[str
 
 
 _ANNOTATE: Final = "Annotate the pod template with mlchassis.dev/health-path, if the kubelet can ask it"
+
+
+def alive_by(container: Container, server: Server) -> str:
+    """What liveness should ask of a recognised server, in words."""
+    live, _ = health_paths(server)
+    port = server_port(container, server)
+    if live:
+        return f"GET {live} on port {port}" if port else f"GET {live}"
+    return server.preset.alive or ("a tcpSocket" + (f" on port {port}" if port else " on its port"))
 
 
 def http_get(path: str, port: int, *, tls: bool = False) -> Json:
@@ -218,6 +227,8 @@ def _only_loopback(server: Server) -> bool:
     told = server.told(preset.host_flags, preset.host_env)
     if told is None:
         return preset.loopback and not (preset.image_listens and server.own_image)
+    if told.startswith(("unix:", "/")) or told.endswith(".sock"):
+        return True  # a Unix socket
     host = told.rpartition("//")[2].strip("[]")
     return host.startswith(("127.", "localhost", "::1"))
 

@@ -15,6 +15,7 @@ from pydantic import Field
 
 from policies.core import data
 from policies.core.settings import Duration, Model
+from policies.kube.images import glob_of
 
 
 class Protocol(StrEnum):
@@ -42,6 +43,16 @@ class Older(Model):
     )
     live_path: str | None = Field(None, description="its liveness path until then; absent: it had none")
     ready_path: str | None = Field(None, description="its readiness path until then; absent: it had none")
+    unless_flags: tuple[str, ...] = Field(
+        (), description="further flags with which it answered not everybody until then, such as a key"
+    )
+
+
+class Asks(Model):
+    """What an endpoint depends on besides its own process."""
+
+    path: str = Field(description="an HTTP path; `*` stands for any text in one segment")
+    of: str = Field(description="what it checks: the end of a sentence that begins with `which checks`")
 
 
 class Preset(Model):
@@ -133,6 +144,14 @@ class Preset(Model):
     )
     since_source: str | None = Field(None, description="the changelog or code that shows it")
     frozen: str | None = Field(None, description="its last version, for a server that is no longer released")
+    asks: tuple[Asks, ...] = Field(
+        (),
+        description="its endpoints that fail although the process is alive, and what each depends on: "
+        "liveness must not ask them",
+    )
+    alive: str | None = Field(
+        None, description="what liveness should ask instead, where there is no `livePath`: `a tcpSocket on …`"
+    )
     doubt: str | None = Field(
         None,
         description="why nothing is injected, where the server is known and has no endpoint that is right "
@@ -192,6 +211,13 @@ class Preset(Model):
     )
     source: str | None = Field(None, description="the documentation or source that says so")
     checked: str | None = Field(None, description="the versions of which that was read")
+
+
+def asked_by(preset: Preset, path: str) -> str | None:
+    """What an endpoint checks besides being alive; None for one of which nothing is known."""
+    if path == preset.live_path:
+        return None
+    return next((each.of for each in preset.asks if glob_of(each.path).fullmatch(path)), None)
 
 
 @cache

@@ -191,7 +191,11 @@ class Recogniser:
         version = by_image.version_of(name, image)
         older = _older(preset, version)
         if older is not None:
-            had = {"live_path": older.live_path, "ready_path": older.ready_path}
+            had = {
+                "live_path": older.live_path,
+                "ready_path": older.ready_path,
+                "unless_flags": (*preset.unless_flags, *older.unless_flags),
+            }
             preset = preset.model_copy(update=had)
         hidden = _hidden(launch, programs) if any(word.startswith("$") for word in words) else ()
         return Server(
@@ -444,12 +448,13 @@ def _older(preset: Preset, version: tuple[int, ...]) -> Older | None:
 
 
 def version_of(tag: str) -> tuple[int, ...]:
-    """The numbers that a tag begins with: `v0.9.1-cpu` is (0, 9, 1); empty for one that tells no version."""
+    """The numbers that a tag begins with: `v0.9.1-cpu` is (0, 9, 1), and so is `main-v0.9.1`; empty for one
+    that tells no version."""
     match = _VERSION.match(tag)
     return tuple(int(part) for part in match[1].split(".")) if match else ()
 
 
-_VERSION: Final = re.compile(r"v?([0-9]{1,4}(?:\.[0-9]{1,4}){1,3})(?![0-9])")
+_VERSION: Final = re.compile(r"(?:[a-z_-]{1,40}-v|v)?([0-9]{1,4}(?:\.[0-9]{1,4}){1,3})(?![0-9])")
 
 
 def _vagueness(glob: str) -> tuple[int, int, int]:

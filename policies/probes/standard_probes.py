@@ -336,10 +336,22 @@ def _give_startup(
 
     why.give(
         f"{container.place}.startupProbe",
-        lambda: f"{lasting(patience)}: {budget.why()}{because}",
+        lambda: f"{lasting(patience)}: {budget.why()}{because}{_cost(patience, budget)}",
         setting=budget.setting,
         annotation=annotation,
     )
+
+
+_LONG: Final = 2 * 3600
+"""Seconds. What a hung start costs is said from there on."""
+
+
+def _cost(patience: int, budget: Budget) -> str:
+    """What a long budget costs, and what makes it shorter."""
+    if patience < _LONG or budget.annotated:
+        return ""
+    volume = "a volume that keeps the download halves it, " if budget.fetches else ""
+    return f". A hung start is restarted only after {lasting(patience)}: {volume}{EXPECTED_START} sets it"
 
 
 def _asked(probe: Json) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -64,6 +64,10 @@ class Budget:
     """In words: `140 GB at 64 MiB/s, three times (vllm, from Llama-3.1-70B)`."""
     setting: str
     """The setting of standard-probes by which it is more or less."""
+    annotated: bool = False
+    """Whether the annotation says how long a start takes."""
+    fetches: bool = False
+    """Whether it is twice as long since no volume keeps what was fetched."""
 
 
 def start_of(pod: Json, container: Container, facts: Facts) -> Start | None:
@@ -97,7 +101,7 @@ def _start_of(pod: Json, container: Container, facts: Facts) -> Start | None:
     told, source = told_size(pod, container, facts)
     size = told or 0
     if not size and server is not None:
-        size, name = _named_size(container, server)
+        size, name = _named_size(pod, container, server)
         named = shortened(name.rpartition("=")[2], LONGEST_MODEL_NAME)
         source = f"{server.name}, from {named}" if named else server.name
     loading = _seconds(size, settings) if size else 0
@@ -132,7 +136,9 @@ def budget_of(pod: Json, container: Container, facts: Facts) -> Budget:
     if start is not None and start.annotated:
         said = f"{lasting(start.seconds)} ({EXPECTED_START})"
         seconds = _whole(start.seconds, settings.startup_factor)
-        return Budget(seconds, lambda: _product(said, settings.startup_factor), "startupFactor")
+        return Budget(
+            seconds, lambda: _product(said, settings.startup_factor), "startupFactor", annotated=True
+        )
     compiles = _compiles(container, settings)
     factor = settings.startup_factor * (settings.compile_factor if compiles else 1)
     if start is not None and start.loading:
@@ -143,6 +149,7 @@ def budget_of(pod: Json, container: Container, facts: Facts) -> Budget:
             _whole(start.seconds, factor),
             lambda: f"{_product(known.reason, factor)}{why} ({known.source})",
             "startupFactor",
+            fetches=fetches,
         )
     usual = max(settings.default_start, start.seconds if start else 0)
     several, most = _whole(usual, factor), _most(pod, container)
@@ -207,14 +214,37 @@ def told_size(pod: Json, container: Container, facts: Facts) -> tuple[int | None
     return sum(model.memory for model in models.values()) or None, f"the model config {name}"
 
 
-def _named_size(container: Container, server: Server) -> tuple[int, str]:
+def _named_size(pod: Json, container: Container, server: Server) -> tuple[int, str]:
     """Bytes of the model that a server loads, and the text that tells: a name in its words, its variables or
-    its image. 0 where none does."""
+    its image, else the name of a claim or a bucket that it mounts. 0 where none does."""
     if not server.preset.loads_model:
         return 0, ""
-    variables = [value or "" for name, value in server.variables.items() if "MODEL" in name]
+    variables = [
+        value or "" for name, value in server.variables.items() if "MODEL" in name and "LORA" not in name
+    ]
     flags = (option(server.words, "--quantization", "-q", "--quantize"), option(server.words, "--dtype"))
-    return heaviest((*server.words, *variables, repository(container.image)), flags)
+    named = heaviest((*_without_adapters(server.words), *variables, repository(container.image)), flags)
+    return named if named[0] else heaviest(_mounted(pod, container), flags)
+
+
+_ADAPTER_FLAGS: Final = ("--lora-modules", "--lora-paths", "--lora-adapters", "--lora", "--lora-dir")
+
+
+def _without_adapters(words: Sequence[str]) -> Iterator[str]:
+    """The words of a server but those of its LoRA adapters, which name the model that they are made for."""
+    inside = False
+    for word in words:
+        if word.startswith("-"):
+            inside = word.partition("=")[0] in _ADAPTER_FLAGS
+        if not inside:
+            yield word
+
+
+def _mounted(pod: Json, container: Container) -> Iterator[str]:
+    """The names of the claims and buckets that a container mounts."""
+    for volume in _volumes(pod, container):
+        yield text(volume, "persistentVolumeClaim", "claimName")
+        yield text(volume, "csi", "volumeAttributes", "bucketName")
 
 
 def models_of(facts: Facts, config: str) -> Mapping[str, model_spec.ModelSpec] | None:

@@ -8,7 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import cache
 from typing import Final
+
+from pydantic import Field
+
+from policies.core import data
+from policies.core.settings import Model
 
 _SPLIT: Final = re.compile(r"[^A-Za-z0-9.]+")
 _COUNT: Final = re.compile(r"(?:([0-9]{1,2})x)?([0-9]{1,4}(?:\.[0-9]{1,3})?)([bm])", re.IGNORECASE)
@@ -16,6 +22,10 @@ _COUNT: Final = re.compile(r"(?:([0-9]{1,2})x)?([0-9]{1,4}(?:\.[0-9]{1,3})?)([bm
 _EXPERTS: Final = re.compile(r"[0-9]{1,3}e", re.IGNORECASE)
 """`17B-16E`: 17 billion are active, and nothing tells how many there are."""
 _UNITS: Final = {"b": 10**9, "m": 10**6}
+_SHARED: Final = 0.85
+"""The experts of `8x7B` share their attention: Mixtral has 47 billion parameters, not 56."""
+_ADAPTERS: Final = frozenset({"lora", "loras", "adapter", "adapters", "qlora"})
+"""Parts of names of what is loaded on top of a model: small, whatever the base that it names."""
 _LARGEST: Final = 4 * 10**12
 """Parameters. Nobody serves more; what says so means something else."""
 
@@ -38,6 +48,25 @@ _BY_FLAG: Final = {
 """What `--quantization` and `--dtype` say of the files. Others change what is loaded on the way."""
 
 
+class Published(Model):
+    """A model whose name tells the wrong size, or none."""
+
+    name: str = Field(description="in lower case; stands between the ends of words in a model's name")
+    billions: float = Field(gt=0, description="parameters")
+    gigabytes: float = Field(gt=0, description="its files as published")
+    source: str = Field(description="the page that shows them")
+
+
+@cache
+def published() -> tuple[tuple[re.Pattern[str], bool, Published], ...]:
+    """The published models: each with its pattern, and whether its name has a number of parameters."""
+    found = data.load_list(Published, __package__, "published.yaml")
+    return tuple(
+        (re.compile(rf"(?<![a-z0-9.]){re.escape(each.name)}(?![a-z0-9.])"), bool(_counts(each.name)), each)
+        for each in found
+    )
+
+
 def weights(texts: Iterable[str], flags: Iterable[str | None] = ()) -> int | None:
     """Bytes of the largest model that one of the texts names; None where none names any.
 
@@ -54,17 +83,38 @@ def heaviest(texts: Iterable[str], flags: Iterable[str | None] = ()) -> tuple[in
 
 
 def _size(text: str, usual: float) -> int | None:
-    parts = _SPLIT.split(text)
-    counts = [
-        _parameters(match) for part in parts if part[:1].isdigit() and (match := _COUNT.fullmatch(part))
-    ]
+    scheme, remote, place = text.partition("://")
+    if remote:  # the bucket is called after anything; what is in it, after the model
+        bucket, _, path = place.partition("/")
+        return _size(path, usual) or _size(bucket, usual)
+    parts = [part.lower() for part in _SPLIT.split(scheme)]
+    if not _ADAPTERS.isdisjoint(parts):
+        return None
+    written = [_WRITTEN[part] for part in parts if part in _WRITTEN]
+    written += [(int(match[1]) + 1) / 8 for part in parts if (match := _GGUF.fullmatch(part))]
+    counts = _counts(text)
+    if known := _published(text.lower(), counted=bool(counts)):
+        return round(known.billions * max(written) * 10**9 if written else known.gigabytes * 10**9)
     if not counts or any(_EXPERTS.fullmatch(part) for part in parts) or max(counts) > _LARGEST:
         return None
-    lowered = [part.lower() for part in parts]
-    written = [_WRITTEN[part] for part in lowered if part in _WRITTEN]
-    written += [(int(match[1]) + 1) / 8 for part in parts if (match := _GGUF.fullmatch(part))]
     return round(max(counts) * max(written, default=usual))
 
 
+def _published(text: str, *, counted: bool) -> Published | None:
+    return next(
+        (each for pattern, numbered, each in published() if numbered >= counted and pattern.search(text)),
+        None,
+    )
+
+
+def _counts(text: str) -> list[float]:
+    return [
+        _parameters(match)
+        for part in _SPLIT.split(text)
+        if part[:1].isdigit() and (match := _COUNT.fullmatch(part))
+    ]
+
+
 def _parameters(match: re.Match[str]) -> float:
-    return int(match[1] or 1) * float(match[2]) * _UNITS[match[3].lower()]
+    experts = int(match[1] or 1)
+    return experts * float(match[2]) * _UNITS[match[3].lower()] * (_SHARED if experts > 1 else 1)

@@ -27,7 +27,11 @@ def table() -> str:
             f"| {entry['whileLoading']} | {load['asked']} probes{failed} |"
         )
     live = {entry["preset"] for entry in verified().values()}
-    others = [name for name, preset in known_presets().items() if name not in live and not preset.doubt]
+    others = [
+        name
+        for name, preset in known_presets().items()
+        if name not in live and not preset.doubt and not preset.worker
+    ]
     return "\n".join([*rows, "", f"Known from their documentation or source alone: {', '.join(others)}.", ""])
 
 

@@ -1,12 +1,47 @@
-"""liveness-external-dependency: liveness that asks another host."""
+"""liveness-external-dependency: liveness that asks another host, or checks more than being alive."""
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Iterator
 
 from policies.core.contracts import rule
+from policies.core.facts import Facts
+from policies.core.finding import Certainty, Finding
 from policies.core.needs import Need
+from policies.core.target import Target
+from policies.kube.json import mapping, text
+from policies.probes.endpoints import alive_by
 from policies.probes.external import external_dependencies
-from policies.probes.probe import LIVENESS
+from policies.probes.preset import asked_by
+from policies.probes.probe import LIVENESS, Probe, probes
+from policies.probes.serving import StandardProbes, recognised
 
-RULE = rule(__name__, partial(external_dependencies, LIVENESS), needs=(Need.LIVENESS, Need.ELSEWHERE))
+
+def check(target: Target, facts: Facts) -> Iterator[Finding]:
+    yield from external_dependencies(LIVENESS, target, facts)
+    for probe in probes(target, LIVENESS):
+        if finding := _more_than_alive(probe, facts):
+            yield finding
+
+
+def _more_than_alive(probe: Probe, facts: Facts) -> Finding | None:
+    """An endpoint of a known server that fails although the server is alive."""
+    server = recognised(probe.container, facts.settings(StandardProbes))
+    asked = mapping(probe.spec, "httpGet")
+    path = text(asked, "path").partition("?")[0]
+    if server is None or not path or asked.get("host"):
+        return None
+    of = asked_by(server.preset, path)
+    if of is None:
+        return None
+    and_readiness = f", and readiness {path}" if path == server.preset.ready_path else ""
+    return Finding(
+        probe.at("httpGet", "path"),
+        f"The {probe.name} asks GET {path} of {server.name}, which checks {of}: if that fails, kubelet "
+        "restarts a server that is alive.",
+        f"Let liveness use {alive_by(probe.container, server)} instead{and_readiness}.",
+        Certainty.UNDECIDED,
+    )
+
+
+RULE = rule(__name__, check, needs=(Need.LIVENESS,))

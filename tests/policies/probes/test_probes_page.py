@@ -23,6 +23,8 @@ def row(name: str, preset: Preset) -> str:
         f"`{item}`" for item in dict.fromkeys((*preset.commands, *preset.images, *preset.mirrors))
     )
     checked = preset.checked or ""
+    if preset.frozen:
+        checked = f"{checked}; frozen, last version {preset.frozen}".removeprefix("; ")
     if preset.worker:
         return (
             f"| [{name}]({preset.source}) | nothing, and no warning: a worker | | | {told_by} | {checked} |"
@@ -31,11 +33,12 @@ def row(name: str, preset: Preset) -> str:
         return f"| [{name}]({preset.source}) | nothing: {preset.doubt} | | | {told_by} | {checked} |"
     ready = "" if preset.ready_path == preset.live_path else f", `{preset.ready_path}`"
     asked = "gRPC health" if preset.protocol is Protocol.GRPC else f"`{preset.live_path}`{ready}"
+    since = f" since {preset.since}" if preset.since not in (None, "first") else ""
     older = "".join(f"; before {each.before} {had(each)}" for each in preset.older)
     port = preset.port or "its flag"
     return (
-        f"| [{name}]({preset.source}) | {asked}{older} | {port} | {preset.expected_start} s | {told_by} "
-        f"| {checked} |"
+        f"| [{name}]({preset.source}) | {asked}{since}{older} | {port} | {preset.expected_start} s "
+        f"| {told_by} | {checked} |"
     )
 
 
@@ -87,6 +90,34 @@ def test_a_preset_is_whole(name: str) -> None:
     assert versions == sorted(versions)
 
 
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_says_since_when_its_paths_hold_and_who_shows_it(name: str) -> None:
+    preset = PRESETS[name]
+    if preset.doubt or preset.worker:
+        return
+    assert preset.since
+    assert preset.since_source
+    assert preset.since_source.startswith("https://")
+    if preset.older:
+        assert preset.since == preset.older[-1].before or any(it.unless_flags for it in preset.older)
+
+
+def test_what_liveness_must_not_ask_is_not_what_is_injected() -> None:
+    for preset in PRESETS.values():
+        paths = [each.path for each in preset.asks]
+        assert preset.live_path not in paths
+        assert not paths or preset.live_path or preset.alive
+
+
+def test_a_frozen_server_has_its_last_version() -> None:
+    frozen = {name: preset.frozen for name, preset in PRESETS.items() if preset.frozen}
+    assert frozen == {
+        "fastchat": "0.2.36, February 2024",
+        "jetstream": "0.2.2, the last on PyPI",
+        "torchserve": "0.12.0, September 2024",
+    }
+
+
 def test_no_two_presets_claim_the_same_and_so_no_order_decides() -> None:
     commands = Counter(command for preset in PRESETS.values() for command in preset.commands)
     images = Counter(
@@ -125,6 +156,8 @@ RECOGNISED = set(recognised_in_cases())
         ("nightly-2024.1", ()),
         ("20240101", ()),
         ("v2", ()),
+        ("main-v1.75.0-stable", (1, 75, 0)),
+        ("cpu-1.7", ()),
         ("1.2.3.4.5", (1, 2, 3, 4)),
     ],
 )
