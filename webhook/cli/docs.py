@@ -95,7 +95,9 @@ def _configuration_page() -> str:
         "The policy is a ConfigMap (or a directory) with one key (file) per policy, plus `rules.yaml` and "
         "`webhook.yaml`. An absent key stands for its defaults, and so does an absent field. Unknown fields "
         "and duplicate keys are errors; `true` and `false` are the only booleans, so `mode: off` is a word. "
-        "A bad edit is refused, and the last good policy stays in force. "
+        "A bad edit is refused, and the last good policy stays in force. What somebody chooses by hand "
+        "belongs in the ConfigMap `mlchassis-override`, which no installer writes to ([emergency-exit.md]"
+        "(emergency-exit.md#one-policy-or-one-rule)). "
         "`chassis policy check` says what is wrong with one, "
         "[`chassis policy diff`](scan.md#before-the-policy-is-edited) what an edit would change; "
         "[policy.schema.json](policy.schema.json) is for editors.\n",
