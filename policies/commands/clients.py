@@ -53,6 +53,14 @@ class Client:
     """Timeouts of one part alone (connecting, say): they count only where none of `timeouts` is given."""
     repeats: dict[str, int] = field(default_factory=dict)
     """Options that repeat the run: what to add to their number to get the tries."""
+    proxies: frozenset[str] = frozenset()
+    """Options whose value is a proxy, which is asked instead of the host."""
+    bypass: frozenset[str] = frozenset()
+    """Options that list the hosts for which no proxy is asked."""
+    resolve: frozenset[str] = frozenset()
+    """Options that give a name an address: curl's `host:port:address`, or `host:address`."""
+    connect_to: frozenset[str] = frozenset()
+    """Options that put another host in place of one: curl's `host:port:host:port`."""
     sockets: frozenset[str] = frozenset()
     """Options that name a Unix socket: nothing leaves the container."""
     unread: frozenset[str] = frozenset()
@@ -76,6 +84,10 @@ def client(
     timeouts: dict[str, float] | None = None,
     parts: dict[str, float] | None = None,
     repeats: dict[str, int] | None = None,
+    proxies: str = "",
+    bypass: str = "",
+    resolve: str = "",
+    connect_to: str = "",
     sockets: str = "",
     unread: str = "",
     offline: str = "--version --help",
@@ -83,7 +95,9 @@ def client(
 ) -> Client:
     """A row; option lists are separated by blanks. `timeouts` and `parts`: see `Client`."""
     bounds = {**(timeouts or {}), **(parts or {})}
-    listed = " ".join((hosts, locations, ports, valued, sockets, unread, *bounds, *(repeats or {})))
+    redirecting = (proxies, bypass, resolve, connect_to)
+    named = (hosts, locations, ports, valued, *redirecting, sockets, unread)
+    listed = " ".join((*named, *bounds, *(repeats or {})))
     return Client(
         syntax=OptionSyntax(
             frozenset(listed.split()), frozenset(flags.split()), frozenset(attached.split()), style
@@ -97,6 +111,10 @@ def client(
         timeouts=bounds,
         parts=frozenset(parts or {}),
         repeats=repeats or {},
+        proxies=frozenset(proxies.split()),
+        bypass=frozenset(bypass.split()),
+        resolve=frozenset(resolve.split()),
+        connect_to=frozenset(connect_to.split()),
         sockets=frozenset(sockets.split()),
         unread=frozenset(unread.split()),
         offline=frozenset(offline.split()),
@@ -107,15 +125,19 @@ def client(
 
 _CURL = client(
     Operands.URLS,
-    hosts="--url -x --proxy --socks5 --socks5-hostname --preproxy",
+    hosts="--url",
+    proxies="-x --proxy --socks4 --socks4a --socks5 --socks5-hostname --preproxy --proxy1.0",
+    bypass="--noproxy",
+    resolve="--resolve",
+    connect_to="--connect-to",
     valued=(
         "-A --user-agent -b --cookie -c --cookie-jar -C --continue-at -d --data --data-raw"
         " --data-binary --data-ascii --data-urlencode --json -D --dump-header -e --referer -E --cert"
         " -F --form --form-string -h -H --header -o --output --output-dir -P --ftp-port -Q --quote -r"
         " --range -t --telnet-option -T --upload-file -u --user -U --proxy-user -w --write-out -X"
         " --request -y --speed-time -Y --speed-limit -z --time-cond --cacert --capath --cert-type"
-        " --ciphers --key --key-type --pass --oauth2-bearer --resolve --connect-to --interface"
-        " --dns-servers --noproxy --limit-rate --max-redirs --max-filesize --retry-delay --tls-max"
+        " --ciphers --key --key-type --pass --oauth2-bearer --interface"
+        " --dns-servers --limit-rate --max-redirs --max-filesize --retry-delay --tls-max"
         " --proto --proto-default --aws-sigv4 --trace --trace-ascii --stderr --pinnedpubkey"
         " --keepalive-time --local-port --url-query --request-target --haproxy-clientip"
         " --happy-eyeballs-timeout-ms --expect100-timeout --retry-max-time --doh-url --curves --engine"
@@ -165,10 +187,10 @@ _WGET = client(
 
 _NC = client(
     Operands.HOST,
-    hosts="-x --proxy",
+    proxies="-x --proxy",
     valued=(
         "-e -c --exec --sh-exec -p --source-port -s --source -I -O -q -T -X -P -i -m -G -V -b -M"
-        " --idle-timeout"
+        " --idle-timeout --proxy-type --proxy-auth"
     ),
     flags="--send-only --recv-only --udp --ssl --verbose --no-dns --zero --ssl-verify",
     timeouts={"-w": 1, "--wait": 1},
@@ -192,6 +214,13 @@ def _url_tool(valued: str = "", timeouts: dict[str, float] | None = None) -> Cli
     return client(Operands.URLS, valued=valued, timeouts=timeouts)
 
 
+_HTTPIE = client(
+    Operands.URLS,
+    valued="-a --auth -A --auth-type --timeout -o --output --session -p --print --interface",
+    proxies="--proxy",
+    resolve="--resolve",
+    sockets="--unix-socket",
+)
 _PING = client(
     Operands.HOSTS,
     valued="-c -i -s -t -I -p -Q -m -l -S",
@@ -238,9 +267,10 @@ NETWORK: dict[str, Client] = {
         offline="-version -help",
     ),
     "grpc-client-cli": client(Operands.HOST, valued="-s -m -i -d -a --deadline"),
-    "http": _url_tool("-a --auth -A --auth-type --timeout -o --output --session -p --print"),
-    "https": _url_tool("-a --auth -A --auth-type --timeout -o --output --session -p --print"),
-    "xh": _url_tool("-a --auth -A --auth-type --timeout -o --output --session -p --print"),
+    "http": _HTTPIE,
+    "https": _HTTPIE,
+    "xh": _HTTPIE,
+    "xhs": _HTTPIE,
     "lynx": _url_tool(),
     "aria2c": _url_tool("-d -o -x -s -j"),
     "axel": _url_tool("-o -n"),

@@ -11,7 +11,9 @@ from policies.commands.model import Host, Reach
 
 _SCHEME = re.compile("(?:jdbc:)?([A-Za-z][A-Za-z0-9+.-]*|\ue000[^\ue003]*\ue003)://", re.ASCII)
 _AUTHORITY_END = re.compile(r"[/?#]")
-_LOCAL_SCHEMES = frozenset({"file", "unix", "data", "about", "sqlite", "ipc", "npipe"})
+_LOCAL_SCHEMES = frozenset(
+    {"file", "unix", "data", "about", "sqlite", "ipc", "npipe", "http+unix", "https+unix"}
+)
 _LOCAL_NAMES = frozenset(
     {"localhost", "localhost.localdomain", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback"}
 )
@@ -35,7 +37,12 @@ def reach_of(name: str, local_names: Collection[str] = ()) -> Reach:
     name = name.strip("[]").rstrip(".").lower()
     if not name:
         return Reach.UNDECIDABLE
-    if name in _LOCAL_NAMES or name.endswith(".localhost") or name in local_names or name.startswith("/"):
+    if (
+        name in _LOCAL_NAMES
+        or name.endswith(".localhost")
+        or name in local_names
+        or name.startswith(("/", "%2f"))
+    ):
         return Reach.LOCAL
     if values.starts_with_own(name):
         rest = values.after_mark(name)
@@ -93,6 +100,16 @@ def host(text: str, client: str, *, name_lookup: bool = False, local_names: Coll
     return Host(_shown_name(name.strip("[]")), reach, client, name_lookup)
 
 
+_GRPC_SCHEMES = frozenset({"dns", "passthrough", "xds"})
+_POSTGRES_HOST = re.compile(r"[?&](hostaddr|host)=([^&#]*)")
+
+
+def _postgres_host(rest: str) -> str:
+    """The host among the parameters of a URL of PostgreSQL's, which counts more than the one before them."""
+    found = dict(_POSTGRES_HOST.findall(rest))
+    return found.get("hostaddr") or found.get("host") or ""
+
+
 def url_hosts(text: str, client: str, local_names: Collection[str] = ()) -> Iterator[Host]:
     """The hosts of the URL `text`, with or without its scheme; several for `mongodb://a,b`."""
     text = text.strip()
@@ -100,9 +117,13 @@ def url_hosts(text: str, client: str, local_names: Collection[str] = ()) -> Iter
     if scheme and scheme[1].lower() in _LOCAL_SCHEMES:
         return
     rest = text[scheme.end() :] if scheme else text
+    if scheme and scheme[1].lower() in _GRPC_SCHEMES:
+        rest = rest.partition("/")[2]  # `dns://server/host`: the server is seldom named
     end = _AUTHORITY_END.search(rest)
     authority = rest[: end.start()] if end else rest
     authority = authority.rpartition("@")[2]
+    if scheme and end and scheme[1].lower() in ("postgres", "postgresql"):
+        authority = _postgres_host(rest[end.start() :]) or authority
     parts = authority.split(",", MAX_HOSTS)[:MAX_HOSTS] if scheme else [authority]
     for part in parts:
         if scheme and not part and scheme[1].lower() not in ("http", "https"):

@@ -70,7 +70,12 @@ _KEYWORD_CALLS: dict[str, str] = {
 """Calls that name the host by keyword, with the default they fall back to."""
 _CLOUD_CALLS = frozenset({"boto3.client", "boto3.resource", "boto3.Session", "storage.Client"})
 _NAME_LOOKUPS = frozenset({"socket.gethostbyname", "socket.getaddrinfo"})
+_SOCKET_KEYWORDS = frozenset({"unix_socket", "unix_socket_path", "uds"})
+"""Arguments that name a Unix socket, which counts whatever the host is (PyMySQL, redis-py, httpx)."""
+_BETWEEN_KEYWORDS = frozenset({"proxies", "proxy", "transport", "mounts", "connector"})
+"""Arguments that put something between a call and the host in its URL (requests, httpx, aiohttp)."""
 _HOST_KEYWORDS = (
+    "hostaddr",
     "host",
     "hostname",
     "server",
@@ -141,7 +146,7 @@ class _CodeReader:
                 continue
             name = self._name(node.func)
             calls.append(name)
-            hosts.extend(self._hosts_of_call(name, node))
+            hosts.extend(self._redirected(node, self._hosts_of_call(name, node)))
             timeouts.extend(_timeouts_of_call(node))
             commands.extend(self._commands_of_call(name, node))
         return Code(
@@ -239,6 +244,20 @@ class _CodeReader:
         if value is not None:
             return value
         return values.unknown(name) if default is None else default
+
+    def _redirected(self, call: ast.Call, found: Iterator[Host]) -> Iterator[Host]:
+        """The hosts of a call as its other arguments leave them: a socket or a proxy may come before them."""
+        keywords = {
+            keyword.arg
+            for keyword in call.keywords
+            if not (isinstance(keyword.value, ast.Constant) and not keyword.value.value)
+        }
+        if keywords & _SOCKET_KEYWORDS:
+            return
+        between = not keywords.isdisjoint(_BETWEEN_KEYWORDS)
+        for each in found:
+            external = each.reach is Reach.EXTERNAL and between
+            yield replace(each, reach=Reach.UNDECIDABLE) if external else each
 
     def _hosts_of_call(self, name: str, call: ast.Call) -> Iterator[Host]:
         keywords = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}

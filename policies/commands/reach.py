@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from policies.commands import hosts as hosts_module
+from policies.commands import redirection
 from policies.commands.clients import CLIENTS, Client, Operands
 from policies.commands.hosts import host, is_url, url_hosts
 from policies.commands.model import Host, Reach
@@ -49,16 +50,75 @@ def reached(name: str, arguments: Sequence[str], context: Context) -> Reached | 
 def _hosts(name: str, client: Client, parsed: Parsed, context: Context) -> Iterator[Host]:
     if parsed.has(*client.sockets):
         return
+    found = _hosts_named(name, client, parsed, context)
+    if parsed.has(*client.unread):
+        found = map(_perhaps, found)  # the file may name another address, a proxy or a socket
+    proxy = tuple(_proxy_hosts(name, client, parsed, context))
+    if not proxy:
+        yield from found
+        return
+    for each in found:
+        if redirection.bypassed(each.name, _bypass(client, parsed, context)):
+            yield each
+            continue
+        yield from proxy
+        # What a proxy in the pod does with it, only the proxy knows.
+        yield _perhaps(each) if all(at.reach is Reach.LOCAL for at in proxy) else each
+
+
+def _perhaps(found: Host) -> Host:
+    return replace(found, reach=Reach.UNDECIDABLE) if found.reach is Reach.EXTERNAL else found
+
+
+def _proxy_hosts(name: str, client: Client, parsed: Parsed, context: Context) -> Iterator[Host]:
+    """The proxy that the client's options name, or, where that is in the pod, its environment.
+
+    One that the environment names elsewhere is not looked at: what is asked through it counts.
+    """
+    named = [value for option, value in parsed.options if option in client.proxies]
+    named += redirection.wget_proxies(parsed.values(("-e", "--execute"))) if name == "wget" else []
+    if named:
+        address = redirection.proxy_address(named[-1])
+        if address:
+            yield from _named(address, name, context)
+    elif client.operands is Operands.URLS:
+        yield from environment_proxy(name, context)
+
+
+def environment_proxy(name: str, context: Context) -> Iterator[Host]:
+    """A proxy in the pod that HTTP clients find in their environment."""
+    for variable in redirection.PROXY_VARIABLES:
+        address = context.lookup(variable)
+        if address:
+            yield from (each for each in _named(address, name, context) if each.reach is Reach.LOCAL)
+
+
+def _bypass(client: Client, parsed: Parsed, context: Context) -> str:
+    """The hosts for which no proxy is asked, as the options or the environment list them."""
+    named = parsed.values(tuple(client.bypass))
+    return named[-1] if named else context.lookup("no_proxy") or context.lookup("NO_PROXY") or ""
+
+
+def _hosts_named(name: str, client: Client, parsed: Parsed, context: Context) -> Iterator[Host]:
+    if "PGHOSTADDR" in client.env and (address := context.stated("PGHOSTADDR")):
+        yield from _named(address, name, context)  # libpq connects to it, whatever the host is called
+        return
     found = False
+    redirect = redirection.redirect(
+        parsed.values(tuple(client.connect_to))[: hosts_module.MAX_HOSTS],
+        parsed.values(tuple(client.resolve))[: hosts_module.MAX_HOSTS],
+    )
     for text in parsed.values(tuple(client.hosts))[: hosts_module.MAX_HOSTS]:
         for item in text.split(",", hosts_module.MAX_HOSTS)[: hosts_module.MAX_HOSTS]:
             found = True
             if not item.isdigit():  # sqlcmd writes `host,port`
-                yield from _named(item, name, context)
+                yield from _named(item if redirect is None else redirect(item), name, context)
     for text in parsed.values(tuple(client.locations))[: hosts_module.MAX_HOSTS]:
         for each in _location(text, name, context):
             found = True
             yield each
+    if redirect is not None and client.operands is Operands.URLS:
+        parsed = replace(parsed, operands=[redirect(text) for text in parsed.operands])
     for index, each in _operand_hosts(name, client.operands, parsed, context):
         found = True
         doubtful = index in parsed.doubtful and each.reach is Reach.EXTERNAL
@@ -77,13 +137,18 @@ def _hosts(name: str, client: Client, parsed: Parsed, context: Context) -> Itera
         yield Host(client.default_name, client.default, name)
 
 
+_SOCKETS = ("/", "unix:", "unix-abstract:")
+"""What begins so is a Unix socket, or the directory of one."""
+
+
 def _named(text: str, name: str, context: Context) -> Iterator[Host]:
     """The hosts in an option's value: a URL, a host, host:port, `tcp:host:port` or `set/host:port`."""
     if is_url(text):
         yield from url_hosts(text, name, context.local_names)
-    elif text.startswith("/"):
-        return  # the directory of a Unix socket
+    elif text.startswith(_SOCKETS):
+        return
     else:
+        text = redirection.grpc_address(text)
         text = text.removeprefix("tcp:").rpartition("/")[2]
         yield host(text, name, local_names=context.local_names)
 
@@ -208,15 +273,21 @@ def _openssl(name: str, arguments: Sequence[str], context: Context) -> tuple[tup
                     "-key",
                     "-proxy",
                     "-starttls",
+                    "-unix",
+                    "-bind",
                 }
             ),
             style=Style.GO,
         ),
     )
     target = parsed.value(("-connect",)) or parsed.value(("-host",)) or next(iter(parsed.operands), "")
-    if not target:
+    if not target or parsed.has("-unix"):
         return (), None
-    return (host(target, name, local_names=context.local_names),), None
+    found = host(target, name, local_names=context.local_names)
+    if not (proxy := parsed.value(("-proxy",))):
+        return (found,), None
+    asked = host(proxy, name, local_names=context.local_names)
+    return (asked, _perhaps(found) if asked.reach is Reach.LOCAL else found), None
 
 
 def _ray(name: str, arguments: Sequence[str], context: Context) -> tuple[tuple[Host, ...], float | None]:

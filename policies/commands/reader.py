@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -146,8 +146,16 @@ def is_python(program: str) -> bool:
     return _PYTHON.fullmatch(program) is not None
 
 
+_HOSTS_FILE = "/etc/hosts"
+_WRITERS = frozenset({"tee", "sed", "cp", "mv", "install", "dd", "sponge", "ed", "ln"})
+
+
 def _doubted(host: Host) -> Host:
     return replace(host, reach=Reach.UNDECIDABLE) if host.reach is Reach.EXTERNAL else host
+
+
+def _all_doubted(hosts: Iterable[Host]) -> tuple[Host, ...]:
+    return tuple(map(_doubted, hosts))
 
 
 def _tests(pipeline: Pipeline) -> bool:
@@ -184,6 +192,8 @@ class _Reader:
         self.ends: dict[int, tuple[LoopNode, bool, int | None]] = {}
         self.substituted = 0.0
         """Seconds of the substitutions in the words being expanded."""
+        self.writes_hosts = False
+        """Whether it writes to /etc/hosts, after which a name may lead to the pod itself."""
 
     def start(self, argv: list[str]) -> None:
         for word in argv if self.environment.emptied else ():
@@ -197,6 +207,10 @@ class _Reader:
         self.scope.substitute = _over
 
     def summary(self, steps: int) -> CommandSummary:
+        if self.writes_hosts:
+            self.undecidable(f"it writes to {_HOSTS_FILE}, so a name may lead back to the pod")
+            self.commands = [replace(each, hosts=_all_doubted(each.hosts)) for each in self.commands]
+            self.loops = [replace(each, hosts=_all_doubted(each.hosts)) for each in self.loops]
         return CommandSummary(
             commands=tuple(self.commands),
             loops=tuple(self.loops),
@@ -436,6 +450,7 @@ class _Reader:
             if redirect.operator.startswith("<<"):
                 continue
             path = self.scope.text(redirect.target)
+            self.writes_hosts |= path == _HOSTS_FILE and ">" in redirect.operator
             if path.startswith("/dev/") and (touched := reach.devtcp(path, self.context)):
                 self.budget.spend(4)
                 found.append(touched)
@@ -464,6 +479,7 @@ class _Reader:
         self.budget.spend(3 + len(words) + 4 * len(hosts))
         argv = tuple(values.show(word) for word in words)
         name = argv[0].rpartition("/")[2].lower() if argv else ""
+        self.writes_hosts |= name in _WRITERS and _HOSTS_FILE in argv
         self.commands.append(Command(name, argv, tuple(hosts), timeout, calls, self.conditions > 0))
         return timeout or 0.0
 

@@ -13,9 +13,8 @@ from typing import Final
 
 _KEPT: Final = "\t\u200c\u200d"
 """Tabs, and the joiners that scripts and emoji are written with."""
-_CI_COMMAND: Final = re.compile(r"^(\s*):(?=:.*::)|#(?=#\w*\[)")
-"""GitHub reads `::name::` at the beginning of a line, spaces ignored, and `##[name]` anywhere in it; Azure
-Pipelines `##vso[name]`, TeamCity `##teamcity[name]`."""
+_CI_COMMAND: Final = re.compile(r"##((?:vso|teamcity)?\[)")
+"""GitHub reads `##[name]` anywhere in a line, Azure Pipelines `##vso[name]`, TeamCity `##teamcity[name]`."""
 _NOT_ASCII_TEXT: Final = re.compile(r"[^\t\x20-\x7e]")
 _RAW_IN_JSON: Final = re.compile(r"[^\n\x20-\x7e]")
 
@@ -24,7 +23,17 @@ def printable(text: str) -> str:
     """The text as one line without effects."""
     if not (text.isascii() and text.isprintable()):
         text = _NOT_ASCII_TEXT.sub(_escaped, text)
-    return _CI_COMMAND.sub(_command_escaped, text) if "::" in text or "##" in text else text
+    if "##" in text:
+        text = _CI_COMMAND.sub(r"\\x23#\1", text)
+    return _without_command(text) if "::" in text else text
+
+
+def _without_command(line: str) -> str:
+    """GitHub reads `::name::` at the beginning of a line, spaces ignored."""
+    command = line.lstrip()
+    if not command.startswith("::") or "::" not in command[2:]:
+        return line
+    return f"{line[: -len(command)]}\\x3a{command[1:]}"
 
 
 def printable_lines(text: str) -> str:
@@ -34,7 +43,7 @@ def printable_lines(text: str) -> str:
 
 def printable_json(rendered: str) -> str:
     """The same for JSON: another spelling of the same values."""
-    return _CI_COMMAND.sub(r"\\u0023", _RAW_IN_JSON.sub(_escaped_in_json, rendered))
+    return _CI_COMMAND.sub(r"\\u0023#\1", _RAW_IN_JSON.sub(_escaped_in_json, rendered))
 
 
 def _is_effective(character: str) -> bool:
@@ -52,10 +61,6 @@ def _escaped(found: re.Match[str]) -> str:
     if code < 0x100:
         return f"\\x{code:02x}"
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
-
-
-def _command_escaped(found: re.Match[str]) -> str:
-    return f"{found[1]}\\x3a" if found[1] is not None else "\\x23"
 
 
 def _escaped_in_json(found: re.Match[str]) -> str:

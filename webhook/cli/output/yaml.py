@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from typing import Any
 
 import yaml
 
@@ -37,8 +36,9 @@ except ImportError:  # PyYAML built without libyaml: slower, same values
     from yaml import SafeDumper as _SafeDumper  # type: ignore[assignment]
 
 
-_FOLDED_COMMAND: Final = re.compile(r"\s::.*::")
-"""A command to a CI system, should the line be folded before it."""
+def _may_be_folded_before_command(value: str) -> bool:
+    """Whether a line that begins inside the text could be a command to GitHub, `::name::`."""
+    return value.count("::") > 1 and any(word.startswith("::") for word in value.split())
 
 
 class _Dumper(_SafeDumper):
@@ -51,7 +51,7 @@ def _text(dumper: _Dumper, value: str) -> yaml.Node:
     is quoted, so that `_rendered` can escape it."""
     style = "|" if "\n" in value else None
     if not (value.isascii() and value.isalnum()) and (
-        printable_lines(value) != value or _FOLDED_COMMAND.search(value)
+        printable_lines(value) != value or _may_be_folded_before_command(value)
     ):
         style = '"'
     return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)

@@ -1,0 +1,84 @@
+"""What makes a client ask another place than the host in its URL: curl's options, proxies, names of gRPC."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Final
+
+from policies.commands import values
+
+PROXY_VARIABLES: Final = ("http_proxy", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY", "HTTP_PROXY")
+_HOST: Final = r"(\[[^\]]*\]|[^:\[\]]*)"
+_CONNECT_TO: Final = re.compile(rf"{_HOST}:([^:]*):{_HOST}(?::([^:]*))?")
+_RESOLVE: Final = re.compile(rf"\+?{_HOST}:(?:([^:\[]*):)?(\[.*|[^:]*|[0-9a-fA-F:.]+(?:,.*)?)")
+_URL: Final = re.compile(
+    r"((?:([A-Za-z][A-Za-z0-9+.-]*)://)?(?:[^/?#@]*@)?)(\[[^\]]*\]|[^/?#:]*)(?::([^/?#]*))?"
+)
+_PORTS: Final = {"https": "443", "wss": "443", "ftp": "21"}
+_GRPC_SCHEMES: Final = frozenset({"ipv4", "ipv6", "dns", "passthrough"})
+
+
+def redirect(connect_to: Sequence[str], resolve: Sequence[str]) -> Callable[[str], str] | None:
+    """The URL as it is asked under curl's `--connect-to` and `--resolve`; None where neither is given."""
+    return partial(_redirected, connect_to, resolve) if connect_to or resolve else None
+
+
+def _redirected(connect_to: Sequence[str], resolve: Sequence[str], url: str) -> str:
+    found = _URL.match(url)
+    if found is None:
+        return url
+    before, scheme, name, port = found.groups()
+    port = port or _PORTS.get((scheme or "").lower(), "80")
+    name = name.lower()
+    for rule in map(_CONNECT_TO.fullmatch, connect_to):
+        if rule and _same(rule[1], name) and rule[2] in ("", port):
+            name, port = rule[3].lower() or name, rule[4] or port
+            break
+    for rule in map(_RESOLVE.fullmatch, resolve):
+        if rule and (rule[1] == "*" or _same(rule[1], name)) and rule[2] in (None, port):
+            name = _address(rule[3])
+    return f"{before}{name}:{port}{url[found.end() :]}"
+
+
+def _same(wanted: str, name: str) -> bool:
+    return wanted.lower() in ("", name)
+
+
+def _address(listed: str) -> str:
+    """The first of the addresses that a name is given, in brackets where it is IPv6."""
+    first = listed.partition(",")[0].strip("[]")
+    return f"[{first}]" if first.count(":") > 1 and values.is_known(first) else first
+
+
+def proxy_address(text: str) -> str:
+    """The proxy in an option's value; HTTPie says for which scheme, `http:http://localhost`."""
+    return re.sub(r"^(?:https?|all):(?!//)", "", text)
+
+
+def wget_proxies(commands: Iterable[str]) -> list[str]:
+    """The proxies among the settings that wget is given with `-e`."""
+    return list(_settings(commands))
+
+
+def _settings(commands: Iterable[str]) -> Iterator[str]:
+    for command in commands:
+        name, _, value = command.partition("=")
+        if name.strip() in ("http_proxy", "https_proxy"):
+            yield value.strip()
+
+
+def bypassed(name: str, listed: str) -> bool:
+    """Whether a host is among those for which no proxy is asked: its name, or a domain that it is in."""
+    for each in re.split(r"[,\s]+", listed.lower()):
+        domain = each.lstrip(".")
+        if each == "*" or (domain and (name == domain or name.endswith(f".{domain}"))):
+            return True
+    return False
+
+
+def grpc_address(text: str) -> str:
+    """The address in a gRPC name with a scheme, `ipv4:127.0.0.1:80`."""
+    scheme, _, rest = text.partition(":")
+    return rest if scheme in _GRPC_SCHEMES and rest and not rest.isdigit() else text
