@@ -52,7 +52,24 @@ def table() -> str:
         "| server | liveness, readiness | port | usual start | recognised by | versions that were read |\n"
         "|---|---|---|---|---|---|\n"
     )
-    return head + "".join(f"{row(name, preset)}\n" for name, preset in known_presets().items())
+    servers = "".join(f"{row(name, preset)}\n" for name, preset in known_presets().items())
+    asked = "".join(
+        f"| {name} | `{each.path}` | {each.of} | {instead(preset)} |\n"
+        for name, preset in known_presets().items()
+        for each in preset.asks
+    )
+    return (
+        head
+        + servers
+        + "\nThese endpoints check more than being alive. `liveness-external-dependency` warns of a "
+        "livenessProbe that asks one of them:\n\n"
+        + "| server | endpoint | checks | liveness uses instead |\n|---|---|---|---|\n"
+        + asked
+    )
+
+
+def instead(preset: Preset) -> str:
+    return f"`{preset.live_path}`" if preset.live_path else str(preset.alive)
 
 
 def test_the_page_lists_the_servers(request: pytest.FixtureRequest) -> None:
@@ -100,6 +117,7 @@ def test_a_preset_says_since_when_its_paths_hold_and_who_shows_it(name: str) -> 
     assert preset.since_source.startswith("https://")
     if preset.older:
         assert preset.since == preset.older[-1].before or any(it.unless_flags for it in preset.older)
+        assert "unversioned" in preset.model_fields_set, "what counts for an unknown version is decided"
 
 
 def test_what_liveness_must_not_ask_is_not_what_is_injected() -> None:
