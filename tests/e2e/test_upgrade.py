@@ -98,6 +98,26 @@ MATRIX = ALL if os.environ.get("CHASSIS_UPGRADES") == "all" else FEW
 """`make upgrades` tries all of them."""
 
 
+def rights(tree: Path) -> set[tuple[str, ...]]:
+    """What the roles of a tree allow: the role's kind and name, then group, resource, name and verb."""
+    return {
+        (item["kind"], item["metadata"]["name"], group, resource, name, verb)
+        for file in sorted((tree / "manifests" / "base").glob("rbac*.yaml"))
+        for item in yaml.safe_load_all(file.read_text())
+        for rule in item.get("rules") or ()
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for name in rule.get("resourceNames", ["*"])
+        for verb in rule["verbs"]
+    }
+
+
+@pytest.mark.parametrize("before", [LAST, BEFORE_LAST], ids=str)
+def test_no_right_of_the_two_previous_releases_is_missing(before: Release) -> None:
+    """In the same role: between two roles there is a moment without it."""
+    assert rights(before.tree) - rights(REPOSITORY) == set()
+
+
 class Stream:
     """Creates that go on in threads until the end, and what became of them."""
 
