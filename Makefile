@@ -40,11 +40,11 @@ demo: $(SYNCED) ## show what the webhook does to the examples; no cluster needed
 
 .PHONY: test
 test: $(SYNCED) ## all tests but the end-to-end ones
-	@$(BIN)/pytest -m "not e2e and not realnode and not servers" -n auto -q $(ARGS)
+	@$(BIN)/pytest -m "not e2e and not realnode and not servers and not vllm" -n auto -q $(ARGS)
 
 .PHONY: coverage
 coverage: $(SYNCED) ## the same tests, with branch coverage and its floor
-	@$(BIN)/pytest -m "not e2e and not realnode and not servers" -n auto -q --cov --cov-report=term:skip-covered $(ARGS)
+	@$(BIN)/pytest -m "not e2e and not realnode and not servers and not vllm" -n auto -q --cov --cov-report=term:skip-covered $(ARGS)
 
 .PHONY: pythons
 pythons: $(SYNCED) ## the same tests under every newer Python that uv finds
@@ -123,6 +123,10 @@ version: $(SYNCED) ## write the version of pyproject.toml wherever it is stated
 .PHONY: release
 release: $(SYNCED) ## build what users download into dist/; ARGS="--base python:3.11-slim-bookworm@sha256:…" or --no-images
 	@$(BIN)/python -m release $(ARGS)
+
+.PHONY: vllm
+vllm: $(SYNCED) ## the liveness probe of a real vLLM, hung and loaded in every way (two hours; ARGS="-m ci_vllm": ten minutes)
+	@$(BIN)/pytest -m vllm -q tests/vllm $(ARGS)
 
 .PHONY: cluster
 cluster: $(SYNCED) ## the same control plane with the webhook installed, to play with until Ctrl-C

@@ -12,18 +12,27 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 
-def built(where: str, name: str, requires: Sequence[str], newest: str | None = None) -> Path:
+def built(
+    where: str,
+    name: str,
+    requires: Sequence[str],
+    newest: str | None = None,
+    *,
+    overrides: Sequence[str] = (),
+    finish: Callable[[Path], None] | None = None,
+) -> Path:
     """The `bin` directory of an environment with these requirements, built where it is missing.
 
     With `newest`, a day such as `2026-11-20`, no package published later is taken: what is not pinned by name
-    is the same in every run. Raises CalledProcessError when it cannot be built.
+    is the same in every run. `overrides` replace what packages require. `finish` gets the environment once it
+    is installed and completes it. Raises CalledProcessError when it cannot be built.
     """
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    wanted = "\n".join((*requires, version, *([newest] if newest else ())))
+    wanted = "\n".join((*requires, version, *([newest] if newest else ()), *overrides))
     digest = hashlib.sha256(wanted.encode()).hexdigest()[:12]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ml-chassis" / where
     cache.mkdir(parents=True, exist_ok=True)
@@ -36,7 +45,12 @@ def built(where: str, name: str, requires: Sequence[str], newest: str | None = N
             subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, place], check=True)
             install = [uv, "pip", "install", "--quiet", "--python", str(place / "bin" / "python")]
             install += ["--exclude-newer", newest] if newest else []
+            if overrides:
+                (place / "overrides.txt").write_text("\n".join(overrides))
+                install += ["--override", str(place / "overrides.txt")]
             subprocess.run([*install, *requires], check=True)
+            if finish:
+                finish(place)
             (place / "complete").touch()
     return place / "bin"
 

@@ -17,6 +17,7 @@ LIVE_PATH: Final = f"{DOMAIN}/live-path"
 READY_PATH: Final = f"{DOMAIN}/ready-path"
 MODEL_SIZE: Final = f"{DOMAIN}/model-size"
 EXPECTED_START: Final = f"{DOMAIN}/expected-start"
+LIVENESS: Final = f"{DOMAIN}/liveness"
 
 # On pod templates: the models that the sidecar fetches.
 MODEL_CONFIG: Final = f"{DOMAIN}/model-config"
@@ -59,7 +60,7 @@ OVERRIDE: Final = "override"
 ADMISSION: Final = f"{DOMAIN}/admission"
 """The label that keeps a namespace or an object out, with the value `disabled`."""
 
-OF_HEALTH: Final = (HEALTH_PATH, HEALTH_PORT, LIVE_PATH, READY_PATH, MODEL_SIZE, EXPECTED_START)
+OF_HEALTH: Final = (HEALTH_PATH, HEALTH_PORT, LIVE_PATH, READY_PATH, MODEL_SIZE, EXPECTED_START, LIVENESS)
 """Those that may end with `.<container>`, and of which standard-probes says what is misspelt."""
 OTHERS: Final = (
     EXEMPT,

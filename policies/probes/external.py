@@ -12,6 +12,7 @@ from policies.core.services import own_service
 from policies.core.target import Target
 from policies.kube.json import text
 from policies.probes.probe import LIVENESS, READINESS, STARTUP, Probe, probes
+from policies.probes.progress import is_program
 
 _HANDLERS: Final = ("httpGet", "tcpSocket", "exec", "grpc")
 _CONSEQUENCE: Final = {
@@ -31,7 +32,7 @@ _REMEDIATION: Final = {
 def external_dependencies(field: str, target: Target, facts: Facts) -> Iterator[Finding]:
     """What the probes at `field` reach outside their pod, one finding a probe."""
     for probe in probes(target, field):
-        if field == STARTUP and _is_liveness_again(probe):
+        if (field == STARTUP and _is_liveness_again(probe)) or is_program(probe.spec):
             continue
         finding = _handler_finding(probe) or _exec_finding(probe, target, facts)
         if finding is not None and not _is_own_service(probe, target, facts):

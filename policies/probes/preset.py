@@ -55,6 +55,19 @@ class Asks(Model):
     of: str = Field(description="what it checks: the end of a sentence that begins with `which checks`")
 
 
+class Progress(Model):
+    """How a program in the container tells that a server makes progress."""
+
+    program: str = Field(pattern=r"^[a-z0-9]+$", description="its name among the programs of ML Chassis")
+    since: str = Field(
+        pattern=r"^[0-9]+(\.[0-9]+)+$", description="the first version with which it was tried, such as 0.11"
+    )
+    unless_flags: tuple[str, ...] = Field((), description="flags with which it was not tried")
+    unless_env: tuple[str, ...] = Field((), description="variables with which it was not tried")
+    key_flags: tuple[str, ...] = Field((), description="flags that set the API key")
+    key_env: tuple[str, ...] = Field((), description="variables that set the API key")
+
+
 class Preset(Model):
     """One kind of model server. In the settings every field is optional: what is left out stays."""
 
@@ -151,6 +164,9 @@ class Preset(Model):
     )
     alive: str | None = Field(
         None, description="what liveness should ask instead, where there is no `livePath`: `a tcpSocket on …`"
+    )
+    progress: Progress | None = Field(
+        None, description="how a hang is noticed behind a liveness path that does not notice it"
     )
     doubt: str | None = Field(
         None,

@@ -35,6 +35,7 @@ __all__ = [
     "HEALTH_PORT",
     "LIVE_PATH",
     "READY_PATH",
+    "Liveness",
     "Mirror",
     "StandardProbes",
     "Unknown",
@@ -68,6 +69,13 @@ def _mirror(value: object) -> object:
     return {True: Mirror.SIMILAR, False: Mirror.OFF}[value] if isinstance(value, bool) else value
 
 
+class Liveness(StrEnum):
+    """How a server's liveness is told."""
+
+    PROGRESS = "progress"
+    ENDPOINT = "endpoint"
+
+
 class StandardProbes(Settings):
     """Key `standard-probes.yaml`."""
 
@@ -91,6 +99,11 @@ class StandardProbes(Settings):
         "else tells the health endpoint: `recognised` where its path is the liveness of a known server or "
         "says that it is about being alive (`/livez`, `/health/live`), `similar` also where it is a general "
         "check (`/health`, `/ping`, an open port), `off` never; what is about readiness by its name never is",
+    )
+    liveness: Liveness = Field(
+        Liveness.PROGRESS,
+        description="`progress` runs a program in the container where one is known to notice a hang that the "
+        "liveness endpoint does not notice (vLLM), `endpoint` never does",
     )
     load_rate: Quantity = Field(
         64 << 20,

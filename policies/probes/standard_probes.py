@@ -30,6 +30,16 @@ webhook must come first).
 4. The setting `unknown`: `warn` (default) says that nothing is known, `tcp` asks for the open port until
    there is an endpoint, `http` asks for `GET /health`.
 
+**Liveness by progress.** vLLM's `/health` answers 200 for as long as its engine hangs. For such a server
+`liveness: progress` (default) puts a program into the livenessProbe that runs in the container, with the
+`python3` of the server's own image. It asks the endpoint and reads the engine's counters; while they do not
+move, it asks for one token. Only a server that answers nothing while nothing moves counts as hung, and is
+restarted after 3 to 5 minutes, at a time that differs between replicas. Whatever cannot be decided counts
+as alive: a metrics page that cannot be read, a status of 401, 404 or 429, a slow probe. The startup and
+readiness probes keep the endpoint. The annotation `mlchassis.dev/liveness: endpoint` (or `progress`)
+decides for one workload. Flags and variables with which the program was not tried keep the endpoint too;
+`chassis why` gives the reason, and the rule `liveness-blind` counts them.
+
 **How patient they are.** Three numbers, one idea: a slow start must not look like a hang, and overload
 must shed traffic before it restarts anything.
 
@@ -61,6 +71,7 @@ from policies.core.annotations import (
     HEALTH_PATH,
     HEALTH_PORT,
     LIVE_PATH,
+    LIVENESS,
     MODEL_SIZE,
     READY_PATH,
 )
@@ -79,8 +90,17 @@ from policies.kube.pods import Container, Role, edited
 from policies.probes.endpoints import declared_http_port, http_get, preset_health, unsure
 from policies.probes.health import AnnotationError, annotated_health, is_meant, right_port
 from policies.probes.mirror import handler_of, mirrored
+from policies.probes.progress import (
+    TIMEOUT,
+    Check,
+    annotated_liveness,
+    is_program,
+    parse_liveness,
+    progress_check,
+)
 from policies.probes.serving import (
     HEALTH_ANNOTATIONS,
+    Liveness,
     StandardProbes,
     Unknown,
     istio_came_first,
@@ -138,7 +158,11 @@ def _with_probes(
         elif startup is None:
             probe = added["startupProbe"] = _startup(live, settings, budget.seconds)
             _give_startup(why, container, probe, budget, settings)
-        _give(why, pod, container, "livenessProbe", live, found.live_from)
+        check = _progress(pod, container, found, facts)
+        if check is not None and check.handler is not None:
+            delay = {key: live[key] for key in ("initialDelaySeconds",) if key in live}
+            live = added["livenessProbe"] = {**_liveness(check.handler, settings, TIMEOUT, ready), **delay}
+        _give(why, pod, container, "livenessProbe", live, found.live_from, check)
     if "readinessProbe" in added:
         _give(why, pod, container, "readinessProbe", added["readinessProbe"], found.ready_from)
     changed = container.edited({**spec, **added}) if added else container
@@ -209,6 +233,12 @@ def _handlers(pod: Json, container: Container, settings: StandardProbes, facts: 
         live = ready = _unknown(container, settings)
         live_from = ready_from = _NOBODY
     return _Handlers(live, ready, same is not None, live_from, ready_from)
+
+
+def _progress(pod: Json, container: Container, found: _Handlers, facts: Facts) -> Check | None:
+    """How liveness is told by progress, if it is; see `policies.probes.progress`."""
+    preset = found.live is not None and found.live_from.startswith("preset ")
+    return progress_check(pod, container, found.live if preset else None, facts)
 
 
 def _unknown(container: Container, settings: StandardProbes) -> Json | None:
@@ -290,7 +320,15 @@ _ANNOTATION: Final = "annotation"
 _PATHS: Final = {"readinessProbe": READY_PATH, "livenessProbe": LIVE_PATH}
 
 
-def _give(why: Reasons, pod: Json, container: Container, name: str, probe: Json, source: str) -> None:
+def _give(
+    why: Reasons,
+    pod: Json,
+    container: Container,
+    name: str,
+    probe: Json,
+    source: str,
+    check: Check | None = None,
+) -> None:
     """The reason for a liveness or readiness probe."""
 
     def words() -> str:
@@ -301,11 +339,17 @@ def _give(why: Reasons, pod: Json, container: Container, name: str, probe: Json,
         if source == _NOBODY:
             return f"{_asked(probe)}, since nothing tells its health endpoint; {patience}"
         who = "by its annotation" if source == _ANNOTATION else source
-        return f"{_asked(probe)} ({who}); {patience}"
+        if is_program(probe):
+            asked = "its health, the engine's counters, and one token while these do not move"
+            return f"{asked} ({who}); a restart after 3 to 5 min without progress"
+        blind = f"; a hang behind it is not noticed: {check.why_not}" if check is not None else ""
+        return f"{_asked(probe)} ({who}); {patience}{blind}"
 
     def annotation() -> str:
         if source in (_MIRRORED, _NOBODY):
             return ""  # one would change more than this probe: the start would be asked for, too
+        if is_program(probe):
+            return f"{_of_container(LIVENESS, container)}={Liveness.PROGRESS}"
         written = annotations_of(pod)
         for key in (_PATHS[name], HEALTH_PATH, HEALTH_PORT):
             for own in (f"{key}.{container.name}", key):
@@ -317,6 +361,8 @@ def _give(why: Reasons, pod: Json, container: Container, name: str, probe: Json,
         return f"{_of_container(_PATHS[name], container)}={path}" if path else ""
 
     setting = {_MIRRORED: "mirror", _NOBODY: "unknown"}.get(source, "presets")
+    if is_program(probe):
+        setting = "liveness"
     why.give(f"{container.place}.{name}", words, setting=setting, annotation=annotation)
 
 
@@ -387,6 +433,24 @@ def advise(pod: Json, settings: StandardProbes, facts: Facts) -> Iterator[Findin
         else:
             if container.spec.get("livenessProbe") is None and not _is_kuberays(pod, container, facts):
                 yield _left_alone(pod, container, settings)
+            elif finding := _without_progress(pod, container, facts):
+                yield finding
+
+
+def _without_progress(pod: Json, container: Container, facts: Facts) -> Finding | None:
+    """What to say where an annotation asks for liveness by progress, and there is none."""
+    probe = container.spec.get("livenessProbe")
+    if annotated_liveness(pod, container, facts) is not Liveness.PROGRESS or is_program(probe):
+        return None
+    health = preset_health(container, facts.settings(StandardProbes))
+    check = progress_check(pod, container, health.live if health else None, facts)
+    why = "it has another livenessProbe" if check is None or check.handler is not None else check.why_not
+    return Finding(
+        f"spec.{container.list}[{container.index}].livenessProbe",
+        f"Container {container.name} gets no liveness by progress: {why}. A hang behind its health endpoint "
+        "is not noticed.",
+        f"Change that, or set the annotation {LIVENESS} to endpoint.",
+    )
 
 
 def _misread_annotations(pod: Json, facts: Facts) -> Iterator[Finding]:
@@ -425,6 +489,7 @@ def _misread_annotations(pod: Json, facts: Facts) -> Iterator[Finding]:
 _PARSED: Final[dict[str, Callable[[object], object]]] = {
     EXPECTED_START: units.parse_duration,
     MODEL_SIZE: units.parse_bytes,
+    LIVENESS: parse_liveness,
 }
 _ANNOTATIONS: Final = (*HEALTH_ANNOTATIONS, *_PARSED)
 

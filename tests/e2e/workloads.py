@@ -7,7 +7,7 @@ from copy import deepcopy
 from tests.e2e.api import JSON
 
 PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
-VLLM = "vllm/vllm-openai:v0.11.0"
+VLLM = "vllm/vllm-openai:v0.10.2"
 UNKNOWN = "registry.example/recommender:7"
 
 

@@ -40,6 +40,7 @@ HEADER = re.compile(r"\A(?:# expect: .*\n|#   .*\n)+")
 MODES: dict[str, tuple[Mode, Mode] | tuple[Mode, Mode, tuple[Mode, Mode]]] = {
     # Deadlock
     "liveness-missing": (Mode.WARN, Mode.WARN),
+    "liveness-blind": (Mode.AUDIT, Mode.AUDIT),
     "readiness-without-liveness": (Mode.WARN, Mode.WARN),
     "readiness-waits-on-own-service": (Mode.ENFORCE, Mode.ENFORCE),
     "init-waits-on-own-service": (Mode.ENFORCE, Mode.ENFORCE),

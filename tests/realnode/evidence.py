@@ -36,6 +36,9 @@ ELSEWHERE = {
     "gang-without-queue": (
         "Not shown: the profile `standard` only audits it, and what helps is another program, such as Kueue."
     ),
+    "liveness-blind": (
+        "Shown [with a real vLLM](what-probes-notice.md#vllm-with-liveness-by-progress), which needs no node."
+    ),
     "policy-config-invalid": (
         "Ten bad edits of the policy, each refused, stand [under fire](#the-webhook-under-fire)."
     ),

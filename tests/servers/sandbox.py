@@ -69,7 +69,7 @@ class Container:
     def freeze(self) -> None:
         """SIGSTOP to every process of it: a server that hangs."""
         stopped: set[int] = set()
-        while new := self._pids() - stopped:
+        while new := self.pids() - stopped:
             self._signal(new, signal.SIGSTOP)
             stopped |= new
         # A thread on a processor goes on until the kernel has interrupted it: long enough to answer a probe.
@@ -77,13 +77,14 @@ class Container:
 
     def thaw(self) -> None:
         """Let it go on."""
-        self._signal(self._pids(), signal.SIGCONT)
+        self._signal(self.pids(), signal.SIGCONT)
 
     def remove(self) -> None:
         """End all of it at once."""
         self.process.kill()
 
-    def _pids(self) -> set[int]:
+    def pids(self) -> set[int]:
+        """All of its processes, by their ids outside of it."""
         namespace = Path(f"/proc/{self.process.pid}/ns/pid_for_children").readlink()
         found = set()
         for entry in Path("/proc").glob("[0-9]*"):

@@ -22,6 +22,11 @@ from policies.core import data
 
 HERE: Final = Path(__file__).parent
 VERIFIED: Final = HERE / "verified.yaml"
+NOTICED: Final = HERE / "noticed.yaml"
+HEADS: Final = {
+    VERIFIED: "which real servers did what their presets say, and when.",
+    NOTICED: "what the probes of real servers noticed, in seconds.",
+}
 SERVED: Final = HERE / "served"
 
 
@@ -125,16 +130,21 @@ def said(probe: dict[str, Any]) -> str:
 
 
 def verified() -> dict[str, dict[str, Any]]:
-    """What `make servers` recorded, by the server's name."""
-    found: dict[str, dict[str, Any]] = data.parsed(VERIFIED.read_text()) or {}
-    return found
+    """What `make servers` recorded of the presets, by the server's name."""
+    return recorded(VERIFIED)
 
 
-def record(name: str, entry: dict[str, Any]) -> None:
-    """Write down that a server did what its preset says."""
-    head = "# Written by `make servers`: which real servers did what their presets say, and when.\n"
-    with VERIFIED.open("r+") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        found = {**verified(), name: entry}
-        file.truncate()
-        file.write(head + yaml.safe_dump(dict(sorted(found.items())), sort_keys=False, width=110))
+def recorded(file: Path) -> dict[str, dict[str, Any]]:
+    """What a file holds, by the server's name."""
+    found: dict[str, dict[str, Any]] = data.parsed(file.read_text()) if file.exists() else {}
+    return found or {}
+
+
+def record(name: str, entry: dict[str, Any], file: Path = VERIFIED) -> None:
+    """Write down what a server did."""
+    head = f"# Written by `make servers`: {HEADS[file]}\n"
+    with file.open("a+") as locked:
+        fcntl.flock(locked, fcntl.LOCK_EX)
+        found = {**recorded(file), name: entry}
+        locked.truncate(0)
+        locked.write(head + yaml.safe_dump(dict(sorted(found.items())), sort_keys=False, width=110))

@@ -12,21 +12,25 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from tests.servers.kubelet import Answer, ask
+from tests.servers.noticing import kill, never_reading, roles, stopped, watch
 from tests.servers.sandbox import ADDRESS, HOSTS, INSIDE, Container, pod_network
-from tests.servers.server import SERVED, Server, injected, record, said, servers
+from tests.servers.server import NOTICED, SERVED, Server, injected, record, said, servers
 from tests.venvs import built, installed
 
 pytestmark = pytest.mark.servers
 
 START = 300
 """Seconds that a server may take to start, or to answer all that it was asked; far more than any needs."""
+
+MOST_ROLES = 4
+"""Kinds of processes of one server that are stopped, the first being its main process."""
 
 
 class Asked(NamedTuple):
@@ -72,10 +76,10 @@ class Running:
     def waits(self, ready: Callable[[], bool]) -> None:
         self.container.process.wait_until(ready, START, 0.2)
 
-    def request(self) -> int:
+    def request(self, timeout: float = START) -> int:
         """The status of a client's request; 0 where no answer came."""
         asked = self.server.request
-        connection = http.client.HTTPConnection(ADDRESS, asked.port, timeout=START)
+        connection = http.client.HTTPConnection(ADDRESS, asked.port, timeout=timeout)
         try:
             if asked.body is None:
                 connection.request("GET", asked.path, headers=dict(asked.headers))
@@ -161,6 +165,42 @@ def test_the_server_does_what_its_preset_says(running: Running, request: pytest.
                 "underLoad": {"asked": asked, "missed": missed},
             },
         )
+
+
+@pytest.mark.parametrize(
+    "running", [pytest.param(each, id=each[0]) for each in servers().items()], indirect=True
+)
+def test_what_its_probes_notice(running: Running, request: pytest.FixtureRequest) -> None:
+    """No process is stopped, killed or kept waiting without a record of who noticed."""
+    _not_before_it_is_ready(running)
+
+    def watched(*, recovers: bool = False) -> dict[str, Any]:
+        seen = watch(lambda name: _asked_once(running, name), running.request, recovers=recovers)
+        return {key: value for key, value in asdict(seen).items() if value is not None}
+
+    rows: dict[str, dict[str, Any]] = {}
+    found = roles(running.container)
+    for title, pids in [*found.items()][:MOST_ROLES]:
+        with stopped(pids):
+            rows[f"stopped: {title}"] = watched()
+        running.waits(lambda: running.request() == 200 and running.succeeds(*running.probes))
+    with never_reading(running.server.request):
+        rows["clients never read"] = watched()
+    running.waits(lambda: running.request() == 200 and running.succeeds(*running.probes))
+    for title, pids in [*found.items()][1:MOST_ROLES]:
+        kill(pids)
+        rows[f"killed: {title}"] = watched(recovers=True)
+        if not running.container.process.running or running.request(START / 10) != 200:
+            break
+    assert all(len(row) >= 1 for row in rows.values())
+
+    if request.config.getoption("--record", default=False):
+        what = {"server": running.server.version, "preset": running.server.preset}
+        record(request.node.callspec.id, {**what, "on": datetime.date.today(), "seen": rows}, NOTICED)
+
+
+def _asked_once(running: Running, name: str) -> bool:
+    return ask(running.probes[name], ADDRESS, HOSTS[0]).success
 
 
 def _not_before_it_is_ready(running: Running) -> str:

@@ -1,0 +1,31 @@
+"""liveness-blind: a liveness endpoint that answers while the server hangs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from policies.core.contracts import rule
+from policies.core.facts import Facts
+from policies.core.finding import Finding
+from policies.core.target import Target
+from policies.probes.progress import blind_because
+from policies.probes.serving import serving_containers
+
+
+def check(target: Target, facts: Facts) -> Iterator[Finding]:
+    for template in target.templates:
+        if template.is_ray or template.container_path:
+            continue
+        for container in serving_containers(template.pod, facts):
+            if because := blind_because(template.pod, container, facts):
+                yield Finding(
+                    template.at(container, "livenessProbe"),
+                    f"The liveness endpoint of container {container.name} answers while its engine hangs, "
+                    f"and nothing restarts it. Progress is not checked: {because}.",
+                    "Leave livenessProbe out and remove that reason, so that the webhook checks progress. If "
+                    "the image has python3, the annotation mlchassis.dev/liveness: progress admits other "
+                    "images and versions.",
+                )
+
+
+RULE = rule(__name__, check)

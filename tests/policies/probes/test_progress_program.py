@@ -1,0 +1,344 @@
+"""The program that runs in a vLLM's container, against servers that behave in every way."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
+
+from policies.probes.progress import TIMEOUT, program
+
+MODEL = 'it\'s "$(reboot)"; `reboot`\n'
+COUNTERS = 'vllm:generation_tokens_total{model_name="m"} %d\nhttp_requests_total %d\n'
+LONG_AGO = 1000
+HUNG = 2.5
+"""How much sooner the program gives up on a server that does not answer."""
+
+
+@dataclass
+class Server:
+    """What a server answers: a status and a body for each path, or nothing for `None`."""
+
+    moves: bool = False
+    answers: dict[str, tuple[int, bytes] | None] = field(default_factory=dict)
+    seen: list[tuple[str, Any, str | None]] = field(default_factory=list)
+    tokens: int = 0
+    ended: threading.Event = field(default_factory=threading.Event)
+
+    def answer(self, path: str, body: bytes, key: str | None) -> tuple[int, bytes] | None:
+        self.seen.append((path, json.loads(body) if body else None, key))
+        if path in self.answers:
+            return self.answers[path]
+        if path == "/metrics":
+            self.tokens += self.moves
+            return 200, (COUNTERS % (self.tokens, len(self.seen))).encode()
+        if path == "/v1/models":
+            lora = {"id": "lora", "parent": MODEL}
+            return 200, json.dumps({"data": [lora, {"id": MODEL, "parent": None}]}).encode()
+        return 200, b"{}"
+
+    @property
+    def canaries(self) -> list[tuple[str, Any, str | None]]:
+        return [each for each in self.seen if each[1] is not None]
+
+
+Start = Callable[[Server], int]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts servers on 127.0.0.1; gives the port."""
+    running: list[tuple[Server, ThreadingHTTPServer]] = []
+
+    def started(server: Server, tls: ssl.SSLContext | None = None, family: int = socket.AF_INET) -> int:
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                answer = server.answer(self.path, body, self.headers.get("Authorization"))
+                if answer is None:
+                    server.ended.wait(60)
+                    return
+                self.send_response(answer[0])
+                self.end_headers()
+                self.wfile.write(answer[1])
+
+            do_POST = do_GET  # noqa: N815
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        class Family(ThreadingHTTPServer):
+            address_family = family
+            daemon_threads = True
+
+            def handle_error(self, *_: object) -> None:
+                pass
+
+        http = Family(("127.0.0.1" if family == socket.AF_INET else "::1", 0), Handler)
+        if tls is not None:
+            http.socket = tls.wrap_socket(http.socket, server_side=True)
+        threading.Thread(target=http.serve_forever, args=(0.05,), daemon=True).start()
+        running.append((server, http))
+        return int(http.server_address[1])
+
+    yield started
+    for server, http in running:
+        server.ended.set()
+        http.shutdown()
+        http.server_close()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    status: int
+    said: str
+    took: float
+
+
+@pytest.fixture
+def ask(tmp_path: Path) -> Callable[..., Outcome]:
+    """Runs the program as kubelet would, with its times divided by `faster` and files below `tmp_path`."""
+
+    def asked(port: int, *words: str, faster: float = 1, env: dict[str, str] | None = None) -> Outcome:
+        text = program("vllm").replace('"/tmp", "/dev/shm"', repr(str(tmp_path)) + ",")
+        times = "DEADLINE, HEALTH, PAGE, LATEST_CANARY = 25, 10, 3, 8"
+        assert times in text
+        shorter = ", ".join(str(float(each) / faster) for each in (25, 10, 3, 8))
+        text = text.replace(times, f"DEADLINE, HEALTH, PAGE, LATEST_CANARY = {shorter}")
+        text = text.replace("left() - PAGE - 1", f"left() - PAGE - {1 / faster}")
+        # On a busy machine the interpreter starts slowly: the deadline counts from here.
+        text = text.replace("END = time.monotonic() + DEADLINE - age()", "END = time.monotonic() + DEADLINE")
+        command = [sys.executable, "-I", "-S", "-c", text, str(port), *(words or ("http",))]
+        began = time.monotonic()
+        done = subprocess.run(command, env=env or {}, capture_output=True, text=True, timeout=60, check=False)
+        assert done.stderr == ""
+        return Outcome(done.returncode, done.stdout.strip(), time.monotonic() - began)
+
+    return asked
+
+
+@pytest.fixture
+def silent_since(tmp_path: Path) -> Callable[[int, float], None]:
+    """Writes what the program remembers: the counters as they are, and when the server last lived."""
+
+    def written(port: int, seconds: float, tokens: int = 0) -> None:
+        counters = (COUNTERS % (tokens, 0)).encode().splitlines()[0]
+        text = f"{zlib.crc32(counters)} {time.monotonic() - seconds}"
+        (tmp_path / f".mlchassis-liveness-{port}").write_text(text)
+
+    return written
+
+
+Ask = Callable[..., Outcome]
+Silent = Callable[[int, float], None]
+
+
+def test_the_first_time_it_only_remembers(start: Start, ask: Ask) -> None:
+    server = Server()
+    outcome = ask(start(server))
+    assert (outcome.status, outcome.said) == (0, "the engine works")
+    assert server.canaries == []
+
+
+def test_no_canary_while_the_counters_move(start: Start, ask: Ask, silent_since: Silent) -> None:
+    server = Server(moves=True)
+    silent_since(port := start(server), LONG_AGO)
+    assert ask(port).status == 0
+    assert server.canaries == []
+
+
+def test_an_idle_server_answers_a_canary(start: Start, ask: Ask, silent_since: Silent) -> None:
+    server = Server()
+    silent_since(port := start(server), LONG_AGO)
+    outcome = ask(port, "http", "KEY", env={"KEY": "s3cret key"})
+    assert (outcome.status, outcome.said) == (0, "the engine answers")
+    [(path, body, key)] = server.canaries
+    assert (path, body) == ("/v1/completions", {"model": MODEL, "prompt": "a", "max_tokens": 1})
+    assert key == "Bearer s3cret key"
+    assert {key for path, _, key in server.seen if not path.startswith("/v1")} == {None}
+
+
+def test_a_hung_engine_fails_once_it_was_silent_for_long(
+    start: Start, ask: Ask, silent_since: Silent
+) -> None:
+    server = Server(answers={"/v1/completions": None})
+    silent_since(port := start(server), 20)
+    patient = ask(port, faster=HUNG)
+    assert patient.status == 0, "less than any pod's patience"
+    assert "for 2" in patient.said
+    silent_since(port, LONG_AGO)
+    hung = ask(port, faster=HUNG)
+    assert (hung.status, hung.said.startswith("a request for one token gets no answer")) == (1, True)
+
+
+def test_a_canary_that_waits_behind_work_passes(start: Start, ask: Ask, silent_since: Silent) -> None:
+    server = Server(answers={"/v1/completions": None})
+    silent_since(port := start(server), LONG_AGO)
+    threading.Timer(0.5, lambda: setattr(server, "moves", True)).start()
+    outcome = ask(port, faster=HUNG)
+    assert outcome.status == 0
+    assert ask(port).said == "the engine works"
+
+
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/pooling", "/classify", "/score"])
+def test_pooling_models(path: str, start: Start, ask: Ask, silent_since: Silent) -> None:
+    others = ("/v1/completions", "/v1/embeddings", "/pooling", "/classify", "/score")
+    server = Server(answers={each: (404, b"") for each in others if each != path})
+    silent_since(port := start(server), LONG_AGO)
+    assert ask(port).said == "the engine answers"
+    server.answers[path] = None
+    silent_since(port, LONG_AGO)
+    assert ask(port, faster=HUNG).status == 1
+
+
+@pytest.mark.parametrize("status", [401, 403, 429, 500, 503])
+def test_an_answer_without_the_engine_tells_nothing(
+    status: int, start: Start, ask: Ask, silent_since: Silent
+) -> None:
+    server = Server(answers={"/v1/completions": (status, b"")})
+    silent_since(port := start(server), LONG_AGO)
+    outcome = ask(port)
+    assert (outcome.status, outcome.said) == (0, "cannot tell")
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        (404, b""),
+        (200, b""),
+        (200, b"vllm:" + b"x" * 100),
+        (200, b'evil{a="\nvllm:generation"} NaN\n\xff\xfe\x00'),
+        (200, b"x" * (50 << 20)),
+        None,
+    ],
+    ids=["missing", "empty", "unknown", "hostile", "huge", "silent"],
+)
+def test_without_counters_a_hang_is_not_told_from_work(
+    page: tuple[int, bytes] | None, start: Start, ask: Ask, silent_since: Silent
+) -> None:
+    server = Server(answers={"/v1/completions": None, "/metrics": page})
+    silent_since(port := start(server), LONG_AGO)
+    outcome = ask(port, faster=HUNG)
+    assert outcome.status == 0
+    assert outcome.took < TIMEOUT
+
+
+@pytest.mark.parametrize("models", [b"", b"[]", b'{"data": [{"parent": null}]}', b'{"data": 3}', b"\xff"])
+def test_without_a_model_it_cannot_tell(models: bytes, start: Start, ask: Ask, silent_since: Silent) -> None:
+    server = Server(answers={"/v1/completions": None, "/v1/models": (200, models)})
+    silent_since(port := start(server), LONG_AGO)
+    assert ask(port, faster=HUNG).status == 0
+
+
+@pytest.mark.parametrize("health", [None, (503, b"")], ids=["silent", "503"])
+def test_a_health_check_that_fails(
+    health: tuple[int, bytes] | None, start: Start, ask: Ask, silent_since: Silent
+) -> None:
+    server = Server(answers={"/health": health})
+    silent_since(port := start(server), 0)
+    assert ask(port, faster=HUNG).status == 0
+    silent_since(port, LONG_AGO)
+    outcome = ask(port, faster=HUNG)
+    assert outcome.status == 1
+    assert outcome.said.startswith("GET /health")
+    server.moves = True
+    assert ask(port, faster=HUNG).status == 0, "the engine works"
+
+
+def test_an_answer_without_end(start: Start, ask: Ask, silent_since: Silent) -> None:
+    class Endless(Server):
+        def answer(self, path: str, body: bytes, key: str | None) -> tuple[int, bytes] | None:
+            if path != "/v1/models":
+                return super().answer(path, body, key)
+            return 200, b"x" * (200 << 20)
+
+    silent_since(port := start(Endless()), LONG_AGO)
+    outcome = ask(port, faster=HUNG)
+    assert outcome.status == 0
+    assert outcome.took < TIMEOUT
+
+
+def test_nothing_listens(ask: Ask) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        outcome = ask(free.getsockname()[1])
+    assert outcome.status == 1
+    assert "nothing listens" in outcome.said
+
+
+def test_a_server_that_only_listens_on_ipv6(start: Callable[..., int], ask: Ask) -> None:
+    assert ask(start(Server(), family=socket.AF_INET6)).said == "the engine works"
+
+
+def test_it_passes_when_its_time_is_over(start: Start, ask: Ask, silent_since: Silent) -> None:
+    slow = Server(answers={"/health": None})
+    silent_since(port := start(slow), LONG_AGO)
+    text = ask(port, faster=10_000)
+    assert text.status == 0, "however silent the server was"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root may write everywhere")
+def test_what_it_remembers_is_no_link(start: Start, ask: Ask, tmp_path: Path) -> None:
+    port = start(Server())
+    (target := tmp_path / "precious").write_text("kept")
+    (tmp_path / f".mlchassis-liveness-{port}").symlink_to(target)
+    assert ask(port).said.startswith("cannot tell: neither")
+    assert target.read_text() == "kept"
+
+
+def test_without_a_place_to_remember_it_passes(start: Start, ask: Ask, tmp_path: Path) -> None:
+    port = start(Server(answers={"/v1/completions": None}))
+    (tmp_path / f".mlchassis-liveness-{port}").mkdir()
+    assert ask(port).said.startswith("cannot tell: neither")
+
+
+def test_a_fifo_in_its_place_does_not_block(start: Start, ask: Ask, tmp_path: Path) -> None:
+    port = start(Server())
+    os.mkfifo(tmp_path / f".mlchassis-liveness-{port}")
+    assert ask(port).status == 0
+
+
+def test_a_certificate_that_nobody_trusts(start: Callable[..., int], ask: Ask, tmp_path: Path) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "somebody-else")])
+    then = datetime.datetime(2001, 1, 1, tzinfo=datetime.UTC)
+    builder = x509.CertificateBuilder(name, name, key.public_key(), 1, then, then)
+    certificate = builder.sign(key, hashes.SHA256())
+    (tmp_path / "cert").write_bytes(certificate.public_bytes(Encoding.PEM))
+    (tmp_path / "key").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(tmp_path / "cert", tmp_path / "key")
+    assert ask(start(Server(), tls=tls), "https").said == "the engine works"
+
+
+def test_two_servers_in_a_pod_are_told_apart(start: Start, ask: Ask, silent_since: Silent) -> None:
+    well, hung = Server(moves=True), Server(answers={"/v1/completions": None})
+    first, second = start(well), start(hung)
+    silent_since(second, LONG_AGO)
+    assert ask(first).status == 0
+    assert ask(second, faster=HUNG).status == 1
+
+
+def test_its_text_is_nothing_that_kubelet_expands() -> None:
+    assert "$(" not in program("vllm")
+    assert '"""' not in program("vllm").splitlines()[0]
+    assert len(program("vllm")) < 7000

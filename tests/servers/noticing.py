@@ -1,0 +1,130 @@
+"""What a server's probes notice: each of its processes stopped, then killed; clients that never read."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tests.servers.sandbox import ADDRESS, Container
+from tests.servers.server import Request
+
+WATCH: Final = 20
+"""Seconds for which the probes are watched."""
+CLIENTS: Final = 200
+"""Connections whose clients send a request and never read the answer."""
+_HELPERS: Final = re.compile(
+    r"resource_tracker|forkserver|semaphore_tracker|^(sh|unshare)\b|\blog_monitor|\bdashboard|tail -"
+)
+"""Processes that serve nobody."""
+
+
+@dataclass(frozen=True)
+class Noticed:
+    """Seconds after which each probe failed for the first time, and then kept failing; None if it passed."""
+
+    live: float | None
+    ready: float | None
+    served: bool
+    """Whether a client that asked meanwhile got its answer."""
+    recovers: bool | None = None
+    """Whether a client was served again without a restart; None if it always was."""
+
+
+def roles(container: Container) -> Mapping[str, list[int]]:
+    """The processes of a container by their title, those that serve nobody left out."""
+    found: dict[str, list[int]] = {}
+    for pid in sorted(container.pids()):
+        title = _title(pid)
+        if title and not _HELPERS.search(title):
+            found.setdefault(title, []).append(pid)
+    return found
+
+
+def _title(pid: int) -> str:
+    """A process's command line in short, without what differs between two of a kind; empty for a zombie."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+        name = Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
+    words = [word.rpartition("/")[2] if word.startswith("/") else word for word in words if word]
+    if not words:
+        return ""
+    short = " ".join(words[:4]) if len(words[0]) < 60 else words[0]
+    short = re.sub(r"\b0x[0-9a-f]+\b|\d{2,}", "N", short)[:70]
+    return short if not name.startswith("ray::") else name.partition(" ")[0]
+
+
+@contextmanager
+def stopped(pids: list[int]) -> Iterator[None]:
+    """SIGSTOP to them; SIGCONT at the end."""
+    _send(pids, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        _send(pids, signal.SIGCONT)
+
+
+def kill(pids: list[int]) -> None:
+    """SIGKILL to them."""
+    _send(pids, signal.SIGKILL)
+
+
+def _send(pids: list[int], number: signal.Signals) -> None:
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            continue
+
+
+@contextmanager
+def never_reading(request: Request) -> Iterator[None]:
+    """Clients that ask, and do not read."""
+    text = f"GET {request.path} HTTP/1.1\r\nHost: {ADDRESS}\r\n\r\n".encode()
+    opened: list[socket.socket] = []
+    for _ in range(CLIENTS):
+        client = socket.socket()
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        client.settimeout(2)
+        opened.append(client)
+        try:
+            client.connect((ADDRESS, request.port))
+            client.sendall(text)
+        except OSError:
+            continue
+    try:
+        yield
+    finally:
+        for client in opened:
+            client.close()
+
+
+def watch(succeeds: Callable[[str], bool], request: Callable[[float], int], *, recovers: bool) -> Noticed:
+    """Ask the two probes once a second for a while, and let a client ask once, at the end again."""
+    began = time.monotonic()
+    since: dict[str, float | None] = {"livenessProbe": None, "readinessProbe": None}
+    statuses: list[int] = []
+    client = threading.Thread(target=lambda: statuses.append(request(WATCH)), daemon=True)
+    client.start()
+    while time.monotonic() < began + WATCH:
+        for name in since:
+            asked = time.monotonic() - began
+            if succeeds(name):
+                since[name] = None
+            elif since[name] is None:
+                since[name] = round(asked, 1)
+        time.sleep(1)
+    client.join(WATCH)
+    served = statuses == [200]
+    back = request(WATCH) == 200 if recovers and not served else None
+    return Noticed(since["livenessProbe"], since["readinessProbe"], served, back)

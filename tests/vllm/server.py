@@ -1,0 +1,204 @@
+"""A running vLLM with a toy model, the livenessProbe that the webhook gives its pod, and its clients."""
+
+from __future__ import annotations
+
+import fcntl
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from tests.e2e.processes import Process, free_port
+from tests.vllm.install import NEWEST, vllm
+
+KEY: Final = "secret key 'of' $HOME"
+MODEL: Final = 'it\'s a "toy"; $(reboot) `reboot`'
+"""The name under which the model is served: nothing of it may reach a shell."""
+START: Final = 1800
+"""Seconds that a start may take on a machine that does other things."""
+_HERE: Final = Path(__file__).parent
+
+
+class Vllm:
+    """A started server. `options` are further arguments of `vllm serve`."""
+
+    def __init__(self, folder: Path, options: Sequence[str] = (), version: str = NEWEST) -> None:
+        programs = vllm(version)
+        self.version = version
+        self.port = free_port()
+        self.memory = Path(f"/tmp/.mlchassis-liveness-{self.port}")
+        self.args = [
+            *(_model(programs), "--served-model-name", MODEL),
+            *("--port", str(self.port), "--api-key", "$(TOY_KEY)", "--enforce-eager"),
+            *options,
+        ]
+        self.env = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("PYTHON")},
+            "PATH": f"{programs}:{os.environ['PATH']}",
+            "TOY_KEY": KEY,
+            "VLLM_CPU_KVCACHE_SPACE": "1",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "OMP_NUM_THREADS": "1",
+            "HF_HUB_OFFLINE": "1",
+            "VLLM_NO_USAGE_STATS": "1",
+        }
+        words = [KEY if word == "$(TOY_KEY)" else word for word in self.args]  # as kubelet expands them
+        self.process = Process("vllm", ["vllm", "serve", *words], folder / "vllm.log", self.env)
+
+    def wait_until_it_serves(self) -> None:
+        self.process.wait_until(self._serves, START, 0.5)
+
+    def stop(self) -> None:
+        """End all of its processes."""
+        self.signal(signal.SIGKILL)
+        self.process.kill()
+        self.memory.unlink(missing_ok=True)
+
+    # --- its processes ---------------------------------------------------------------------------
+
+    def pids(self, title: str = "") -> list[int]:
+        """The processes of the server whose title contains a text: `EngineCore`, `Worker`."""
+        found = [self.process.pid]
+        for pid in found:
+            for children in Path(f"/proc/{pid}/task").glob("*/children"):
+                found += [int(child) for child in children.read_text().split()]
+        return [pid for pid in found if title in Path(f"/proc/{pid}/cmdline").read_text()]
+
+    def signal(self, number: signal.Signals, title: str = "") -> None:
+        for pid in self.pids(title):
+            os.kill(pid, number)
+
+    @contextmanager
+    def stopped(self, title: str) -> Iterator[None]:
+        """SIGSTOP to those processes; SIGCONT at the end."""
+        pids = self.pids(title)
+        assert pids, f"vLLM has no process {title}"
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in pids:
+                os.kill(pid, signal.SIGCONT)
+
+    @contextmanager
+    def throttled(self, share: float, period: float = 1.0) -> Iterator[None]:
+        """Let the server run only for a share of the time."""
+        ended = threading.Event()
+
+        def alternate() -> None:
+            while not ended.is_set():
+                self.signal(signal.SIGSTOP)
+                ended.wait(period * (1 - share))
+                self.signal(signal.SIGCONT)
+                ended.wait(period * share)
+
+        thread = threading.Thread(target=alternate, name="throttle")
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+    # --- requests --------------------------------------------------------------------------------
+
+    def complete(self, prompt: str = "a", tokens: int = 1, timeout: float = START) -> int:
+        """The status of a request for a text; 0 without an answer."""
+        body = {"model": MODEL, "prompt": prompt, "max_tokens": tokens, "ignore_eos": True}
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"}
+        try:
+            connection.request("POST", "/v1/completions", json.dumps(body), headers)
+            response = connection.getresponse()
+            response.read()
+        except (OSError, http.client.HTTPException):
+            return 0
+        else:
+            return response.status
+        finally:
+            connection.close()
+
+    def health(self) -> int:
+        """What GET /health answers; 0 without an answer."""
+        return self._get("/health")[0]
+
+    def metric(self, name: str) -> float:
+        """The sum of a metric's samples."""
+        lines = self._get("/metrics")[1].decode().splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.partition("{")[0] == name)
+
+    @contextmanager
+    def clients(self, number: int, tokens: int = 200, prompt: str = "a") -> Iterator[list[int]]:
+        """So many clients that send one request after another; yields the statuses of the answers.
+
+        A client whose request is under way at the end hangs up.
+        """
+        statuses: list[int] = []
+        ended = threading.Event()
+
+        def client() -> None:
+            while not ended.is_set():
+                statuses.append(self.complete(prompt, tokens, timeout=600))
+
+        threads = [threading.Thread(target=client, daemon=True) for _ in range(number)]
+        for thread in threads:
+            thread.start()
+        try:
+            yield statuses
+        finally:
+            ended.set()
+
+    # --- its probe -------------------------------------------------------------------------------
+
+    def probe(self) -> dict[str, Any]:
+        """The livenessProbe that the webhook gives a pod with these arguments."""
+        container = {
+            "name": "vllm",
+            "image": f"vllm/vllm-openai:v{self.version}",
+            "args": self.args,
+            "ports": [{"containerPort": self.port}],
+            "env": [{"name": "TOY_KEY", "valueFrom": {"secretKeyRef": {"name": "toy", "key": "key"}}}],
+        }
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "toy", "namespace": "models"},
+            "spec": {"containers": [container]},
+        }
+        command = [str(Path(sys.executable).with_name("chassis")), "review", "-o", "json", "-"]
+        done = subprocess.run(command, input=json.dumps(pod), capture_output=True, text=True, check=True)
+        probe: dict[str, Any] = json.loads(done.stdout)[0]["object"]["spec"]["containers"][0]["livenessProbe"]
+        return probe
+
+    def _serves(self) -> bool:
+        return self.health() == 200 and self.complete() == 200
+
+    def _get(self, path: str) -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        try:
+            connection.request("GET", path)
+            response = connection.getresponse()
+            return response.status, response.read()
+        except (OSError, http.client.HTTPException):
+            return 0, b""
+        finally:
+            connection.close()
+
+
+def _model(programs: Path) -> str:
+    """The folder of the toy model, made once for each environment."""
+    folder = programs.parent / "toy"
+    with (programs.parent / "toy.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "complete").exists():
+            subprocess.run([programs / "python", _HERE / "toy" / "make.py", folder], check=True)
+            (folder / "complete").touch()
+    return str(folder)
