@@ -31,7 +31,7 @@ class OwnService:
     name: str
     headless: bool
     certainty: Certainty
-    """UNDECIDED where other pods may stand behind it, or the namespace can't be told."""
+    """UNDECIDED if other pods may be behind it, or if the namespace is not known."""
 
 
 def own_service(
@@ -39,8 +39,8 @@ def own_service(
 ) -> OwnService | None:
     """The Service that `host` names, if the pod waits for itself by waiting for it.
 
-    None where the host is something else, where the Service selects other pods or publishes pods
-    that are not ready, and where Services are not known.
+    None if the host is something else, if the Service selects other workloads' pods (one of these may be
+    ready first) or publishes pods that are not ready, and if Services are not known.
     """
     # A command may name thousands of hosts, and each Service is compared with every workload there is.
     asked = ("own service", container.list, container.index, host)
@@ -62,8 +62,11 @@ def _own_service(
     name = text(service, "metadata", "name")
     shared: dict[str, bool] = template.memo.setdefault("shared services", {})
     if name not in shared:
-        shared[name] = len(shared) >= _MOST_SERVICES or _has_others(service, target, facts)
+        shared[name] = len(shared) < _MOST_SERVICES and _has_others(service, target, facts)
     if shared[name]:
+        return None
+    if len(shared) > _MOST_SERVICES or template.completes:
+        # Jobs are clients: the Service's servers may only not be known yet.
         certainty = Certainty.UNDECIDED
     return OwnService(name, text(service, "spec", "clusterIP") == "None", certainty)
 

@@ -2,30 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from policies.core.facts import Facts
-from policies.core.target import Target
+from policies.core.target import PodTemplate, Target
+from policies.kube.names import listed
 from policies.kube.pods import Container
 from policies.probes.endpoints import unsure
+from policies.probes.own_servers import is_bare, is_own_server
 from policies.probes.servers import Part
 from policies.probes.serving import StandardProbes, recognised, serving_containers
 
 
-def without_liveness(target: Target, facts: Facts) -> Iterator[tuple[str, Container]]:
-    """The serving containers that have no livenessProbe after mutation, each with the field's path.
+def without_liveness(target: Target, facts: Facts) -> Iterator[list[tuple[PodTemplate, Container]]]:
+    """The serving containers of each pod template that have no livenessProbe after mutation, and whose probes
+    are their owner's business.
 
     KubeRay fills the probes of Ray's own container when it makes the pod, and a serving runtime has its own;
     of a group of nodes only the first serves.
     """
     settings = facts.settings(StandardProbes)
     for template in target.templates:
-        if template.is_ray or template.container_path:
+        if template.is_ray or template.container_path or is_bare(template):
             continue
+        found = []
         for container in serving_containers(template.pod, facts):
             server = recognised(container, settings)
-            if not container.spec.get("livenessProbe") and (server is None or server.part is Part.SERVES):
-                yield template.at(container, "livenessProbe"), container
+            if container.spec.get("livenessProbe") or (server is not None and server.part is not Part.SERVES):
+                continue
+            if is_own_server(template, container, facts):
+                found.append((template, container))
+        yield found
+
+
+def called(containers: Sequence[Container]) -> str:
+    """What a sentence calls containers of one pod: `Container api`, `Containers api and web`."""
+    noun = "Container" if len(containers) == 1 else "Containers"
+    return f"{noun} {listed([each.name for each in containers])}"
 
 
 def what_to_write(container: Container, facts: Facts) -> str | None:

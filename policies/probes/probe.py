@@ -18,6 +18,8 @@ from policies.probes.servers import port_number
 LIVENESS: Final = "livenessProbe"
 READINESS: Final = "readinessProbe"
 STARTUP: Final = "startupProbe"
+OF_FILES: Final = frozenset({"test", "[", "[[", "cat", "ls", "stat", "true", "pgrep", "pidof", "kill"})
+"""Programs of exec probes that look at a file or a process, and so answer however busy a server is."""
 _CALLED: Final = {LIVENESS: "liveness", READINESS: "readiness", STARTUP: "startup"}
 
 

@@ -21,9 +21,9 @@ def waits_for_own_service(
         if service and wait.for_service(service):
             return Finding(
                 wait.path,
-                f"Init container {container.name} waits for Service {service.name}, which leads to ready "
-                "pods of this workload alone: none of them can be the first to get ready.",
-                "Drop the wait; let the main container look for its peers once it runs.",
+                f"Init container {container.name} waits for Service {service.name}, whose only endpoints are "
+                "this workload's own pods: no pod can become ready first.",
+                "Remove the wait; let the main container look for its peers once it runs.",
                 wait.certainty_of(service.certainty),
             )
     return None

@@ -22,7 +22,6 @@ REFUSED = {
 WARNED = {
     "batch-scoring-cronjob.yaml": {"job-logs-lost"},
     "fastapi-unknown.yaml": {"liveness-missing"},
-    "rollout-deadlock.yaml": {"single-replica-eviction"},
 }
 PROBED = {
     "bare-pod.yaml",

@@ -36,7 +36,7 @@ def _budget(target: Target, facts: Facts) -> Iterator[Finding]:
         field = "minAvailable" if _is_all(least) else "maxUnavailable"
         yield Finding(
             f"spec.{field}",
-            f"With {field} {target.spec[field]} no pod can ever be evicted: a drain of its node never ends.",
+            f"With {field} {target.spec[field]} no pod can be evicted, and node drains block.",
             _HINT,
         )
     elif least is not None:
@@ -81,13 +81,13 @@ def _short_of_replicas(target: Target, least: Any, facts: Facts) -> Iterator[Fin
     scaled = any(autoscaler_of(workload, facts) for workload in selected)
     names = " and ".join(f"{text(workload, 'kind')} {_name(workload)}" for workload in selected[:2])
     more = f" and {len(selected) - 2} more" if len(selected) > 2 else ""
-    has = "may come down to" if scaled else "has" if len(selected) == 1 else "have"
     alone = _owns_all(selected, target.spec.get("selector"))
     counted = alone and all(_is_counted(workload, facts) for workload in selected)
+    others = "" if alone else ", unless the budget selects other pods"
     yield Finding(
         "spec.minAvailable",
-        f"With minAvailable {least} of the {_pods(replicas)} that {names}{more} {has}, none can be evicted: "
-        f"a drain of its node never ends{'' if alone else ', unless the budget selects other pods too'}.",
+        f"{_counted(f'{names}{more}', len(selected), replicas, scaled=scaled)} {_needed(least, replicas)}, "
+        f"so no pod can be evicted and node drains block{others}.",
         _HINT,
         Certainty.UNDECIDED if not counted else Certainty.LIKELY if replicas == 1 else Certainty.SURE,
     )
@@ -135,8 +135,24 @@ def _is_counted(workload: Json, facts: Facts) -> bool:
     return dig(workload, "spec", "replicas") is not None or facts.listing(Resource.AUTOSCALERS) is not None
 
 
-def _pods(number: int) -> str:
-    return "1 pod" if number == 1 else f"{number} pods"
+def _counted(names: str, workloads: int, replicas: int, *, scaled: bool) -> str:
+    """A sentence on how many pods there are at the least."""
+    if scaled:
+        return f"The autoscaler can reduce {names} to {_replicas(replicas)}."
+    return f"{names} {'has' if workloads == 1 else 'have'} {_replicas(replicas)}."
+
+
+def _needed(least: Any, replicas: int) -> str:
+    """What a minAvailable comes to, as the start of a sentence."""
+    if isinstance(least, str):
+        needed = count_of(least, replicas, up=True)
+        rounds = "is" if int(least[:-1]) * replicas % 100 == 0 else "rounds up to"
+        return f"minAvailable {least} of {replicas} {rounds} {needed}"
+    return f"minAvailable is {least}"
+
+
+def _replicas(number: int) -> str:
+    return "1 replica" if number == 1 else f"{number} replicas"
 
 
 def _workload(target: Target, facts: Facts) -> Iterator[Finding]:
@@ -163,8 +179,9 @@ def _workload(target: Target, facts: Facts) -> Iterator[Finding]:
         if _is_alone(target, budget, facts) and not _was_there(target, least, facts):
             yield Finding(
                 "spec.replicas",
-                f"PodDisruptionBudget {_name(budget)} has minAvailable {least}: with {_pods(replicas)} none "
-                "can ever be evicted.",
+                f"PodDisruptionBudget {_name(budget)} selects this workload, which has "
+                f"{_replicas(replicas)}: {_needed(least, replicas)}, so no pod can be evicted and node "
+                "drains block.",
                 "Run more replicas than the budget's minAvailable, or give the budget maxUnavailable 1.",
                 Certainty.UNDECIDED,
             )

@@ -3,36 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
+from policies.accelerators.requests import wants_accelerator
 from policies.core.contracts import rule
 from policies.core.facts import Facts
 from policies.core.finding import Finding
 from policies.core.target import Target
-from policies.jobs.jobs import JobRetries, is_hook, is_someone_elses, jobs_in
+from policies.jobs.jobs import JobRetries, is_hook, is_someone_elses, jobs_in, trains
 from policies.kube.field_paths import field_path
-from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET, KUBEFLOW_JOBS, RAY_JOB
+from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET, KUBEFLOW_JOBS
 from policies.kube.json import dig, integer
+
+LONG_ENOUGH: Final = 3600
+"""Seconds in which somebody who waits for a Job's end has seen it."""
 
 
 def check(target: Target, facts: Facts) -> Iterator[Finding]:
     if is_someone_elses(target.obj) or is_hook(target.obj):
         return
-    least = facts.settings(JobRetries).min_log_retention
+    if not _matters(target, facts):
+        return
+    settings = facts.settings(JobRetries)
+    least = settings.min_log_retention
+    # An hour and more is a decision, unless the policy asks for longer.
+    soonest = least if "min_log_retention" in settings.model_fields_set else min(least, LONG_ENOUGH)
     for steps in _time_to_live(target):
         seconds = integer(target.obj, *steps, default=least)
-        if seconds < least:
+        if seconds < soonest:
             yield Finding(
                 field_path(steps),
-                f"The Job is deleted {seconds} s after it ends, and the logs of its pods with it; they are "
-                f"to stay {least} s.",
+                f"The {target.kind.kind} is deleted {seconds} s after its end, together with the logs of its "
+                "pods.",
                 f"Set ttlSecondsAfterFinished to at least {least}, or leave it out.",
             )
     if target.kind == CRON_JOB and dig(target.obj, "spec", "failedJobsHistoryLimit") == 0:
         yield Finding(
             "spec.failedJobsHistoryLimit",
-            "A Job that fails is deleted at once, and the logs that say why with it.",
+            "A failed Job is deleted at once, together with the logs that show why it failed.",
             "Set failedJobsHistoryLimit to at least 1.",
         )
+
+
+def _matters(target: Target, facts: Facts) -> bool:
+    """Whether its logs show what a computation came to. Set-up work is run again in a minute; nobody looks on
+    while a CronJob runs."""
+    if target.kind == CRON_JOB:
+        return True
+    settings = facts.settings(JobRetries)
+    if target.kind in KUBEFLOW_JOBS:
+        return any(wants_accelerator(template.pod, facts) for template in target.templates)
+    return any(trains(target.obj, job, settings, facts) for job in jobs_in(target.obj))
 
 
 def _time_to_live(target: Target) -> Iterator[tuple[str | int, ...]]:
@@ -40,12 +61,10 @@ def _time_to_live(target: Target) -> Iterator[tuple[str | int, ...]]:
     name = "ttlSecondsAfterFinished"
     for job in jobs_in(target.obj):
         yield (*job.steps, name)
-    if target.kind == JOB_SET or (
-        target.kind == RAY_JOB and target.spec.get("shutdownAfterJobFinishes") is True
-    ):
+    if target.kind == JOB_SET:
         yield ("spec", name)
     elif target.kind in KUBEFLOW_JOBS:
         yield ("spec", "runPolicy", name)
 
 
-RULE = rule(__name__, check, (JOB, CRON_JOB, JOB_SET, RAY_JOB, *KUBEFLOW_JOBS))
+RULE = rule(__name__, check, (JOB, CRON_JOB, JOB_SET, *KUBEFLOW_JOBS))

@@ -8,7 +8,7 @@ from policies.core.contracts import rule
 from policies.core.facts import Facts
 from policies.core.finding import Finding
 from policies.core.target import Target
-from policies.jobs.jobs import is_gang, own_jobs
+from policies.jobs.jobs import JobRetries, is_gang, own_jobs, trains
 from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET
 
 
@@ -16,7 +16,9 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
     if is_gang(target.obj, facts):  # the loss of one is the loss of all, and the Job says so
         return
     for job in own_jobs(target):
-        if job.backoff_limit == 0 and job.on_disruption() != "Ignore":
+        if job.backoff_limit or job.on_disruption() == "Ignore":
+            continue
+        if trains(target.obj, job, facts.settings(JobRetries), facts):
             yield Finding(
                 job.at("backoffLimit"),
                 "With backoffLimit 0 the first eviction or preemption of a pod fails the whole Job.",

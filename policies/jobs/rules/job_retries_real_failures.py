@@ -8,19 +8,20 @@ from policies.core.contracts import rule
 from policies.core.facts import Facts
 from policies.core.finding import Finding
 from policies.core.target import Target
-from policies.jobs.jobs import (
-    own_jobs,
-)
+from policies.jobs.jobs import JobRetries, own_jobs, trains
 from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET
 
 
 def check(target: Target, facts: Facts) -> Iterator[Finding]:
+    settings = facts.settings(JobRetries)
     for job in own_jobs(target):
-        if job.restarts_in_place and job.backoff_limit and not job.has_failure_policy:
+        if not job.restarts_in_place or job.has_failure_policy or not job.leaves_retries_open:
+            continue
+        if trains(target.obj, job, settings, facts):
             yield Finding(
                 job.at("podFailurePolicy"),
-                f"A program that fails by its own fault is run again up to {job.backoff_limit} times, "
-                "since with restartPolicy OnFailure no podFailurePolicy can tell a real error from an "
+                f"A training program with an error runs again up to {job.backoff_limit} times on its "
+                "accelerators: with restartPolicy OnFailure no podFailurePolicy can tell an error from an "
                 "eviction.",
                 "Set restartPolicy to Never; the policy job-retries then adds the podFailurePolicy.",
             )

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Final
 
 from policies.accelerators.requests import GpuAffinity
-from policies.commands import SHELLS
+from policies.commands import SHELLS, Command, is_python
 from policies.containers.commands import container_command
-from policies.core.annotations import CHECKPOINT
+from policies.core.annotations import CHECKPOINT, TRAINING
 from policies.core.contracts import rule
 from policies.core.facts import Facts
 from policies.core.finding import Finding
 from policies.core.needs import Need
 from policies.core.target import PodTemplate, Target
-from policies.jobs.jobs import is_someone_elses
+from policies.jobs.jobs import has_label, is_someone_elses
 from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET, KUBEFLOW_JOBS
 from policies.kube.images import repository
 from policies.kube.json import Json, dig, maps, strings, text
-from policies.kube.metadata import annotations_of
+from policies.kube.metadata import annotations_of, labels_of
 from policies.kube.pods import Role
 
 _FLEETING: Final = frozenset(
@@ -50,16 +51,29 @@ _MEASURES: Final = (
     "vectoradd",
     "vector-add",
     "dcgm",
+    "mnist",
 )
 """Parts of the names of programs and images that measure a machine, or try it: they have nothing to save."""
 
-_IDLE: Final = frozenset({"sleep", "tail", "true", "echo", "pause", "nvidia-smi", "rocm-smi", "neuron-ls"})
-"""Programs of a pod that a person works in, or that shows what is there."""
+_TRAINS: Final = re.compile(
+    r"(?<![a-z])(?:pre)?train|fine-?_?tun|(?<![a-z])(?:sft|dpo|grpo|ppo|rlhf|lora)(?![a-z])|torchrun|deepspeed"
+    r"|(?<![a-z])accelerate(?![a-z])|maxtext|axolotl"
+)
+"""What names, images, programs and arguments of a training have in them. Other work on accelerators, such as
+batch inference and conversions, begins again at no loss that anybody can see."""
+
+_IDLE: Final = frozenset(
+    {"sleep", "tail", "true", "echo", "pause", "nvidia-smi", "rocm-smi", "neuron-ls"}
+    | {"pip", "pip3", "apt", "apt-get", "export", "cd", "ls", "cat", "env", "set"}
+)
+"""Programs of a pod that a person works in or that shows what is there, and what prepares for them."""
 
 
 def check(target: Target, facts: Facts) -> Iterator[Finding]:
     catalogue = facts.settings(GpuAffinity).catalogue
-    training = [t for t in target.templates if t.completes and catalogue.requests(t.pod) and _trains(t)]
+    training = [
+        t for t in target.templates if t.completes and catalogue.requests(t.pod) and _trains(target, t)
+    ]
     if not training or is_someone_elses(target.obj) or CHECKPOINT in annotations_of(target.obj):
         return
     # One rank writes for all: storage in one template is enough.
@@ -76,17 +90,31 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
     )
 
 
-def _trains(template: PodTemplate) -> bool:
-    """Whether the pod may be a training: none that only idles, and no benchmark."""
+def _trains(target: Target, template: PodTemplate) -> bool:
+    """Whether the pod is a training by its kind, its label or its words: none that only idles or runs a line
+    of code, and no benchmark. Of a fragment, such as a kustomize patch, too little is known."""
     names: list[str] = []
+    words: list[str] = []
     for container in template.containers(Role.MAIN):
+        if not container.image:
+            return False
         summary = container_command(template, container)
-        programs = {command.name for command in summary.commands} - SHELLS
+        programs = {command.name for command in summary.commands if not _is_line(command)} - SHELLS
         if summary.commands and programs <= _IDLE:
             continue
         names += [container.name, repository(container.image).rpartition("/")[2], *programs]
         names += [script.path for script in summary.scripts]
-    return bool(names) and not any(part in name.lower() for name in names for part in _MEASURES)
+        words += [*strings(container.spec, "command"), *strings(container.spec, "args")]
+    if not names or any(part in name.lower() for name in names for part in _MEASURES):
+        return False
+    if target.kind in KUBEFLOW_JOBS or has_label(labels_of(template.pod), (f"{TRAINING}=true",)):
+        return True
+    return any(_TRAINS.search(word.lower()) for word in (target.name, *names, *words))
+
+
+def _is_line(command: Command) -> bool:
+    """Whether it is Python with code among its arguments, as one looks at devices with."""
+    return is_python(command.name) and "-c" in command.argv
 
 
 def _names_storage(template: PodTemplate) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from policies.core.contracts import rule
 from policies.core.facts import Facts
@@ -10,18 +11,25 @@ from policies.core.finding import Finding
 from policies.core.needs import Need
 from policies.core.target import Target
 from policies.kube.json import mapping
+from policies.probes.own_servers import is_own_server
 from policies.probes.probe import LIVENESS, probes
+
+PATIENT: Final = 60
+"""Seconds of failures that a node's busy moment does not last."""
 
 
 def check(target: Target, facts: Facts) -> Iterator[Finding]:
     for probe in probes(target, LIVENESS):
-        if mapping(probe.spec, "exec") and probe.timeout <= 1:
-            yield Finding(
-                probe.at("timeoutSeconds"),
-                f"The {probe.name} starts a process and gives it 1 s: on a busy node that passes before the "
-                "process runs, and the container is killed.",
-                "Set timeoutSeconds to 5 or more, or ask over httpGet or grpc.",
-            )
+        if not mapping(probe.spec, "exec") or probe.timeout > 1 or probe.give_up >= PATIENT:
+            continue
+        if not is_own_server(probe.template, probe.container, facts):
+            continue
+        yield Finding(
+            probe.at("timeoutSeconds"),
+            f"The {probe.name} starts a process with a timeout of 1 s. On a busy node, starting it takes "
+            f"longer, and after {probe.give_up} s kubelet restarts the container.",
+            "Set timeoutSeconds to 5 or more, or use httpGet or grpc.",
+        )
 
 
 RULE = rule(__name__, check, needs=(Need.LIVENESS, Need.EXEC))

@@ -8,20 +8,25 @@ from policies.core.contracts import rule
 from policies.core.facts import Facts
 from policies.core.finding import Finding
 from policies.core.target import Target
-from policies.probes.liveness import what_to_write, without_liveness
+from policies.probes.liveness import called, what_to_write, without_liveness
+from policies.probes.probe import LIVENESS
 
 
 def check(target: Target, facts: Facts) -> Iterator[Finding]:
-    for path, container in without_liveness(target, facts):
-        if not container.spec.get("readinessProbe"):
-            yield Finding(
-                path,
-                f"Container {container.name} serves and has no livenessProbe: when it hangs, nothing "
-                "restarts it.",
-                what_to_write(container, facts)
-                or "Add a livenessProbe on a local health endpoint, or name the endpoint in the pod "
-                "template's annotation mlchassis.dev/health-path.",
-            )
+    for found in without_liveness(target, facts):
+        unasked = [(template, each) for template, each in found if not each.spec.get("readinessProbe")]
+        if not unasked:
+            continue
+        template, first = unasked[0]
+        verb = "serves and has" if len(unasked) == 1 else "serve and have"
+        yield Finding(
+            template.at(first, LIVENESS),
+            f"{called([each for _, each in unasked])} {verb} no livenessProbe: if a server hangs, nothing "
+            "restarts it.",
+            what_to_write(first, facts)
+            or "Add a livenessProbe on a local health endpoint, or name the endpoint in the pod "
+            "template's annotation mlchassis.dev/health-path.",
+        )
 
 
 RULE = rule(__name__, check)

@@ -9,16 +9,17 @@ from policies.core.facts import Facts
 from policies.core.finding import Finding
 from policies.core.needs import Need
 from policies.core.target import Target
+from policies.probes.own_servers import is_own_server
 from policies.probes.probe import LIVENESS, probes
 
 
 def check(target: Target, facts: Facts) -> Iterator[Finding]:
     for probe in probes(target, LIVENESS):
-        if probe.failures == 1:
+        if probe.failures == 1 and is_own_server(probe.template, probe.container, facts):
             yield Finding(
                 probe.at("failureThreshold"),
-                f"One failed answer of the {probe.name} kills it: a garbage collection or a lost packet is "
-                "enough, and overload makes all replicas miss one.",
+                f"The {probe.name} has failureThreshold 1: one slow or lost answer restarts the container, "
+                "and overload restarts all replicas.",
                 "Set failureThreshold to 3 or more; 6 suits a model server.",
             )
 

@@ -1,27 +1,33 @@
-"""probe-timeout-exceeds-period: probes that may take longer than their period."""
+"""probe-timeout-exceeds-period: readiness probes whose slow answers delay the next check."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from policies.core.contracts import rule
 from policies.core.facts import Facts
 from policies.core.finding import Finding
 from policies.core.needs import Need
 from policies.core.target import Target
-from policies.probes.probe import LIVENESS, READINESS, STARTUP, probes
+from policies.probes.probe import READINESS, probes
+
+HARMLESS: Final = 10
+"""Seconds by which a failure may be found later."""
 
 
 def check(target: Target, facts: Facts) -> Iterator[Finding]:
-    for probe in probes(target, LIVENESS, READINESS, STARTUP):
-        if probe.timeout > probe.period:
-            yield Finding(
-                probe.at("timeoutSeconds"),
-                f"The {probe.name} may take {probe.timeout} s and is due every {probe.period} s: kubelet "
-                "runs one at a time, so slow answers delay the next checks and the verdict comes later than "
-                "it reads.",
-                f"Set periodSeconds to {probe.timeout} or more, or timeoutSeconds to {probe.period} or less.",
-            )
+    for probe in probes(target, READINESS):
+        late = probe.timeout * probe.failures
+        if probe.timeout <= probe.period or late < probe.give_up + HARMLESS:
+            continue
+        yield Finding(
+            probe.at("timeoutSeconds"),
+            f"The {probe.name} has a timeoutSeconds ({probe.timeout}) longer than its periodSeconds "
+            f"({probe.period}): a slow answer delays the next check, and a failure is detected after "
+            f"{late} s instead of {probe.give_up} s.",
+            f"Set periodSeconds to {probe.timeout} or more, or timeoutSeconds to {probe.period} or less.",
+        )
 
 
-RULE = rule(__name__, check, needs=(Need.PROBE,))
+RULE = rule(__name__, check, needs=(Need.READINESS,))

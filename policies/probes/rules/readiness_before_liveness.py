@@ -12,6 +12,7 @@ from policies.core.needs import Need
 from policies.core.target import Target
 from policies.kube.json import mapping
 from policies.kube.pods import Role
+from policies.probes.own_servers import is_own_server
 from policies.probes.probe import (
     STARTUP,
     Probe,
@@ -37,12 +38,14 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
             continue
         if not is_written(target, readiness) or not is_written(target, liveness):
             continue
+        if not is_own_server(liveness.template, liveness.container, facts):
+            continue
         yield Finding(
             readiness.at("initialDelaySeconds"),
-            f"Container {readiness.container.name} takes traffic from {readiness.delay} s on, but liveness "
-            f"looks at it from {liveness.delay} s on: what hangs in between is not restarted, and "
-            "the delay is a guess at the start.",
-            "Add a startupProbe and drop both delays: neither probe is asked before it has passed.",
+            f"Container {readiness.container.name} can get traffic {readiness.delay} s after its start, but "
+            f"liveness begins after {liveness.delay} s: a server that hangs during the first "
+            f"{liveness.delay} s is not restarted.",
+            "Add a startupProbe and remove both initialDelaySeconds: the others begin once it has passed.",
         )
 
 

@@ -3,39 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
 from policies.core.contracts import rule
 from policies.core.facts import Facts
 from policies.core.finding import Finding
 from policies.core.needs import Need
 from policies.core.target import Target
-from policies.kube.images import repository
-from policies.kube.pods import Container
-from policies.probes.liveness import what_to_write, without_liveness
-
-_WITHOUT_ON_PURPOSE: Final = frozenset(
-    {"vault", "consul", "cassandra", "elasticsearch", "opensearch", "scylla", "cockroach", "etcd"}
-)
-"""Clustered stores whose vendors leave liveness out: a restart of a member that recovers makes it worse.
-Sources: hashicorp/vault-helm and hashicorp/consul-k8s values.yaml, k8ssandra, elastic/helm-charts,
-cockroachdb/helm-charts."""
+from policies.probes.liveness import called, what_to_write, without_liveness
+from policies.probes.probe import LIVENESS, READINESS, is_written, probe_of
 
 
 def check(target: Target, facts: Facts) -> Iterator[Finding]:
-    for path, container in without_liveness(target, facts):
-        if container.spec.get("readinessProbe") and not _is_clustered_store(container):
-            yield Finding(
-                path,
-                f"Container {container.name} has a readinessProbe and no livenessProbe: when it hangs, it "
-                "leaves its Service and nothing restarts it.",
-                what_to_write(container, facts)
-                or "Add a livenessProbe on a cheap local endpoint, more patient than the readinessProbe.",
-            )
-
-
-def _is_clustered_store(container: Container) -> bool:
-    return repository(container.image).rpartition("/")[2] in _WITHOUT_ON_PURPOSE
+    for found in without_liveness(target, facts):
+        hidden = [
+            (template, each)
+            for template, each in found
+            if (readiness := probe_of(template, each, READINESS)) and is_written(target, readiness)
+        ]
+        if not hidden:
+            continue
+        template, first = hidden[0]
+        verb = "has" if len(hidden) == 1 else "have"
+        yield Finding(
+            template.at(first, LIVENESS),
+            f"{called([each for _, each in hidden])} {verb} a readinessProbe and no livenessProbe: a server "
+            "that hangs gets no traffic, and nothing restarts it.",
+            what_to_write(first, facts)
+            or "Add a livenessProbe on a cheap local endpoint, more patient than the readinessProbe.",
+        )
 
 
 RULE = rule(__name__, check, needs=(Need.READINESS,))

@@ -15,18 +15,21 @@ from policies.probes.probe import LIVENESS, READINESS, probes
 
 
 def check(target: Target, facts: Facts) -> Iterator[Finding]:
+    said: set[str] = set()
     for probe in probes(target, LIVENESS, READINESS):
-        if not mapping(probe.spec, "tcpSocket"):
+        container = probe.template.at(probe.container)
+        if container in said or not mapping(probe.spec, "tcpSocket"):
             continue
         health = known_health(probe.template.pod, probe.container, facts)
         known = health and (health.live if probe.field == LIVENESS else health.ready)
         if not health or not known or "tcpSocket" in known:
             continue
+        said.add(container)  # of two such probes one is enough to say
         yield Finding(
             probe.at("tcpSocket"),
-            f"The {probe.name} asks for an open port, but {_known_by(health.source)} tells a health "
-            "endpoint: a port can be open while the model isn't loaded or the server hangs.",
-            f"Ask {_endpoint(known)} instead, or remove the probe: the webhook then adds the right one.",
+            f"The {probe.name} checks for an open port only. A port can be open while the model is not "
+            f"loaded or the server hangs; {_known_by(health.source)} knows a health endpoint.",
+            f"Use {_endpoint(known)} instead, or remove the probe: the webhook then adds the right one.",
         )
 
 

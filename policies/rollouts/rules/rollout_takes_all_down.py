@@ -44,14 +44,19 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
 
 
 def _unavailable_of_stateful_set(stateful_set: Json, replicas: int) -> int | None:
-    """Pods that a rolling update may take away at once (rounded up, at the least 1); None if it's no such."""
+    """Pods that a rolling update may take away at once; None if it is no such update.
+
+    The controller rounds a percentage down, to 1 at the least, whatever the API's comment says
+    (`getStatefulSetMaxUnavailable` in `stateful_set_utils.go`).
+    """
     if text(stateful_set, "spec", "updateStrategy", "type") == "OnDelete":
         return None
     steps = dig(stateful_set, "spec", "updateStrategy", "rollingUpdate")
     value = dig(steps, "maxUnavailable")
     if value is None or integer(steps, "partition", default=0) > 0:
         return 1
-    return count_of(value, replicas, up=True)
+    count = count_of(value, replicas, up=False)
+    return None if count is None else max(count, 1)
 
 
 RULE = rule(__name__, check, (DEPLOYMENT, STATEFUL_SET))

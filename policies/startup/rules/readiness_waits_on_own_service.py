@@ -28,8 +28,7 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
                     yield Finding(
                         wait.path,
                         f"The {called} probe of container {container.name} asks Service {service.name}, "
-                        "which leads to ready pods of this workload alone: none of them can be the first "
-                        "to get ready.",
+                        "whose only endpoints are this workload's own pods: no pod can become ready first.",
                         "Ask the container itself: httpGet without a host, or localhost in the command.",
                         wait.certainty_of(service.certainty),
                     )

@@ -1,0 +1,149 @@
+"""Servers whose probes are their owner's business: model servers, and programs that the owner wrote.
+
+A rule about probes that are missing or impatient helps whoever can change them. The probes of a database, a
+dashboard or a controller from a public image are its vendor's choice, and a simulator or an example is not
+worth a warning. Law: an image from a public registry is its owner's only if the manifest shows a model or a
+program that is interpreted.
+"""
+
+from __future__ import annotations
+
+from functools import cache, lru_cache
+from typing import Final
+
+from pydantic import Field
+
+from policies.containers.commands import launched
+from policies.core.data import load_one
+from policies.core.facts import Facts
+from policies.core.settings import Model
+from policies.core.target import PodTemplate
+from policies.kube.group_kinds import DAEMON_SET
+from policies.kube.images import glob_of, image_matches, repository
+from policies.kube.json import mapping, maps, strings, text
+from policies.kube.metadata import controller
+from policies.kube.pods import Container
+from policies.probes.serving import StandardProbes, recognised
+
+_INTERPRETED: Final = (
+    "python",
+    "uvicorn",
+    "gunicorn",
+    "hypercorn",
+    "fastapi",
+    "flask",
+    "streamlit",
+    "torchrun",
+)
+"""Programs that run what somebody wrote. Versions such as `python3.12` begin so too."""
+_OTHERS_MODULES: Final = ("http.server", "-c", "jupyter", "notebook")
+"""What Python runs that is no server of anybody's own."""
+_MODEL_FLAGS: Final = ("--model", "--model-path", "--model-dir", "--model-id", "--model_path", "--model_dir")
+_MODEL_VARIABLES: Final = frozenset(
+    {"HF_TOKEN", "HF_HOME", "HUGGING_FACE_HUB_TOKEN", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE"}
+    | {"MODEL_PATH", "MODEL_DIR", "MODEL_URI", "TORCH_HOME"}
+)
+_MODEL_MOUNTS: Final = ("/models", "/mnt/models", "/model", "/data/models", "/root/.cache/huggingface")
+_SUPPORT_PORTS: Final = frozenset(
+    {"metrics", "http-metrics", "https-metrics", "metrics-port", "prometheus", "webhook", "webhook-server"}
+    | {"https-webhook", "webhook-https", "profiling", "pprof", "debug", "health", "healthz", "http-health"}
+)
+"""Names of the ports of controllers: nobody sends them work."""
+_WEBHOOK_PORT: Final = 9443
+"""The port of controller-runtime's webhook server."""
+
+
+class ThirdParty(Model):
+    """The table of `third_party.yaml`."""
+
+    images: tuple[str, ...] = Field(description="globs of images, by the end of their path")
+    words: frozenset[str] = Field(description="words in an image's name that mark a simulator or an example")
+    projects: tuple[str, ...] = Field(description="globs of public projects on registries of many projects")
+    registries: frozenset[str] = Field(description="hosts from which anybody may pull")
+
+
+@cache
+def third_party() -> ThirdParty:
+    """The table."""
+    return load_one(ThirdParty, __package__, "third_party.yaml")
+
+
+def is_own_server(template: PodTemplate, container: Container, facts: Facts) -> bool:
+    """Whether somebody who reads a warning about a serving container could have written its probes."""
+    if not container.image or _is_known(container.image) or _is_simulated(container.image):
+        return False
+    if recognised(container, facts.settings(StandardProbes)) is not None:
+        return True
+    if _is_support(container):
+        return False
+    if asks_for_a_device(container):
+        return True
+    if template.workload is not None and template.workload.gk == DAEMON_SET:
+        return False
+    return _is_private(container.image) or _runs_code(container) or _has_a_model(container)
+
+
+def asks_for_a_device(container: Container) -> bool:
+    """Whether a container asks for an extended resource, as accelerators are, or claims a device."""
+    resources = mapping(container.spec, "resources")
+    named = (name for kind in ("limits", "requests") for name in mapping(resources, kind))
+    return any("/" in name for name in named) or bool(maps(resources, "claims"))
+
+
+def is_bare(template: PodTemplate) -> bool:
+    """Whether it is a Pod that nothing replaces: somebody made it by hand and looks at it."""
+    return template.workload is None and controller(template.pod) is None
+
+
+def _is_support(container: Container) -> bool:
+    """Whether a container has only ports that a controller has for its own sake."""
+    ports = container.tcp_ports
+    return bool(ports) and all(
+        name in _SUPPORT_PORTS or number == _WEBHOOK_PORT for number, name in ports.items()
+    )
+
+
+@lru_cache(maxsize=1024)
+def _is_known(image: str) -> bool:
+    return image_matches(image, third_party().images)
+
+
+@lru_cache(maxsize=1024)
+def _is_simulated(image: str) -> bool:
+    name = repository(image).rpartition("/")[2].lower()
+    words = name.replace("_", "-").replace(".", "-").split("-")
+    return not third_party().words.isdisjoint(words)
+
+
+@lru_cache(maxsize=1024)
+def _is_private(image: str) -> bool:
+    """Whether an image comes from a registry or project of the owner's own."""
+    host, slash, path = image.partition("/")
+    if not slash or not ("." in host or ":" in host):
+        return False  # Docker Hub
+    if host.endswith((".gcr.io", ".pkg.dev")) or host == "gcr.io":
+        project = path.partition("/")[0]
+        return not any(glob_of(glob).fullmatch(project) for glob in third_party().projects)
+    return host not in third_party().registries
+
+
+def _runs_code(container: Container) -> bool:
+    """Whether a container's command interprets a program."""
+    for command in launched(container).commands:
+        if command.name.startswith(_INTERPRETED) and not any(
+            word in _OTHERS_MODULES for word in command.argv[1:4]
+        ):
+            return True
+    return False
+
+
+def _has_a_model(container: Container) -> bool:
+    """Whether a container is given a model: by a flag, a variable or a mount."""
+    words = (*strings(container.spec, "command"), *strings(container.spec, "args"))
+    if any(word.partition("=")[0] in _MODEL_FLAGS for word in words):
+        return True
+    if any(text(each, "name") in _MODEL_VARIABLES for each in maps(container.spec, "env")):
+        return True
+    return any(
+        text(each, "mountPath").startswith(_MODEL_MOUNTS) for each in maps(container.spec, "volumeMounts")
+    )
