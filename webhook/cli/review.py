@@ -100,6 +100,7 @@ def review_documents(
     """The decision about each document, as it is asked for."""
     from dataclasses import replace
 
+    from policies.core.fragments import is_fragment
     from webhook.admission.engine import decide
     from webhook.cli.output.review import Review
 
@@ -109,9 +110,18 @@ def review_documents(
         # Applying an object that was not there is a creation, whatever else is updated.
         request = document.request("UPDATE" if earlier is not None else "CREATE", earlier)
         decision = decide(request, config, cluster)
-        if document.repeated:
-            decision = replace(decision, notes=(_repeated(document.repeated), *decision.notes))
+        notes = [_repeated(document.repeated)] if document.repeated else []
+        if is_fragment(document.obj, config.workloads):
+            notes.append(_FRAGMENT)
+        if notes:
+            decision = replace(decision, notes=(*notes, *decision.notes))
         yield Review(document, decision, request)
+
+
+_FRAGMENT = (
+    "Partly reviewed: a fragment without an image or a selector, which kustomize or Helm completes; "
+    "review the result."
+)
 
 
 def _repeated(keys: Sequence[str]) -> str:

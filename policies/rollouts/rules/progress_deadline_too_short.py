@@ -13,8 +13,10 @@ from policies.kube.group_kinds import DEPLOYMENT
 from policies.kube.json import Json, integer, mapping
 from policies.kube.pods import Role, containers
 from policies.kube.probe_timing import initial_delay, kill_budget
+from policies.probes.start import Start, start_of
 from policies.rollouts.rollouts import replicas_of
 
+READINESS: Final = "readinessProbe"
 DEFAULT_PROGRESS_DEADLINE: Final = 600
 """Seconds; what the API server fills in."""
 NO_PROGRESS_DEADLINE: Final = 2**31 - 1
@@ -31,17 +33,43 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
         or not isinstance(given, int | None)
     ):
         return
+    failed = f"The rollout counts as failed after {deadline} s{'' if given else ' (the default)'}, but"
     # The user's own template: what the webhook injects is generous on purpose and must not count.
-    slowest = _slowest_start(mapping(target.obj, "spec", "template"))
-    if slowest is None or slowest[1] * 10 <= deadline * 11:  # a tenth above is rounding
+    own = mapping(target.obj, "spec", "template")
+    slowest = _slowest_start(own)
+    if slowest is not None and slowest[1] * 10 > deadline * 11:  # a tenth above is rounding
+        name, seconds = slowest
+        why = f"{failed} the probes of container {name} allow {seconds} s until it is ready."
+    elif added := _awaited(own, target, deadline, facts):
+        name, start = added
+        seconds = start.seconds
+        why = (
+            f"{failed} container {name} takes about {seconds} s to start ({start.reason}), and the "
+            "readinessProbe that the webhook adds to its pods waits for that."
+        )
+    else:
         return
-    name, seconds = slowest
     yield Finding(
         "spec.progressDeadlineSeconds",
-        f"The rollout counts as failed after {deadline} s{'' if given else ' (the default)'}, but the probes "
-        f"of container {name} allow {seconds} s until it is ready.",
+        why,
         f"Set spec.progressDeadlineSeconds above {seconds}, with room to pull the image.",
     )
+
+
+def _awaited(own: Json, target: Target, deadline: int, facts: Facts) -> tuple[str, Start] | None:
+    """A container that would be ready at once, but for a readinessProbe that the webhook adds, and that loads
+    its model beyond the deadline. What is estimated from a size is judged with a margin of two."""
+    written = {main.name for main in containers(own, Role.MAIN) if main.spec.get(READINESS)}
+    for template in target.templates:
+        for container in template.containers(Role.MAIN):
+            if container.name in written or not container.spec.get(READINESS):
+                continue
+            start = start_of(template.pod, container, facts)
+            if start is None or not (start.loading or start.annotated):
+                continue
+            if start.seconds * 10 > deadline * (11 if start.told else 20):
+                return container.name, start
+    return None
 
 
 def _slowest_start(pod: Json) -> tuple[str, int] | None:
@@ -67,7 +95,7 @@ def _time_until_ready(container: Json) -> int:
     long the author lets the start take.
     """
     startup = _startup_budget(container)
-    readiness = initial_delay(container.get("readinessProbe"))
+    readiness = initial_delay(container.get(READINESS))
     liveness = 0 if startup else initial_delay(container.get("livenessProbe"))
     return max(startup, readiness, liveness)
 

@@ -152,6 +152,15 @@ def test_statistics_count_by_rule_and_name_what_was_not_read(
     assert "--statistics goes with" in err
 
 
+def test_a_fragment_is_named_as_partly_reviewed(capsys: pytest.CaptureFixture[str], files: Path) -> None:
+    patch = files / "patch.yaml"
+    patch.write_text(re.sub("  +(image|selector):.*\n", "", TRITON))
+    status, out, _ = run(capsys, "review", patch, files / "triton.yaml")
+    assert status == 0
+    assert " ".join(out.split()).count("Partly reviewed: a fragment") == 1
+    assert "warning" not in out.replace("0 warnings", ""), "what it lacks says nothing"
+
+
 def test_exit_status(capsys: pytest.CaptureFixture[str], files: Path) -> None:
     assert run(capsys, "review", files / "good.yaml")[0] == 0
     assert run(capsys, "review", files / "bad.yaml")[0] == 1
