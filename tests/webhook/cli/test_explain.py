@@ -56,8 +56,8 @@ def test_the_overview_names_everything() -> None:
 def test_modes_in_words() -> None:
     known = rules()
     assert explain.modes(known["init-waits-on-own-service"]) == "enforce / enforce"
-    assert explain.modes(known["rollout-volume-deadlock"]) == "enforce or warn / enforce"
-    assert explain.modes(known["init-wait-unbounded"]) == "warn / warn"
+    assert explain.modes(known["rollout-volume-deadlock"]) == "enforce or warn / enforce or warn"
+    assert explain.modes(known["init-wait-unbounded"]) == "audit / warn"
 
 
 def test_a_setting_is_explained_with_its_type_and_its_default() -> None:
