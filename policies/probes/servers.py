@@ -451,10 +451,12 @@ def version_of(tag: str) -> tuple[int, ...]:
     """The numbers that a tag begins with: `v0.9.1-cpu` is (0, 9, 1), and so is `main-v0.9.1`; empty for one
     that tells no version."""
     match = _VERSION.match(tag)
+    if match is None and tag[:1].isalpha():
+        match = _VERSION.match(tag.partition("-v")[2])
     return tuple(int(part) for part in match[1].split(".")) if match else ()
 
 
-_VERSION: Final = re.compile(r"(?:[a-z_-]{1,40}-v|v)?([0-9]{1,4}(?:\.[0-9]{1,4}){1,3})(?![0-9])")
+_VERSION: Final = re.compile(r"v?([0-9]{1,4}(?:\.[0-9]{1,4}){1,3})(?![0-9])")
 
 
 def _vagueness(glob: str) -> tuple[int, int, int]:

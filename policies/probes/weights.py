@@ -58,13 +58,10 @@ class Published(Model):
 
 
 @cache
-def published() -> tuple[tuple[re.Pattern[str], bool, Published], ...]:
-    """The published models: each with its pattern, and whether its name has a number of parameters."""
+def published() -> tuple[tuple[str, bool, Published], ...]:
+    """The published models: the name between hyphens, whether it has a number of parameters, the entry."""
     found = data.load_list(Published, __package__, "published.yaml")
-    return tuple(
-        (re.compile(rf"(?<![a-z0-9.]){re.escape(each.name)}(?![a-z0-9.])"), bool(_counts(each.name)), each)
-        for each in found
-    )
+    return tuple((f"-{each.name}-", bool(_counts(each.name)), each) for each in found)
 
 
 def weights(texts: Iterable[str], flags: Iterable[str | None] = ()) -> int | None:
@@ -93,18 +90,17 @@ def _size(text: str, usual: float) -> int | None:
     written = [_WRITTEN[part] for part in parts if part in _WRITTEN]
     written += [(int(match[1]) + 1) / 8 for part in parts if (match := _GGUF.fullmatch(part))]
     counts = _counts(text)
-    if known := _published(text.lower(), counted=bool(counts)):
+    if known := _published(parts, counted=bool(counts)):
         return round(known.billions * max(written) * 10**9 if written else known.gigabytes * 10**9)
     if not counts or any(_EXPERTS.fullmatch(part) for part in parts) or max(counts) > _LARGEST:
         return None
     return round(max(counts) * max(written, default=usual))
 
 
-def _published(text: str, *, counted: bool) -> Published | None:
-    return next(
-        (each for pattern, numbered, each in published() if numbered >= counted and pattern.search(text)),
-        None,
-    )
+def _published(parts: list[str], *, counted: bool) -> Published | None:
+    """The published model that has this name, by its parts; one without a number only if it has none."""
+    text = f"-{'-'.join(parts)}-"
+    return next((each for name, numbered, each in published() if numbered >= counted and name in text), None)
 
 
 def _counts(text: str) -> list[float]:
