@@ -1,4 +1,4 @@
-"""docs/benchmarks.md, in sections: each benchmark that stands there rewrites its own and no other."""
+"""Pages of docs/ in sections: each benchmark rewrites its own and no other."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ DOCS = Path(__file__).parents[1] / "docs"
 PAGE = DOCS / "benchmarks.md"
 
 
-def put(benchmark: str, text: str) -> None:
-    """Make `text` the section of `benchmark`: in the place of the one that is there, or at the end."""
+def put(benchmark: str, text: str, path: Path = PAGE) -> None:
+    """Make `text` the section of `benchmark` in a page: in its former place, or at the end."""
     begin, end = (
         f"<!-- {mark} of what `make bench ARGS={benchmark}` writes -->\n" for mark in ("begin", "end")
     )
-    page = PAGE.read_text()
+    page = path.read_text()
     before, found, rest = page.partition(begin)
     after = rest.partition(end)[2] if found else ""
     separator = "" if found or before.endswith("\n\n") else "\n"
-    PAGE.write_text(f"{before}{separator}{begin}{text.rstrip()}\n{end}{after}")
+    path.write_text(f"{before}{separator}{begin}{text.rstrip()}\n{end}{after}")

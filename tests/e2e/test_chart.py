@@ -23,6 +23,7 @@ pytestmark = pytest.mark.e2e
 COMPONENTS: dict[str, JSON] = {
     "cert-manager": {"certManager": {"enabled": True}},
     "fail-closed-validation": {"failurePolicy": {"validation": "Fail"}},
+    "fail-closed-worker-names": {"failurePolicy": {"workerNames": "Fail"}},
     "name-ignore": {"failurePolicy": {"workerNames": "Ignore"}},
     "hpa": {"hpa": {"enabled": True}},
     "monitoring": {"monitoring": {"enabled": True}},
@@ -35,7 +36,7 @@ COMPONENTS: dict[str, JSON] = {
 }
 """The values that stand for each component."""
 OVERLAYS: dict[str, JSON] = {
-    "observe": {"profile": "observe", **COMPONENTS["name-ignore"]},
+    "observe": {"profile": "observe"},
     "strict": {"profile": "strict", **COMPONENTS["fail-closed-validation"]},
 }
 DIGEST = "sha256:" + "1" * 64

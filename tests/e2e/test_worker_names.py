@@ -78,6 +78,24 @@ def test_one_pod_too_many_is_a_409_that_says_which_exist(api: Api, namespace: st
     assert api.create(worker(cluster)).body["metadata"]["name"].endswith("-2")
 
 
+def test_workers_are_created_while_no_replica_answers_and_count_afterwards(
+    api: Api, chassis: Chassis, namespace: str
+) -> None:
+    cluster = api.create(ray_cluster("demo", namespace, 2)).body
+    chassis.stop()
+    try:
+        name = api.create(worker(cluster)).body["metadata"]["name"]
+    finally:
+        chassis.start()
+    assert name.startswith(worker(cluster)["metadata"]["generateName"]), "a name by the API server"
+    assert lease(api, namespace) is None
+    assert api.create(worker(cluster)).body["metadata"]["name"].endswith("-0")
+    with pytest.raises(ApiError) as refused:
+        api.create(worker(cluster))
+    assert (refused.value.status, refused.value.reason) == (409, "AlreadyExists")
+    assert name in refused.value.message
+
+
 def test_a_suspended_cluster_and_an_owner_that_is_gone_get_nothing(api: Api, namespace: str) -> None:
     cluster = api.create(ray_cluster("demo", namespace, 2)).body
     api.patch("rayclusters.ray.io", "demo", {"spec": {"suspend": True}}, namespace)

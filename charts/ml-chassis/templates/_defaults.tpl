@@ -24,7 +24,7 @@
 {{- if not (hasKey .Values "policy") }}{{ $_ := set .Values "policy" (fromJson `{"is":{}}`).is }}{{ end -}}
 {{- if not (hasKey .Values "failurePolicy") }}{{ $_ := set .Values "failurePolicy" dict }}{{ end -}}
 {{- if not (hasKey .Values.failurePolicy "validation") }}{{ $_ := set .Values.failurePolicy "validation" (fromJson `{"is":"Ignore"}`).is }}{{ end -}}
-{{- if not (hasKey .Values.failurePolicy "workerNames") }}{{ $_ := set .Values.failurePolicy "workerNames" (fromJson `{"is":"Fail"}`).is }}{{ end -}}
+{{- if not (hasKey .Values.failurePolicy "workerNames") }}{{ $_ := set .Values.failurePolicy "workerNames" (fromJson `{"is":"Ignore"}`).is }}{{ end -}}
 {{- if not (hasKey .Values "exemptNamespaces") }}{{ $_ := set .Values "exemptNamespaces" (fromJson `{"is":[]}`).is }}{{ end -}}
 {{- if not (hasKey .Values "certManager") }}{{ $_ := set .Values "certManager" dict }}{{ end -}}
 {{- if not (hasKey .Values.certManager "enabled") }}{{ $_ := set .Values.certManager "enabled" (fromJson `{"is":false}`).is }}{{ end -}}

@@ -141,18 +141,19 @@ def test_our_own_policy_can_never_lock_itself_out(objects: list[Json]) -> None:
 def test_validation_fails_open_unless_its_component_says_otherwise() -> None:
     policies = {
         rendering: {name: entry["failurePolicy"] for name, entry in entries(RENDERINGS[rendering]).items()}
-        for rendering in ("base", "+fail-closed-validation", "+name-ignore")
+        for rendering in (*("base", "+fail-closed-validation", "+fail-closed-worker-names", "+name-ignore"),)
     }
     names = ("ray-name.mlchassis.dev", "worker-name.mlchassis.dev")
     base = policies["base"]
-    assert {name for name, policy in base.items() if policy == "Fail"} == set(names)
+    assert set(base.values()) == {"Ignore"}
     assert policies["+fail-closed-validation"] == {
         **base,
         "validate.mlchassis.dev": "Fail",
         "model-config.mlchassis.dev": "Fail",
         "validate-owned.mlchassis.dev": "Ignore",
     }
-    assert policies["+name-ignore"] == {**base, **dict.fromkeys(names, "Ignore")}
+    assert policies["+fail-closed-worker-names"] == {**base, **dict.fromkeys(names, "Fail")}
+    assert policies["+name-ignore"] == base
 
 
 def test_what_a_controller_makes_is_judged_but_never_waits_for_us() -> None:
