@@ -70,11 +70,13 @@ def _short_of_replicas(target: Target, least: Any, facts: Facts) -> Iterator[Fin
     """A minAvailable not below the replicas of all that the budget selects."""
     if _is_long(target.spec.get("selector")):
         return
-    selected = [
-        workload
+    # By name: among manifests an object may be written more than once.
+    by_name = {
+        (text(workload, "kind"), _name(workload)): workload
         for workload in facts.listing(Resource.WORKLOADS) or ()
         if _selects(target.obj, mapping(workload, "spec", "template"))
-    ]
+    }
+    selected = list(by_name.values())
     replicas = sum(least_replicas(workload, facts) for workload in selected)
     if not _blocks(least, replicas):
         return
