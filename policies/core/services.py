@@ -57,7 +57,7 @@ def _own_service(
     if not listing:
         return None
     service, certainty = _named(host, container, listing, facts)
-    if service is None or not _hides(service) or not _selects(service, template.pod):
+    if service is None or not _hides(service) or not selects(service, template.pod):
         return None
     name = text(service, "metadata", "name")
     shared: dict[str, bool] = template.memo.setdefault("shared services", {})
@@ -104,8 +104,8 @@ def _named(host: str, container: Container, listing: Listing, facts: Facts) -> t
         variable = host.strip("$(){}").upper()
         if not variable.endswith(_SERVICE_HOST) or dig(container.spec, "envFrom"):
             return None, Certainty.UNDECIDED
-        return listing.by(_BY_VARIABLE).one(variable.removesuffix(_SERVICE_HOST)), Certainty.SURE
-    by_address = listing.by(_BY_ADDRESS).one(host)
+        return listing.by(BY_VARIABLE).one(variable.removesuffix(_SERVICE_HOST)), Certainty.SURE
+    by_address = listing.by(BY_ADDRESS).one(host)
     if by_address is not None:
         return by_address, Certainty.SURE
     name, *rest = host.rstrip(".").split(".")
@@ -125,8 +125,10 @@ def _address_of(service: Json) -> Iterator[str]:
         yield address
 
 
-_BY_VARIABLE: Final = Index(_variable_of)
-_BY_ADDRESS: Final = Index(_address_of)
+BY_VARIABLE: Final = Index(_variable_of)
+"""Services by the beginning of the variables in which kubelet gives their addresses."""
+BY_ADDRESS: Final = Index(_address_of)
+"""Services by their cluster addresses."""
 
 
 def _hides(service: Json) -> bool:
@@ -134,7 +136,7 @@ def _hides(service: Json) -> bool:
     return spec.get("publishNotReadyAddresses") is not True and spec.get("type") != "ExternalName"
 
 
-def _selects(service: Json, pod: Json) -> bool:
+def selects(service: Json, pod: Json) -> bool:
     """A Service without a selector has endpoints that somebody else writes: it selects nothing."""
     selector, labels = mapping(service, "spec", "selector"), labels_of(pod)
     return bool(selector) and all(labels.get(key) == value for key, value in selector.items())
@@ -145,13 +147,13 @@ def _has_others(service: Json, target: Target, facts: Facts) -> bool:
     listing = facts.listing(Resource.WORKLOADS)
     if not listing:
         return False
-    by_label = listing.by(_BY_LABEL)
+    by_label = listing.by(BY_LABEL)
     selector = mapping(service, "spec", "selector").items()
     # One label of the selector leads to all that it can select; the rarest one to the fewest more.
     candidates = min((by_label[str(label)] for label in selector), key=len, default=())
     own = (target.kind.kind, target.name)
     return any(
-        _selects(service, mapping(workload, "spec", "template"))
+        selects(service, mapping(workload, "spec", "template"))
         for workload in candidates
         if (text(workload, "kind"), text(workload, "metadata", "name")) != own
     )
@@ -161,4 +163,5 @@ def _labels_of_pods(workload: Json) -> Iterator[str]:
     return map(str, labels_of(mapping(workload, "spec", "template")).items())
 
 
-_BY_LABEL: Final = Index(_labels_of_pods)
+BY_LABEL: Final = Index(_labels_of_pods)
+"""Workloads by each label of their pods."""

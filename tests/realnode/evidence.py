@@ -33,6 +33,7 @@ FIGURES = PICTURES / "figures.json"
 NOT_EXPERIMENTS = ("conditions", "under_fire", "puller")
 """Figures of other shapes."""
 ELSEWHERE = {
+    "startup-wait-cycle": "Not run on the node yet.",
     "gang-without-queue": (
         "Not shown: the profile `standard` only audits it, and what helps is another program, such as Kueue."
     ),

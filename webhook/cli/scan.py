@@ -265,6 +265,12 @@ class Scan:
                 if reviews:
                     yield reviews
 
+    def objects(self, wait: Wait) -> Iterator[Json]:
+        """Each object that runs, page by page."""
+        pages = self._pages()
+        while (page := wait(_next(pages))) is not None:
+            yield from page
+
     def leaves_alone(self, namespace: str) -> bool:
         """Whether admission does not look at a namespace."""
         covered = any(config.webhook.namespaces.covers(namespace) for config in self.configs)

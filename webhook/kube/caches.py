@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from policies.core.listing import Carried, Change, Listing
 from policies.core.resources import KNOWN, Known, Resource
 from policies.kube.json import Json
+from policies.relations.waiters import KEPT, Kept, kept
 from webhook.kube import paths
 from webhook.kube.api import TOO_LARGE, WATCH_SECONDS
 from webhook.kube.errors import ApiError
@@ -34,6 +35,8 @@ STORE_BYTES = 128 * 1024 * 1024
 how many: a kind with more than this is unknown, rather than the end of the process."""
 _ENTRY_BYTES = 40
 """What a value costs beside its own size: its entry in a dict or a list."""
+_LINK_BYTES = 600
+"""What a link costs with its texts, the host and the sentence part being long."""
 
 
 class ClusterCache:
@@ -178,6 +181,7 @@ class Store:
         whose listing is no longer the one that was answered, and with the change of an object that is why."""
         self._known, self.kind, self.resource = known, known.group_kind.kind, known.resource
         self._paths = tuple(tuple(path.split(".")) for path in known.fields)
+        self._type = {"apiVersion": known.api_version, "kind": self.kind}
         self._intern = intern or Interner()
         self._on_change, self._changed = on_change, changed
         self._objects: dict[str, dict[str, Json]] = {}
@@ -296,6 +300,11 @@ class Store:
             for step in path[:-1]:
                 target = target.setdefault(step, {})
             target[path[-1]] = self._shared(value)
+        if self._known.resource is Resource.WORKLOADS:
+            # Items of a list have neither apiVersion nor kind. The commands are read here, once per change.
+            relations = kept({**item, **self._type})
+            if relations is not None:
+                trimmed[KEPT] = relations
         return trimmed
 
     def _shared(self, value: Any) -> Any:
@@ -312,6 +321,8 @@ def _bytes_of(value: Any) -> int:
         return sum(_bytes_of(key) + _bytes_of(item) for key, item in value.items())
     if isinstance(value, list):
         return sum(map(_bytes_of, value))
+    if isinstance(value, Kept):
+        return _ENTRY_BYTES + len(value.links) * _LINK_BYTES
     if not isinstance(value, str):
         return _ENTRY_BYTES
     return _ENTRY_BYTES + (len(value) if len(value) <= Interner.LONGEST else getsizeof(value))

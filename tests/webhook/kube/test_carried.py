@@ -20,9 +20,9 @@ from policies.rollouts import rollouts
 from webhook.kube.caches import ClusterCache, Store
 
 INDICES: dict[Resource, tuple[Index[Any], ...]] = {
-    Resource.SERVICES: (BY_NAME, services._BY_VARIABLE, services._BY_ADDRESS),
+    Resource.SERVICES: (BY_NAME, services.BY_VARIABLE, services.BY_ADDRESS),
     Resource.CLAIMS: (BY_NAME,),
-    Resource.WORKLOADS: (services._BY_LABEL,),
+    Resource.WORKLOADS: (services.BY_LABEL,),
     Resource.BUDGETS: (drain_blocked_by_pdb._BY_LABEL,),
     Resource.AUTOSCALERS: (rollouts._BY_TARGET,),
     Resource.NODES: (known_facts._BY_KUBELET, BY_NAME),

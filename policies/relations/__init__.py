@@ -1,0 +1,1 @@
+"""How objects depend on each other: who waits for whom, who asks whom, what a failure takes down."""

@@ -1,0 +1,231 @@
+"""What one workload asks of other hosts, read from its pod templates; nothing of the cluster is needed."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from policies.commands import Host, Reach, reach_of
+from policies.commands.hosts import is_url, url_hosts
+from policies.containers.commands import container_command, exec_command
+from policies.core.finding import Certainty
+from policies.core.target import PodTemplate, Target
+from policies.kube.json import dig, maps, strings, text
+from policies.kube.metadata import labels_of
+from policies.kube.pods import Container, Role
+from policies.relations.names import is_address
+from policies.startup.waits import init_waits, probe_waits
+
+
+class Relation(StrEnum):
+    """What one object needs of another."""
+
+    WAITS = "waits for"
+    """It does not start before the other one answers."""
+    NEEDS_READY = "is ready only with"
+    """A readiness or startup probe asks the other one."""
+    NEEDS_ALIVE = "is restarted without"
+    """A liveness probe asks the other one."""
+    CALLS = "calls"
+    """Its environment names the other one. Reported, never judged."""
+
+
+BLOCKING: Final = frozenset({Relation.WAITS, Relation.NEEDS_READY})
+"""Relations that keep a pod from becoming ready."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One host that a workload asks."""
+
+    relation: Relation
+    host: str
+    """As a pod of this workload resolves it, lower case: `db`, `db.ml`, `db-0.db.ml.svc.cluster.local`, an
+    address, or kubelet's variable `$DB_SERVICE_HOST`."""
+    path: str
+    """Field path in the workload."""
+    who: str
+    """Who asks: "init container wait", "the readiness probe of container api"."""
+    certainty: Certainty
+    name_lookup: bool = False
+    """Only the name is resolved."""
+    limit: float | None = None
+    """Seconds after which the workload goes on without the host; None: never."""
+
+
+MOST_LINKS: Final = 64
+"""Links of one workload that are read; a workload with more is a mistake or an attack."""
+
+_URL_VARIABLE: Final = re.compile(r"(?:URL|URI|ENDPOINT|HOST|HOSTNAME|ADDR|ADDRESS|SERVER|SERVICE|DSN)$")
+_OWN_NAMESPACE: Final = "metadata.namespace"
+_NAMESPACE_FILE: Final = "$(cat)"
+"""How a `cat` of the service account's namespace file shows in a host name."""
+
+
+def blocking_links(target: Target) -> tuple[Link, ...]:
+    """The links that keep pods of a workload from becoming ready, in reading order."""
+    return _first(link for template in target.templates for link in _blocking(template))
+
+
+def all_links(target: Target) -> tuple[Link, ...]:
+    """Every link of a workload, in reading order."""
+    return _first(
+        link
+        for template in target.templates
+        for link in (*_blocking(template), *_liveness(template), *_calls(template))
+    )
+
+
+def _first(links: Iterator[Link]) -> tuple[Link, ...]:
+    found: dict[Link, None] = {}
+    for link in links:
+        found[link] = None
+        if len(found) == MOST_LINKS:
+            break
+    return tuple(found)
+
+
+def _blocking(template: PodTemplate) -> Iterator[Link]:
+    if not resolves_services(template):
+        return
+    for container in template.containers(Role.INIT):
+        who = f"init container {container.name}"
+        for wait in init_waits(template, container):
+            yield from _link(Relation.WAITS, wait.host, wait.path, who, wait.certainty, template, container)
+        path = _command_path(template, container)
+        for host, limit in _given_up(template, container):
+            yield from _link(Relation.WAITS, host, path, who, Certainty.SURE, template, container, limit)
+    running = template.containers(Role.MAIN, Role.SIDECAR)
+    for container in running:
+        who = f"the command of container {container.name}"
+        sure = Certainty.SURE if len(running) == 1 else Certainty.UNDECIDED
+        for host in _awaited_by_command(template, container):
+            yield from _link(
+                Relation.WAITS, host, _command_path(template, container), who, sure, template, container
+            )
+        for called, wait in probe_waits(template, container):
+            if _is_asked_by_kubelet(wait.host):
+                continue
+            who = f"the {called} probe of container {container.name}"
+            yield from _link(
+                Relation.NEEDS_READY, wait.host, wait.path, who, wait.certainty, template, container
+            )
+
+
+def _is_asked_by_kubelet(host: Host) -> bool:
+    """Whether a name is resolved on the node, where names of Services mean nothing."""
+    return host.client in ("httpGet", "tcpSocket") and not is_address(host.name)
+
+
+def _command_path(template: PodTemplate, container: Container) -> str:
+    return template.at(container, "command" if strings(container.spec, "command") else "args")
+
+
+def _awaited_by_command(template: PodTemplate, container: Container) -> Iterator[Host]:
+    """The hosts of loops that must end before the container's own program runs."""
+    summary = container_command(template, container)
+    if not math.isinf(summary.seconds):
+        return  # every loop has an end or runs in the background
+    yield from (host for loop in summary.loops if not loop.bounded for host in loop.hosts)
+
+
+def _given_up(template: PodTemplate, container: Container) -> list[tuple[Host, float]]:
+    """The hosts that an init container waits for during a limited time, after which it succeeds."""
+    summary = container_command(template, container)
+    if not summary.loops or not 0 < summary.seconds < math.inf:
+        return []
+    waited = {wait.host for wait in init_waits(template, container)}
+    hosts = dict.fromkeys(host for loop in summary.loops for host in loop.hosts)
+    return [(host, summary.seconds) for host in hosts if host not in waited]
+
+
+def _liveness(template: PodTemplate) -> Iterator[Link]:
+    for container in template.containers(Role.MAIN, Role.SIDECAR):
+        who = f"the liveness probe of container {container.name}"
+        for handler in ("httpGet", "tcpSocket"):
+            name = text(container.spec, "livenessProbe", handler, "host")
+            if name:
+                path = template.at(container, "livenessProbe", handler, "host")
+                host = Host(name.lower(), reach_of(name), handler)
+                if not _is_asked_by_kubelet(host):
+                    yield from _link(
+                        Relation.NEEDS_ALIVE, host, path, who, Certainty.SURE, template, container
+                    )
+        for host in dict.fromkeys(exec_command(template, container, "livenessProbe").hosts):
+            path = template.at(container, "livenessProbe", "exec.command")
+            yield from _link(Relation.NEEDS_ALIVE, host, path, who, Certainty.UNDECIDED, template, container)
+
+
+def _calls(template: PodTemplate) -> Iterator[Link]:
+    """The hosts that a container's environment and arguments name."""
+    for container in template.containers():
+        who = f"the environment of container {container.name}"
+        for index, entry in enumerate(maps(container.spec, "env")):
+            value, name = text(entry, "value"), text(entry, "name")
+            if is_url(value) or (value and _URL_VARIABLE.search(name.upper())):
+                path = template.at(container, f"env[{index}]", "value")
+                for host in url_hosts(value, "env"):
+                    yield from _link(
+                        Relation.CALLS, host, path, who, Certainty.UNDECIDED, template, container
+                    )
+        who = f"the arguments of container {container.name}"
+        for place in ("command", "args"):
+            for index, word in enumerate(strings(container.spec, place)):
+                value = word.partition("=")[2] if word.startswith("--") and "=" in word else word
+                if is_url(value):
+                    path = template.at(container, f"{place}[{index}]")
+                    for host in url_hosts(value, place):
+                        yield from _link(
+                            Relation.CALLS, host, path, who, Certainty.UNDECIDED, template, container
+                        )
+
+
+def _link(
+    relation: Relation,
+    host: Host,
+    path: str,
+    who: str,
+    certainty: Certainty,
+    template: PodTemplate,
+    container: Container,
+    limit: float | None = None,
+) -> Iterator[Link]:
+    """The link to a host, if the text names one outside the pod."""
+    if host.reach is Reach.LOCAL or not host.name:
+        return
+    name, sure = _with_own_namespace(host.name.rstrip("."), template, container)
+    if not sure:
+        certainty = Certainty.UNDECIDED
+    yield Link(relation, name, path, who, certainty, host.name_lookup, limit)
+
+
+def _with_own_namespace(name: str, template: PodTemplate, container: Container) -> tuple[str, bool]:
+    """The name without a variable that holds the pod's own namespace, and whether that is certain."""
+    first, dot, rest = name.partition(".")
+    label, _, suffix = rest.partition(".")
+    if not dot or not label.startswith("$") or (suffix and suffix != "svc" and not suffix.startswith("svc.")):
+        return name, True
+    variable = label.strip("$(){}").lower()
+    own = label == _NAMESPACE_FILE or any(
+        text(entry, "name").lower() == variable
+        and text(entry, "valueFrom", "fieldRef", "fieldPath") == _OWN_NAMESPACE
+        for entry in maps(container.spec, "env")
+    )
+    return first, own
+
+
+def resolves_services(template: PodTemplate) -> bool:
+    """Whether names of Services resolve in the pod: not with the node's own resolver."""
+    policy = text(template.spec, "dnsPolicy") or "ClusterFirst"
+    if policy == "ClusterFirst":
+        return dig(template.spec, "hostNetwork") is not True
+    return policy == "ClusterFirstWithHostNet"
+
+
+def pod_labels(target: Target) -> dict[str, str]:
+    """The labels of the pods that the first template makes."""
+    return dict(labels_of(target.templates[0].pod)) if target.templates else {}

@@ -1,0 +1,259 @@
+"""`chassis graph`: its formats, what hostile names do to them, and its page in Chromium."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from policies.core.registry import rules
+from tests.webhook.cli.browser import Tab, browsing, needs_chromium
+from tests.webhook.cli.scanned import DEPLOYMENTS, SERVED, cluster, deployment, serve
+from webhook.cli import main as cli
+
+MORE = """
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  replicas: 3
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      containers:
+        - name: web
+          image: registry.example/web:1
+          env: [{name: MODEL_URL, value: "http://model:8080/v1"}]
+          livenessProbe: {exec: {command: [curl, -f, "http://model:8080/health"]}}
+---
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata: {name: web}
+spec: {selector: {matchLabels: {app: web}}}
+"""
+HOSTILE = "\n</script><script>alert(1)</script>\u2028\x1b[31m\"];x-->`'\\"
+
+
+@pytest.fixture
+def manifests(tmp_path: Path) -> str:
+    """Two Deployments that wait for each other, and a third that is restarted without one of them."""
+    file = tmp_path / "set.yaml"
+    file.write_text(rules()["startup-wait-cycle"].document.bad + MORE)
+    return str(file)
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> str:
+    labels = {"app": HOSTILE}
+    wait = {"name": HOSTILE, "command": ["sh", "-c", f"until nc -z {HOSTILE} 80; do sleep 2; done"]}
+    env = [{"name": "A_URL", "value": f"http://{HOSTILE}/"}, {"name": "B_HOST", "value": HOSTILE}]
+    spec = {"initContainers": [wait], "containers": [{"name": HOSTILE, "image": "x", "env": env}]}
+    obj = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": HOSTILE, "namespace": HOSTILE},
+        "spec": {"template": {"metadata": {"labels": labels}, "spec": spec}},
+    }
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": HOSTILE, "namespace": HOSTILE},
+        "spec": {"selector": labels},
+    }
+    file = tmp_path / "hostile.json"
+    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": [obj, service]}))
+    return str(file)
+
+
+def output(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    cli.main(["graph", *argv])
+    return capsys.readouterr().out
+
+
+def test_text_names_each_dependency_with_its_place(
+    capsys: pytest.CaptureFixture[str], manifests: str
+) -> None:
+    assert cli.main(["graph", manifests]) == 1, "there is a cycle"
+    text = capsys.readouterr().out
+    assert (
+        "Deployment default/gateway\n"
+        "  waits for Service default/model  (init container wait-for-model, "
+        "spec.template.spec.initContainers[0].command)\n"
+    ) in text
+    assert "PodDisruptionBudget default/web\n  limits disruptions of Deployment default/web" in text
+    assert (
+        "cycle (sure): Deployment default/gateway -> Deployment default/model -> Deployment default/gateway"
+    ) in text
+    assert text.endswith("3 workloads, 7 dependencies, 1 cycle\n")
+
+
+def test_the_failure_of_one_object(capsys: pytest.CaptureFixture[str], manifests: str) -> None:
+    text = output(capsys, manifests, "--from", "Deployment/model")
+    assert (
+        "if Deployment default/model fails for longer than probes tolerate:\n"
+        "  restarted: 3 pods of 1 workload: Deployment default/web\n"
+    ) in text
+    assert "no probe of another workload fails" in output(capsys, manifests, "--from", "Deployment/web")
+    assert cli.main(["graph", manifests, "--from", "nobody"]) == 2
+    assert "nothing is named nobody" in capsys.readouterr().err
+
+
+def test_json_has_every_node_and_edge(capsys: pytest.CaptureFixture[str], manifests: str) -> None:
+    found = json.loads(output(capsys, manifests, "-o", "json", "--from", "default/Service/model"))
+    ids = {node["id"] for node in found["nodes"]}
+    assert {edge["source"] for edge in found["edges"]} | {edge["target"] for edge in found["edges"]} <= ids
+    assert found["cycles"] == [
+        {
+            "certainty": "sure",
+            "members": ["default/Deployment/gateway", "default/Deployment/model"],
+            "limitSeconds": None,
+        }
+    ]
+    assert found["failures"] == [
+        {
+            "of": "default/Service/model",
+            "restarted": ["default/Deployment/web"],
+            "podsRestarted": 3,
+            "notReady": [],
+        }
+    ]
+
+
+def test_a_set_without_a_cycle_exits_with_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "good.yaml"
+    file.write_text(rules()["startup-wait-cycle"].document.good)
+    assert cli.main(["graph", str(file)]) == 0
+    assert "0 cycles" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("form", ["text", "mermaid", "dot"])
+def test_hostile_names_write_no_line_and_end_no_string(
+    capsys: pytest.CaptureFixture[str], hostile: str, form: str
+) -> None:
+    text = output(capsys, hostile, "-o", form)
+    assert all(each == "\n" or each.isprintable() for each in text)
+    for line in text.splitlines():
+        if form == "mermaid" and line != "flowchart LR":
+            assert re.fullmatch(r'  n\d+\["[^"`<>\\]*"\]|  n\d+ -- "[a-z ]+" --> n\d+', line), line
+        if form == "dot" and "label" in line:
+            assert re.fullmatch(
+                r'  "(?:[^"\\]|\\.)*"(?: -> "(?:[^"\\]|\\.)*")? \[label="(?:[^"\\]|\\.)*"\];', line
+            )
+
+
+def test_json_of_hostile_names_is_read_back(capsys: pytest.CaptureFixture[str], hostile: str) -> None:
+    found = json.loads(output(capsys, hostile, "-o", "json"))
+    assert {"Deployment", "Service"} <= {node["kind"] for node in found["nodes"] if node["name"] == HOSTILE}
+
+
+async def test_a_cluster_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async with cluster() as fake:
+        serve(fake, {**SERVED, "/api/v1": {**SERVED["/api/v1"], "Service": "services"}})
+        await fake.put(DEPLOYMENTS, deployment("x"))
+        arguments = ["graph", "--kubeconfig", str(fake.kubeconfig(tmp_path)), "-n", "ml", "-o", "json"]
+        assert await asyncio.to_thread(cli.main, arguments) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [(edge["source"], edge["relation"], edge["target"]) for edge in found["edges"]] == [
+        ("ml/Deployment/x", "is restarted without", "Host/payments")
+    ]
+
+
+# --- the page --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def tab(tmp_path: Path) -> AsyncIterator[Tab]:
+    async with browsing(tmp_path / "profile") as driven:
+        yield driven
+
+
+def page(capsys: pytest.CaptureFixture[str], tmp_path: Path, *argv: str) -> Path:
+    file = tmp_path / "graph.html"
+    file.write_text(output(capsys, *argv, "-o", "html"), encoding="utf-8")
+    return file
+
+
+async def drawn(tab: Tab) -> list[str]:
+    names: Any = await tab.ask("[...document.querySelectorAll('.node')].map(it => it.ariaLabel)")
+    return sorted(names)
+
+
+@needs_chromium
+async def test_the_page_draws_filters_and_focuses(
+    tab: Tab, manifests: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = page(capsys, tmp_path, manifests)
+    await tab.open(file)
+    assert "Deployment default/web" in await drawn(tab)
+    assert await tab.ask("document.querySelectorAll('.edge.cycle').length") == 4
+    filtering = (
+        "const it = document.getElementById('filter'); it.value = {}; it.dispatchEvent(new Event('input'))"
+    )
+    await tab.ask("{" + filtering.format("'budget'") + "}")
+    assert await drawn(tab) == ["Deployment default/web", "PodDisruptionBudget default/web"]
+    await tab.ask("document.getElementById('all').click()")
+    await tab.ask(
+        "document.querySelector('[aria-label=\"Deployment default/web\"]')"
+        ".dispatchEvent(new MouseEvent('click'))"
+    )
+    details = await tab.ask("document.getElementById('details').textContent")
+    assert "is restarted without Service default/model" in details
+    assert "livenessProbe.exec.command" in details
+    assert set(tab.requests) - {"about:blank"} == {file.as_uri()}
+    assert tab.complaints == []
+
+
+@needs_chromium
+async def test_names_do_not_run_in_the_page(
+    tab: Tab, hostile: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await tab.open(page(capsys, tmp_path, hostile))
+    assert any(HOSTILE in name for name in await drawn(tab))
+    assert tab.complaints == []
+    await tab.ask(
+        "document.body.append(Object.assign(document.createElement('script'), {text: 'window.ran = 1'}))"
+    )
+    assert await tab.ask("window.ran") is None
+
+
+@needs_chromium
+async def test_the_page_is_usable_with_500_workloads(
+    tab: Tab, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    objects = []
+    for n in range(500):
+        labels = {"app": f"app-{n}"}
+        wait = {
+            "name": "w",
+            "command": ["sh", "-c", f"until nc -z app-{(n * 7 + 1) % 500} 80; do sleep 1; done"],
+        }
+        spec = {"initContainers": [wait], "containers": [{"name": "c", "image": "x"}]}
+        objects.append(
+            {
+                "apiVersion": "apps/v1",
+                "kind": "Deployment",
+                "metadata": {"name": f"app-{n}"},
+                "spec": {"template": {"metadata": {"labels": labels}, "spec": spec}},
+            }
+        )
+        objects.append(
+            {
+                "apiVersion": "v1",
+                "kind": "Service",
+                "metadata": {"name": f"app-{n}"},
+                "spec": {"selector": labels},
+            }
+        )
+    file = tmp_path / "large.yaml"
+    file.write_text(yaml.safe_dump_all(objects))
+    await tab.open(page(capsys, tmp_path, str(file)))
+    assert len(await drawn(tab)) == 1000
+    assert tab.complaints == []

@@ -1,0 +1,183 @@
+"""A graph of dependencies as text, JSON, Mermaid, DOT or one HTML page."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from importlib import resources
+from itertools import groupby
+from typing import Any
+
+import orjson
+
+from policies.relations.graph import Blast, Edge, Graph, Node
+from policies.relations.waiters import Cycle
+
+
+def written(graph: Graph, form: str, starts: Sequence[Node] = ()) -> Iterator[str]:
+    """The lines of a graph in one of the formats; `starts` are the nodes that a person asked about."""
+    match form:
+        case "json":
+            yield orjson.dumps(_json(graph, starts), option=orjson.OPT_INDENT_2).decode() + "\n"
+        case "mermaid":
+            yield from _mermaid(graph)
+        case "dot":
+            yield from _dot(graph)
+        case "html":
+            yield _html(graph, starts)
+        case _:
+            yield from _text(graph, starts)
+
+
+# --- text ------------------------------------------------------------------------------------------
+
+
+def _text(graph: Graph, starts: Sequence[Node]) -> Iterator[str]:
+    for source, edges in groupby(graph.edges, key=lambda edge: edge.source):
+        yield f"{_plain(source)}\n"
+        for edge in edges:
+            why = f"  ({', '.join(filter(None, (edge.who, _term(edge), edge.path)))})" if edge.path else ""
+            yield f"  {edge.relation} {_plain(edge.target)}{why and _escaped(why)}\n"
+    for start in starts:
+        yield from _fate(start, graph.blast(start))
+    for cycle in graph.cycles:
+        yield f"cycle ({cycle.certainty.value}): {_escaped(_round(cycle))}\n"
+    workloads = sum(node.replicas is not None for node in graph.nodes)
+    yield (
+        f"{_many(workloads, 'workload')}, {_many(len(graph.edges), 'dependency', 'dependencies')}, "
+        f"{_many(len(graph.cycles), 'cycle')}\n"
+    )
+    if graph.truncated:
+        yield "The graph is too large: some dependencies are left out.\n"
+
+
+def _fate(start: Node, blast: Blast) -> Iterator[str]:
+    restarted, unready = blast.restarted, blast.unready
+    yield f"if {_plain(start)} fails for longer than probes tolerate:\n"
+    if not restarted and not unready:
+        yield "  no probe of another workload fails\n"
+    if restarted:
+        pods = _many(blast.pods_restarted, "pod")
+        yield f"  restarted: {pods} of {_many(len(restarted), 'workload')}: {_listed(restarted)}\n"
+    if unready:
+        yield f"  not ready: {_many(len(unready), 'workload')}: {_listed(unready)}\n"
+
+
+def _listed(nodes: Iterable[Node]) -> str:
+    return ", ".join(map(_plain, nodes))
+
+
+def _term(edge: Edge) -> str:
+    return "" if edge.limit is None else f"for up to {edge.limit:.0f} s"
+
+
+def _round(cycle: Cycle) -> str:
+    names = [f"{step.waiter.kind} {step.waiter.namespace}/{step.waiter.name}" for step in cycle.steps]
+    return " -> ".join((*names, names[0]))
+
+
+def _many(count: int, one: str, several: str = "") -> str:
+    return f"{count} {one if count == 1 else several or one + 's'}"
+
+
+def _plain(node: Node) -> str:
+    return _escaped(str(node))
+
+
+def _escaped(text: str) -> str:
+    """The text without characters that could write on a terminal or begin a line."""
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
+# --- JSON ------------------------------------------------------------------------------------------
+
+
+def _json(graph: Graph, starts: Sequence[Node]) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "nodes": [
+            {"id": node.id, "kind": node.kind, "namespace": node.namespace, "name": node.name}
+            | ({} if node.replicas is None else {"replicas": node.replicas})
+            for node in graph.nodes
+        ],
+        "edges": [_edge(edge) for edge in graph.edges],
+        "cycles": [
+            {
+                "certainty": cycle.certainty.value,
+                "members": [
+                    Node(step.waiter.kind, step.waiter.namespace, step.waiter.name).id for step in cycle.steps
+                ],
+                "limitSeconds": cycle.limit,
+            }
+            for cycle in graph.cycles
+        ],
+        "truncated": graph.truncated,
+    }
+    if starts:
+        found["failures"] = [
+            {
+                "of": start.id,
+                "restarted": [node.id for node in blast.restarted],
+                "podsRestarted": blast.pods_restarted,
+                "notReady": [node.id for node in blast.unready],
+            }
+            for start, blast in ((start, graph.blast(start)) for start in starts)
+        ]
+    return found
+
+
+def _edge(edge: Edge) -> dict[str, Any]:
+    return {
+        "source": edge.source.id,
+        "relation": str(edge.relation),
+        "target": edge.target.id,
+        "path": edge.path,
+        "who": edge.who,
+        "certainty": edge.certainty.value,
+        "limitSeconds": edge.limit,
+    }
+
+
+# --- Mermaid and DOT -------------------------------------------------------------------------------
+
+
+def _mermaid(graph: Graph) -> Iterator[str]:
+    numbers = {node.id: f"n{number}" for number, node in enumerate(graph.nodes)}
+    yield "flowchart LR\n"
+    for node in graph.nodes:
+        yield f'  {numbers[node.id]}["{_entities(str(node))}"]\n'
+    for edge in graph.edges:
+        label = _entities(str(edge.relation))
+        yield f'  {numbers[edge.source.id]} -- "{label}" --> {numbers[edge.target.id]}\n'
+
+
+def _entities(text: str) -> str:
+    """The text as Mermaid takes it inside quotes: whatever could end them is a numbered entity."""
+    return "".join(each if each.isalnum() or each in " ./-_:" else f"#{ord(each)};" for each in text)
+
+
+def _dot(graph: Graph) -> Iterator[str]:
+    yield "digraph dependencies {\n  rankdir=LR;\n  node [shape=box];\n"
+    for node in graph.nodes:
+        yield f"  {_quoted(node.id)} [label={_quoted(str(node))}];\n"
+    for edge in graph.edges:
+        ends = f"{_quoted(edge.source.id)} -> {_quoted(edge.target.id)}"
+        yield f"  {ends} [label={_quoted(str(edge.relation))}];\n"
+    yield "}\n"
+
+
+def _quoted(text: str) -> str:
+    escaped = _escaped(text).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+# --- HTML ------------------------------------------------------------------------------------------
+
+
+def _html(graph: Graph, starts: Sequence[Node]) -> str:
+    page = resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8")
+    script = page.rpartition("<script>")[2].partition("</script>")[0]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    # A script ends at the first `</script`, wherever it is: no `<` of a name may reach the page.
+    data = orjson.dumps(_json(graph, starts)).decode().replace("<", "\\u003c")
+    return page.replace("THE-SCRIPT", f"'sha256-{digest}'", 1).replace("THE-GRAPH", data, 1)
