@@ -16,7 +16,7 @@ from typing import Final
 from policies.accelerators.inventory import Fleet
 from policies.accelerators.node_affinity import Alternative, Expression
 from policies.accelerators.requests import MIB
-from policies.accelerators.vendors import MemoryLabel, MemoryUnit
+from policies.accelerators.vendors import MemoryLabel, MemoryUnit, Vendor
 from policies.core.annotations import GPU_MEMORY, GPU_PRODUCT
 from policies.kube.json import Json
 from policies.kube.metadata import annotations_of
@@ -196,6 +196,12 @@ def resolve_memory(fleet: Fleet, bound: MemoryBound) -> Resolution:
     return Resolution(
         alternatives, frozenset(labels), good, tuple(f"{amount // MIB}Mi" for amount in present)
     )
+
+
+def memory_of(vendor: Vendor, labels: Mapping[str, str]) -> int | None:
+    """Bytes of one accelerator of a node with these labels; None if they do not name it."""
+    amounts = (_bytes(each, labels[each.key]) for each in vendor.memory_labels if each.key in labels)
+    return next((amount for amount in amounts if amount is not None), None)
 
 
 def _bytes(label: MemoryLabel, value: str) -> int | None:

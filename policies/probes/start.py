@@ -101,7 +101,7 @@ def _start_of(pod: Json, container: Container, facts: Facts) -> Start | None:
     told, source = told_size(pod, container, facts)
     size = told or 0
     if not size and server is not None:
-        size, name = _named_size(pod, container, server)
+        size, name = named_size(pod, container, server)
         named = shortened(name.rpartition("=")[2], LONGEST_MODEL_NAME)
         source = f"{server.name}, from {named}" if named else server.name
     loading = _seconds(size, settings) if size else 0
@@ -214,7 +214,7 @@ def told_size(pod: Json, container: Container, facts: Facts) -> tuple[int | None
     return sum(model.memory for model in models.values()) or None, f"the model config {name}"
 
 
-def _named_size(pod: Json, container: Container, server: Server) -> tuple[int, str]:
+def named_size(pod: Json, container: Container, server: Server) -> tuple[int, str]:
     """Bytes of the model that a server loads, and the text that tells: a name in its words, its variables or
     its image, else the name of a claim or a bucket that it mounts. 0 where none does."""
     if not server.preset.loads_model:

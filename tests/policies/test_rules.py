@@ -55,6 +55,7 @@ MODES: dict[str, tuple[Mode, Mode] | tuple[Mode, Mode, tuple[Mode, Mode]]] = {
     "job-server-blocks-completion": (Mode.WARN, Mode.ENFORCE, (Mode.WARN, Mode.WARN)),
     "gpu-unschedulable": (Mode.ENFORCE, Mode.ENFORCE, (Mode.WARN, Mode.WARN)),
     "ordered-start-deadlock": (Mode.ENFORCE, Mode.ENFORCE),
+    "model-exceeds-gpu-memory": (Mode.ENFORCE, Mode.ENFORCE, (Mode.WARN, Mode.WARN)),
     "startup-wait-cycle": (Mode.ENFORCE, Mode.ENFORCE, (Mode.WARN, Mode.WARN)),
     "gang-without-queue": (Mode.AUDIT, Mode.WARN),
     "grace-shorter-than-prestop": (Mode.WARN, Mode.ENFORCE),

@@ -15,6 +15,7 @@ _shtab_chassis_commands() {
     exemptions:'Every exemption that objects or their pod templates carry, and every override with an end: whether it counts, when it ends, how old it is, and whether there is anything that it exempts from.'
     explain:'what a rule or policy does, why, and how to fix what it finds'
     fix:'Write into YAML manifests what the policies would add to their objects, and what mends a finding in one value. Comments, order and every other line stay. A file that can'"'"'t be read, such as a template of Helm'"'"'s, is named and not touched. Exit status: 0, all that can be mended is; 2, a file was left alone.'
+    graph:'The dependencies between workloads, Services, hosts and volumes, read from manifests or a cluster. Exit status: 0 no workloads wait for each other, 1 some do, 2 something could not be read.'
     log-level:'Change the log level of a server that runs, by a signal to its process. In a cluster, for each pod: kubectl -n mlchassis-system exec POD -- chassis log-level debug'
     manifests:'Print the installation as YAML: chassis manifests | kubectl apply -f -'
     policy:'check a policy, or print its JSON Schema'
@@ -104,7 +105,7 @@ _shtab_chassis_exemptions_defaults_added=0
 
 _shtab_chassis_explain_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
-  ":its id\; without it, all are listed:(drain-blocked-by-pdb gang-without-queue gpu-unschedulable grace-shorter-than-prestop init-wait-unbounded init-waits-on-own-pod init-waits-on-own-service job-server-blocks-completion job-sidecar-blocks-completion liveness-blind liveness-missing model-config-invalid ordered-start-deadlock policy-config-invalid progress-deadline-too-short readiness-waits-on-own-service readiness-without-liveness rollout-gpu-deadlock rollout-host-port-deadlock rollout-volume-deadlock exec-probe-default-timeout liveness-as-strict-as-readiness liveness-external-dependency liveness-kills-slow-start liveness-single-failure probe-heavy-command probe-inner-timeout probe-timeout-exceeds-period probe-wrong-port ray-start-without-block readiness-before-liveness readiness-external-dependency rollout-takes-all-down single-replica-eviction startup-external-dependency startup-kills-slow-start tcp-probe job-logs-lost job-lost-on-eviction job-retries-real-failures training-state-not-durable disruption-guard gpu-affinity job-retries model-puller worker-names standard-probes)"
+  ":its id\; without it, all are listed:(drain-blocked-by-pdb gang-without-queue gpu-unschedulable grace-shorter-than-prestop init-wait-unbounded init-waits-on-own-pod init-waits-on-own-service job-server-blocks-completion job-sidecar-blocks-completion liveness-blind liveness-missing model-config-invalid model-exceeds-gpu-memory ordered-start-deadlock policy-config-invalid progress-deadline-too-short readiness-waits-on-own-service readiness-without-liveness rollout-gpu-deadlock rollout-host-port-deadlock rollout-volume-deadlock startup-wait-cycle exec-probe-default-timeout liveness-as-strict-as-readiness liveness-external-dependency liveness-kills-slow-start liveness-single-failure probe-heavy-command probe-inner-timeout probe-timeout-exceeds-period probe-wrong-port ray-start-without-block readiness-before-liveness readiness-external-dependency rollout-takes-all-down single-replica-eviction startup-external-dependency startup-kills-slow-start tcp-probe job-logs-lost job-lost-on-eviction job-retries-real-failures training-state-not-durable disruption-guard gpu-affinity job-retries model-puller worker-names standard-probes)"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -122,6 +123,21 @@ _shtab_chassis_fix_options=(
 
 # guard to ensure default positional specs are added only once per session
 _shtab_chassis_fix_defaults_added=0
+
+_shtab_chassis_graph_options=(
+  "(- : *)"{-h,--help}"[show this help message and exit]"
+  {-A,--all-namespaces}"[of all namespaces]"
+  {-n,--namespace}"[default\: the namespace of the context]:NS:"
+  "--from[only what depends on an object or what it depends on, and what its failure takes down\; NAME is a name, KIND\/NAME or NAMESPACE\/KIND\/NAME]:NAME:"
+  "--policy[a directory, a file, - for standard input, or configmap\:NAMESPACE\/NAME (default\: the one installed, or built-in)]:WHERE:_files"
+  {-o,--output}"[output]:output:(text json mermaid dot html)"
+  "--kubeconfig[default\: \$KUBECONFIG, \~\/.kube\/config, or the pod\'s own account]:FILE:_files"
+  "--context[default\: the kubeconfig\'s current context]:NAME:"
+  "(*)::manifests (default\: the cluster):_files"
+)
+
+# guard to ensure default positional specs are added only once per session
+_shtab_chassis_graph_defaults_added=0
 
 _shtab_chassis_log_level_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
@@ -304,6 +320,7 @@ _shtab_chassis() {
         exemptions) _arguments -C -s $_shtab_chassis_exemptions_options ;;
         explain) _arguments -C -s $_shtab_chassis_explain_options ;;
         fix) _arguments -C -s $_shtab_chassis_fix_options ;;
+        graph) _arguments -C -s $_shtab_chassis_graph_options ;;
         log-level) _arguments -C -s $_shtab_chassis_log_level_options ;;
         manifests) _arguments -C -s $_shtab_chassis_manifests_options ;;
         policy) _shtab_chassis_policy ;;

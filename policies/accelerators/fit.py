@@ -1,0 +1,164 @@
+"""Whether the weights of a served model fit into the memory of the accelerators that its pod can get.
+
+Law: certain or silent. A model's name gives its parameters as a round number, so only three quarters of the
+weights count. Options that change what is loaded make it unknown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from policies.accelerators.annotations import memory_of
+from policies.accelerators.inventory import Node
+from policies.accelerators.placement import placement
+from policies.accelerators.requests import GpuAffinity, inventory_of
+from policies.containers.programs import has_option, option
+from policies.core.facts import Facts
+from policies.kube.json import Json
+from policies.kube.pods import Container
+from policies.probes.servers import Server
+from policies.probes.serving import StandardProbes, recognised
+from policies.probes.start import named_size
+
+LEAST_SHARE: Final = 0.75
+"""The least share of the computed weights that counts, since names round: `7B` may be 6.7 billion."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parallelism:
+    """How a server says over how many accelerators it spreads one copy of the weights."""
+
+    factors: tuple[tuple[str, ...], ...]
+    """Options whose values are multiplied; an absent one counts as 1."""
+    unknown_with: tuple[str, ...]
+    """Options that change what is loaded or where."""
+
+
+# vLLM: vllm/engine/arg_utils.py; SGLang: python/sglang/srt/server_args.py.
+_SERVERS: Final[Mapping[str, Parallelism]] = {
+    "vllm": Parallelism(
+        (
+            ("--tensor-parallel-size", "--tensor_parallel_size", "-tp"),
+            ("--pipeline-parallel-size", "--pipeline_parallel_size", "-pp"),
+        ),
+        (
+            "--config",
+            "--cpu-offload-gb",
+            "--data-parallel-size",
+            "-dp",
+            "--enable-expert-parallel",
+            "--hf-overrides",
+            "--load-format",
+            "--offload-group-size",
+            "--quantization",
+            "-q",
+        ),
+    ),
+    "sglang": Parallelism(
+        (
+            ("--tensor-parallel-size", "--tp-size", "--tp"),
+            ("--pipeline-parallel-size", "--pp-size", "--pp"),
+        ),
+        (
+            "--config",
+            "--cpu-offload-gb",
+            "--data-parallel-size",
+            "--dp-size",
+            "--dp",
+            "--ep-size",
+            "--ep",
+            "--expert-parallel-size",
+            "--json-model-override-args",
+            "--load-format",
+            "--offload-group-size",
+            "--quantization",
+            "--torchao-config",
+        ),
+    ),
+}
+_REDUCED: Final = re.compile(
+    r"quant|awq|gptq|gguf|ggml|exl[23]|hqq|bnb|aqlm|bitnet|mlx|eetq|qat|marlin|compressed|lora|adapter|draft|eagle"
+    r"|(?:fp|int|nf|mxfp)[48]|[2348]-?bit|w[48]a|1\.58",
+    re.IGNORECASE,
+)
+"""What a name says of weights that are not written in 16 bits, or of a part of a model."""
+_MIG: Final = re.compile(r"/mig-\d+g\.(\d+)gb")
+"""`nvidia.com/mig-3g.40gb`: under the mixed strategy the resource itself names the memory of a slice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """Weights that fit on no node that can take the pod."""
+
+    model: str
+    weights: int
+    """Bytes by the model's name."""
+    accelerators: int
+    """Over how many the weights are spread."""
+    largest: int
+    """Bytes of the largest accelerator that the pod can get."""
+    node: Node
+
+    @property
+    def enough(self) -> int:
+        """The least power of two of accelerators like the largest one that take the weights."""
+        count = self.accelerators
+        while self.weights > count * self.largest:
+            count *= 2
+        return count
+
+
+def misfit(pod: Json, container: Container, facts: Facts) -> Misfit | None:
+    """The weights of a container's model, if they fit on no node that can take the pod."""
+    server = recognised(container, facts.settings(StandardProbes))
+    found = placement(pod, facts.settings(GpuAffinity), facts) if server is not None else None
+    if server is None or found is None or not found.nodes:
+        return None
+    accelerators = _spread(server)
+    weights, model = named_size(pod, container, server)
+    if not accelerators or not weights or _REDUCED.search(" ".join((*server.words, model))):
+        return None
+    if model not in server.words:
+        return None  # a volume, a variable or an image names it: what is loaded from there may be a part
+    memories = [(_memory(node, found.requests, facts), node) for node in found.nodes]
+    if any(memory is None for memory, _ in memories):
+        return None
+    largest, node = max(((memory or 0, node) for memory, node in memories), key=lambda item: item[0])
+    if weights * LEAST_SHARE / accelerators <= largest:
+        return None
+    return Misfit(model, weights, accelerators, largest, node)
+
+
+def _spread(server: Server) -> int:
+    """Over how many accelerators one copy of the weights is spread; 0 if that is not known."""
+    known = _SERVERS.get(server.name)
+    if known is None or server.sometimes or has_option(server.words, *known.unknown_with):
+        return 0
+    if any("$" in word for word in server.words) or server.may_have_option(*known.unknown_with):
+        return 0  # a variable may hold any option
+    total = 1
+    for flags in known.factors:
+        value = option(server.words, *flags)
+        if value is None:
+            continue
+        if not (value.isascii() and value.isdigit() and 0 < int(value) <= 1024):
+            return 0
+        total *= int(value)
+    return total
+
+
+def _memory(node: Node, requests: Mapping[str, int], facts: Facts) -> int | None:
+    """Bytes of one accelerator of a node, as the pod asks for it; None if nothing names it."""
+    slices = [int(match[1]) * 10**9 for resource in requests if (match := _MIG.search(resource))]
+    if slices:
+        return max(slices) if len(slices) == len(requests) else None
+    if node.pool is not None and node.pool.memory is not None:
+        return int(node.pool.memory)
+    fleets = inventory_of(facts.settings(GpuAffinity), facts).fleets.values()
+    return next(
+        (memory for fleet in fleets if (memory := memory_of(fleet.vendor, node.described)) is not None),
+        None,
+    )
