@@ -3,8 +3,12 @@
 Everything goes to stderr, the standard library's records (aiohttp, asyncio) included, so that a log
 collector sees one format. Stdout belongs to the commands that print results.
 
-Our own lines do not pass through the standard library: a record of its own for each of them costs more than
-a review that is answered from the memo.
+Our own lines do not pass through the standard library: a record for each of them costs more than a review
+that is answered from the memo.
+
+Law: whatever a line is about, it stays one line. Texts come from callers: names, users, paths, what a parser
+complains about. `_json` is the only function that makes JSON, `_shown` the only one that makes columns; both
+escape all that could end a line or move a cursor.
 """
 
 from __future__ import annotations
@@ -17,7 +21,8 @@ import re
 import secrets
 import signal
 import sys
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Callable, Mapping, MutableMapping
 from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
@@ -44,7 +49,10 @@ def configure(level: str = "info", form: Format = "auto", stream: TextIO | None 
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     renderer: list[structlog.typing.Processor] = (
-        [structlog.dev.ConsoleRenderer(colors=stream.isatty())]
+        [
+            _shown,
+            structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=_indented),
+        ]
         if console
         else [
             structlog.processors.format_exc_info,
@@ -110,19 +118,19 @@ class Line:
         self._parts = _BLANK.split(_line(said, str))
 
     def write(self, uid: str, name: str) -> None:
-        """Write it; both texts must stand for themselves in JSON."""
+        """Write it."""
         processors = structlog.get_config()["processors"]
         if not (processors and _json_lines and processors[-1] is _json_lines[-1][0]):
             log.info(self._event, **{**self._about, "uid": uid, "name": name})
         elif logging.getLogger().level <= logging.INFO:
             before, between, after, end = self._parts
             stream = _json_lines[-1][1]
-            stream.write(f"{before}{uid}{between}{name}{after}{_now()}{end}\n")
+            stream.write(f"{before}{_json(uid)}{between}{_json(name)}{after}{_json(_now())}{end}\n")
             stream.flush()
 
 
 _BLANKS: Final = tuple(f"{secrets.token_hex(16)}{number}" for number in range(3))
-_BLANK: Final = re.compile("|".join(_BLANKS))
+_BLANK: Final = re.compile("|".join(f'"{blank}"' for blank in _BLANKS))
 
 
 def _now() -> str:
@@ -136,10 +144,48 @@ _configured: Final = ["info"]
 
 
 def _line(event: dict[str, Any], default: Callable[[Any], Any], **_: Any) -> str:
+    return _json(event, default)
+
+
+def _json(value: object, default: Callable[[Any], Any] = str) -> str:
+    """JSON in which nothing ends a line or is a control character, for any reader of lines."""
     try:
-        return orjson.dumps(event, default=default).decode()
+        written = orjson.dumps(value, default=default).decode()
     except orjson.JSONEncodeError:  # what JSON has no place for, as half of a surrogate pair
-        return json.dumps(event, default=default)
+        return json.dumps(value, default=default).replace("\x7f", "\\u007f")
+    return _escaped(written)
+
+
+_CONTROL: Final = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
+)
+"""What ends a line, moves a cursor or turns the direction of a text around: C0, C1, separators of lines and
+paragraphs, bidirectional controls; and halves of surrogate pairs, which no stream takes."""
+
+
+def _escaped(text: str) -> str:
+    if text.isascii() and text.isprintable():
+        return text
+    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def _shown(_: object, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """A structlog processor: the texts of a line as a terminal may show them."""
+    for key, value in event.items():
+        if key not in ("exc_info", "exception", "stack"):
+            event[key] = _escaped(value if isinstance(value, str) else _plainly(value))
+    return event
+
+
+def _plainly(value: object) -> str:
+    return repr(value) if isinstance(value, (list, tuple, set, frozenset, dict)) else str(value)
+
+
+def _indented(stream: TextIO, exc_info: structlog.typing.ExcInfo) -> None:
+    """A traceback on lines that none of ours looks like."""
+    for part in traceback.format_exception(*exc_info):
+        for line in part.split("\n"):
+            stream.write(f"\n    {_escaped(line)}")
 
 
 class Bounded:
