@@ -15,6 +15,8 @@ SYNCED := .venv/.synced
 ARGS ?=
 # Inputs that make fuzz tries for each target: make fuzz RUNS=1000000 ARGS=commands
 RUNS ?= 2000
+# How long make differential begins new rounds: make differential SECONDS=7200 ARGS="--seed 1000"
+SECONDS ?= 60
 
 export UV_PYTHON_DOWNLOADS := never
 export PYTHONUNBUFFERED := 1
@@ -64,6 +66,10 @@ lint: $(SYNCED) ## ruff, mypy, import contracts, generated documents
 fuzz: $(SYNCED) ## feed the readers of users' texts with made-up ones; RUNS for each target
 	@$(BIN)/uv sync --frozen --quiet --inexact --group fuzz
 	@cd $$(mktemp -d) && PYTHONPATH=$(CURDIR) $(CURDIR)/$(BIN)/python -m tests.fuzz --runs $(RUNS) $(ARGS)
+
+.PHONY: differential
+differential: $(SYNCED) ## compare the fast path with the engine; SECONDS=7200 does it for two hours
+	@$(BIN)/python -m tests.differential --seconds $(SECONDS) $(ARGS)
 
 .PHONY: bench
 bench: $(SYNCED) ## measure; ARGS names one benchmark

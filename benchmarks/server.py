@@ -28,10 +28,12 @@ from aiohttp import web
 
 from benchmarks.engine import POD, body
 from policies.core.facts import NoCluster
+from webhook import fast_path
 from webhook.config.source import LivePolicy
 from webhook.fast_path.memo import Memo
 from webhook.server import certificates as certs
 from webhook.server import log, pki, process
+from webhook.server.connections import FastPath
 from webhook.server.http import Readiness, Server, listen
 from webhook.server.metrics import Metrics
 
@@ -62,7 +64,9 @@ async def _chassis(listener: socket.socket, tls: ssl.SSLContext) -> None:
     policy = LivePolicy(metrics)
     policy.offer({}, "benchmark")
     endpoints = process.endpoints(policy, NoCluster(), memo=Memo(count=metrics.memo))
-    server = Server(endpoints, process.on_error(policy), metrics, Readiness(str))
+    server = Server(
+        endpoints, process.on_error(policy), metrics, Readiness(str), fast_path=cast(FastPath, fast_path)
+    )
     await server.start(listener, lambda: tls)
 
 

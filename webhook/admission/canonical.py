@@ -15,19 +15,19 @@ import orjson
 
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json, text
-from webhook.admission.envelope import Request
+from webhook.admission.envelope import Request, Response
 
 CONSTANTS: Final[Mapping[str, Any]] = {
     "uid": "00000000-0000-0000-0000-000000000000",
     "creationTimestamp": "2000-01-01T00:00:00Z",
-    "resourceVersion": "1",
-    "managedFields": [{}],
+    "resourceVersion": "20000101000000",
+    "managedFields": [{"manager": "00000000-0000-0000-0000-000000000000"}],
 }
 """What stands in the metadata in place of a replica's own values; whether there is one stays as it was."""
 RANDOM: Final = b"bcdfghjklmnpqrstvwxz2456789"
 """Of which the API server makes the ends of names, five characters long."""
-CONSTANT: Final = b"00000"
-"""In place of them."""
+CONSTANT: Final = b"0o1a0"
+"""In place of them. No end that the API server makes has any of its characters."""
 TOKEN_PREFIX: Final = b"kube-api-access-"
 _END: Final = re.compile(rf"[{RANDOM.decode()}]{{5}}")
 _PREFIX: Final = re.compile(r"[a-z0-9.-]*")
@@ -72,12 +72,16 @@ class Canonical:
         kind, rest, groups, obj, old = orjson.loads(self.text)
         return Request("", GroupKind(*kind), **rest, groups=tuple(groups), object=obj, old_object=old)
 
-    def restored(self, answer: bytes) -> bytes:
-        """An answer of the engine's, with what is this replica's own."""
-        for own in (self.name, self.token):
-            if own:
-                answer = answer.replace(steady(own), own)
-        return answer
+
+_SHOWN: Final = re.compile(rb"0o1|o1a|1a0|00000000-0|2000-?01-?01", re.IGNORECASE)
+"""A part of any constant."""
+
+
+def shows_constants(response: Response) -> bool:
+    """Whether an answer to a request in its canonical form has a constant in it, whole, cut off or in
+    capitals: then it is not the answer to the request itself."""
+    said = [response.status, response.patch, response.warnings, response.audit]
+    return _SHOWN.search(orjson.dumps(said)) is not None
 
 
 def steady(own: bytes) -> bytes:

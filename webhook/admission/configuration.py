@@ -163,6 +163,11 @@ class WebhookConfig(Model):
         description="globs of further accounts (user names) that controllers run under: what they make for "
         "an owner is never refused. Service accounts, nodes and Kubernetes' own components are known",
     )
+    fast_path: bool = Field(
+        True,
+        description="whether what was answered before may be answered again without aiohttp, JSON and the "
+        "engine; `false` does within a second what `--fast-path=off` does",
+    )
     docs_url: str = Field("", description="where docs/ is published, for links in messages; empty: no links")
 
 

@@ -26,6 +26,12 @@ WARNINGS_LENGTH = 4096
 """Characters of all warnings together: the API server cuts off what is beyond."""
 
 
+MOST_VALUES: Final = 300_000
+"""JSON values of a review that is read, counted before any is made: they bound what reading it costs. Objects
+of more than 20,000 fields are not decided (`webhook.admission.bounds`); an update has two of them, each with
+its managed fields."""
+
+
 class BadReview(ValueError):
     """The body is not an AdmissionReview v1 request; the message is one sentence for the caller."""
 
@@ -129,6 +135,19 @@ def parse(body: bytes) -> Request:
         username=text(request, "userInfo", "username"),
         groups=tuple(strings(request, "userInfo", "groups")),
     )
+
+
+def too_many_values(body: bytes) -> bool:
+    """Whether a review has more values than are read: found by counting bytes, without making any value."""
+    if _separators(body) <= MOST_VALUES:  # those in texts included
+        return False
+    texts_apart = body.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
+    return _separators(b"".join(texts_apart[::2])) > MOST_VALUES
+
+
+def _separators(text: bytes) -> int:
+    """No fewer than the values in a JSON text: each but the first follows one of these."""
+    return text.count(b",") + text.count(b"[") + text.count(b"{")
 
 
 def _refuse_duplicate_keys(body: bytes, review: Any) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -37,6 +37,20 @@ class Answer:
     decision: Decision | None = None
     ready: Prepared | None = None
     """The response as bytes, where they are at hand."""
+    learn: Callable[[bytes, object], None] | None = None
+    """Has the review answered by its bytes the next time; takes its body, and a note to give back then."""
+
+
+class Recalled(NamedTuple):
+    """An answer that was found by the bytes of a review."""
+
+    uid: str
+    body: bytes
+    """The AdmissionReview."""
+    name: str
+    """The object's name, where it has one that ends at random; else nothing."""
+    note: Any
+    """What was kept with it."""
 
 
 def respond(decision: Decision) -> Response:

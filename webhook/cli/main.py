@@ -86,7 +86,13 @@ def _parser(prog: str, argv: Sequence[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=prog, description="The admission webhook that gives ML workloads their chassis."
     )
-    parser.add_argument("--version", action=_Version, help="show program's version number and exit")
+    parser.add_argument(
+        "--version",
+        action=_Version,
+        detailed="-v" in argv,
+        help="show program's version number and exit; with -v also the Python and the fast path",
+    )
+    parser.add_argument("-v", action="store_true", help=argparse.SUPPRESS)
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for name, (module, help) in COMMANDS.items():
         command = commands.add_parser(name, help=help)
@@ -98,8 +104,11 @@ def _parser(prog: str, argv: Sequence[str]) -> argparse.ArgumentParser:
 class _Version(argparse.Action):
     """Prints the installed version, which is looked up only where it is asked for."""
 
-    def __init__(self, option_strings: Sequence[str], dest: str, help: str | None = None) -> None:
+    def __init__(
+        self, option_strings: Sequence[str], dest: str, detailed: bool = False, help: str | None = None
+    ) -> None:
         super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help=help)
+        self._detailed = detailed
 
     def __call__(
         self,
@@ -111,4 +120,15 @@ class _Version(argparse.Action):
         from webhook.version import version
 
         print(f"chassis {version()}")
+        if self._detailed:
+            print(f"Python {sys.version.split()[0]}\nfast path: {_fast_path()}")
         parser.exit()
+
+
+def _fast_path() -> str:
+    """Whether `chassis serve` would use it here, as far as its environment decides."""
+    from importlib.util import find_spec
+
+    if find_spec("webhook.fast_path") is None:
+        return "not in this build"
+    return "off" if os.environ.get("CHASSIS_FAST_PATH") == "off" else "on"

@@ -5,10 +5,11 @@ the configuration and the listings of the cluster that it consulted. Replicas of
 what says nothing about them: uid, times, the random ends of their names. Before the engine sees a request
 these are replaced by constants, whether or not the answer is remembered, and the request's text in that form
 is the key: two requests with one key are one request to the engine. An entry keeps which listings were
-consulted and counts while each of them is still the current one. What was replaced is put back into the
-answer.
+consulted and counts while each of them is still the current one.
 
-Nothing is remembered where a policy failed; nothing is replaced that also stands elsewhere in the request.
+An answer is remembered only if it has none of the constants in it, nor a part of one: it is checked when the
+entry is made. If it has, the engine decides each of these requests as it came. Nothing is remembered where a
+policy failed; nothing is replaced that is also elsewhere in the request.
 
 What becomes of the pods of a workload is remembered by itself: it follows from the pod, as for Pods, and a
 workload with other replicas or annotations mostly has the template that it had before. What rules find is
@@ -20,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Final
 from weakref import ReferenceType, ref
 
 import orjson
@@ -32,48 +33,51 @@ from policies.core.look import PodLook
 from policies.core.reasons import UNREAD
 from policies.core.resources import Resource
 from policies.core.target import PodTemplate
-from webhook.admission.canonical import CONSTANT, Canonical, own_name
+from webhook.admission.canonical import Canonical, own_name, shows_constants
 from webhook.admission.configuration import Config
 from webhook.admission.context import Context
 from webhook.admission.decision import Decision
-from webhook.admission.envelope import Prepared, Request, Response, Status, prepared
-from webhook.admission.messages import Answer, respond
+from webhook.admission.envelope import Prepared, Request, Response, prepared
+from webhook.admission.messages import Answer, Recalled, respond
 from webhook.admission.mutation import fold_template
 from webhook.fast_path.replicas import Bodies, Form, Own, Place
+from webhook.fast_path.sizes import held
 
 Decide = Callable[[Request, Config, Cluster], Decision]
 Consulted = tuple[tuple[Resource, str | None, "ReferenceType[Listing] | None"], ...]
 """The listings that a decision rests on; None where a resource was not known."""
 
 DEFAULT_BYTES: Final = 16 * 1024 * 1024
-_ENTRY: Final = 2048
-"""Bytes of an entry beside its texts."""
-_UNRENDERED: Final = 3
-"""How many times the length of its JSON an answer takes in memory."""
+_SLOT: Final = 256
+"""Bytes that the tables themselves take for an entry."""
 _LARGEST: Final = 16
 """One entry may have this part of the memo."""
 _FOLDS: Final = 4
 """The pods of workloads may have this part of it."""
 LESSONS: Final = 4
 """How many forms of a review are known by their bytes, and how many more are tried until one is met again."""
-_PARSED: Final = 12
-"""How many times the length of its JSON a pod takes in memory, with the one that becomes of it."""
 
 
 class Memo:
     """The answers of one process, the least recently used given up first."""
 
-    def __init__(self, limit: int = DEFAULT_BYTES, count: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        limit: int = DEFAULT_BYTES,
+        count: Callable[[str], None] = lambda _: None,
+        shared: tuple[type, ...] = (),
+    ) -> None:
         """`limit`: bytes that all entries together may take, 0 to remember nothing. `count` is called with
-        `hit`, `miss` and `evicted`."""
+        `hit`, `miss` and `evicted`. `shared`: types of which a note (see `Recalled`) has objects that others
+        hold, too."""
         self.folds = Folds(limit // _FOLDS)
         """What becomes of the pods of workloads; its bytes are of `limit` too."""
-        self._limit, self._count = limit - limit // _FOLDS, count
+        self._limit, self._count, self._shared = limit - limit // _FOLDS, count, shared
         self._entries: dict[tuple[str, bytes], _Entry] = {}
         self._bodies: Bodies[_Replicas] = Bodies()
         self._config: Config | None = None
         self.bytes = 0
-        """What the entries take, as estimated."""
+        """What the entries take, as measured."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -102,13 +106,12 @@ class Memo:
     ) -> Answer:
         """What `decide` decides of a request, in words.
 
-        The decision in the answer is the outline that is counted and logged: its object, patches and
-        sentences are left out.
+        The decision in the answer is the outline that is counted and logged, and the response says no more
+        than its outcome: object, patches and sentences are in `ready` only.
         """
         canonical = Canonical.of(request) if self._limit else None
         if canonical is None:
-            decision = decide(request, config, cluster)
-            return Answer(respond(decision), decision)
+            return _decided(request, config, cluster, decide)
         if config is not self._config:
             self._forget_all()
             self._config = config
@@ -116,23 +119,26 @@ class Memo:
         entry = self._entries.pop(key, None)
         if entry is not None and _current(entry.consulted, cluster):
             self._entries[entry.key] = entry
+            if entry.ready is None:
+                self._count("miss")
+                return _decided(request, config, cluster, decide)
             self._count("hit")
-            answer = entry.answer_to(canonical)
-            if entry.lessons:
-                learn = partial(self._learn, entry, request, canonical)
-                return Again(answer.response, answer.decision, answer.ready, learn)
-            return answer
+            learn = partial(self._learn, entry, request, canonical) if entry.lessons else None
+            return Answer(entry.response, entry.outline, entry.ready, learn)
         if entry is not None:
             self._give_up(entry)
         self._count("miss")
         recorded = _Recorded(cluster)
         decision = decide(canonical.request(), config, recorded)
         response = respond(decision)  # before the listings are looked at: words may be made of them, too
-        entry = _Entry.of(key, decision, response, recorded.consulted())
+        self.folds.measure()
+        if shows_constants(response):
+            self._remember(_Entry.of(key, None, recorded.consulted()))
+            return _decided(request, config, cluster, decide)
+        ready = prepared(response)
         if not decision.crashes:
-            self._remember(entry)
-            return entry.answer_to(canonical)
-        return replace(entry.answer_to(canonical), decision=decision)
+            self._remember(_Entry.of(key, (decision, response, ready), recorded.consulted()))
+        return Answer(response, decision, ready)
 
     def _remember(self, entry: _Entry) -> None:
         if entry.size > self._limit // _LARGEST:
@@ -150,14 +156,16 @@ class Memo:
         self, entry: _Entry, request: Request, canonical: Canonical, body: bytes, note: object
     ) -> None:
         """Know the replicas of what a body reviews by their bytes from now on."""
-        size = len(body) + _ENTRY
-        if self._entries.get(entry.key) is not entry or entry.size + size > self._limit // _LARGEST:
+        if self._entries.get(entry.key) is not entry:
             return
         entry.lessons -= 1
         form = Form.of(body, request, canonical)
         if form is None:
             return
-        replicas = _Replicas(entry, canonical.name, canonical.token, note)
+        replicas = _Replicas(entry, canonical.name, note)
+        size = _SLOT + held(form, form.key(entry.key[0], body), canonical.name, note, shared=self._shared)
+        if entry.size + size > self._limit // _LARGEST:
+            return
         place = self._bodies.keep(entry.key[0], body, form, replicas)
         if place is None:
             return
@@ -188,24 +196,10 @@ class Memo:
 # --- what is remembered ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Again(Answer):
-    """An answer from the memo, which can be found by the bytes of the review the next time."""
-
-    learn: Callable[[bytes, object], None] = lambda *_: None
-    """Takes the body of the review and what is to be kept with it (see `Recalled.note`)."""
-
-
-class Recalled(NamedTuple):
-    """An answer that was found by the bytes of a review."""
-
-    uid: str
-    body: bytes
-    """The AdmissionReview."""
-    name: str
-    """The object's name, where it has one that ends at random; else nothing."""
-    note: Any
-    """What was kept with it."""
+def _decided(request: Request, config: Config, cluster: Cluster, decide: Decide) -> Answer:
+    """What the engine decides of a request as it came."""
+    decision = decide(request, config, cluster)
+    return Answer(respond(decision), decision)
 
 
 @dataclass(slots=True)
@@ -213,13 +207,12 @@ class _Entry:
     key: tuple[str, bytes]
     """The endpoint, and the request in its canonical form."""
     response: Response
-    """As the engine answers the canonical request."""
-    ready: Prepared
+    """The outcome of the answer to the canonical request."""
+    ready: Prepared | None
+    """The answer; None if it shows what is only a replica's own, so that each is decided by the engine."""
     outline: Decision
     consulted: Consulted
-    size: int
-    text: bytes
-    """The response as JSON, if a constant may stand in it; else nothing."""
+    size: int = 0
     places: dict[Place, int] = field(default_factory=dict)
     """Where its replicas are known by their bytes, each with its size."""
     lessons: int = LESSONS
@@ -227,22 +220,29 @@ class _Entry:
 
     @classmethod
     def of(
-        cls, key: tuple[str, bytes], decision: Decision, response: Response, consulted: Consulted
+        cls,
+        key: tuple[str, bytes],
+        answered: tuple[Decision, Response, Prepared] | None,
+        consulted: Consulted,
     ) -> _Entry:
         endpoint, written = key
-        ready = prepared(response)
-        answer = orjson.dumps([response.status, response.patch, response.warnings, response.audit])
-        size = _ENTRY + len(written) + _UNRENDERED * (len(ready.tail) + len(answer))
-        held = _trimmed(answer) if CONSTANT in answer else b""
-        own = (endpoint, _trimmed(written))
-        return cls(own, response, ready, outline(decision), consulted, size, held)
+        decision, response, ready = answered or (_NOTHING, Response(), None)
+        entry = cls((endpoint, _trimmed(written)), _outcome(response), ready, outline(decision), consulted)
+        entry.size = _SLOT + held(entry)
+        return entry
 
-    def answer_to(self, canonical: Canonical) -> Answer:
-        restored = canonical.restored(self.text) if self.text else self.text
-        if restored == self.text:
-            return Answer(self.response, self.outline, self.ready)
-        status, patch, warnings, audit = orjson.loads(restored)
-        return Answer(Response(status and Status(**status), patch, warnings, audit), self.outline)
+
+_NOTHING: Final = Decision({})
+_PATCHED: Final = ({"op": "add"},)
+
+
+def _outcome(response: Response) -> Response:
+    """A response of the same outcome that says nothing."""
+    return Response(
+        response.status and replace(response.status, message=""),
+        _PATCHED if response.patch else (),
+        ("",) if response.warnings else (),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,17 +251,13 @@ class _Replicas:
 
     entry: _Entry
     name: bytes
-    token: bytes
-    """The name, and the name of its token's volume, of one of them, where they are not the same in all."""
+    """The name of one of them, where it is not the same in all."""
     note: object
 
     def recalled(self, own: Own) -> Recalled:
         uid, ready = own.uid.decode(), self.entry.ready
-        name, token = own_name(self.name, own.name_end), own_name(self.token, own.token_end)
-        if self.entry.text and (name or token):
-            answer = self.entry.answer_to(Canonical(b"", name, token))
-            ready = answer.ready or prepared(answer.response)
-        return Recalled(uid, ready.to(uid), name.decode(), self.note)
+        assert ready is not None
+        return Recalled(uid, ready.to(uid), own_name(self.name, own.name_end).decode(), self.note)
 
 
 def _trimmed(written: bytes) -> bytes:
@@ -276,7 +272,9 @@ def outline(decision: Decision) -> Decision:
     """What is counted and logged of a decision, without its objects and sentences."""
     return Decision(
         {},
-        changes=tuple(replace(change, patch=(), before={}, why=UNREAD) for change in decision.changes),
+        changes=tuple(
+            replace(change, patch=(), before={}, why=UNREAD, known=frozenset()) for change in decision.changes
+        ),
         results=tuple(replace(result, finding=_UNSAID) for result in decision.results),
         crashes=decision.crashes,
         owned=decision.owned,
@@ -290,9 +288,11 @@ class Folds:
         """`limit`: bytes that all entries together may take, 0 to remember nothing."""
         self._limit = limit
         self._entries: dict[bytes, _Fold] = {}
+        self._new: list[bytes] = []
+        """Those whose size is not known yet."""
         self._config: Config | None = None
         self.bytes = 0
-        """What the entries take, as estimated."""
+        """What the entries take, as measured."""
         self.hits = 0
 
     def __len__(self) -> int:
@@ -304,6 +304,7 @@ class Folds:
             return fold_template(template, context)
         if context.config is not self._config:
             self._entries.clear()
+            self._new.clear()
             self._config, self.bytes = context.config, 0
         try:
             key = orjson.dumps([context.namespace, template.pod])
@@ -319,35 +320,44 @@ class Folds:
         folded, look = fold_template(template, context)
         if not folded.crashes:
             # All that was consulted until now: what was worked out from it may have been used again here.
-            self._remember(_trimmed(key), _Fold.of(key, template, folded, look, cluster.consulted()))
+            self._remember(_trimmed(key), _Fold.of(template, folded, look, cluster.consulted()))
         return folded, look
 
     def _remember(self, key: bytes, entry: _Fold) -> None:
-        if entry.size > self._limit // _LARGEST:
-            return
         self._entries[key] = entry
-        self.bytes += entry.size
+        self._new.append(key)
+
+    def measure(self) -> None:
+        """Keep to the limit. Must be called once a review is answered: what its rules have read of a pod is
+        kept with the pod, so that it has its size only then."""
+        while self._new:
+            key = self._new.pop()
+            entry = self._entries.get(key)
+            if entry is None:
+                continue
+            entry.size = _SLOT + held(key, entry)
+            if entry.size > self._limit // _LARGEST:
+                del self._entries[key]
+            else:
+                self.bytes += entry.size
         while self.bytes > self._limit:
             self.bytes -= self._entries.pop(next(iter(self._entries))).size
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Fold:
     folded: Decision
     look: PodLook
     unchanged: bool
     """Whether the pod is left as it is."""
     consulted: Consulted
-    size: int
+    size: int = 0
 
     @classmethod
-    def of(
-        cls, key: bytes, template: PodTemplate, folded: Decision, look: PodLook, consulted: Consulted
-    ) -> _Fold:
+    def of(cls, template: PodTemplate, folded: Decision, look: PodLook, consulted: Consulted) -> _Fold:
         changes = tuple(replace(change, why=change.why.settled()) for change in folded.changes)
         unchanged = folded.object is template.pod
-        size = 2 * _ENTRY + len(key) * _PARSED
-        return cls(replace(folded, changes=changes), look, unchanged, consulted, size)
+        return cls(replace(folded, changes=changes), look, unchanged, consulted)
 
     def answer(self, template: PodTemplate) -> tuple[Decision, PodLook]:
         if self.unchanged:

@@ -8,9 +8,12 @@ all that follows on that connection. Nothing is refused here.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+import time
+from collections.abc import Callable
+from email.utils import formatdate
 from functools import lru_cache
-from typing import Final
+from http import HTTPStatus
+from typing import Final, NamedTuple
 
 HEAD_BYTES: Final = 1024
 """A longer head is not plain."""
@@ -27,8 +30,7 @@ _IDLE: Final = frozenset(
 """Headers that change nothing about how a request is read or answered."""
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(NamedTuple):
     """The head of a plain request."""
 
     endpoint: str
@@ -54,3 +56,76 @@ def read(head: bytes) -> Head | None:
     if _LENGTH.fullmatch(headers[b"content-length"]) is None:
         return None
     return Head(asked[1].decode(), (asked[2] or b"").decode(), int(headers[b"content-length"]))
+
+
+class Plain(NamedTuple):
+    """A whole plain request."""
+
+    head: Head
+    body: bytes
+    patience: float
+    """Seconds within which it has to be answered from its first byte on."""
+
+
+class Reader:
+    """The plain requests of one connection, until the first bytes that are none."""
+
+    __slots__ = ("_held", "_longest", "_patience", "_whole", "patience")
+
+    def __init__(self, patience: Callable[[Head], float | None], longest: int) -> None:
+        """`patience`: the seconds within which such a request has to be answered; None if it is to be left to
+        the general server. `longest`: bytes of a body that may be held here."""
+        self._patience, self._longest = patience, longest
+        self._held = bytearray()
+        self._whole = 0
+        """The bytes that the request will have, of which a part is held."""
+        self.patience = 0.0
+        """That of the request that is arriving."""
+
+    def read(self, data: bytes) -> Plain | bytes | None:
+        """The request that these bytes complete; None while it is arriving. If it is not plain: all the bytes
+        that have come of it."""
+        held = self._held
+        if held:
+            held += data
+            if len(held) < self._whole:
+                return None
+            data = self.rest()
+        end = data.find(b"\r\n\r\n", 0, HEAD_BYTES)
+        head = read(data[:end]) if end > 0 else None
+        patience = self._patience(head) if head is not None and head.length <= self._longest else None
+        if head is None or patience is None:
+            return data
+        whole = end + 4 + head.length
+        if len(data) == whole:
+            return Plain(head, data[end + 4 :], patience)
+        if len(data) > whole:
+            return data
+        self._held, self._whole, self.patience = bytearray(data), whole, patience
+        return None
+
+    def rest(self, data: bytes = b"") -> bytes:
+        """What is held, and more that came; nothing is held any more."""
+        held, self._held = self._held, bytearray()
+        return bytes(held) + data
+
+    def __bool__(self) -> bool:
+        """Whether a request is arriving."""
+        return bool(self._held)
+
+
+def written(status: HTTPStatus, content_type: bytes, body: bytes) -> bytes:
+    """An answer on a connection that is kept."""
+    return b"HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %d\r\nDate: %s\r\n\r\n%s" % (
+        status,
+        status.phrase.encode(),
+        content_type,
+        len(body),
+        _date(int(time.time())),
+        body,
+    )
+
+
+@lru_cache(1)
+def _date(seconds: int) -> bytes:
+    return formatdate(seconds, usegmt=True).encode()

@@ -41,12 +41,11 @@ MOST_FORMS: Final = 8
 
 
 class Own(NamedTuple):
-    """What of a review is the replica's own, as far as an answer may say it."""
+    """What of a review is the replica's own, as far as an answer or the log says it."""
 
     uid: bytes
     """The request's."""
     name_end: bytes
-    token_end: bytes
 
 
 class _Hole(NamedTuple):
@@ -86,12 +85,16 @@ class Form:
     def __hash__(self) -> int:
         return hash(self.holes)
 
+    def key(self, endpoint: str, body: bytes) -> Key:
+        """What is equal in all replicas."""
+        return (endpoint, *self.rest(body))
+
     def own(self, body: bytes) -> Own | None:
         """What stands in the holes; None if that is not what may stand there."""
         own = self._own(body)
         if b"".join(own).translate(None, _PLAIN):
             return None
-        name = token = b""
+        name = b""
         if names := own[self._names]:
             name = names[0]
             if name.translate(None, RANDOM) or names.count(name) != len(names):
@@ -100,7 +103,7 @@ class Form:
             token = tokens[0]
             if token.translate(None, _LOWER) or tokens.count(token) != len(tokens):
                 return None
-        return Own(own[0], name, token)
+        return Own(own[0], name)
 
 
 Key = tuple[str | bytes, ...]
@@ -129,7 +132,7 @@ class Bodies(Generic[T]):
         for form, kept in self._forms.get(len(body), _NONE).items():
             own = form.own(body)
             if own is not None:
-                found = kept.get((endpoint, *form.rest(body)))
+                found = kept.get(form.key(endpoint, body))
                 if found is not None:
                     return found, own
         return None
@@ -140,7 +143,7 @@ class Bodies(Generic[T]):
         if form not in forms and len(forms) >= MOST_FORMS:
             return None
         kept = forms.setdefault(form, {})
-        key: Key = (endpoint, *form.rest(body))
+        key = form.key(endpoint, body)
         if key in kept:
             return None
         kept[key] = value

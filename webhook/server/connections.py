@@ -1,11 +1,13 @@
 """The connections of one serving process: accepted, shaken hands with, bounded in number, ended when stuck.
 
-Law: callers that do nothing must not keep out those that ask. What a connection may hold has a bound, the
-longest idle one gives way to a new one, and one with a request in flight never does. What is refused is
-counted by reason, and its lines in the log are few.
+Law: callers that do nothing must not keep out those that ask. If no connection is free, the one that has made
+the least progress for the longest time gives way to a new one, whatever it waits for: a handshake, a head, a
+body, the next request, its answer being taken in. One whose request has arrived as a whole never gives way.
+What is refused is counted by reason, and its lines in the log are few.
 
-A connection answers plain requests itself (`webhook.fast_path.plain`). The first bytes that are not one whole
-plain request make it one of aiohttp's for good: only a server that has read all bytes knows where it stands.
+Plain requests are answered by the fast path (`webhook.fast_path.plain`). The first bytes that are not one
+whole plain request make the connection one of aiohttp's for good: only a server that has read all bytes can
+read the next ones.
 """
 
 from __future__ import annotations
@@ -16,15 +18,19 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, Final, Protocol, cast
+from http import HTTPStatus
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from aiohttp import web
 from prometheus_client import Counter
 
-from webhook.fast_path import plain
 from webhook.server.bodies import FREE
 from webhook.server.log import Bounded
 from webhook.server.record import Station
+
+if TYPE_CHECKING:  # it may have been deleted
+    from webhook.fast_path.plain import Head, Plain, Reader
 
 KEEP_ALIVE_SECONDS: Final = 120.0
 """Longer than the 90 s for which the API server keeps idle connections: were ours shorter, it would now and
@@ -46,7 +52,11 @@ TURN_STEP_SECONDS: Final = 0.001
 BUSY_SECONDS: Final = 0.2
 """How long it leaves none to others, once it has done so in vain: they are busy, or hang."""
 FRESH_SECONDS: Final = 1.0
-"""An idle connection that was used so lately is no idler."""
+"""A connection that made progress so lately does not give way."""
+PACE: Final = 4096
+"""Bytes a second: each so many bytes of a request count as a second of progress,"""
+CREDIT_SECONDS: Final = 2.0
+"""but no more than these together: else a large part of a body would buy a place for long."""
 
 
 class Refused:
@@ -69,20 +79,34 @@ class Refused:
 class Desk(Protocol):
     """Answers plain requests."""
 
-    def patience(self, head: plain.Head) -> float | None:
+    def patience(self, head: Head) -> float | None:
         """Seconds within which such a request has to be answered from its first byte on; None if it can't
         be answered here."""
         ...
 
-    def answer(self, head: plain.Head, body: bytes, deadline: float, peer: str) -> bytes:
-        """The whole answer, its head included. `deadline` is on the event loop's clock. Never raises."""
+    def answer(
+        self, endpoint: str, body: bytes, deadline: float, peer: str
+    ) -> tuple[HTTPStatus, bytes, bytes]:
+        """Status, content type and body of the answer. `deadline` is on the event loop's clock. Never
+        raises."""
         ...
 
 
-class Connection(web.RequestHandler):
-    """aiohttp's own, which knows besides whether it is idle and for how long, and answers plain requests."""
+class FastPath(Protocol):
+    """The part of `webhook.fast_path` that reads and writes HTTP."""
 
-    def __init__(self, gate: Gate, server: web.Server, desk: Desk | None, **options: Any) -> None:
+    Reader: type[Reader]
+
+    @staticmethod
+    def written(status: HTTPStatus, content_type: bytes, body: bytes) -> bytes: ...
+
+
+class Connection(web.RequestHandler):
+    """aiohttp's own, which also knows how long it has made no progress, and answers plain requests."""
+
+    def __init__(
+        self, gate: Gate, server: web.Server, fast: tuple[FastPath, Desk] | None, **options: Any
+    ) -> None:
         super().__init__(server, loop=asyncio.get_running_loop(), **options)
         self._gate = gate
         self._now = asyncio.get_running_loop().time
@@ -92,12 +116,13 @@ class Connection(web.RequestHandler):
         """When the first byte came of a request that has no handler yet."""
         self.since: float | None = None
         """When the request began that is in flight."""
-        self._desk = desk
+        self._arrived = False
+        """Whether all of that request has come."""
+        self._received = 0
+        """Bytes that have come since it began."""
+        self._fast = fast
+        self._reader = fast[0].Reader(fast[1].patience, FREE) if fast else None
         """None once aiohttp has got any bytes."""
-        self._held = bytearray()
-        """A plain request whose body is still arriving."""
-        self._whole = 0
-        """The bytes that it will have."""
         self._late: asyncio.TimerHandle | None = None
         self._began: float | None = None
         """When a request arrived that aiohttp was handed later."""
@@ -114,69 +139,72 @@ class Connection(web.RequestHandler):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self._desk is not None:
-            self._plain(self._desk, data)
+        if self._reader is not None:
+            self._read(self._reader, data)
             return
         if data and self.since is None and self.head is None:
-            self.head = self._now()
+            self.head, self._received = self._now(), 0
+        self._received += len(data)
         super().data_received(data)
 
     def eof_received(self) -> None:
-        if self._held:
-            self._hand_over()
+        if self._reader:
+            self._hand_over(self._reader.rest())
         super().eof_received()
 
     # --- plain requests --------------------------------------------------------------------------------
 
-    def _plain(self, desk: Desk, data: bytes) -> None:
-        held = self._held
-        if held:
-            held += data
-            if len(held) < self._whole:
-                return
-            data = bytes(held)
-        end = data.find(b"\r\n\r\n", 0, plain.HEAD_BYTES)
-        head = plain.read(data[:end]) if end > 0 else None
-        patience = desk.patience(head) if head is not None and head.length <= FREE else None
-        if head is None or patience is None or self.writing_paused:
-            self._hand_over(data)
-            return
-        whole = end + 4 + head.length
-        if len(data) < whole:
-            self.since = self._now()
-            self._held, self._whole = bytearray(data), whole
-            self._late = asyncio.get_running_loop().call_at(self.since + patience, self._hand_over)
-        elif len(data) == whole:
-            since = self._now() if self.since is None else self.since
-            self._forget()
-            answer = desk.answer(head, data[end + 4 :], since + patience, _peer(self))
-            self.used = self._now()
-            if self.transport is not None:
-                self.transport.write(answer)
+    def _read(self, reader: Reader, data: bytes) -> None:
+        found = reader.rest(data) if self.writing_paused else reader.read(data)
+        if type(found) is bytes:
+            self._hand_over(found)
+        elif found is not None:
+            self._answer(cast("Plain", found))
+        elif self.since is None:
+            self.since, self._received, self._arrived = self._now(), len(data), False
+            late = self.since + reader.patience
+            self._late = asyncio.get_running_loop().call_at(late, self._hand_over_late)
         else:
-            self._hand_over(data)
+            self._received += len(data)
 
-    def _hand_over(self, data: bytes | None = None) -> None:
+    def _answer(self, plain: Plain) -> None:
+        assert self._fast is not None
+        fast, desk = self._fast
+        since = self._now() if self.since is None else self.since
+        self._forget()
+        answer = desk.answer(plain.head.endpoint, plain.body, since + plain.patience, _peer(self))
+        self.used = self._now()
+        if self.transport is not None:
+            self.transport.write(fast.written(*answer))
+
+    def _hand_over_late(self) -> None:
+        if self._reader is not None:
+            self._hand_over(self._reader.rest())
+
+    def _hand_over(self, data: bytes) -> None:
         """Leave what came so far, and all that comes, to aiohttp."""
-        data = bytes(self._held) if data is None else data
-        self._began, self._desk = self.since, None
+        self._began, self._reader = self.since, None
         self._forget()
         self.data_received(data)
 
     def _forget(self) -> None:
-        """Hold nothing any more."""
+        """Wait for no more of a request."""
         if self._late is not None:
             self._late.cancel()
             self._late = None
-            self._held = bytearray()
         self.since = None
 
     # --- requests that aiohttp reads -------------------------------------------------------------------
 
     def begin(self) -> None:
         """A request has a handler."""
-        self.since, self.head = self._now() if self._began is None else self._began, None
-        self._began = None
+        began = self.head if self._began is None else self._began
+        self.since, self.head = self._now() if began is None else began, None
+        self._began, self._arrived = None, False
+
+    def arrived(self) -> None:
+        """All of it has come."""
+        self._arrived = True
 
     def end(self) -> None:
         """Its answer is written next."""
@@ -192,6 +220,15 @@ class Connection(web.RequestHandler):
     @property
     def idle(self) -> bool:
         return self.since is None and not self.unsent
+
+    def behind(self, now: float) -> float | None:
+        """Seconds for which it has made no progress; None if it is for us to answer."""
+        began = self.head if self.since is None else self.since
+        if began is None:
+            return now - self.used
+        if self.since is not None and self._arrived:
+            return None
+        return now - began - min(self._received / PACE, CREDIT_SECONDS)
 
     def abort(self) -> None:
         if self.transport is not None:
@@ -221,16 +258,16 @@ class Gate:
         server: web.Server,
         tls: Callable[[], ssl.SSLContext] | None,
         refused: Refused,
-        desk: Desk | None = None,
+        fast: tuple[FastPath, Desk] | None = None,
         station: Station | None = None,
         most: int | None = None,
         **options: Any,
     ) -> None:
         """`tls` is asked at each connection, so that a new certificate is served in a context of its own:
         OpenSSL keeps one of each key type in a context, and would go on to serve the old one beside it.
-        `desk` answers plain requests; `station` tells which connections the other workers hold; `options`
+        `fast` answers plain requests; `station` tells which connections the other workers hold; `options`
         are those of aiohttp's request handler."""
-        self._server, self._tls, self.refused, self._desk = server, tls, refused, desk
+        self._server, self._tls, self.refused, self._fast = server, tls, refused, fast
         self._station = station or Station.alone()
         self._options = options
         self._most = most or min(MOST, max(descriptors() - SPARE_DESCRIPTORS, 16))
@@ -316,35 +353,33 @@ class Gate:
         """Wait until one more connection is in bounds. Meanwhile callers wait in the socket's backlog."""
         while len(self) >= self._most:
             self._room.clear()
-            if self._evict():
-                await asyncio.sleep(0)
+            await asyncio.sleep(0)  # what has arrived while we were busy is read first: it is progress
+            await asyncio.sleep(0)
+            if len(self) >= self._most and self._evict():
                 continue
             with suppress(TimeoutError):
                 async with asyncio.timeout(FRESH_SECONDS):
                     await self._room.wait()
 
     def _evict(self) -> bool:
-        """End the connection that has been idle for longest, else the longest handshake."""
-        latest = self._now() - FRESH_SECONDS
-        # The first bytes of a request may have come a moment ago, on a connection that was idle for long.
-        idle = [
-            each
-            for each in self._open
-            if each.idle and each.used <= latest and (each.head is None or each.head <= latest)
+        """End the connection or handshake that has made the least progress for the longest time."""
+        now = self._now()
+        waits: list[tuple[float, Connection | asyncio.Task[None]]] = [
+            (behind, each) for each in self._open if (behind := each.behind(now)) is not None
         ]
-        if idle:
-            connection = min(idle, key=lambda each: each.used)
-            self.refused.add("too-many-connections", most=self._most, peer=_peer(connection))
-            self._open.discard(connection)
-            connection.abort()
-            return True
-        shaking = min(self._shaking, key=self._shaking.__getitem__, default=None)
-        if shaking is not None and self._shaking[shaking] <= latest:
+        waits += ((now - began, shaking) for shaking, began in self._shaking.items())
+        behind, last = max(waits, key=itemgetter(0), default=(0.0, None))
+        if last is None or behind < FRESH_SECONDS:
+            return False
+        if isinstance(last, Connection):
+            self.refused.add("too-many-connections", most=self._most, peer=_peer(last))
+            self._open.discard(last)
+            last.abort()
+        else:
             self.refused.add("too-many-connections", most=self._most)
-            del self._shaking[shaking]
-            shaking.cancel()
-            return True
-        return False
+            del self._shaking[last]
+            last.cancel()
+        return True
 
     async def _shake(self, accepted: socket.socket) -> None:
         tls = self._tls() if self._tls else None
@@ -361,7 +396,7 @@ class Gate:
             raise
 
     def _connection(self) -> Connection:
-        return Connection(self, self._server, self._desk, **self._options)
+        return Connection(self, self._server, self._fast, **self._options)
 
     def _shaken(self, shaking: asyncio.Task[None]) -> None:
         self._shaking.pop(shaking, None)

@@ -5,8 +5,8 @@ a bug of ours becomes an allowed review with a warning (or what `onError` says);
 dropped connection.
 
 aiohttp serves. What is asked again and again, a whole review in the form that API servers send, is answered
-beside it, in one call from the bytes that came to the bytes that go (`Server.answer`): to read it as any HTTP
-request costs more than its answer does.
+without it if the fast path is on, in one call from the bytes that came to the bytes that go
+(`Server.answer`): to read it as any HTTP request costs more than its answer does.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ import ssl
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
-from email.utils import formatdate
 from functools import lru_cache
 from http import HTTPStatus
-from typing import Any, Final, Protocol, TypeVar, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast, runtime_checkable
 
 import structlog
 from aiohttp import web
@@ -32,17 +31,18 @@ from policies.core.mode import Mode
 from policies.kube.json import text
 from webhook.admission import envelope as review
 from webhook.admission.decision import Decision
-from webhook.admission.envelope import BadReview, Request, Response, allowed
-from webhook.admission.messages import Answer
-from webhook.fast_path.memo import Again, Recalled
-from webhook.fast_path.plain import Head
+from webhook.admission.envelope import MOST_VALUES, BadReview, Request, Response, allowed, too_many_values
+from webhook.admission.messages import Answer, Recalled
 from webhook.server import bodies, connections
 from webhook.server import metrics as m
 from webhook.server.bodies import Refusal
-from webhook.server.connections import Connection, Gate, Refused, mark
+from webhook.server.connections import Connection, FastPath, Gate, Refused, mark
 from webhook.server.log import Bounded, Line, verbose
-from webhook.server.record import Reading, Station, digest
+from webhook.server.record import UID, UID_WITHIN, Identity, Reading, Station
 from webhook.server.tracing import Off, Tracing
+
+if TYPE_CHECKING:  # it may have been deleted
+    from webhook.fast_path.plain import Head
 
 log = structlog.get_logger()
 
@@ -55,9 +55,13 @@ DEADLINE_MARGIN: Final = 0.1
 HOLD_SECONDS: Final = 3.0
 """How long a review may hold the process past its deadline, before the supervisor ends the process: on a node
 that is short of CPU an honest review takes a second."""
-UNREAD: Final = (
-    "ML Chassis did not read this object: reading it ended the webhook's process before (its log says which "
-    "review). It was let in as it is."
+ENDED: Final = (
+    "ML Chassis did not read this object: reading it ended the webhook's process before (the log of the "
+    "webhook shows the review). It was let in as it is."
+)
+TOO_MANY: Final = (
+    f"ML Chassis did not read this object: the review has more than {MOST_VALUES:,} values. It was let in as "
+    "it is."
 )
 
 
@@ -128,8 +132,12 @@ class Server:
         patience: float = 20.0,
         tracing: Tracing | None = None,
         notice: Notice | None = None,
+        fast_path: FastPath | None = None,
+        fast: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`patience`: seconds that requests in flight get to finish in once the server stops."""
+        """`patience`: seconds that requests in flight get to finish in once the server stops. `fast`: whether
+        the fast path, where there is one, is on at the moment."""
+        self._fast_path, self._fast = fast_path, fast
         self._notice = notice
         self._tracing = tracing or Off()
         self._endpoints, self._on_error = endpoints, on_error
@@ -179,7 +187,7 @@ class Server:
             self._runner.server,
             tls,
             self._refused,
-            self,
+            (self._fast_path, self) if self._fast_path else None,
             self._station,
             access_log=None,
             keepalive_timeout=connections.KEEP_ALIVE_SECONDS,
@@ -225,6 +233,7 @@ class Server:
             ):
                 try:
                     body = await bodies.read(http, hold, budget, deadline)
+                    cast(Connection, http.protocol).arrived()
                     answer = self._recalled(name, body)
                     if answer is None:
                         answer = await self._review(name, endpoint, body, deadline)
@@ -238,13 +247,13 @@ class Server:
 
     def patience(self, head: Head) -> float | None:
         """See `connections.Desk`: what is answered at once, until the server drains."""
-        if self.readiness.draining or head.endpoint not in self._at_once:
+        if self.readiness.draining or head.endpoint not in self._at_once or not self._fast():
             return None
         return patience(head.timeout)
 
-    def answer(self, head: Head, body: bytes, deadline: float, peer: str) -> bytes:
+    def answer(self, name: str, body: bytes, deadline: float, peer: str) -> tuple[HTTPStatus, bytes, bytes]:
         """See `connections.Desk`."""
-        started, name = time.perf_counter(), head.endpoint
+        started = time.perf_counter()
         answer = self._recalled(name, body)
         if answer is None:
             with self._metrics.in_flight.track_inprogress():
@@ -252,9 +261,9 @@ class Server:
                     answer = _done(self._review(name, self._at_once[name], body, deadline))
                 except Refusal as refusal:
                     self._refuse(name, refusal, peer)
-                    return _http(refusal.status, b"text/plain; charset=utf-8", f"{refusal}\n".encode())
+                    return refusal.status, b"text/plain; charset=utf-8", f"{refusal}\n".encode()
         self._seconds[name].observe(time.perf_counter() - started)
-        return _http(HTTPStatus.OK, b"application/json", answer)
+        return HTTPStatus.OK, b"application/json", answer
 
     def _recalled(self, name: str, body: bytes) -> bytes | None:
         """The answer to a body that is known by its bytes.
@@ -262,7 +271,7 @@ class Server:
         Nothing of it is read, so nothing can hang: there is no note for the supervisor.
         """
         recalling = self._recalling.get(name)
-        if recalling is None or verbose() or self._station.suspects.holds(body):
+        if recalling is None or verbose() or not self._fast():
             return None
         try:
             known = recalling.recall(body)
@@ -287,10 +296,13 @@ class Server:
 
     async def _review(self, name: str, endpoint: Endpoint, body: bytes, deadline: float) -> bytes:
         """The answer to a body. Refusal if it is no review."""
-        if self._station.suspects.holds(body):
-            return self._unread(name, body)
+        identity = Identity.of_body(body)
+        if self._station.suspects.holds(identity):
+            return self._unread(name, _uid(body), ENDED, identity)
+        if too_many_values(body):
+            return self._unread(name, _uid(body), TOO_MANY, identity)
         clock = asyncio.get_running_loop().time
-        reading = Reading(self._station.record, body, lambda: max(deadline - clock(), 0) + HOLD_SECONDS)
+        reading = Reading(self._station.record, identity, lambda: max(deadline - clock(), 0) + HOLD_SECONDS)
         return await reading.noted(self._answer(name, endpoint, body, deadline, reading))
 
     def _refuse(self, name: str, refusal: Refusal, peer: str | None) -> None:
@@ -300,22 +312,24 @@ class Server:
         else:
             self._lines.warning(refusal.status.phrase, endpoint=name, why=str(refusal), peer=peer)
 
-    def _unread(self, name: str, body: bytes) -> bytes:
-        """The answer to a review that has ended a worker: nothing of it is read but its uid."""
-        uid = _UID.search(body)
-        if uid is None:
-            raise Refusal(HTTPStatus.BAD_REQUEST, "the body has ended a worker before and is not read again")
+    def _unread(self, name: str, uid: str, why: str, identity: Identity) -> bytes:
+        """The answer to a review that is let in as it is. Refusal if its uid is not known."""
+        if not uid:
+            raise Refusal(HTTPStatus.BAD_REQUEST, "a review that is not read needs a uid to be answered")
         self._metrics.request(name, "undecidable", m.OTHER)
-        log.warning("review not read, it has ended a worker before", endpoint=name, review=digest(body).hex())
-        return review.render(uid[1].decode(), allowed([UNREAD]))
+        log.warning("review not read", endpoint=name, why=why, review=identity.hex())
+        return review.render(uid, allowed([why]))
 
     async def _answer(
         self, name: str, endpoint: Endpoint, body: bytes, deadline: float, reading: Reading
     ) -> bytes:
         request = _parse(body)
         about = {"endpoint": name, **_about(request)}
+        identity = Identity.of_request(request)
+        if identity is not None and self._station.suspects.holds(identity):
+            return self._unread(name, request.uid, ENDED, identity)
         try:
-            reading.about(about)
+            reading.about(about, identity)
             answered = endpoint(request, deadline)
             if isinstance(answered, Answer):
                 answer = answered
@@ -333,12 +347,19 @@ class Server:
             self._record(name, request, answer, outcome, about)
         except Exception:  # an answer that stands is given, whatever becomes of its record
             log.exception("answer not recorded", endpoint=name, uid=request.uid)
-        if isinstance(answer, Again) and name in self._recalling:
-            self._learn(name, request, body, answer, outcome, about)
+        if answer.learn is not None and name in self._recalling:
+            self._learn(answer.learn, name, request, body, answer, outcome, about)
         return rendered
 
     def _learn(
-        self, name: str, request: Request, body: bytes, answer: Again, outcome: str, about: dict[str, Any]
+        self,
+        learn: Callable[[bytes, object], None],
+        name: str,
+        request: Request,
+        body: bytes,
+        answer: Answer,
+        outcome: str,
+        about: dict[str, Any],
     ) -> None:
         """Know the next replica by its bytes."""
         decision = answer.decision
@@ -348,7 +369,7 @@ class Server:
                 counters += self._counters(decision, request.namespace)
             line = Line(outcome, {**about, **_because(answer)}) if outcome in _LOGGED else None
             noticed = decision if name == "validate" and decision and decision.results else None
-            answer.learn(body, _Told(self._metrics.tally(counters), line, str(about["name"]), noticed))
+            learn(body, _Told(self._metrics.tally(counters), line, str(about["name"]), noticed))
         except Exception:
             log.exception("answer not remembered", **about)
 
@@ -410,8 +431,10 @@ def listen(host: str, port: int) -> socket.socket:
     return socket.create_server((host, port), family=family, backlog=BACKLOG)
 
 
-_UID: Final = re.compile(rb'"request": ?\{ ?"uid": ?"([A-Za-z0-9-]{1,64})"')
-"""Where the API server writes it: first of all in the request."""
+def _uid(body: bytes) -> str:
+    """The uid of a review that is not read; empty if it is not where the API server writes it."""
+    found = UID.search(body, 0, UID_WITHIN)
+    return found[1].decode() if found else ""
 
 
 def _parse(body: bytes) -> Request:
@@ -432,23 +455,6 @@ def _done(work: Awaitable[T]) -> T:
         result: T = done.value
         return result
     raise RuntimeError("an endpoint that answers at once has waited")
-
-
-def _http(status: HTTPStatus, content_type: bytes, body: bytes) -> bytes:
-    """An answer on a connection that is kept."""
-    return b"HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %d\r\nDate: %s\r\n\r\n%s" % (
-        status,
-        status.phrase.encode(),
-        content_type,
-        len(body),
-        _date(int(time.time())),
-        body,
-    )
-
-
-@lru_cache(1)
-def _date(seconds: int) -> bytes:
-    return formatdate(seconds, usegmt=True).encode()
 
 
 def patience(timeout: str) -> float:

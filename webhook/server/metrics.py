@@ -12,6 +12,7 @@ import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from sys import getsizeof
 from typing import Final
 
 from prometheus_client import (
@@ -25,7 +26,7 @@ from prometheus_client import (
     generate_latest,
 )
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
-from prometheus_client.metrics_core import CounterMetricFamily, InfoMetricFamily
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 from prometheus_client.registry import Collector
 
@@ -41,13 +42,15 @@ LATENCY_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0
 
 
 NAMESPACES_TOLD_APART: Final = 100
+MOST_RISEN: Final = 256
+"""Tallies that may have counted something before the counters say it."""
 
 
 class Tally:
     """Counters that rise by one together, whenever an answer is given again.
 
-    How often they did is kept in one number until somebody reads the metrics; not so where several processes
-    share them, and any of them is asked for all.
+    How often they did is kept in one number until somebody reads the metrics, or many tallies have risen; not
+    so where several processes share them, and any of them is asked for all.
     """
 
     __slots__ = ("_counters", "_risen", "_shared", "_times")
@@ -62,12 +65,24 @@ class Tally:
             self.settle()
         elif self._times == 1:
             self._risen.append(self)
+            if len(self._risen) >= MOST_RISEN:
+                settle(self._risen)
 
     def settle(self) -> None:
         """Have the counters say what has been counted."""
         for counter in self._counters:
             counter.inc(self._times)
         self._times = 0
+
+    def __sizeof__(self) -> int:
+        """With the list of its counters, which others hold, too."""
+        return object.__sizeof__(self) + getsizeof(self._counters)
+
+
+def settle(risen: list[Tally]) -> None:
+    """Have the counters say what these tallies have counted, which are forgotten here."""
+    while risen:
+        risen.pop().settle()
 
 
 class Metrics:
@@ -78,15 +93,21 @@ class Metrics:
         kinds: Iterable[str] = (),
         restarts: Callable[[], Mapping[str, int]] = dict,
         processes: Callable[[], Iterable[int]] = lambda: [os.getpid()],
+        fast_path: Callable[[], bool] = lambda: False,
     ) -> None:
         """`restarts`: how often a worker was started anew, by reason. `processes`: the ids of those that the
-        server consists of."""
+        server consists of. `fast_path`: whether it is on."""
         self.registry = CollectorRegistry()
         self._kinds = frozenset(kinds)
         # What no worker counts: the same whichever of them is asked.
         self._risen: list[Tally] = []
         self.registry.register(_Settled(self))
-        self._common: Sequence[Collector] = (_Build(), _Restarts(restarts), _Processes(processes))
+        self._common: Sequence[Collector] = (
+            _Build(),
+            _Restarts(restarts),
+            _Processes(processes),
+            _FastPath(fast_path),
+        )
         for collector in self._common:
             self.registry.register(collector)
         self._children: dict[tuple[Counter, tuple[str, ...]], Counter] = {}
@@ -94,7 +115,7 @@ class Metrics:
             "chassis_admission_requests",
             "Admission reviews answered; outcome is allowed, changed, warned, denied, failed, rejected or "
             "undecidable (rejected: not a review that can be answered, see the HTTP status; undecidable: let "
-            "in unread, since it has ended a worker before)",
+            "in unread, since it has ended a worker before or has too many values)",
             ("endpoint", "outcome", "kind"),
             registry=self.registry,
         )
@@ -236,8 +257,7 @@ class Metrics:
 
     def settle(self) -> None:
         """Have the counters say what tallies have counted. Whoever reads the registry need not call this."""
-        while self._risen:
-            self._risen.pop().settle()
+        settle(self._risen)
 
     def memo(self, outcome: str) -> None:
         """Count a look into the memo of decisions, or an answer that it gave up."""
@@ -307,6 +327,20 @@ class _Build(Collector):
     def collect(self) -> Iterator[InfoMetricFamily]:
         told = {"version": version(), "python": platform.python_version()}
         yield InfoMetricFamily("chassis_build", "The version that runs", value=told)
+
+
+class _FastPath(Collector):
+    """A switch of the flags and the policy, which are the same in every worker."""
+
+    def __init__(self, on: Callable[[], bool]) -> None:
+        self._on = on
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        yield GaugeMetricFamily(
+            "chassis_fast_path",
+            "1 while answers may come from the fast path, 0 while aiohttp and the engine give all of them",
+            self._on(),
+        )
 
 
 class _Processes(Collector):

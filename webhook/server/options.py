@@ -20,6 +20,8 @@ ENVIRONMENT = "CHASSIS_"
 LEVELS = ("debug", "info", "warning", "error")
 Format = Literal["auto", "json", "console"]
 FORMATS: tuple[Format, ...] = ("auto", "json", "console")
+Switch = Literal["on", "off"]
+SWITCH: tuple[Switch, ...] = ("on", "off")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +47,7 @@ class Options:
     workers: int
     memo: int
     """MiB."""
+    fast_path: Switch
     drain_grace: float
     drain_patience: float
     tracing: bool
@@ -128,6 +131,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MIB",
         help="memory of each process for answers that are given again to the same pod template, 0 for none "
         "(%(default)s)",
+    )
+    flags.add(
+        serving,
+        "--fast-path",
+        choices=SWITCH,
+        default="on",
+        help="whether what was answered before may be answered again without aiohttp, JSON and the engine; "
+        "`off` includes --memo 0 and changes no answer (%(default)s)",
     )
     flags.add(
         serving,

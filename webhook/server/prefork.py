@@ -26,7 +26,7 @@ from typing import Final
 import structlog
 
 from webhook.server.log import listen_to_signals
-from webhook.server.record import Record, Restarts, Station, Suspects, digest
+from webhook.server.record import Record, Restarts, Station, Suspects
 
 log = structlog.get_logger()
 
@@ -220,9 +220,12 @@ class _Supervisor:
         reason, step = worker.sentence or ("died", worker.record.step)
         if step and step == worker.record.step:
             # A worker that had got over a review when it was killed says nothing against the next one.
-            self._suspects.add(worker.record.body)
+            self._suspects.add(worker.record.identity)
             log.error(
-                "a review ended its worker, it is not read again", pid=pid, status=code, **_review(worker)
+                "a review ended its worker, it is not read again",
+                pid=pid,
+                status=code,
+                **_review(worker),
             )
         self._restarts.add(reason)
         now = time.monotonic()
@@ -247,7 +250,7 @@ class _Supervisor:
 
 
 def _review(worker: _Worker) -> dict[str, object]:
-    return {"review": digest(worker.record.body).hex(), **worker.record.about}
+    return {"review": worker.record.identity.hex(), **worker.record.about}
 
 
 def _send(pid: int, number: signal.Signals) -> None:

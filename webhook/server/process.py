@@ -15,8 +15,12 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from socket import gethostname
+from types import ModuleType
+from typing import TYPE_CHECKING, cast
 
 import structlog
 import uvloop
@@ -26,14 +30,15 @@ from policies.core.facts import Cluster, NoCluster
 from policies.core.resources import Resource
 from policies.core.workloads import known_workloads
 from webhook.admission import engine
+from webhook.admission.configuration import Config
+from webhook.admission.decision import Decision
 from webhook.admission.envelope import Request, Response, allowed, denied
-from webhook.admission.messages import Answer
+from webhook.admission.messages import Answer, Recalled, respond
 from webhook.admission.ratcheting import untouchable
 from webhook.config.load import rules
 from webhook.config.location import CONFIG_MAP, config_map
 from webhook.config.source import ConfigMap, Defaults, Directory, LivePolicy, PolicySource
 from webhook.errors import UserError
-from webhook.fast_path.memo import Decide, Memo, Recalled
 from webhook.kube.api import ApiServer, NoApiServer, load_client
 from webhook.kube.caches import ClusterCache
 from webhook.kube.offline import ManifestCluster, read
@@ -45,9 +50,9 @@ from webhook.kube.reflector import Reflector
 from webhook.server import certificates as certs
 from webhook.server import pki
 from webhook.server.ca_bundle import Registration
-from webhook.server.connections import raise_descriptors
+from webhook.server.connections import FastPath, raise_descriptors
 from webhook.server.http import Endpoint, OnError, Readiness, Server, listen
-from webhook.server.metrics import Metrics, metrics_of_ended
+from webhook.server.metrics import Metrics, Tally, metrics_of_ended
 from webhook.server.options import Options
 from webhook.server.prefork import processes, stopping_signals, supervise
 from webhook.server.record import Station
@@ -56,8 +61,12 @@ from webhook.worker_names.cluster import LiveWorkers
 from webhook.worker_names.endpoint import NameMetrics, Namer
 from webhook.worker_names.leases import Sweep
 
+if TYPE_CHECKING:  # it may have been deleted
+    from webhook.fast_path import Memo
+
 log = structlog.get_logger()
 
+Decide = Callable[[Request, Config, Cluster], Decision]
 Work = Callable[[], Awaitable[None]]
 
 RESTART_SECONDS = 5.0
@@ -110,8 +119,14 @@ def _kinds() -> tuple[str, ...]:
 async def _serve(options: Options, listener: socket.socket, station: Station) -> int:
     stopped = _stop_signal()
     beating = asyncio.create_task(_beat(station, stopped))
-    metrics = Metrics(_kinds(), station.restarts.counts, processes)
+    fast_path = _fast_path(options)
+
+    def fast() -> bool:
+        return fast_path is not None and policy.config.webhook.fast_path
+
+    metrics = Metrics(_kinds(), station.restarts.counts, processes, fast)
     policy = LivePolicy(metrics)
+    memo = fast_path.Memo(options.memo * MIB, metrics.memo, (Tally,)) if fast_path else None
     async with AsyncExitStack() as stack:
         tracing = otlp() if options.tracing else Off()
         stack.push_async_callback(asyncio.to_thread, tracing.close)
@@ -134,7 +149,7 @@ async def _serve(options: Options, listener: socket.socket, station: Station) ->
             log.info("certificate in force", until=pki.expiry(bundle).isoformat())
 
         server = Server(
-            endpoints(policy, cluster, namer, Memo(options.memo * MIB, metrics.memo)),
+            endpoints(policy, cluster, namer, memo),
             on_error(policy),
             metrics,
             readiness,
@@ -142,6 +157,8 @@ async def _serve(options: Options, listener: socket.socket, station: Station) ->
             patience=options.drain_patience,
             tracing=tracing,
             notice=owners.notice if owners else None,
+            fast_path=cast(FastPath, fast_path) if fast_path else None,
+            fast=fast,
         )
         host, port = listener.getsockname()[:2]
         await server.start(listener, lambda: serving.context)
@@ -216,35 +233,53 @@ def endpoints(
     Without a namer (there is no API server to ask) every pod keeps the name it has; without a memo everything
     is decided anew.
     """
-    known = Memo(0) if memo is None else memo
-    judge = partial(engine.validate, folding=known.folds)
 
     async def name(request: Request, deadline: float) -> Answer:
         return Answer(await namer.review(request, deadline) if namer else allowed())
 
+    judge = partial(engine.validate, folding=memo.folds) if memo else engine.validate
     return {
-        "mutate": Decider("mutate", known, policy, cluster, engine.mutate),
-        "validate": Decider("validate", known, policy, cluster, judge),
+        "mutate": Decider("mutate", policy, cluster, engine.mutate, memo, engine.mutate),
+        "validate": Decider("validate", policy, cluster, engine.validate, memo, judge),
         "name": name,
     }
 
 
 @dataclass(frozen=True)
 class Decider:
-    """An endpoint that decides by the policy in force, and knows what was decided before."""
+    """An endpoint that decides by the policy in force."""
 
     name: str
-    memo: Memo
     policy: LivePolicy
     cluster: Cluster
     decide: Decide
+    memo: Memo | None
+    """What was decided before, if the fast path is there."""
+    remembered: Decide
+    """As `decide`, of what the memo does not know."""
 
     def __call__(self, request: Request, _: float) -> Answer:
-        return self.memo.answer(self.name, request, self.policy.config, self.cluster, self.decide)
+        config = self.policy.config
+        if self.memo is not None and config.webhook.fast_path:
+            return self.memo.answer(self.name, request, config, self.cluster, self.remembered)
+        decision = self.decide(request, config, self.cluster)
+        return Answer(respond(decision), decision)
 
     def recall(self, body: bytes) -> Recalled | None:
         """See `webhook.server.http.Recalling`."""
+        if self.memo is None:
+            return None
         return self.memo.recall(self.name, body, self.policy.config, self.cluster)
+
+
+def _fast_path(options: Options) -> ModuleType | None:
+    """The package, if it is there and not switched off."""
+    if options.fast_path == "off":
+        return None
+    if find_spec("webhook.fast_path") is None:
+        log.warning("there is no fast path in this build")
+        return None
+    return import_module("webhook.fast_path")
 
 
 def on_error(policy: LivePolicy) -> OnError:

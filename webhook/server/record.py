@@ -1,14 +1,19 @@
 """What a supervisor and its workers share: which review each worker reads just now, and which have ended one.
 
-Law: nothing here waits. A worker writes a few words and a copy of the body into memory that it shares with
-its supervisor; a worker that hangs or dies leaves them there, and no lock of its own is left behind.
+Law: nothing here waits. A worker writes a few words into memory that it shares with its supervisor; a worker
+that hangs or dies leaves them there, and no lock of its own is left behind.
+
+A review that has ended a worker is known again by its `Identity`. It covers all that the engine can read: a
+review of the same identity would do the same again, and no other review has it.
 """
 
 from __future__ import annotations
 
 import mmap
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
+import struct
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -16,49 +21,79 @@ from typing import Any, Final, TypeVar
 
 import orjson
 
+from webhook.admission.canonical import Canonical
+from webhook.admission.envelope import Request
+
 T = TypeVar("T")
 
-BODY_ROOM: Final = 8 * 1024 * 1024
 ABOUT_ROOM: Final = 16 * 1024
 ABOUT_LENGTH: Final = 256
 """Characters of each text that says what a review is about."""
 REMEMBERED: Final = 64
 """Reviews that are remembered for having ended a worker; the oldest gives way."""
+SUSPECT_SECONDS: Final = 600.0
+"""How long. Perhaps something else ended the worker: other reviews took the memory, or the node was short of
+CPU."""
 DIGEST_BYTES: Final = 16
-GENERATED_LENGTH: Final = 5
-"""Characters that the API server appends to a generateName."""
+UID_WITHIN: Final = 1024
+"""Bytes of a body in which its uid is looked for, if it is not read."""
+UID: Final = re.compile(rb'"request": ?\{ ?"uid": ?"([A-Za-z0-9-]{1,64})"')
+"""Where the API server writes it: at the beginning of the request, which is the first object of that name."""
 RESTART_REASONS: Final = ("hung", "stalled", "died")
+
+
+class Identity(bytes):
+    """What two reviews have in common only if they differ in nothing but what the API server itself makes."""
+
+    @classmethod
+    def of_body(cls, body: bytes) -> Identity:
+        """That of a review that was not read: all of its bytes but the uid, which is new in each request."""
+        uid = UID.search(body, 0, UID_WITHIN)
+        start, end = uid.span(1) if uid else (0, 0)
+        found = blake2b(memoryview(body)[:start], digest_size=DIGEST_BYTES, person=b"body")
+        found.update(b"\0")  # no JSON text has it: where the uid was counts, too
+        found.update(memoryview(body)[end:])
+        return cls(found.digest())
+
+    @classmethod
+    def of_request(cls, request: Request) -> Identity | None:
+        """That of a review that was read: its canonical form. It stays the same when a controller or a person
+        tries again. None if there is no such form."""
+        canonical = Canonical.of(request)
+        if canonical is None:
+            return None
+        return cls(blake2b(canonical.text, digest_size=DIGEST_BYTES, person=b"canonical").digest())
 
 
 class Record:
     """What one worker is doing. It writes, its supervisor reads: whole words, each written at once."""
 
-    _SERIAL, _BUSY, _BEATS, _SERVING, _CONNECTIONS, _BODY, _ABOUT, _LIMIT = range(8)
+    _SERIAL, _BUSY, _BEATS, _SERVING, _CONNECTIONS, _ABOUT, _LIMIT = range(7)
+    _IDENTITY: Final = slice(128, 128 + DIGEST_BYTES)
 
     def __init__(self) -> None:
-        self._memory = mmap.mmap(-1, mmap.PAGESIZE + ABOUT_ROOM + BODY_ROOM)
+        self._memory = mmap.mmap(-1, mmap.PAGESIZE + ABOUT_ROOM)
         header = memoryview(self._memory)[: mmap.PAGESIZE]
         self._words, self._seconds = header.cast("Q"), header.cast("d")
 
     def clear(self) -> None:
         """Forget what the worker before did."""
-        for word in range(8):
+        for word in range(7):
             self._words[word] = 0
+        self._memory[self._IDENTITY] = bytes(DIGEST_BYTES)
 
     # --- the worker ------------------------------------------------------------------------------------
 
-    def begin(self, body: bytes, about: bytes, limit: float) -> None:
+    def begin(self, identity: Identity, about: bytes, limit: float) -> None:
         """From now on the process belongs to a review, for `limit` seconds at most."""
-        start = mmap.PAGESIZE + ABOUT_ROOM
-        self._memory[start : start + len(body)] = body
-        self._words[self._BODY] = len(body)
-        self.tell(about)
+        self.tell(identity, about)
         self._seconds[self._LIMIT] = limit
         self._words[self._SERIAL] += 1
         self._words[self._BUSY] = 1
 
-    def tell(self, about: bytes) -> None:
-        """Say what the review is about, as soon as that is known."""
+    def tell(self, identity: Identity, about: bytes) -> None:
+        """Say which review it is and what it is about, as soon as that is known."""
+        self._memory[self._IDENTITY] = identity
         about = about[:ABOUT_ROOM]
         self._words[self._ABOUT] = 0
         self._memory[mmap.PAGESIZE : mmap.PAGESIZE + len(about)] = about
@@ -103,9 +138,8 @@ class Record:
         return self._seconds[self._LIMIT]
 
     @property
-    def body(self) -> bytes:
-        start = mmap.PAGESIZE + ABOUT_ROOM
-        return self._memory[start : start + min(self._words[self._BODY], BODY_ROOM)]
+    def identity(self) -> Identity:
+        return Identity(self._memory[self._IDENTITY])
 
     @property
     def about(self) -> dict[str, object]:
@@ -119,24 +153,38 @@ class Record:
 
 
 class Suspects:
-    """The reviews that have ended a worker. The supervisor adds, every worker looks."""
+    """The reviews that have ended a worker, for a while. The supervisor adds, every worker looks."""
 
-    def __init__(self) -> None:
-        self._memory = mmap.mmap(-1, mmap.PAGESIZE + REMEMBERED * DIGEST_BYTES)
+    _SLOT: Final = 8 + DIGEST_BYTES
+    """When it ends, and the identity."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock`: seconds, the same in all processes."""
+        self._memory = mmap.mmap(-1, mmap.PAGESIZE + REMEMBERED * self._SLOT)
         self._count = memoryview(self._memory)[: mmap.PAGESIZE].cast("Q")
+        self._clock = clock
+        self._read = 0
+        self._known: dict[bytes, float] = {}
+        """When each ends, as read when so many had been added."""
 
-    def add(self, body: bytes) -> None:
-        start = mmap.PAGESIZE + self._count[0] % REMEMBERED * DIGEST_BYTES
-        self._memory[start : start + DIGEST_BYTES] = digest(body)
+    def add(self, identity: Identity) -> None:
+        start = mmap.PAGESIZE + self._count[0] % REMEMBERED * self._SLOT
+        ends = struct.pack("d", self._clock() + SUSPECT_SECONDS)
+        self._memory[start : start + self._SLOT] = ends + identity
         self._count[0] += 1
 
-    def holds(self, body: bytes) -> bool:
-        """Whether this review, perhaps under another uid, has ended a worker. Free while none has."""
-        if not self._count[0]:
-            return False
-        known = self._memory[mmap.PAGESIZE :][: min(self._count[0], REMEMBERED) * DIGEST_BYTES]
-        wanted = digest(body)
-        return any(known[at : at + DIGEST_BYTES] == wanted for at in range(0, len(known), DIGEST_BYTES))
+    def holds(self, identity: Identity) -> bool:
+        """Whether this review has ended a worker lately. It costs a look into a table, however many have."""
+        count = self._count[0]
+        if count != self._read:
+            self._read, self._known = count, dict(self._slots(min(count, REMEMBERED)))
+        ends = self._known.get(identity)
+        return ends is not None and self._clock() < ends
+
+    def _slots(self, count: int) -> Iterator[tuple[bytes, float]]:
+        for start in range(mmap.PAGESIZE, mmap.PAGESIZE + count * self._SLOT, self._SLOT):
+            slot = self._memory[start : start + self._SLOT]
+            yield slot[8:], struct.unpack("d", slot[:8])[0]
 
 
 class Restarts:
@@ -174,23 +222,24 @@ class Station:
 class Reading:
     """One review, noted in the record while the process belongs to it and at no other time."""
 
-    def __init__(self, record: Record, body: bytes, limit: Callable[[], float]) -> None:
+    def __init__(self, record: Record, identity: Identity, limit: Callable[[], float]) -> None:
         """`limit`: the seconds for which the next step may hold the process."""
-        self._record, self._body, self._limit = record, body, limit
+        self._record, self._identity, self._limit = record, identity, limit
         self._about = b""
 
-    def about(self, about: Mapping[str, object]) -> None:
-        """Keep what the review is about, for the log of a supervisor that has to end it."""
+    def about(self, about: Mapping[str, object], identity: Identity | None = None) -> None:
+        """Keep what the review is about, for the log of a supervisor that has to end it, and its identity now
+        that it was read."""
         cut = {key: said[:ABOUT_LENGTH] if isinstance(said, str) else said for key, said in about.items()}
-        self._about = orjson.dumps(cut)
-        self._record.tell(self._about)
+        self._about, self._identity = orjson.dumps(cut), identity or self._identity
+        self._record.tell(self._identity, self._about)
 
     def noted(self, work: Coroutine[Any, Any, T]) -> _Steps[T]:
         """The awaitable that does `work`, each of its steps noted; between them others have their turn."""
         return _Steps(work, self._begin, self._record.end)
 
     def _begin(self) -> None:
-        self._record.begin(self._body, self._about, self._limit())
+        self._record.begin(self._identity, self._about, self._limit())
 
 
 class _Steps(Awaitable[T]):
@@ -216,25 +265,3 @@ class _Steps(Awaitable[T]):
                 resume, value = work.send, (yield awaited)
             except BaseException as error:  # a cancellation; it is for the work to answer
                 resume, value = work.throw, error
-
-
-_VOLATILE = re.compile(
-    rb'"uid": ?"[A-Za-z0-9-]{1,64}"'
-    rb"|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
-    rb"|[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,9})?Z"
-    rb"|kube-api-access-[a-z0-9]{5}"
-    rb'|"resourceVersion": ?"[0-9]{1,20}"'
-)
-_GENERATED = re.compile(rb'"generateName": ?"([a-z0-9.-]{1,253})"')
-
-
-def digest(body: bytes) -> bytes:
-    """What stays the same of a review when its request is sent again.
-
-    The uid, times, names made at random and versions are left out as bytes, without reading the JSON: to read
-    it may be what ends a worker. Linear in the length of the body.
-    """
-    if generated := _GENERATED.search(body):
-        first, *rest = body.split(generated[1])
-        body = first + b"".join(part[GENERATED_LENGTH:] for part in rest)
-    return blake2b(_VOLATILE.sub(b"", body), digest_size=DIGEST_BYTES).digest()

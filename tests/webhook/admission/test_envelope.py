@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.kube.group_kinds import GroupKind
@@ -190,3 +190,34 @@ def test_lines_are_filled_as_textwrap_fills_them(words: list[str]) -> None:
     indented = {"subsequent_indent": "  ", "break_on_hyphens": False}
     lines = textwrap.wrap(" ".join(words), review.WARNING_LENGTH, **indented)  # type: ignore[arg-type]
     assert fitted([" ".join(words)]) == lines
+
+
+# --- how many values ------------------------------------------------------------------------------------
+
+TEXTS = st.text('a,[{"\\:}]', max_size=6)
+VALUES = st.recursive(
+    st.none() | st.integers() | TEXTS,
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(TEXTS, inner, max_size=5),
+    max_leaves=40,
+)
+
+
+def count(value: Any) -> int:
+    """What follows a comma or an opening bracket: all values but the first, and what is empty."""
+    if isinstance(value, dict):
+        return 1 + max(len(value) - 1, 0) + sum(map(count, value.values()))
+    if isinstance(value, list):
+        return 1 + max(len(value) - 1, 0) + sum(map(count, value))
+    return 0
+
+
+@given(VALUES, st.booleans())
+@settings(deadline=None)
+def test_values_are_counted_as_they_are_made(value: Any, spaced: bool) -> None:
+    """Neither does text count, nor can text hide a value."""
+    separators = (", ", ": ") if spaced else (",", ":")
+    body = json.dumps(value, separators=separators).encode()
+    with pytest.MonkeyPatch.context() as patch:
+        for most in (count(value) - 1, count(value)):
+            patch.setattr(review, "MOST_VALUES", most)
+            assert review.too_many_values(body) is (count(value) > most)

@@ -27,6 +27,7 @@ from policies.core.resources import Resource
 from policies.core.target import Target
 from policies.kube.group_kinds import POD, GroupKind, kind_of
 from policies.kube.json import Json, mapping, replaced, text
+from policies.kube.names import listed
 from webhook.admission import engine
 from webhook.admission.canonical import Canonical
 from webhook.admission.configuration import Config
@@ -231,8 +232,7 @@ def test_an_answer_of_the_memo_is_the_engines(seed: int) -> None:
     assert counts["miss"] > 50
 
 
-def test_what_was_replaced_is_put_back_into_warnings_and_patches() -> None:
-    """Replicas whose answers differ: each has its own name in them."""
+def test_replicas_whose_answers_have_their_own_names_in_them_are_each_decided() -> None:
     memo, counts = Memo(), Counter[str]()
     memo = Memo(count=lambda outcome: counts.update([outcome]))
     config = planted(lambda target, _: [Finding("spec", f"Pod {target.name} is here.", volume_of(target))])
@@ -244,7 +244,8 @@ def test_what_was_replaced_is_put_back_into_warnings_and_patches() -> None:
         assert_agrees(memo, "validate", request, config, NoCluster())
         answer = memo.answer("validate", request, config, NoCluster(), engine.validate)
         assert f"Pod web-{end} is here. kube-api-access-{end}" in rendered(request, answer).decode()
-    assert counts == {"miss": 1, "hit": 5}
+    assert counts == {"miss": 6}
+    assert len(memo) == 1, "which is known to be so"
 
 
 @pytest.mark.parametrize(
@@ -311,12 +312,50 @@ UNDECLARED: dict[str, Callable[[Target, Facts], list[Finding]]] = {
     "a variable": lambda target, facts: said(WORLD["temperature"]),
     "chance": lambda target, facts: said(random.random()),
     "a cluster of its own": lambda target, facts: said(len(HIDDEN.listing(Resource.SERVICES) or ())),
-    "the object's uid": lambda target, facts: said(text(target.obj, "metadata", "uid")),
-    "when the object was made": lambda target, facts: said(text(target.obj, "metadata", "creationTimestamp")),
-    "managed fields": lambda target, facts: said(target.obj["metadata"].get("managedFields")),
-    "the random end of a name": lambda target, facts: said(target.name[-5:]),
+    "the object's uid": lambda target, facts: said(text(target.obj, "metadata", "uid") == "b"),
+    "when the object was made": lambda target, facts: said(
+        text(target.obj, "metadata", "creationTimestamp").endswith("1Z")
+    ),
+    "managed fields": lambda target, facts: said("b" in target.obj["metadata"]["managedFields"][0]),
+    "the random end of a name": lambda target, facts: said(target.name[-5:] == "zzzzz"),
     "how a name sorts": lambda target, facts: said(sorted([target.name, "web-mmmmm"]).index(target.name)),
 }
+
+
+SHOWN: dict[str, Callable[[Json], object]] = {
+    "its uid": lambda pod: pod["metadata"]["uid"],
+    "a part of its uid": lambda pod: pod["metadata"]["uid"][:12],
+    "when it was made": lambda pod: pod["metadata"]["creationTimestamp"],
+    "the day on which it was made": lambda pod: pod["metadata"]["creationTimestamp"][:10],
+    "its version": lambda pod: pod["metadata"]["resourceVersion"],
+    "its managed fields": lambda pod: pod["metadata"]["managedFields"],
+    "its name": lambda pod: pod["metadata"]["name"],
+    "its name in capitals": lambda pod: pod["metadata"]["name"].upper(),
+    "its name cut off": lambda pod: pod["metadata"]["name"][:-2],
+    "its name in a list": lambda pod: listed(["w" * 75 + pod["metadata"]["name"]]),
+    "the random end of its name": lambda pod: pod["metadata"]["name"][-5:],
+    "a part of the end": lambda pod: pod["metadata"]["name"][-4:-1],
+    "the token's volume": lambda pod: pod["spec"]["volumes"][0]["name"],
+    "the token's volume cut off": lambda pod: pod["spec"]["volumes"][0]["name"][:-1],
+}
+
+
+@pytest.mark.parametrize("what", SHOWN)
+def test_whatever_of_a_replicas_own_is_in_an_answer_is_right(what: str) -> None:
+    """The law of the memo is checked when an entry is made, not assumed."""
+    show, memo = SHOWN[what], Memo()
+    config = planted(lambda target, _: said(show(target.obj)))
+    for number, end in enumerate(("bcdfg", "zzzzz", "24567")):
+        own = {
+            "name": f"web-{end}",
+            "uid": f"7e0c3d64-54e5-4a8c-9d0a-3f2f7a9d5a1{number}",
+            "creationTimestamp": f"2026-01-0{number + 1}T09:30:00Z",
+            "resourceVersion": f"{number}",
+            "managedFields": [{"manager": f"{number}"}],
+        }
+        pod = _with_token({**BARE, "metadata": {**BARE["metadata"], **own}}, f"kube-api-access-{end}")
+        for _ in range(3):
+            assert_agrees(memo, "validate", created(pod), config, NoCluster())
 
 
 @pytest.mark.parametrize("what", UNDECLARED)
@@ -446,6 +485,74 @@ def test_the_memo_takes_no_more_memory_than_it_may(endpoint: str, stream: Stream
     assert len(memo) > 20
 
 
+def of_pod(pod: Json, kind: str = "Deployment") -> Request:
+    """The creation of a pod, or of a Deployment of it."""
+    if kind == "Pod":
+        return created(pod)
+    obj = {"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": "a"}, "spec": {"template": pod}}
+    return Request("1", kind_of(obj), "CREATE", "default", "a", object=obj, username="ada")
+
+
+def serving(number: int, count: int) -> Json:
+    containers = [
+        {"name": f"c{each}", "image": "vllm/vllm-openai:v0.9", "ports": [{"containerPort": 8000 + each}]}
+        for each in range(count)
+    ]
+    return {**BARE, "metadata": {"name": f"a{number}"}, "spec": {"containers": containers}}
+
+
+def filled(number: int, **spec: Any) -> Json:
+    labels = {"a": f"{number}"}
+    return {
+        **BARE,
+        "metadata": {"labels": labels},
+        "spec": {"containers": [{"name": "a", "image": "b"}], **spec},
+    }
+
+
+def asking(number: int) -> Json:
+    script = "; ".join(f"curl h{number}-{each} || exit 1" for each in range(150))
+    return {"name": "a", "image": "b", "command": ["sh", "-c", script]}
+
+
+COSTLY: dict[str, Callable[[int], Request]] = {
+    "small pods": lambda number: of_pod(filled(number), "Pod"),
+    "pods of servers": lambda number: of_pod(serving(number, 20), "Pod"),
+    "Deployments of servers": lambda number: of_pod(serving(number, 20)),
+    "empty lists": lambda number: of_pod(filled(number, x=[[] for _ in range(2000)])),
+    "small maps": lambda number: of_pod(filled(number, x=[{"a": 1} for _ in range(2000)])),
+    "commands": lambda number: of_pod(filled(number, containers=[asking(number)])),
+    "benchmarks": lambda number: parse(Workloads(number).deployments(1, 0).measured[0]),
+}
+
+
+@pytest.mark.parametrize("what", COSTLY)
+def test_an_entry_takes_no_more_memory_than_is_counted(what: str) -> None:
+    """Also of objects that take many times as much memory as their JSON is long."""
+    config, makes, count = load({"rules.yaml": "profile: strict"}), COSTLY[what], 20
+    for request in (makes(-1), makes(-2)):  # what the policies keep for themselves they keep now
+        engine.validate(request, config, NoCluster())
+    memo = Memo(2**30)
+    judge = partial(engine.validate, folding=memo.folds)
+    requests = [makes(number) for number in range(count)]
+    texts = [Canonical.of(request) for request in requests]
+    del requests
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for canonical in texts:
+            assert canonical is not None
+            memo.answer("validate", canonical.request(), config, NoCluster(), judge)
+        gc.collect()
+        taken = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert len(memo) == count
+    assert 0.5 * taken < memo.bytes + memo.folds.bytes
+    assert taken < 1.1 * (memo.bytes + memo.folds.bytes)
+
+
 def test_the_answer_that_was_asked_for_last_is_given_up_last() -> None:
     decided: list[str] = []
 
@@ -559,7 +666,7 @@ def rolled_out(request: Request, number: int) -> Request:
 
 
 def test_the_pods_of_a_workload_are_remembered_apart_from_it() -> None:
-    memo, config = Memo(), load({})
+    memo, config = Memo(2**26), load({})
     for number, request in enumerate(DEPLOYMENTS):
         assert_agrees(memo, "validate", request, config, NoCluster())
         for again in range(1, 8):

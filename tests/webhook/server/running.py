@@ -6,18 +6,25 @@ import json
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, cast
 
 import aiohttp
 
 from policies.kube.json import Json
 from webhook.admission.envelope import Request, Response, allowed
 from webhook.admission.messages import Answer
+from webhook.server.connections import FastPath
 from webhook.server.http import Endpoint, Readiness, Server, listen
 from webhook.server.metrics import Metrics
 
 JSON_TYPE = {"Content-Type": "application/json"}
 HEAD = b"POST /validate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+
+
+FAST_PATH = find_spec("webhook.fast_path") is not None
+"""Whether it is there: these tests also run without it."""
 
 
 def review(**changes: Any) -> Json:
@@ -38,7 +45,8 @@ def review(**changes: Any) -> Json:
 class Running:
     """A server whose one endpoint answers what the test says.
 
-    One that may wait is aiohttp's alone; plain requests for one that answers at once never reach aiohttp.
+    aiohttp reads all requests for one that may wait; plain requests for one that answers at once never reach
+    it, if there is a fast path.
     """
 
     def __init__(self, waits: bool) -> None:
@@ -48,7 +56,14 @@ class Running:
         """Of the serving certificate."""
         self.readiness = Readiness(lambda: self.problem, policy=True)
         endpoint: Endpoint = self._awaited if waits else self._at_once
-        self.server = Server({"validate": endpoint}, self._failed, self.metrics, self.readiness, patience=5)
+        self.server = Server(
+            {"validate": endpoint},
+            self._failed,
+            self.metrics,
+            self.readiness,
+            patience=5,
+            fast_path=cast(FastPath, import_module("webhook.fast_path")) if FAST_PATH else None,
+        )
         self.address = ("", 0)
         self.session: aiohttp.ClientSession
 

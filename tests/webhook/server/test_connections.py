@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
-import re
 import resource
 import socket
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from typing import Final
@@ -19,8 +17,6 @@ from aiohttp import web
 
 from tests.webhook.kube.apiserver import until
 from tests.webhook.server.running import HEAD, Running, review, serving
-from webhook.admission.envelope import allowed
-from webhook.admission.messages import Answer
 from webhook.server import bodies, certificates, connections, pki
 from webhook.server import http as module
 from webhook.server.bodies import Budget
@@ -156,10 +152,86 @@ async def test_a_connection_on_which_a_request_has_just_begun_does_not_give_way(
         assert await caller.answer() == b""
 
 
+SLOW: Final = {
+    "no byte": b"",
+    "a part of a head": HEAD[:20],
+    "a byte of a body": HEAD + b"Content-Length: 100\r\n\r\n{",
+    "a byte of a body that aiohttp reads": HEAD + b"X: y\r\nContent-Length: 100\r\n\r\n{",
+    "a byte of a chunked body": HEAD + b"Transfer-Encoding: chunked\r\n\r\n5\r\n{",
+    "a byte of a large body": HEAD + b"Content-Length: 8000000\r\n\r\n{",
+    "the most of a body": HEAD + b"Content-Length: 60000\r\n\r\n" + b" " * 59_999,
+}
+
+
+@pytest.mark.parametrize("sent", SLOW.values(), ids=SLOW.keys())
+async def test_incomplete_requests_give_way_whatever_has_come_of_them(
+    running: Running, sent: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "CREDIT_SECONDS", 0.02)
+    monkeypatch.setattr(gate_of(running), "_most", 10)
+    sent = sent.replace(b"/validate", b"/validate?timeout=30s")
+    async with callers(running, 12, sent):
+        await fine(running)
+        assert refused(running, "too-many-connections") >= 3
+        assert refused(running, "slow-body") == refused(running, "slow-head") == 0
+
+
+async def test_1100_slow_callers_keep_nobody_out() -> None:
+    """Each has sent one byte of a body. None of them is answered or times out in this test."""
+    slow = SLOW["a byte of a body"].replace(b"/validate", b"/validate?timeout=30s")
+    async with serving() as running, callers(running, 1_100, slow):
+        await fine(running)
+        assert refused(running, "too-many-connections") >= 1_101 - connections.MOST
+        assert refused(running, "slow-body") == 0
+
+
+async def test_the_one_with_the_least_progress_for_the_longest_time_gives_way_first(running: Running) -> None:
+    """A slow but honest API server has sent the most of its review; others one byte of theirs, later."""
+    gate = gate_of(running)
+    honest, slow = WHOLE[:-5], SLOW["a byte of a body"]
+    async with callers(running, 1, honest) as (api_server,), callers(running, 3, slow) as others:
+        await in_flight(gate, 4)
+        now = asyncio.get_running_loop().time()
+        for connection in gate._open:  # a second of progress is worth more than 0.05 s of waiting
+            connection.since = now - (1.05 if connection._received == len(honest) else 1.0)
+        behind = sorted((each.behind(now) or 0, each._received) for each in gate._open)
+        assert [received for _, received in behind] == [len(honest), *[len(slow)] * 3]
+        for _ in others:
+            assert gate._evict()
+        assert await asyncio.gather(*(caller.answer() for caller in others)) == [b""] * 3
+        api_server.writer.write(WHOLE[-5:])
+        assert await api_server.status() == 200
+
+
+async def test_a_request_that_has_arrived_never_gives_way(waiting: Running) -> None:
+    release = asyncio.Event()
+    allow = waiting.answer
+
+    async def slow(request: object, deadline: float) -> object:
+        await release.wait()
+        return allow(request, deadline)  # type: ignore[arg-type]
+
+    waiting.answer = slow  # type: ignore[assignment]
+    async with callers(waiting, 1, WHOLE) as (caller,):
+        gate = gate_of(waiting)
+        await in_flight(gate, 1)
+        (connection,) = gate._open
+        async with asyncio.timeout(30):
+            while not connection._arrived:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        assert connection.since is not None
+        connection.since -= 1_000
+        assert connection.behind(asyncio.get_running_loop().time()) is None
+        assert not gate._evict()
+        release.set()
+        assert await caller.status() == 200
+
+
 async def test_callers_beyond_the_bound_wait_until_one_in_flight_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(connections, "MOST", 2)
+    monkeypatch.setattr(connections, "FRESH_SECONDS", 60)  # none gives way
     release = asyncio.Event()
     async with serving(waits=True) as running:
         allow = running.answer
@@ -397,192 +469,6 @@ async def test_room_that_is_given_back_wakes_who_waits() -> None:
         await asyncio.wait_for(waiting, 30)
         assert budget.taken == 50
     assert budget.taken == 0
-
-
-# --- plain requests ------------------------------------------------------------------------------------
-
-
-async def test_a_plain_request_never_reaches_aiohttp_and_the_connection_goes_on(at_once: Running) -> None:
-    async with callers(at_once, 1) as (caller,):
-        for _ in range(3):
-            caller.writer.write(WHOLE)
-            assert await caller.status() == 200
-            head = await caller.reader.readuntil(b"\r\n\r\n")
-            assert b"Server:" not in head, "aiohttp writes its name"
-            await caller.reader.readexactly(int(head.partition(b"Content-Length: ")[2].split()[0]))
-        (connection,) = gate_of(at_once)._open
-        assert connection._desk is not None
-        assert connection._request_count == 0
-
-
-async def test_a_plain_request_may_arrive_byte_by_byte(at_once: Running) -> None:
-    async with callers(at_once, 1, HEAD + b"Content-Length: %d\r\n\r\n" % len(BODY)) as (caller,):
-        await in_flight(gate_of(at_once), 1)
-        for byte in BODY:
-            caller.writer.write(bytes([byte]))
-            await caller.writer.drain()
-        assert await caller.status() == 200
-        (connection,) = gate_of(at_once)._open
-        assert connection._desk is not None
-        assert connection.since is None
-
-
-async def test_a_plain_request_that_has_begun_does_not_give_way(at_once: Running) -> None:
-    async with callers(at_once, 1, WHOLE[:-5]) as (caller,):
-        gate = gate_of(at_once)
-        await in_flight(gate, 1)
-        (connection,) = gate._open
-        connection.used -= 1_000
-        assert not gate._evict()
-        caller.writer.write(WHOLE[-5:])
-        assert await caller.status() == 200
-        async with asyncio.timeout(30):
-            while not gate._evict():
-                connection.used -= 1_000
-                await asyncio.sleep(0.005)
-
-
-async def test_plain_requests_whose_answers_are_not_taken_in_are_left_to_aiohttp(at_once: Running) -> None:
-    """It waits until they are; else they would pile up in memory."""
-    big = Answer(allowed(["x" * 100] * 40, {"findings": "y" * 100_000}))
-    at_once.answer = lambda _, __: big
-    async with callers(at_once, 1) as (caller,):
-        await settled(gate_of(at_once), 1)
-        (connection,) = gate_of(at_once)._open
-        async with asyncio.timeout(30):
-            while connection._desk is not None:
-                caller.writer.write(WHOLE)
-                await asyncio.sleep(0.005)
-        assert connection.unsent
-
-
-PLAIN: Final = [b"Host: x", b"Content-Type: application/json", b"Content-Length: %d" % len(BODY)]
-ODD_LINES: Final = [
-    *PLAIN,
-    *(b"Host:x", b"Host : x", b"host: \x80", b"HOST: y", b"Host:"),
-    *(
-        b"Content-Type: application/json; charset=utf-8",
-        b"Content-Type: text/plain",
-        b"content-type: application/JSON ",
-    ),
-    *(b"Content-Length: %d" % (len(BODY) + more) for more in (-1, 1, 10_000)),
-    b"Content-Length: 0%d" % len(BODY),
-    b"Content-Length: +%d" % len(BODY),
-    b"Content-Length: %d, %d" % (len(BODY), len(BODY)),
-    *(
-        b"Content-Length: 0",
-        b"Content-Length: 99999999999999999999",
-        b"Content-Length:",
-        b"Content-Length: 0x10",
-    ),
-    *(b"Transfer-Encoding: chunked", b"Transfer-Encoding: identity, chunked", b"transfer-encoding : chunked"),
-    b"Transfer-Encoding: chunked, identity",
-    *(b"\tfolded: yes", b" folded: yes", b"no colon", b": no name", b""),
-    *(b"Connection: close", b"Connection: keep-alive", b"Connection: Upgrade", b"Upgrade: h2c"),
-    *(
-        b"Content-Encoding: gzip",
-        b"Content-Encoding: identity",
-        b"Expect: magic",
-        b"Trailer: X",
-        b"TE: trailers",
-    ),
-    *(b"Accept: */*", b"Accept:  a  ", b"User-Agent: x", b"X-Other: y", b"Accept: \xff", b"Accept: \x00"),
-    *(b"Accept: a\rContent-Length: 1", b"Accept: a\nContent-Length: 1", b"Accept: " + b"y" * 10_000),
-]
-ODD_FIRSTS: Final = [
-    *(b"POST /validate?timeout=1s HTTP/1.1", b"POST /validate?timeout=1s&a=b HTTP/1.1"),
-    *(b"POST /validate?timeout=%31s HTTP/1.1", b"POST //validate HTTP/1.1", b"POST /nothing HTTP/1.1"),
-    *(b"POST http://x/validate HTTP/1.1", b"POST /validate HTTP/1.0", b"POST  /validate HTTP/1.1"),
-    *(b"POST /validate HTTP/1.1 ", b"post /validate HTTP/1.1", b"GET /validate HTTP/1.1", b"POST /validate"),
-    *(
-        b"POST /validate#a HTTP/1.1",
-        b"HEAD /healthz HTTP/1.1",
-        b"POST /Validate HTTP/1.1",
-        b"PUT /validate HTTP/1.1",
-    ),
-]
-CHUNKED: Final = b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY)
-
-
-def odd_requests() -> Iterator[bytes]:
-    """Requests that differ from a plain one in one thing, and the plain one."""
-    first, end = b"POST /validate HTTP/1.1", b"\r\n"
-    for line in ODD_LINES:
-        others = [
-            each for each in PLAIN if each.partition(b":")[0].lower() != line.partition(b":")[0].lower()
-        ]
-        for lines in ([*PLAIN, line], [line, *PLAIN], [line, *others]):
-            yield end.join([first, *lines, b"", BODY])
-            yield end.join([first, *lines, b"", CHUNKED])
-    for odd in ODD_FIRSTS:
-        yield end.join([odd, *PLAIN, b"", BODY])
-    for odd in (b"\n", b"\r", b"\r\r\n", b"\n\r\n"):
-        yield odd.join([first, *PLAIN, b"", BODY])
-    for body in (b"", BODY[:-1], BODY + b"x", WHOLE, CHUNKED, b"\r\n" + BODY):
-        yield end.join([first, *PLAIN, b"", body])
-    yield b"\r\n" + WHOLE
-
-
-class Wire(asyncio.Transport):
-    """A transport whose other end is the test."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.written, self.closed = b"", False
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        self.written += data
-
-    def writelines(self, parts: Iterable[bytes | bytearray | memoryview]) -> None:
-        self.written += b"".join(parts)
-
-    def is_closing(self) -> bool:
-        return self.closed
-
-    def close(self) -> None:
-        self.closed = True
-
-    abort = close
-
-    def pause_reading(self) -> None:
-        pass
-
-    resume_reading = pause_reading
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-
-async def said(running: Running, sent: bytes, splits: list[int]) -> tuple[bytes, bool]:
-    """What a new connection answers to bytes that come in parts, and whether it is closed then."""
-    wire, connection = Wire(), gate_of(running)._connection()
-    connection.connection_made(wire)
-    ends = sorted({min(end, len(sent)) for end in splits} | {len(sent)})
-    for start, end in itertools.pairwise([0, *ends]):
-        if not wire.closed:
-            connection.data_received(sent[start:end])
-        for _ in range(12):
-            await asyncio.sleep(0)
-    closed = wire.closed
-    connection.connection_lost(None)
-    await asyncio.sleep(0)
-    return re.sub(rb"(?:Date|Server): [^\r]*\r\n", b"", wire.written), closed
-
-
-async def test_any_bytes_are_answered_as_aiohttp_alone_answers_them() -> None:
-    behind = (b"", WHOLE, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", b"\r\n", b"?")
-    other: dict[bytes, object] = {}
-    async with serving() as plain, serving(waits=True) as aiohttp:
-        for request, more in itertools.product(odd_requests(), behind):
-            sent = request + more
-            for ends in ([], [10], [100], [40, len(request)]):
-                answer = await said(plain, sent, ends)
-                # Where rubbish follows a request, what aiohttp answers depends on the parts that came, and
-                # it is handed the first ones in one.
-                its = [await said(aiohttp, sent, ends[skip:]) for skip in range(len(ends) + 1)]
-                if answer not in its:
-                    other[sent] = ends, answer, its
-    assert other == {}
 
 
 # --- several workers -----------------------------------------------------------------------------------

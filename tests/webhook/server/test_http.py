@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import gzip
 import io
 import json
@@ -13,7 +14,7 @@ import pytest
 import structlog
 
 from tests.webhook.server.running import HEAD, Running, review, serving
-from webhook.admission.envelope import Request, Response, allowed, denied, patched
+from webhook.admission.envelope import MOST_VALUES, Request, Response, allowed, denied, patched
 from webhook.admission.messages import Answer
 from webhook.server import connections
 from webhook.server import http as module
@@ -251,6 +252,43 @@ async def test_a_body_just_under_the_limit_is_read(running: Running) -> None:
     text = json.dumps(review())
     status, _ = await running.post(io.BytesIO((text + " " * (BODY_LIMIT - len(text))).encode()))
     assert status == 200
+
+
+ITEMS = [b"{}", b"[]", b'{"a":1}', b"[1.5]", b'"abcdef"', b'{"\\u003a":1}']
+
+
+@pytest.mark.parametrize("item", ITEMS, ids=[item.decode() for item in ITEMS])
+async def test_no_body_within_the_limit_makes_more_than_a_bounded_number_of_objects(
+    running: Running, item: bytes
+) -> None:
+    """The collector runs for each 700 of them. Without a bound it ran 8,000 times for one body."""
+    collections = 0
+
+    def counted(phase: str, _: object) -> None:
+        nonlocal collections
+        collections += phase == "stop"
+
+    head, end = json.dumps(review(object={"x": 0})).encode().split(b"0}}}")[0], b"]}}}"
+    for values, read in ((MOST_VALUES // 2 - 50, True), (BODY_LIMIT, False)):
+        times = min(values, (BODY_LIMIT - len(head) - len(end)) // (len(item) + 1) - 1)
+        body = head + b"[" + b",".join([item] * times) + end
+        gc.collect()
+        gc.callbacks.append(counted)
+        try:
+            status, answer = await running.post(io.BytesIO(body))
+        finally:
+            gc.callbacks.remove(counted)
+        assert status == 200
+        warnings = json.loads(answer)["response"].get("warnings", [])
+        assert (warnings == []) is read
+        assert read or "more than 300,000 values" in " ".join(warnings)
+    assert collections < 1_500
+    undecidable = {"endpoint": "validate", "outcome": "undecidable", "kind": "other"}
+    assert running.metric("chassis_admission_requests_total", **undecidable) == 1
+
+
+async def test_a_body_of_too_many_values_and_without_a_uid_is_refused(running: Running) -> None:
+    assert (await running.post(io.BytesIO(b"[" + b"{}," * MOST_VALUES + b"1]")))[0] == 400
 
 
 async def raw(running: Running, request: bytes) -> bytes:

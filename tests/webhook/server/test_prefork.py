@@ -139,8 +139,10 @@ async def test_a_worker_that_can_t_start_again_beside_one_that_serves_is_tried_a
 
 HUNG = f"""
 served(station)
-if not station.suspects.holds({REVIEW!r}):
-    station.record.begin({REVIEW!r}, b'{{"kind": "v1/Pod", "namespace": "ml"}}', 0.05)
+from webhook.server.record import Identity
+review = Identity.of_body({REVIEW!r})
+if not station.suspects.holds(review):
+    station.record.begin(review, b'{{"kind": "v1/Pod", "namespace": "ml"}}', 0.05)
     {HANG}
 """
 
@@ -193,7 +195,7 @@ async def test_steps_that_each_end_in_time_are_left_alone(supervised: Start) -> 
     body = """
 served(station)
 for _ in range(40):
-    station.record.begin(b"x", b"", 0.5)
+    station.record.begin(bytes(16), b"", 0.5)
     time.sleep(0.025)
     station.record.end()
 os.write(1, b"0\\n")

@@ -8,7 +8,6 @@ import base64
 import json
 import os
 import platform
-import re
 import resource
 import signal
 import ssl
@@ -18,36 +17,31 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import aiohttp
-import orjson
 import pytest
 import structlog
 
-from benchmarks._reviews import Workloads
 from policies.core.facts import NoCluster
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json
 from tests.hanging import HANGING
 from tests.webhook.kube.apiserver import FakeApiServer, Silence, running, until
+from tests.webhook.server.wired import POD, REVIEW, Wired
 from webhook.admission.decision import Crash, Decision
 from webhook.admission.envelope import Request, parse
 from webhook.admission.messages import Answer
 from webhook.cli import main as cli
 from webhook.config.source import LivePolicy
 from webhook.errors import UserError
-from webhook.fast_path.memo import DEFAULT_BYTES, Memo, Recalled, outline
 from webhook.kube.api import ApiServer
 from webhook.kube.documents import load_all
 from webhook.server import certificates as certs
 from webhook.server import http as server
 from webhook.server import options as serve
 from webhook.server import pki, process
-from webhook.server.http import Readiness, Server, listen
-from webhook.server.metrics import Metrics
-from webhook.server.record import Station
-from webhook.server.tracing import Off, Tracing
+from webhook.server.http import listen
+from webhook.server.metrics import MOST_RISEN, Metrics
 from webhook.version import version
 
 POLICY_PATH = "/api/v1/namespaces/mlchassis-system/configmaps"
@@ -133,82 +127,11 @@ def test_flags_that_don_t_go_together_are_explained(
 
 # --- endpoints over the real engine --------------------------------------------------------------------
 
-POD: Json = {
-    "apiVersion": "v1",
-    "kind": "Pod",
-    "metadata": {"name": "vllm", "namespace": "ml"},
-    "spec": {
-        "restartPolicy": "Always",
-        "containers": [
-            {"name": "vllm", "image": "vllm/vllm-openai:v0.8.0", "ports": [{"containerPort": 8000}]}
-        ],
-    },
-}
-REVIEW: Json = {
-    "apiVersion": "admission.k8s.io/v1",
-    "kind": "AdmissionReview",
-    "request": {
-        "uid": "1",
-        "kind": {"group": "", "version": "v1", "kind": "Pod"},
-        "operation": "CREATE",
-        "namespace": "ml",
-        "userInfo": {"username": "ada"},
-        "object": POD,
-    },
-}
-
 
 @pytest.fixture(autouse=True)
 def _no_handshakes(monkeypatch: pytest.MonkeyPatch) -> None:
     """The plain HTTP of `Wired` has none to wait for."""
     monkeypatch.setattr(server, "HANDSHAKE_SECONDS", 0)
-
-
-class Wired:
-    """The endpoints of a process in a server of their own."""
-
-    def __init__(self, policy: dict[str, str]) -> None:
-        self.metrics = Metrics(["Pod"])
-        self.policy = LivePolicy(self.metrics)
-        self.policy.offer(policy, "test")
-        self.endpoints = process.endpoints(self.policy, NoCluster())
-        self.on_error = process.on_error(self.policy)
-        self.notice: server.Notice | None = None
-        self.station: Station | None = None
-        self.tracing: Tracing | None = None
-        self.chunked = False
-        """Whether aiohttp reads what is posted."""
-
-    async def post(self, endpoint: str, review: Json | bytes = REVIEW) -> Json:
-        wired = Server(
-            self.endpoints,
-            self.on_error,
-            self.metrics,
-            Readiness(str),
-            station=self.station,
-            tracing=self.tracing,
-            notice=self.notice,
-        )
-        listener = listen("127.0.0.1", 0)
-        port = listener.getsockname()[1]
-        await wired.start(listener, None)
-        try:
-            async with (
-                aiohttp.ClientSession() as session,
-                session.post(
-                    f"http://127.0.0.1:{port}/{endpoint}",
-                    data=review if isinstance(review, bytes) else orjson.dumps(review),
-                    headers={"Content-Type": "application/json"},
-                    chunked=self.chunked or None,
-                ) as answer,
-            ):
-                response: Json = (await answer.json())["response"]
-                return response
-        finally:
-            await wired.drain(0)
-
-    def metric(self, name: str, **labels: str) -> float | None:
-        return self.metrics.registry.get_sample_value(name, labels)
 
 
 async def test_a_change_is_answered_counted_and_logged_in_one_line() -> None:
@@ -221,135 +144,6 @@ async def test_a_change_is_answered_counted_and_logged_in_one_line() -> None:
     assert "standard-probes" in line["policies"]
     assert (line["kind"], line["namespace"], line["name"], line["user"]) == ("Pod", "ml", "vllm", "ada")
     assert (line["endpoint"], line["uid"], line["dryRun"]) == ("mutate", "1", False)
-
-
-async def test_a_pod_seen_before_is_answered_counted_and_logged_as_the_first_one() -> None:
-    wired = Wired({})
-    wired.endpoints = process.endpoints(wired.policy, NoCluster(), memo=Memo(2**20, wired.metrics.memo))
-    again = {**REVIEW, "request": {**REVIEW["request"], "uid": "2"}}
-    with structlog.testing.capture_logs() as lines:
-        answers = [await wired.post("mutate", review) for review in (REVIEW, again)]
-    assert [answer.pop("uid") for answer in answers] == ["1", "2"]
-    assert answers[0] == answers[1]
-    assert wired.metric("chassis_mutations_total", policy="standard-probes", mode="enforce") == 2
-    assert (
-        wired.metric("chassis_admission_requests_total", endpoint="mutate", outcome="changed", kind="Pod")
-        == 2
-    )
-    assert [line["uid"] for line in lines if line["event"] == "changed"] == ["1", "2"]
-    assert wired.metric("chassis_memo_total", outcome="miss") == 1
-    assert wired.metric("chassis_memo_total", outcome="hit") == 1
-
-
-def replica(uid: str) -> bytes:
-    """The review of another replica of one pod template, as an API server writes it."""
-    review = orjson.loads(Workloads(1).pods(0, 1.0).known[0])
-    review["request"]["uid"] = uid
-    return orjson.dumps(review)
-
-
-class Recalling(Memo):
-    """A memo that keeps what was found by its bytes."""
-
-    def recall(self, *asked: Any) -> Recalled | None:
-        found = super().recall(*asked)
-        self.found = [*getattr(self, "found", ()), *([found.uid] if found else ())]
-        return found
-
-
-@pytest.mark.parametrize("chunked", [False, True], ids=["at once", "by aiohttp"])
-@pytest.mark.parametrize("endpoint", ["mutate", "validate"])
-@pytest.mark.parametrize("policy", ["observe", "standard", "strict"])
-async def test_a_replica_known_by_its_bytes_is_answered_counted_and_logged_as_the_first_one(
-    endpoint: str, policy: str, chunked: bool
-) -> None:
-    """Beside a server without a memo."""
-    uids, told, memo = [f"uid-{number}" for number in range(5)], [], Recalling(2**20)
-    for each in (None, memo):
-        wired = Wired({"rules.yaml": f"profile: {policy}"})
-        wired.chunked, wired.endpoints = chunked, process.endpoints(wired.policy, NoCluster(), memo=each)
-        noticed: list[tuple[Request, Decision]] = []
-        wired.notice = lambda request, decision, to=noticed: to.append((request, outline(decision)))
-        with structlog.testing.capture_logs() as lines:
-            answers = [await wired.post(endpoint, replica(uid)) for uid in uids]
-        counted = {
-            (sample.name, str(sorted(sample.labels.items()))): sample.value
-            for family in wired.metrics.registry.collect()
-            for sample in family.samples
-            if re.match("chassis_(admission_requests|mutations|findings|namespace|exemptions)", sample.name)
-        }
-        told.append((answers, counted, lines, [pair for pair in noticed if pair[1].results]))
-    assert memo.found == uids[2:]
-    assert told[0] == told[1]
-    assert [answer["uid"] for answer in told[0][0]] == uids
-    assert {value for key, value in told[0][1].items() if key[0].endswith("requests_total")} == {len(uids)}
-
-
-async def test_a_review_whose_bytes_are_known_is_left_unread_once_it_has_ended_a_worker() -> None:
-    wired, memo, station = Wired({}), Recalling(2**20), Station.alone()
-    wired.endpoints, wired.station = process.endpoints(wired.policy, NoCluster(), memo=memo), station
-    for uid in ("uid-1", "uid-2", "uid-3"):
-        assert "patch" in await wired.post("mutate", replica(uid))
-    station.suspects.add(replica("uid-4"))
-    assert "did not read" in " ".join((await wired.post("mutate", replica("uid-5")))["warnings"])
-    assert memo.found == ["uid-3"]
-
-
-async def test_known_bytes_are_read_where_every_line_is_logged_and_where_reviews_are_traced(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    wired, memo = Wired({}), Recalling(2**20)
-    wired.endpoints = process.endpoints(wired.policy, NoCluster(), memo=memo)
-    for uid in ("uid-1", "uid-2"):
-        await wired.post("mutate", replica(uid))
-    monkeypatch.setattr(server, "verbose", lambda: True)
-    await wired.post("mutate", replica("uid-3"))
-    monkeypatch.undo()
-    monkeypatch.setattr(server, "HANDSHAKE_SECONDS", 0)
-    wired.tracing = Traced()
-    await wired.post("mutate", replica("uid-4"))
-    assert getattr(memo, "found", []) == []
-    wired.tracing = None
-    await wired.post("mutate", replica("uid-5"))
-    assert memo.found == ["uid-5"]
-
-
-async def test_an_answer_by_known_bytes_stands_whatever_becomes_of_its_record() -> None:
-    wired, memo = Wired({"rules.yaml": "profile: strict"}), Recalling(2**20)
-    wired.endpoints = process.endpoints(wired.policy, NoCluster(), memo=memo)
-    answers = [await wired.post("validate", replica("uid-1")) for _ in range(2)]
-
-    def fail(*_: object) -> None:
-        raise RuntimeError("a bug")
-
-    wired.notice = fail
-    with structlog.testing.capture_logs() as lines:
-        answers.append(await wired.post("validate", replica("uid-1")))
-    assert answers[0] == answers[1] == answers[2]
-    assert memo.found == ["uid-1"]
-    assert [line["event"] for line in lines if line["log_level"] == "error"] == ["answer not recorded"]
-    told = {"endpoint": "validate", "outcome": "allowed", "kind": "Pod"}
-    assert wired.metric("chassis_admission_requests_total", **told) == 3
-
-
-class Traced(Off):
-    on = True
-
-
-async def test_where_known_bytes_cannot_be_answered_they_are_read() -> None:
-    """A bug of ours is no refusal."""
-    wired, memo = Wired({}), Memo(2**20)
-    wired.endpoints = process.endpoints(wired.policy, NoCluster(), memo=memo)
-    answers = [await wired.post("mutate", replica(uid)) for uid in ("uid-1", "uid-1")]
-
-    def fail(*_: object) -> None:
-        raise RuntimeError("a bug")
-
-    memo.recall = fail  # type: ignore[assignment, method-assign]
-    with structlog.testing.capture_logs() as lines:
-        answers.append(await wired.post("mutate", replica("uid-1")))
-    assert answers[0] == answers[1] == answers[2]
-    assert [line["event"] for line in lines if line["log_level"] == "error"] == ["answer not recalled"]
 
 
 async def test_what_is_let_pass_unchanged_is_not_logged() -> None:
@@ -422,6 +216,19 @@ def test_whoever_reads_the_metrics_reads_what_tallies_have_counted() -> None:
         if times == 2:
             assert b'chassis_mutations_total{mode="enforce",policy="a"} 4.0' in metrics.render()
         assert read() == (4 * times, 2 * times)
+
+
+def test_what_tallies_have_counted_does_not_pile_up_while_nobody_reads_the_metrics() -> None:
+    """Each answer that is given again has a tally, and answers come and go."""
+    metrics = Metrics(["Pod"])
+    for _ in range(10 * MOST_RISEN):
+        tally = metrics.tally([metrics.of_request("mutate", "changed", "Pod")])
+        tally.rise()
+        tally.rise()
+        assert len(metrics._risen) < MOST_RISEN
+    labels = {"endpoint": "mutate", "outcome": "changed", "kind": "Pod"}
+    sample = metrics.registry.get_sample_value
+    assert sample("chassis_admission_requests_total", labels) == 20 * MOST_RISEN
 
 
 async def test_an_exemption_is_counted_apart() -> None:
@@ -716,10 +523,6 @@ async def test_a_notice_that_fails_costs_no_answer() -> None:
         assert (await wired.post("validate"))["allowed"]
     assert noticed == ["1"], "of what is validated, alone"
     assert [line["event"] for line in lines if line["log_level"] == "error"] == ["answer not recorded"]
-
-
-def test_the_memo_has_the_bytes_that_the_flag_says() -> None:
-    assert flags("--self-signed").memo * process.MIB == DEFAULT_BYTES
 
 
 @pytest.mark.parametrize("in_config_map", [True, False])
