@@ -150,3 +150,42 @@ def test_a_line_that_is_put_together_once_goes_where_lines_go_now() -> None:
     assert first.getvalue() == ""
     assert [json.loads(each).get("uid") for each in second.getvalue().splitlines()] == ["2", None]
     assert [each.get("uid") for each in captured] == [None, "4"]
+
+
+# --- texts of callers ----------------------------------------------------------------------------------
+
+HOSTILE = 'a"\n{"event":"denied"}\r\x1b[2J\x07\x7f\x85\x9b\u061c\u200f\u2028\u2029\u202e\u2067\ufeff é'
+
+
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_a_text_cannot_end_its_line_or_move_a_cursor(form: Format) -> None:
+    stream = io.StringIO()
+    log.configure("info", form, stream)
+    log.Line("changed", {"uid": "1", "name": "a", "kind": HOSTILE}).write(HOSTILE, HOSTILE)
+    structlog.get_logger().info(
+        "changed", uid=HOSTILE, name=[HOSTILE], why={"a": HOSTILE}, path=Path(HOSTILE)
+    )
+    logging.getLogger("aiohttp.server").error("broken %s", HOSTILE)
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == 3
+    assert all(line.isprintable() for line in lines)
+    assert all("é" in line for line in lines), "what is harmless stays readable"
+    if form == "json":
+        first, second, third = map(json.loads, lines)
+        assert first["kind"] == first["uid"] == first["name"] == second["uid"] == HOSTILE
+        assert second["name"] == [HOSTILE]
+        assert third["event"] == f"broken {HOSTILE}"
+
+
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_a_traceback_has_no_line_that_looks_like_one_of_the_log(form: Format) -> None:
+    stream = io.StringIO()
+    log.configure("info", form, stream)
+    try:
+        raise ValueError(HOSTILE)  # noqa: TRY301
+    except ValueError:
+        structlog.get_logger().exception("admission failed")
+    first, *others = stream.getvalue().splitlines()
+    assert "admission failed" in first
+    assert (others == []) is (form == "json")
+    assert all(line.startswith("    ") and line.isprintable() for line in others)

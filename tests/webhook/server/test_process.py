@@ -78,6 +78,7 @@ def test_every_flag_has_an_environment_variable(monkeypatch: pytest.MonkeyPatch)
         "PORT": "9443",
         "WORKERS": "2",
         "MEMO": "16",
+        "FAST_PATH": "off",
         "DRAIN_GRACE": "1.5",
         "DRAIN_PATIENCE": "3.5",
         "LOG_LEVEL": "debug",
