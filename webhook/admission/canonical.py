@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import orjson
 
-from policies.kube.group_kinds import GroupKind
+from policies.kube.group_kinds import POD, GroupKind
 from policies.kube.json import Json, text
 from webhook.admission.envelope import Request, Response
 
@@ -51,7 +51,8 @@ class Canonical:
         obj = request.object
         if obj is None or request.operation not in ("CREATE", "UPDATE"):
             return None
-        name, constant = _generated(obj)
+        # Only a Pod's: other objects are found by their names in listings of the cluster.
+        name, constant = _generated(obj) if request.kind == POD else ("", "")
         try:
             written = _written(request, name, constant)
             if name and (

@@ -113,7 +113,9 @@ class _Told:
     tally: m.Tally
     line: Line | None
     name: str
-    """The object's, unless it is each replica's own."""
+    """As it was logged."""
+    named: bool
+    """Whether the request gave a name of its own, which is the same in all replicas."""
     noticed: Decision | None
     """What a `Notice` may have to do with."""
 
@@ -290,7 +292,7 @@ class Server:
         told: _Told = known.note
         told.tally.rise()
         if told.line is not None:
-            told.line.write(known.uid, known.name or told.name)
+            told.line.write(known.uid, told.name if told.named else known.name or told.name)
         if told.noticed is not None and self._notice is not None:
             self._notice(review.parse(body), told.noticed)
 
@@ -369,7 +371,8 @@ class Server:
                 counters += self._counters(decision, request.namespace)
             line = Line(outcome, {**about, **_because(answer)}) if outcome in _LOGGED else None
             noticed = decision if name == "validate" and decision and decision.results else None
-            learn(body, _Told(self._metrics.tally(counters), line, str(about["name"]), noticed))
+            named = request.name not in ("", text(request.object, "metadata", "name"))
+            learn(body, _Told(self._metrics.tally(counters), line, str(about["name"]), named, noticed))
         except Exception:
             log.exception("answer not remembered", **about)
 

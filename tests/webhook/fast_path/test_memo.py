@@ -393,6 +393,30 @@ def test_a_policy_that_reads_what_it_did_not_declare_fails_the_proof(
         ask()
 
 
+def test_a_workload_is_found_by_its_name_in_the_cluster() -> None:
+    """Its name ends as the API server makes them; a rule asks whether a workload in the cluster is itself."""
+    cluster = ClusterCache()
+    [workloads] = [store for _, _, store in cluster.sources if store.kind == "Deployment"]
+    workloads.begin()
+    workloads.commit()
+
+    def itself(target: Target, facts: Facts) -> list[Finding]:
+        names = [text(each, "metadata", "name") for each in facts.listing(Resource.WORKLOADS) or ()]
+        return said(target.name in names)
+
+    load_document, kind = registry.rules()["liveness-missing"].load, GroupKind("apps", "Deployment")
+    config = replace(load({}), own_rules={"planted": Rule("planted", itself, (kind,), load_document)})
+    memo = Memo()
+    for end in ("bcdfg", "zzzzz"):
+        metadata = {"name": f"web-{end}", "generateName": "web-", "namespace": "default"}
+        spec = {"template": BARE}
+        obj = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec}
+        workloads.put(obj)
+        request = Request("1", kind, "UPDATE", "default", f"web-{end}", object=obj, old_object=obj)
+        for _ in range(2):
+            assert_agrees(memo, "validate", request, config, cluster)
+
+
 def test_a_policy_that_reads_what_is_declared_passes_the_proof() -> None:
     cluster = ClusterCache()
     [services] = [store for _, _, store in cluster.sources if store.kind == "Service"]
