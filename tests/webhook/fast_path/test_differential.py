@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from policies.core.facts import Cluster
 from tests import differential
+from webhook.admission.configuration import Config
+from webhook.admission.messages import Recalled
 from webhook.fast_path import memo
+from webhook.fast_path.memo import Memo
 from webhook.server import http
 
 
@@ -21,8 +25,14 @@ def test_no_answer_differs_from_the_engines(seed: int) -> None:
     assert counts["hit"] > 20
 
 
-def test_a_fast_path_without_its_law_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Answers with a replica's own name in them are remembered, as if they held for all."""
-    monkeypatch.setattr(memo, "shows_constants", lambda _: False)
+def test_a_wrong_answer_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is given to whatever is known by its bytes."""
+    recalled = memo.Memo.recall
+
+    def wrong(self: Memo, endpoint: str, body: bytes, config: Config, cluster: Cluster) -> Recalled | None:
+        found = recalled(self, endpoint, body, config, cluster)
+        return found and found._replace(body=found.body.replace(b"true", b"false"))
+
+    monkeypatch.setattr(memo.Memo, "recall", wrong)
     with pytest.raises(differential.Differs):
         differential.run(1)
