@@ -48,7 +48,7 @@ _shtab_chassis_policy_commands() {
 
 _shtab_chassis_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
-  "--version[show program\'s version number and exit]"
+  "--version[show program\'s version number and exit\; with -v also the Python and the fast path]"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -253,6 +253,7 @@ _shtab_chassis_serve_options=(
   "--port[port to listen on, 0 for a free one (8443) \[CHASSIS_PORT\]]:port:"
   "--workers[processes that share the port (1) \[CHASSIS_WORKERS\]]:workers:"
   "--memo[memory of each process for answers that are given again to the same pod template, 0 for none (16) \[CHASSIS_MEMO\]]:MIB:"
+  "--fast-path[whether what was answered before may be answered again without aiohttp, JSON and the engine\; \`off\` includes --memo 0 and changes no answer (on) \[CHASSIS_FAST_PATH\]]:{on,off}:"
   "--drain-grace[how long to go on serving, unready, after SIGTERM (5.0) \[CHASSIS_DRAIN_GRACE\]]:SECONDS:"
   "--drain-patience[how long requests in flight may take after that (20.0) \[CHASSIS_DRAIN_PATIENCE\]]:SECONDS:"
   "--tracing[send a span for each review that the API server traces, by OTLP over HTTP (OTEL_EXPORTER_OTLP_ENDPOINT says where to)\; needs the extra \`tracing\` \[CHASSIS_TRACING\]]:tracing:"
