@@ -54,12 +54,9 @@ def test_only_hazards_are_refused(release: str, capsys: pytest.CaptureFixture[st
     assert [each["name"] for each in reviews if not each["allowed"]] == []
 
 
-def test_warnings_are_few_and_true(capsys: pytest.CaptureFixture[str]) -> None:
-    """The samples' Redis has no probes, and some RayJobs are gone after ten seconds."""
-    warned = found(review("kuberay-1.6", capsys), "warn")
-    assert ("ray-service.high-availability.yaml", "Deployment/redis", "liveness-missing") in warned
-    assert ("ray-job.shutdown.yaml", "RayJob/rayjob-sample-shutdown", "job-logs-lost") in warned
-    assert {rule for _, _, rule in warned} == {"liveness-missing", "job-logs-lost"}
+def test_the_samples_get_no_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    """The samples' Redis is its vendor's, and KubeRay keeps the submitter of a RayJob that is gone."""
+    assert found(review("kuberay-1.6", capsys), "warn") == set()
 
 
 def test_ray_clusters_pass_in_every_profile_without_a_word_on_probes(
