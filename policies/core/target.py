@@ -164,7 +164,7 @@ def with_template(obj: Json, template: PodTemplate, pod: Json) -> Json:
         return replaced(obj, template.steps, pod["spec"])
     node = mapping(obj, *template.steps)
     metadata = {key: value for key, value in mapping(pod, "metadata").items() if key != "ownerReferences"}
-    if metadata != mapping(node, "metadata"):
+    if metadata != mapping(node, "metadata") and isinstance(node.get("metadata"), dict | None):
         node = {**node, "metadata": metadata}
     if pod["spec"] is not node.get("spec"):
         node = {**node, "spec": pod["spec"]}

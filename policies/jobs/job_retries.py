@@ -87,7 +87,9 @@ def mutate(obj: Json, settings: JobRetries, facts: Facts, why: Reasons = UNREAD)
 
 def _with_policy(obj: Json, job: JobSpec, settings: JobRetries, facts: Facts, why: Reasons) -> Json:
     never = text(job.template, "spec", "restartPolicy") == "Never"
-    if job.has_failure_policy or not never:
+    # What is neither of the two values is not overwritten; the default can't be told from what a user wrote.
+    replacement = job.spec.get("podReplacementPolicy")
+    if job.has_failure_policy or not never or replacement not in (None, "Failed", "TerminatingOrFailed"):
         return job.spec
     rules: list[Json] = [
         {"action": "Ignore", "onPodConditions": [{"type": DISRUPTION_TARGET, "status": "True"}]}

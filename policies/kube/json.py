@@ -91,26 +91,42 @@ def strings(obj: Any, *path: str | int) -> list[str]:
 def replaced(obj: Json, path: Iterable[str | int], value: Any) -> Json:
     """A copy of `obj` with `value` at `path`; everything off the path is shared, not copied.
 
-    Missing maps on the way are made; an index must exist, or be the list's length to append.
+    Missing maps on the way are made; an index must exist, or be the list's length to append. Where a value of
+    another type stands on the way or at the path, the result is `obj` itself: the API server will refuse it.
     """
-    result: Json = _replaced(obj, tuple(path), value)
+    try:
+        result: Json = _replaced(obj, tuple(path), value)
+    except _OtherTypeError:
+        return obj
     return result
+
+
+class _OtherTypeError(Exception):
+    """A value of another type stands where one would be written."""
 
 
 def _replaced(obj: Any, steps: tuple[str | int, ...], value: Any) -> Any:
     if not steps:
+        if obj is not None and type(obj) is not type(value) and not _are_numbers(obj, value):
+            raise _OtherTypeError
         return value
     head, rest = steps[0], steps[1:]
+    if obj is not None and not isinstance(obj, dict if isinstance(head, str) else list):
+        raise _OtherTypeError
     if isinstance(head, str):
-        copy = dict(obj) if isinstance(obj, dict) else {}
+        copy = {} if obj is None else dict(obj)
         copy[head] = _replaced(copy.get(head), rest, value)
         return copy
-    items = list(obj) if isinstance(obj, list) else []
+    items = [] if obj is None else list(obj)
     if head == len(items):
         items.append(_replaced(None, rest, value))
     else:
         items[head] = _replaced(items[head], rest, value)
     return items
+
+
+def _are_numbers(one: Any, other: Any) -> bool:
+    return {type(one), type(other)} <= {int, float}
 
 
 def defaulted(obj: Json, path: Iterable[str | int], value: Any) -> Json:
@@ -123,4 +139,6 @@ def appended(obj: Json, path: Iterable[str | int], *values: Any) -> Json:
     """A copy with values appended to the list at a path, which is made when absent."""
     steps = tuple(path)
     present = dig(obj, *steps)
-    return replaced(obj, steps, [*(present if isinstance(present, list) else ()), *values])
+    if present is not None and not isinstance(present, list):
+        return obj
+    return replaced(obj, steps, [*(present or ()), *values])

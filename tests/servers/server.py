@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import datetime
 import fcntl
-import json
 import re
-import subprocess
-import sys
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-import orjson
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from policies.core import data
+from webhook.cli.review import review_documents
+from webhook.config.load import load
+from webhook.kube.offline import Document, ManifestCluster
 
 HERE: Final = Path(__file__).parent
 VERIFIED: Final = HERE / "verified.yaml"
@@ -110,11 +109,11 @@ def pod(server: Server) -> dict[str, Any]:
 
 
 def injected(server: Server) -> dict[str, Any]:
-    """The probes that `chassis review` shows in that Pod, by the field's name; empty where there are none."""
-    command = [str(Path(sys.executable).with_name("chassis")), "review", "-o", "json", "-"]
-    result = subprocess.run(command, input=json.dumps(pod(server)), capture_output=True, text=True)
-    assert result.returncode == 0, result.stdout + result.stderr
-    container = orjson.loads(result.stdout)[0]["object"]["spec"]["containers"][0]
+    """The probes that a review shows in that Pod, by the field's name; empty where there are none."""
+    document = Document("", 0, pod(server))
+    (review,) = review_documents([document], load({}), ManifestCluster([document.obj]))
+    assert review.decision.allowed, review.refusals
+    container = review.final["spec"]["containers"][0]
     return {
         name: container[name]
         for name in ("startupProbe", "livenessProbe", "readinessProbe")
