@@ -48,6 +48,10 @@ test: $(SYNCED) ## all tests but the end-to-end ones
 coverage: $(SYNCED) ## the same tests, with branch coverage and its floor
 	@$(BIN)/pytest -m "not e2e and not realnode and not servers and not vllm" -n auto -q --cov --cov-report=term:skip-covered $(ARGS)
 
+.PHONY: anywhere
+anywhere: $(SYNCED) ## the tests that touch files: other paths, file systems, umask and user, and twice at the same time
+	@.ci/anywhere
+
 .PHONY: pythons
 pythons: $(SYNCED) ## the same tests under every newer Python that uv finds
 	@.ci/pythons $(ARGS)

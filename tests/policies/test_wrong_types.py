@@ -63,7 +63,7 @@ def places() -> Iterator[tuple[str, Document, ManifestCluster, Step]]:
                             yield f"{change.policy}:{'.'.join(place)}", document, cluster, place
 
 
-PLACES = {name: rest for name, *rest in places()}
+PLACES = {name: (document, cluster, steps) for name, document, cluster, steps in places()}
 
 
 @pytest.mark.parametrize("name", PLACES)
