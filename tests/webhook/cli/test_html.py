@@ -61,7 +61,7 @@ spec:
   replicas: 3
   selector: {matchLabels: {app: llm}}
   template:
-    metadata: {labels: {app: llm}}
+    metadata: {labels: {app: llm}, annotations: {mlchassis.dev/liveness: endpoint}}
     spec:
       containers:
       - name: server
@@ -157,8 +157,12 @@ def test_the_plan_is_what_each_profile_decides(capsys: pytest.CaptureFixture[str
 
 def test_a_card_marks_the_field_in_the_file(capsys: pytest.CaptureFixture[str], manifests: Path) -> None:
     made = Page(html(capsys, "review", manifests))
-    (shown,) = (each for each in made.cards.values() if "findings" in each)
-    finding = next(each for each in shown["findings"] if each["rule"] == RULE)
+    (shown, finding) = next(
+        (each, finding)
+        for each in made.cards.values()
+        for finding in each.get("findings", ())
+        if finding["rule"] == RULE
+    )
     written = HAZARDS.splitlines()
     assert finding["line"] == 1 + written.index('            command: [curl, "http://payments/health"]')
     assert finding["marked"] == [finding["line"]] * 2
