@@ -165,3 +165,17 @@ def test_no_other_command_does_what_a_name_says(
     assert printed.out + printed.err
     _check(printed.out)
     _check(printed.err)
+
+
+def test_a_name_is_no_link_in_a_message_of_sarif(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Such a message is read for links, `[text](target)`: SARIF 2.1.0, 3.11.6."""
+    link = "[the fix](https://evil.example)"
+    probe = {"exec": {"command": ["curl", "-f", f"http://{link}/"]}, "timeoutSeconds": 5}
+    obj = pod("p")
+    obj["spec"]["containers"] += [{"name": link, "image": link, "livenessProbe": probe, "command": [link]}]
+    (tmp_path / "pod.json").write_text(json.dumps(obj))
+    cli.main(["review", "-o", "sarif", str(tmp_path)])
+    (run,) = json.loads(capsys.readouterr().out)["runs"]
+    said = [result["message"]["text"] for result in run["results"]]
+    assert any("the fix" in text for text in said)
+    assert not any("](" in text.replace("\\](", "") for text in said)
