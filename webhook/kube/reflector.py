@@ -120,7 +120,9 @@ class Reflector:
         longest = self._pulse.seconds(self._watch_seconds)
         seconds = random.randint(longest * 3 // 4, longest)  # noqa: S311 (spread, not a secret)
         began, brought = time.monotonic(), False
-        with self._pulse.expecting(seconds) if self._canary else self._pulse.renewing() as limit:
+        with (
+            self._pulse.expecting(seconds, self._behind) if self._canary else self._pulse.renewing() as limit
+        ):
             try:
                 async with (
                     limit,
@@ -136,6 +138,13 @@ class Reflector:
             except TimeoutError:
                 return True  # to be watched anew
         return brought or time.monotonic() - began >= SHORT_SECONDS
+
+    async def _behind(self) -> bool:
+        """Whether the API server's cache is further than this watch."""
+        known, latest = self._version, ""
+        async for _, version in self._lister.pages(self._path, {**self._query, "resourceVersion": "0"}):
+            latest = version
+        return known.isdigit() and latest.isdigit() and int(latest) > int(known)
 
     def _take(self, event: Json) -> None:
         item, kind = mapping(event, "object"), event.get("type")

@@ -196,7 +196,7 @@ class FakeApiServer:
         task = asyncio.current_task()
         assert task is not None
         self._watches.add(task)
-        loop, silence = asyncio.get_running_loop(), self.silence
+        loop, silence, began = asyncio.get_running_loop(), self.silence, since
         seconds, held = int(request.query.get("timeoutSeconds", 3600)), bytearray()
         end = loop.time() + seconds
         bookmark: float | None = end - min(2, seconds / 2)
@@ -207,6 +207,8 @@ class FakeApiServer:
                     if version > since and self._selected(request, path, item):
                         events += _event(kind, item)
                 since = self.version
+                if bookmark and loop.time() >= bookmark and self.version == began:
+                    bookmark = None  # an API server sends none where its resource has not changed
                 if bookmark and loop.time() >= bookmark:
                     events += _event("BOOKMARK", {"metadata": {"resourceVersion": str(since)}})
                     bookmark = None

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 from policies.core.resources import KNOWN, Resource
 from tests.webhook.kube.apiserver import Silence, running, until
@@ -137,11 +138,27 @@ async def test_what_silent_watches_hide_is_found_by_the_canary(
         await fake.put("/api/v1/namespaces/ml/services", {"metadata": {"name": "a", "namespace": "ml"}})
         await fake.put("/api/v1/nodes", {"metadata": {"name": "n"}})
         await until(lambda: len(services) == len(nodes) == 1)
-        assert shared.silent or silence is Silence.MUTE
         fake.silence = None
         await until(lambda: not shared.silent)
         for task in tasks:
             await stopped(task)
+
+
+async def test_where_nothing_changes_watches_are_not_taken_for_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An API server sends no bookmark then."""
+    monkeypatch.setattr(reflector, "FIRST_PAUSE", 0.01)
+    nodes = Store(next(known for known in KNOWN if known.resource is Resource.NODES))
+    shared, path = pulse.Pulse(), "/api/v1/nodes"
+    async with running() as fake, ApiServer.connect(fake.kubeconfig(tmp_path)) as api:
+        with structlog.testing.capture_logs() as lines:
+            task = asyncio.create_task(
+                Reflector(api, path, nodes, watch_seconds=2, pulse=shared, canary=True).run()
+            )
+            await until(lambda: [each for _, each in fake.requests].count(path) >= 6)
+            await stopped(task)
+    assert lines == []
 
 
 async def test_a_canary_that_hears_bookmarks_leaves_the_other_watches_open(
