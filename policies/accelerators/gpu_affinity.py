@@ -16,7 +16,9 @@ sidecars included. Such a pod gets
 
 A pod that asks for none gets a preference for nodes without accelerators, where it could land on
 one. Pods of DaemonSets and of system namespaces, pods bound to a node, and whatever the user's own
-node selector or terms already say of accelerators stay as they are; so do pods with DRA claims.
+node selector or terms already say of accelerators stay as they are. So do pods that ask for devices in
+another form: DRA claims, any other extended resource (HAMi's `nvidia.com/gpumem`, `volcano.sh/vgpu-memory`),
+and a share of a GPU by the annotations of Run:ai, KAI and TensorFusion (`gpu-fraction`, `gpu-memory`).
 
 Sources: the scheduler's documentation on node affinity
 (https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/) and the labels' own,
@@ -52,7 +54,7 @@ from policies.accelerators.node_affinity import (
     tolerates,
 )
 from policies.accelerators.placement import kept_apart
-from policies.accelerators.requests import GpuAffinity, Strength, claims_devices, inventory_of
+from policies.accelerators.requests import GpuAffinity, Strength, asks_for_devices, inventory_of
 from policies.accelerators.vendors import NodeLabel, Vendor
 from policies.core.annotations import GPU_MEMORY, GPU_PRODUCT, TOPOLOGY
 from policies.core.contracts import Mutator
@@ -97,7 +99,7 @@ def mutate(pod: Json, settings: GpuAffinity, facts: Facts, why: Reasons = UNREAD
     requests = settings.catalogue.requests(pod)
     if requests:
         return _placed(pod, requests, settings, facts, why)
-    return pod if claims_devices(pod) else _kept_off(pod, settings, facts, why)
+    return pod if asks_for_devices(pod) else _kept_off(pod, settings, facts, why)
 
 
 # --- accelerator pods ------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from policies.core.facts import Facts
 from policies.core.listing import Index, Listing
 from policies.core.settings import Settings
 from policies.kube.json import Json, mapping, maps, text
+from policies.kube.metadata import annotations_of, labels_of
 from policies.kube.pods import Role, placed
 from policies.kube.quantities import MOST_CHARACTERS, parse_quantity
 
@@ -385,6 +386,43 @@ def inventory_of(settings: GpuAffinity, facts: Facts) -> Inventory:
 def claims_devices(pod: Json) -> bool:
     """Whether the pod asks for devices by DRA resource claims, whose allocation is DRA's alone."""
     return bool(maps(pod, "spec", "resourceClaims"))
+
+
+SHARES: Final = (
+    "gpu-fraction",
+    "gpu-fraction-num-devices",
+    "gpu-memory",
+    "tensor-fusion.ai/inject-container",
+)
+"""Annotations and labels by which schedulers give a pod a share of a GPU: Run:ai and KAI (github.com/NVIDIA/
+KAI-Scheduler, docs/gpu-sharing), TensorFusion."""
+_KUBERNETES: Final = (".kubernetes.io", ".k8s.io")
+
+
+def asks_for_devices(pod: Json) -> bool:
+    """Whether the pod may need a node with devices in a form that no vendor's table has: a claim, a share of
+    a GPU by annotation, or an extended resource of any other name.
+
+    HAMi, Volcano vGPU and others have names of their own (`volcano.sh/vgpu-memory`, `nvidia.com/gpucores`),
+    and a DRA DeviceClass may have any name as its extended resource.
+    """
+    if claims_devices(pod):
+        return True
+    marks = {**labels_of(pod), **annotations_of(pod)}
+    if any(marks.get(key) not in (None, "", "0") for key in SHARES):
+        return True
+    return any(_is_extended(name) for container, *_ in placed(pod) for name in _asked_names(container))
+
+
+def _asked_names(container: Json) -> Iterator[str]:
+    resources = container.get("resources")
+    for field_name in ("limits", "requests"):
+        yield from mapping(resources, field_name)
+
+
+def _is_extended(resource: str) -> bool:
+    domain, slash, _ = resource.partition("/")
+    return bool(slash) and not f".{domain}".endswith(_KUBERNETES)
 
 
 def wants_accelerator(pod: Json, facts: Facts) -> bool:

@@ -13,6 +13,7 @@ from policies.kube.group_kinds import (
     CONFIG_MAP,
     DEPLOYMENT,
     DISRUPTION_BUDGET,
+    LEADER_WORKER_SET,
     REPLICA_SET,
     SERVICE,
     STATEFUL_SET,
@@ -31,6 +32,8 @@ class Resource(StrEnum):
     AUTOSCALERS = "horizontalpodautoscalers"
     WORKLOADS = "workloads"
     """Deployments, StatefulSets and ReplicaSets without a controller, each with its `kind`."""
+    GROUPS = "leaderworkersets"
+    """LeaderWorkerSets; not known where the cluster does not serve them."""
     NODES = "nodes"
     MODEL_CONFIGS = "configmaps"
     """ConfigMaps with the label `mlchassis.dev/model-config: "true"`, with their `data`."""
@@ -72,6 +75,7 @@ class Known:
 
 
 _WORKLOAD: Final = ("kind", "spec.replicas", "spec.selector", "spec.template.metadata.labels")
+_STATEFUL: Final = (*_WORKLOAD, "spec.podManagementPolicy", "spec.serviceName")
 
 KNOWN: Final = (
     Known(
@@ -109,8 +113,9 @@ KNOWN: Final = (
         ("spec.scaleTargetRef", "spec.minReplicas", "spec.maxReplicas"),
     ),
     Known(Resource.WORKLOADS, DEPLOYMENT, "v1", "deployments", _WORKLOAD, controlled=False),
-    Known(Resource.WORKLOADS, STATEFUL_SET, "v1", "statefulsets", _WORKLOAD, controlled=False),
+    Known(Resource.WORKLOADS, STATEFUL_SET, "v1", "statefulsets", _STATEFUL, controlled=False),
     Known(Resource.WORKLOADS, REPLICA_SET, "v1", "replicasets", _WORKLOAD, controlled=False),
+    Known(Resource.GROUPS, LEADER_WORKER_SET, "v1", "leaderworkersets", ("spec.startupPolicy",)),
     Known(
         Resource.NODES,
         GroupKind("", "Node"),

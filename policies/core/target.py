@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
+from policies.core.composing import Places, composed_pod, patched_pod, place
+from policies.core.groups import leader_of
 from policies.core.look import PodLook
-from policies.core.workloads import KSERVE_CONTAINER, Shape, Workload
+from policies.core.workloads import KSERVE_CONTAINER, Composed, Override, Shape, Workload
 from policies.kube.field_paths import Steps, field_path, maps_at
-from policies.kube.group_kinds import POD, GroupKind, kind_of
+from policies.kube.group_kinds import LEADER_WORKER_SET, POD, GroupKind, kind_of
 from policies.kube.json import Json, mapping, replaced, text
 from policies.kube.pods import Container, Role
 
@@ -22,7 +24,21 @@ class PodTemplate:
     template (empty for a Pod), `spec_path` that of its pod spec.
     """
 
-    __slots__ = ("container_path", "look", "memo", "path", "pod", "spec", "spec_path", "steps", "workload")
+    __slots__ = (
+        "by_shape",
+        "container_path",
+        "look",
+        "memo",
+        "path",
+        "places",
+        "pod",
+        "shape",
+        "spec",
+        "spec_path",
+        "steps",
+        "unprojected",
+        "workload",
+    )
 
     def __init__(
         self,
@@ -32,6 +48,11 @@ class PodTemplate:
         workload: Workload | None,
         steps: Steps = (),
         container_path: str = "",
+        *,
+        shape: Shape | None = None,
+        places: Places | None = None,
+        by_shape: bool = False,
+        unprojected: Json | None = None,
     ) -> None:
         self.look = look
         """The look at its pod that all rules share."""
@@ -41,18 +62,42 @@ class PodTemplate:
         self.container_path = container_path
         """Where the only container stands, if it is one that a serving runtime completes: what is missing in
         it may be the runtime's to give."""
+        self.shape = shape or (workload.shape if workload else Shape.TEMPLATE)
+        self.places = places
+        """Where the parts of the pod are, if it is put together from several fields of the object."""
+        self.by_shape = by_shape
+        """Whether the kind is unknown, and the template was found by its structure."""
+        self.unprojected = look.pod if unprojected is None else unprojected
+        """The pod as the object has it, before the pod-level policies."""
         self.memo: dict[Any, Any] = {}
         """What rules have worked out about this template, so that the next one need not."""
 
     def remade(self, look: PodLook) -> PodTemplate:
         """The template with another pod."""
-        return PodTemplate(look, self.path, self.spec_path, self.workload, self.steps, self.container_path)
+        return PodTemplate(
+            look,
+            self.path,
+            self.spec_path,
+            self.workload,
+            self.steps,
+            self.container_path,
+            shape=self.shape,
+            places=self.places,
+            by_shape=self.by_shape,
+            unprojected=self.unprojected,
+        )
+
+    @property
+    def sure(self) -> bool:
+        """Whether the pods will be what the template shows; otherwise findings in it warn at most."""
+        return self.places is None and not self.by_shape
 
     @property
     def metadata_path(self) -> str:
         """Field path of the metadata that the pods carry."""
-        workload = self.workload
-        inline = workload is not None and (workload.shape is Shape.SPEC or bool(self.container_path))
+        if self.places is not None:
+            return self.places.get("metadata", "metadata")
+        inline = self.workload is not None and (self.shape is Shape.SPEC or bool(self.container_path))
         return "metadata" if inline or not self.path else f"{self.path}.metadata"
 
     @property
@@ -75,10 +120,19 @@ class PodTemplate:
 
     def placed(self, path: str) -> str:
         """The field path, in the object that holds the template, of a field path in its pod."""
-        for root, place in (("metadata", self.metadata_path), ("spec", self.spec_path)):
+        if self.places is not None and path.startswith("spec"):
+            return place(path, self.places)
+        for root, where in (("metadata", self.metadata_path), ("spec", self.spec_path)):
             if path.startswith(root) and path[len(root) : len(root) + 1] in ("", ".", "["):
-                return place + path[len(root) :]
+                return where + path[len(root) :]
         return path
+
+    def written(self, path: str) -> str:
+        """The field path that holds what a rule calls `spec_path` and a field below it."""
+        if self.places is None or not path.startswith(self.spec_path):
+            return path
+        rest = path[len(self.spec_path) :]
+        return place(f"spec{rest}", self.places) if rest[:1] in ("", ".", "[") else path
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,42 +152,106 @@ class Target:
         return text(self.obj, "metadata", "name") or text(self.obj, "metadata", "generateName")
 
 
+MOST_EMBEDDED: Final = 4
+"""How deep objects may lie in objects."""
+
+
 def pod_templates(obj: Json, workloads: Mapping[GroupKind, Workload]) -> tuple[PodTemplate, ...]:
     """Every pod template of an object; a Pod is its own."""
     kind = kind_of(obj)
     if kind == POD:
         return (PodTemplate(PodLook(obj), "", "spec", None),)
     workload = workloads.get(kind)
-    if workload is None:
-        return ()
-    return (
-        *(
-            _template(obj, workload, steps, node)
-            for path in workload.templates
-            for steps, node in maps_at(obj, path)
-        ),
-        *(
-            _runtime_template(obj, workload, steps, node)
-            for path in workload.containers
-            for steps, node in maps_at(obj, path)
-        ),
-    )
+    return () if workload is None else tuple(_templates(obj, (), workload, workloads, MOST_EMBEDDED))
 
 
-def _template(obj: Json, workload: Workload, steps: Steps, node: Json) -> PodTemplate:
+def _templates(
+    obj: Json,
+    above: Steps,
+    workload: Workload,
+    workloads: Mapping[GroupKind, Workload],
+    depth: int,
+) -> Iterator[PodTemplate]:
+    """The templates of an object that lies at `above` in the whole one."""
+    patched = {
+        (*steps, *override.base.split("."))
+        for override in workload.overrides
+        for steps, node in maps_at(obj, override.at)
+        if mapping(node, *override.patch.split("."))
+    }
+    for path in workload.templates:
+        for steps, node in maps_at(obj, path):
+            yield _template(obj, workload, (*above, *steps), node, workload.shape, patched=steps in patched)
+    for path in workload.specs:
+        for steps, node in maps_at(obj, path):
+            yield _template(obj, workload, (*above, *steps), node, Shape.SPEC)
+    for path in workload.containers:
+        for steps, node in maps_at(obj, path):
+            yield _runtime_template(obj, workload, above, steps, node)
+    for entry in workload.composed:
+        for steps, node in maps_at(obj, entry.at):
+            yield from _composed_template(obj, workload, (*above, *steps), node, entry)
+    for override in workload.overrides:
+        for steps, node in maps_at(obj, override.at):
+            yield from _patched_template(obj, workload, (*above, *steps), node, override)
+    for path in workload.objects if depth else ():
+        for steps, node in maps_at(obj, path):
+            kind = kind_of(node)
+            inner = workloads.get(kind)
+            place = (*above, *steps)
+            if kind == POD:
+                yield PodTemplate(
+                    PodLook(node), field_path(place), f"{field_path(place)}.spec", workload, place
+                )
+            elif inner is not None:
+                yield from _templates(node, place, inner, workloads, depth - 1)
+
+
+def _template(
+    obj: Json, workload: Workload, steps: Steps, node: Json, shape: Shape, *, patched: bool = False
+) -> PodTemplate:
     path = field_path(steps)
-    if workload.shape is Shape.SPEC:
+    if shape is Shape.SPEC:
         pod = _pod(obj, workload, _inherited(obj), node)
-        return PodTemplate(PodLook(pod), path, path, workload, steps)
+        return PodTemplate(PodLook(pod), path, path, workload, steps, shape=shape)
     pod = _pod(obj, workload, mapping(node, "metadata"), mapping(node, "spec"))
-    return PodTemplate(PodLook(pod), path, f"{path}.spec", workload, steps)
+    if workload.gk == LEADER_WORKER_SET:
+        pod["metadata"]["ownerReferences"][0] |= leader_of(obj, path)
+    places = {"spec": f"{path}.spec", "metadata": f"{path}.metadata"} if patched else None
+    return PodTemplate(PodLook(pod), path, f"{path}.spec", workload, steps, shape=shape, places=places)
 
 
-def _runtime_template(obj: Json, workload: Workload, steps: Steps, container: Json) -> PodTemplate:
+def _composed_template(
+    obj: Json, workload: Workload, steps: Steps, node: Json, entry: Composed
+) -> Iterator[PodTemplate]:
+    path = field_path(steps)
+    spec, metadata, places = composed_pod(node, path, entry)
+    if "containers" in spec:
+        pod = _pod(obj, workload, metadata or _inherited(obj), spec, entry.owner)
+        yield PodTemplate(PodLook(pod), path, path, workload, steps, places=places)
+
+
+def _patched_template(
+    obj: Json, workload: Workload, steps: Steps, node: Json, override: Override
+) -> Iterator[PodTemplate]:
+    base, patch = (mapping(node, *each.split(".")) for each in (override.base, override.patch))
+    if not base or not patch:
+        return
+    path = field_path(steps)
+    at, patch_at = f"{path}.{override.base}", f"{path}.{override.patch}"
+    merged, places = patched_pod(base, at, patch, patch_at)
+    pod = _pod(obj, workload, mapping(merged, "metadata"), mapping(merged, "spec"))
+    yield PodTemplate(PodLook(pod), patch_at, f"{patch_at}.spec", workload, steps, places=places)
+
+
+def _runtime_template(
+    obj: Json, workload: Workload, above: Steps, steps: Steps, container: Json
+) -> PodTemplate:
     """The pod around a single container: the pod's other fields stand beside it."""
     beside = mapping(obj, *steps[:-1])
     spec = {key: value for key, value in beside.items() if key not in ("containers", "initContainers")}
     spec["containers"] = [{"name": KSERVE_CONTAINER, **container}]
+    steps = (*above, *steps)
     path, spec_path = field_path(steps), field_path(steps[:-1])
     pod = _pod(obj, workload, _inherited(obj), spec)
     return PodTemplate(PodLook(pod), path, spec_path, workload, steps, path)
@@ -145,10 +263,10 @@ def _inherited(obj: Json) -> Json:
     return {key: metadata[key] for key in ("labels", "annotations") if key in metadata}
 
 
-def _pod(obj: Json, workload: Workload, metadata: Json, spec: Json) -> Json:
+def _pod(obj: Json, workload: Workload, metadata: Json, spec: Json, owner_kind: str = "") -> Json:
     owner = {
         "apiVersion": text(obj, "apiVersion"),
-        "kind": workload.owner or workload.kind,
+        "kind": owner_kind or workload.owner or workload.kind,
         "name": text(obj, "metadata", "name"),
         "controller": True,
     }
@@ -160,7 +278,9 @@ def with_template(obj: Json, template: PodTemplate, pod: Json) -> Json:
     """The object with one template's pod replaced: how a projected pod is shown in its workload."""
     if template.workload is None:
         return pod
-    if template.workload.shape is Shape.SPEC:
+    if not template.sure:
+        return obj
+    if template.shape is Shape.SPEC:
         return replaced(obj, template.steps, pod["spec"])
     node = mapping(obj, *template.steps)
     metadata = {key: value for key, value in mapping(pod, "metadata").items() if key != "ownerReferences"}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from functools import cache
+from types import MappingProxyType
 from typing import Final
 
 from pydantic import Field
@@ -23,25 +25,80 @@ class Shape(StrEnum):
     SPEC = "spec"
 
 
+class Restarts(StrEnum):
+    """What happens to the other pods when one pod of the workload fails."""
+
+    POD = "pod"
+    """Only the failed pod is restarted or replaced."""
+    GROUP = "group"
+    """Every pod of the group is restarted."""
+    JOB = "job"
+    """The pod is retried as the workload's retry settings say."""
+
+
+class Composed(Model):
+    """A pod whose parts are in fields of the kind. All other paths are relative to `at`."""
+
+    at: str = Field(description="path of the map, or of each map, that describes a pod")
+    containers: tuple[str, ...] = Field((), description="paths of its containers")
+    init_containers: tuple[str, ...] = Field((), description="paths of its init containers")
+    main: str = Field("", description="path of the main container; its fields win over `fields`")
+    fields: dict[str, str] = Field(
+        default_factory=dict, description="fields of the main container, with their paths"
+    )
+    name: str = Field("main", description="name of a container that has none")
+    base: str = Field("", description="path of a map that is merged under each container")
+    spec: str = Field("", description="path of a map with further fields of a pod spec")
+    metadata: str = Field("", description="path of the pod's labels and annotations")
+    owner: str = Field("", description="kind of the pod's owner, if it is not that of the workload")
+
+
+class Override(Model):
+    """A patch that an operator merges over a pod template, with the paths of both relative to `at`."""
+
+    at: str = Field(description="path of the map, or of each map, that holds both")
+    base: str = Field(description="path of the pod template")
+    patch: str = Field(description="path of the patch")
+
+
+class Unread(Model):
+    """A field that decides about pods and that is not read."""
+
+    path: str = Field(description="path of the field")
+    why: str = Field(description="half a sentence: what the field holds")
+
+
 class Workload(Model):
     """Where a kind keeps its pod templates, and what the pods made from them are like."""
 
     api_group: str = Field(description="API group of the kind; empty for the core group")
     kind: str = Field(description="the kind, such as RayCluster")
     templates: tuple[str, ...] = Field(
+        (),
         description="paths of pod templates: names joined by dots, `[*]` for every element of a "
-        "list and `.*` for every value of a map"
+        "list and `.*` for every value of a map",
     )
     shape: Shape = Field(
         Shape.TEMPLATE,
         description="`template` where metadata and spec stand at the path, `spec` where a pod "
         "spec does (its pods then carry the object's own labels and annotations)",
     )
+    specs: tuple[str, ...] = Field((), description="paths of pod specs without metadata, next to `templates`")
     containers: tuple[str, ...] = Field(
         (),
         description="paths of single containers that a serving runtime completes to a pod, such as the "
         "`model` of KServe's predictor; the pod's other fields stand beside them",
     )
+    composed: tuple[Composed, ...] = Field(
+        (), description="pods whose parts are in fields of the kind; findings in them warn at most"
+    )
+    overrides: tuple[Override, ...] = Field(
+        (), description="patches over pod templates; findings in the merged pods warn at most"
+    )
+    objects: tuple[str, ...] = Field(
+        (), description="paths of whole objects, such as a Job, that are read as their own kind is"
+    )
+    unread: tuple[Unread, ...] = Field((), description="fields that decide about pods and that are not read")
     completes: bool = Field(False, description="whether its pods run to completion, as a Job's do")
     projected: bool = Field(
         True,
@@ -49,13 +106,82 @@ class Workload(Model):
         "false where another operator edits the pods after this one",
     )
     owner: str = Field("", description="kind of the object that owns the pods; empty: the workload itself")
+    group: bool = Field(
+        False, description="whether its pods work as one group that starts and serves together"
+    )
+    restarts: Restarts = Field(
+        Restarts.POD, description="which pods are restarted when one fails: `pod`, `group` or `job`"
+    )
+    probes: str = Field("", description="the probes that the operator adds or replaces, in words")
+    versions: tuple[str, ...] = Field((), description="the API versions that the paths were checked against")
+    source: str = Field("", description="where the paths are from")
+    no_pods: str = Field("", description="why objects of the kind have no pods to read")
 
     @property
     def gk(self) -> GroupKind:
         return GroupKind(self.api_group, self.kind)
 
+    @property
+    def is_read(self) -> bool:
+        """Whether any part of an object of the kind is read."""
+        return bool(
+            self.templates or self.specs or self.containers or self.composed or self.overrides or self.objects
+        )
+
+    @property
+    def whole(self) -> bool:
+        """Whether reading an object of the kind reads all there is of its pods."""
+        return not (self.containers or self.composed or self.overrides or self.unread)
+
+
+@cache
+def _table() -> tuple[Workload, ...]:
+    return data.load_list(Workload, __package__, "workloads.yaml")
+
 
 @cache
 def known_workloads() -> tuple[Workload, ...]:
-    """The kinds of workloads.yaml; `webhook.yaml` may add to them."""
-    return data.load_list(Workload, __package__, "workloads.yaml")
+    """The kinds of workloads.yaml that have pods; `webhook.yaml` may add to them."""
+    return tuple(each for each in _table() if not each.no_pods)
+
+
+@cache
+def known_without_pods() -> Mapping[GroupKind, str]:
+    """Further kinds whose objects have no pods to read, with the reason."""
+    return MappingProxyType({each.gk: each.no_pods for each in _table() if each.no_pods})
+
+
+def is_builtin(kind: GroupKind) -> bool:
+    """Whether the kind is in a group of Kubernetes itself, where no kind outside the table has pods."""
+    return kind.group in _BUILTIN
+
+
+_BUILTIN: Final = frozenset(
+    (
+        *("", "apps", "batch", "autoscaling", "policy", "extensions"),
+        *(
+            f"{group}.k8s.io"
+            for group in (
+                "admissionregistration",
+                "apiextensions",
+                "apiregistration",
+                "authentication",
+                "authorization",
+                "certificates",
+                "coordination",
+                "discovery",
+                "events",
+                "flowcontrol.apiserver",
+                "internal.apiserver",
+                "metrics",
+                "networking",
+                "node",
+                "rbac.authorization",
+                "resource",
+                "scheduling",
+                "storage",
+                "storagemigration",
+            )
+        ),
+    )
+)

@@ -15,6 +15,11 @@ Steps: TypeAlias = tuple[str | int, ...]
 
 def maps_at(obj: Any, path: str) -> Iterator[tuple[Steps, dict[str, Any]]]:
     """Every map at a path, such as `spec.groups[*].template` or `spec.replicas.*`, with the way to it."""
+    return ((steps, value) for steps, value in every_value_at(obj, path) if isinstance(value, dict))
+
+
+def every_value_at(obj: Any, path: str) -> Iterator[tuple[Steps, Any]]:
+    """Every value at such a path, with the way to it."""
     return _walk(obj, _wildcard_steps(path), ())
 
 
@@ -24,10 +29,9 @@ def _wildcard_steps(path: str) -> tuple[str, ...]:
     return tuple(step for name in path.split(".") for step in name.replace("[*]", "\0[*]").split("\0"))
 
 
-def _walk(obj: Any, steps: tuple[str, ...], at: Steps) -> Iterator[tuple[Steps, dict[str, Any]]]:
+def _walk(obj: Any, steps: tuple[str, ...], at: Steps) -> Iterator[tuple[Steps, Any]]:
     if not steps:
-        if isinstance(obj, dict):
-            yield at, obj
+        yield at, obj
         return
     head, rest = steps[0], steps[1:]
     if head == "[*]":

@@ -9,7 +9,6 @@ from typing import Final
 from policies.commands import CommandSummary
 from policies.containers.commands import exec_command
 from policies.core.target import PodTemplate, Target
-from policies.core.workloads import Shape
 from policies.kube import probe_timing
 from policies.kube.json import Json, dig, mapping, maps, text
 from policies.kube.pods import Container, Role
@@ -97,8 +96,7 @@ def is_written(target: Target, probe: Probe) -> bool:
         return True
     key = ("written", probe.container.list)
     if key not in template.memo:
-        node = dig(target.obj, *template.steps)
-        spec = node if template.workload.shape is Shape.SPEC else mapping(node, "spec")
+        spec = mapping(template.unprojected, "spec")
         template.memo[key] = frozenset(
             (text(each, "name"), field)
             for each in maps(spec, probe.container.list)

@@ -57,6 +57,12 @@ must shed traffic before it restarts anything.
 A liveness probe that somebody wrote without a startupProbe, and that would kill the container before its
 expected start is over, gets a startupProbe with its own handler. In native sidecars no startupProbe is
 ever added, since it would hold back the containers after it; liveness waits for the budget instead.
+
+**Groups.** A group never forms if its members wait for the readiness of a pod whose server waits for them.
+So a leader of a LeaderWorkerSet with `startupPolicy: LeaderReady` gets no readinessProbe and no startupProbe.
+Neither does a server that spans pods (`--nnodes 2`, `--node-rank`), unless its StatefulSet is `Parallel` and
+its headless Service has `publishNotReadyAddresses`. Its liveness waits twice the budget and fails twice as
+often, since one restart costs the whole group.
 """
 
 from __future__ import annotations
@@ -78,6 +84,7 @@ from policies.core.annotations import (
 from policies.core.contracts import Mutator
 from policies.core.facts import Facts
 from policies.core.finding import Finding
+from policies.core.groups import Waits
 from policies.core.nearest import nearest
 from policies.core.reasons import UNREAD, Reasons, lasting, times
 from policies.kube import probe_timing
@@ -88,6 +95,7 @@ from policies.kube.metadata import annotations_of
 from policies.kube.names import is_label_key, listed
 from policies.kube.pods import Container, Role, edited
 from policies.probes.endpoints import declared_http_port, http_get, preset_health, unsure
+from policies.probes.forming import GROUP_PATIENCE, deadlocks, left_unready, waits_for
 from policies.probes.health import AnnotationError, annotated_health, is_meant, right_port
 from policies.probes.mirror import handler_of, mirrored
 from policies.probes.progress import (
@@ -147,13 +155,18 @@ def _with_probes(
     except AnnotationError:
         return _with_guard(pod, container, settings, facts, why)
     timeout = _timeout(container, settings)
+    held = waits_for(pod, container, settings, facts) is not Waits.NO
     added: Json = {}
-    if ready is None and found.ready is not None:
+    if ready is None and found.ready is not None and not held:
         ready = added["readinessProbe"] = _readiness(found.ready, settings, timeout, live)
     if live is None and found.live is not None:
         budget = _budget(pod, container, ready, settings, facts)
         live = added["livenessProbe"] = _liveness(found.live, settings, timeout, ready)
-        if startup is None and (found.mirrored or container.role is Role.SIDECAR):
+        if held:
+            live["failureThreshold"] = min(live["failureThreshold"] * GROUP_PATIENCE, _MOST_FAILURES)
+            if startup is None:
+                live["initialDelaySeconds"] = budget.seconds * GROUP_PATIENCE
+        elif startup is None and (found.mirrored or container.role is Role.SIDECAR):
             live["initialDelaySeconds"] = budget.seconds
         elif startup is None:
             probe = added["startupProbe"] = _startup(live, settings, budget.seconds)
@@ -181,6 +194,8 @@ def _with_guard(
     if expected is None or probe_timing.kill_budget(live) >= expected:
         return container.spec
     if container.role is not Role.MAIN or _is_kuberays(pod, container, facts):
+        return container.spec
+    if waits_for(pod, container, settings, facts) is not Waits.NO:
         return container.spec
     if right_port(pod, container, live, facts):  # it never passes, and would never let the others begin
         return container.spec
@@ -431,6 +446,11 @@ def advise(pod: Json, settings: StandardProbes, facts: Facts) -> Iterator[Findin
         except AnnotationError as error:
             yield from error.findings
         else:
+            yield from deadlocks(pod, container, facts)
+            waits = waits_for(pod, container, settings, facts)
+            unready = container.spec.get("readinessProbe") is None
+            if unready and waits is not Waits.NO and _handlers(pod, container, settings, facts).ready:
+                yield left_unready(pod, container, waits)
             if container.spec.get("livenessProbe") is None and not _is_kuberays(pod, container, facts):
                 yield _left_alone(pod, container, settings)
             elif finding := _without_progress(pod, container, facts):

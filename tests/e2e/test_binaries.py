@@ -15,6 +15,7 @@ from tests.e2e.binaries import (
     HELM,
     KUBERAY,
     NODE,
+    OPERATORS,
     PROMETHEUS,
     TABLE,
     BinaryError,
@@ -38,7 +39,16 @@ def test_every_program_is_pinned_to_a_release(name: str) -> None:
 
 
 def test_the_table_names_them_all() -> None:
-    assert set(TABLE) == {*CONTROL_PLANE, *NODE, *HELM, *PROMETHEUS, *CERT_MANAGER, *KUBERAY, *BENCHMARKS}
+    assert set(TABLE) == {
+        *CONTROL_PLANE,
+        *NODE,
+        *HELM,
+        *PROMETHEUS,
+        *CERT_MANAGER,
+        *KUBERAY,
+        *OPERATORS,
+        *BENCHMARKS,
+    }
 
 
 def test_kubebuilder_assets_win(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

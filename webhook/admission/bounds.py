@@ -15,10 +15,12 @@ from typing import Any, Final
 from policies.commands import Budget, BudgetSpent
 from policies.containers.commands import Allowance, affords
 from policies.core.annotations import DOMAIN, EXEMPT
+from policies.core.coverage import Coverage, coverage
 from policies.core.finding import Finding
+from policies.core.shapes import Shapes, found_by_shape
 from policies.core.target import PodTemplate, pod_templates
-from policies.core.workloads import Workload
-from policies.kube.group_kinds import GroupKind
+from policies.core.workloads import Workload, is_builtin, known_without_pods
+from policies.kube.group_kinds import GroupKind, kind_of
 from policies.kube.json import Json
 from policies.kube.names import shortened
 from webhook.admission.decision import Result
@@ -63,6 +65,12 @@ class Bounds:
     """A sentence for each part that is not."""
     whole: bool = True
     """False where nothing of the object can be decided."""
+    shapes: Shapes | None = None
+    """What was found by its structure, where the kind is unknown."""
+
+    def coverage(self, obj: Json, workloads: Mapping[GroupKind, Workload]) -> Coverage:
+        """What of the object is read, and what is not."""
+        return coverage(obj, workloads, self.templates, self.undecided, self.shapes)
 
 
 def allowance() -> Allowance:
@@ -76,7 +84,8 @@ def bounded(obj: Json, workloads: Mapping[GroupKind, Workload], allowance: Allow
     try:
         if problem := _measured(obj, budget):
             return Bounds((), (_sentence("", problem),), whole=False)
-        templates = pod_templates(obj, workloads)
+        shapes = None if _is_known(kind_of(obj), workloads) else found_by_shape(obj)
+        templates = pod_templates(obj, workloads) if shapes is None else shapes.templates
         budget.spend(_TEMPLATE * len(templates))
     except BudgetSpent:
         return Bounds((), (_sentence("", "it is larger than a review can look at"),), whole=False)
@@ -90,7 +99,11 @@ def bounded(obj: Json, workloads: Mapping[GroupKind, Workload], allowance: Allow
             undecided.append(
                 _sentence(template.path, "its commands take longer to read than a review can spend on them")
             )
-    return Bounds(tuple(decided), _few(undecided), whole=bool(decided) or not undecided)
+    return Bounds(tuple(decided), _few(undecided), whole=bool(decided) or not undecided, shapes=shapes)
+
+
+def _is_known(kind: GroupKind, workloads: Mapping[GroupKind, Workload]) -> bool:
+    return is_builtin(kind) or kind in workloads or kind in known_without_pods()
 
 
 def _measured(obj: Json, budget: Budget) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from policies.core.contracts import Family
+from policies.core.coverage import Coverage
 from policies.core.finding import Finding
 from policies.core.mode import Mode
 from policies.core.reasons import UNREAD, Reasons
@@ -45,6 +46,8 @@ class Result:
     """Whether an exemption would count here."""
     family: Family | None = None
     """The family of the rule; None where a mutator says it."""
+    by_shape: bool = False
+    """Whether it is about a pod spec of an unknown kind, found by its structure."""
 
     @property
     def denies(self) -> bool:
@@ -80,6 +83,8 @@ class Decision:
     says_changes: bool = True
     """Whether the warnings say what is added."""
     docs_url: str = ""
+    coverage: Coverage | None = None
+    """What of the object was read; None where only its mutations were asked for."""
 
     @property
     def allowed(self) -> bool:

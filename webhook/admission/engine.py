@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import chain
 
 from policies.core.annotations import OVERRIDE, POLICY_LABEL
+from policies.core.coverage import Coverage, left_alone
 from policies.core.facts import Cluster
 from policies.core.look import Looks
 from policies.core.mode import Mode
@@ -101,12 +102,19 @@ def validate(
     """All findings about the object as sent, each with the mode in which it is answered."""
     obj = request.object or {}
     if not in_scope(request, config):
-        return Decision(obj)
+        return Decision(obj, coverage=_left_alone(request, config))
     allowed = allowance()
     bounds = bounded(obj, config.workloads, allowed)
+    covered = bounds.coverage(obj, config.workloads)
     owned = owner_behind(request, config.webhook.controllers) is not None
     if not bounds.whole:
-        return Decision(obj, notes=bounds.undecided, owned=owned, docs_url=config.webhook.docs_url)
+        return Decision(
+            obj,
+            notes=bounds.undecided,
+            owned=owned,
+            docs_url=config.webhook.docs_url,
+            coverage=covered,
+        )
     looks = Looks(template.look for template in bounds.templates)
     context = Context.of(obj, request.namespace, config, cluster, looks)
     projection = project(obj, bounds.templates, context, folding)
@@ -120,6 +128,7 @@ def validate(
             exempted=exempting(rule, finding, exemptions),
             exemptable=may_exempt(rule.id, config, context.namespace),
             family=rule.document.family,
+            by_shape=bool(covered.by_shape),
         )
         for rule, finding in found
         if (mode := context.effective.rule_mode(rule, finding.certainty)) is not Mode.OFF
@@ -152,7 +161,16 @@ def validate(
         owned=owned,
         says_changes=says,
         docs_url=config.webhook.docs_url,
+        coverage=covered,
     )
+
+
+def _left_alone(request: Request, config: Config) -> Coverage:
+    """The coverage of an object that is not looked at: why it is not."""
+    kind = kind_of(request.object or {})
+    if not config.webhook.namespaces.covers(request.namespace):
+        return left_alone(kind, f"the policy leaves namespace {request.namespace} alone")
+    return left_alone(kind, "it is a mirror pod, a subresource or an object that is being deleted")
 
 
 def _not_covered(advice: Sequence[Result], results: Sequence[Result]) -> list[Result]:

@@ -117,7 +117,8 @@ def sentence(result: Result) -> str:
     """A verdict in one line: rule, why, how, where."""
     finding = result.finding
     spared = f" Not refused: {result.ratcheted}." if result.ratcheted else ""
-    return " ".join(f"{result.rule}: {finding.message} {finding.hint} ({finding.path}){spared}".split())
+    place = f"{finding.path}, found by shape" if result.by_shape else finding.path
+    return " ".join(f"{result.rule}: {finding.message} {finding.hint} ({place}){spared}".split())
 
 
 def describe(change: Change) -> str:
@@ -258,7 +259,8 @@ def page_of(name: str, family: Family | None, docs: str) -> str:
 
 
 def audit_of(decision: Decision) -> dict[str, str]:
-    """The audit annotations `findings`, `mutations` and `exemptions`, as compact JSON lists."""
+    """The audit annotations `findings`, `mutations` and `exemptions`, compact JSON lists, and `coverage`, a
+    sentence on what was not read."""
     findings = (
         {"rule": v.rule, "mode": v.mode, "path": _cut(v.finding.path), "message": _cut(v.finding.message)}
         for v in decision.results
@@ -273,7 +275,10 @@ def audit_of(decision: Decision) -> dict[str, str]:
         if v.exempted is not None
     )
     annotations = {"findings": findings, "mutations": mutations, "exemptions": exemptions}
-    return {key: listed for key, items in annotations.items() if (listed := _json(items)) != "[]"}
+    found = {key: listed for key, items in annotations.items() if (listed := _json(items)) != "[]"}
+    if decision.coverage is not None and decision.coverage.missing:
+        found["coverage"] = _cut(decision.coverage.sentence)
+    return found
 
 
 def _cut(text: str) -> str:

@@ -125,6 +125,9 @@ def project(
             judged.append(template)
             continue
         folded, look = folding(template, context)
+        if template.by_shape:  # judged as its pods will be; what is added to them is not ours to promise
+            judged.append(template.remade(context.facts.looks.keep(look)))
+            continue
         if folded.object is not template.pod:
             projected = with_template(projected, template, folded.object)
         judged.append(template.remade(context.facts.looks.keep(look)))

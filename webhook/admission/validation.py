@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 from policies.core import registry
 from policies.core.annotations import EXEMPT
 from policies.core.contracts import Rule
-from policies.core.finding import Finding
+from policies.core.finding import Certainty, Finding
 from policies.core.mode import Mode
 from policies.core.needs import Need
 from policies.core.target import Target
@@ -44,9 +45,28 @@ def findings(target: Target, context: Context) -> tuple[list[tuple[Rule, Finding
         except Exception as error:
             denies = config.webhook.on_error == "deny" and effective.rule_mode(rule) is Mode.ENFORCE
             crashes.append(crash_of(rule.id, error, denies=denies))
+    if not all(template.sure for template in target.templates):
+        found = [(rule, _placed(finding, target)) for rule, finding in found]
     if len(found) > 1:
         found.sort(key=lambda each: (each[0].id in config.own_rules, *registry.place(each[0])))
     return found, crashes
+
+
+def _placed(finding: Finding, target: Target) -> Finding:
+    """The finding with the path of the field that holds what it is about; it warns at most unless the pods
+    are certain."""
+    around = [each for each in target.templates if _is_in(finding.path, each.spec_path)]
+    template = max(around, key=lambda each: len(each.spec_path), default=None)
+    if template is None:
+        sure = any(each.sure for each in target.templates)
+        return finding if sure else replace(finding, certainty=Certainty.UNDECIDED)
+    if template.sure:
+        return finding
+    return replace(finding, path=template.written(finding.path), certainty=Certainty.UNDECIDED)
+
+
+def _is_in(path: str, place: str) -> bool:
+    return path.startswith(place) and path[len(place) : len(place) + 1] in ("", ".", "[")
 
 
 @lru_cache(maxsize=256)

@@ -23,8 +23,8 @@ def scripts() -> dict[str, str]:
     for action in _actions(parser):
         if action.metavar in FILES:
             action.complete = shtab.FILE  # type: ignore[attr-defined]  # where shtab looks for it
-        elif action.metavar == "RULE|POLICY":
-            action.choices = [*rules(), *registry.mutators()]
+        elif action.metavar == "RULE|POLICY|kinds":
+            action.choices = ["kinds", *rules(), *registry.mutators()]
     return {f"chassis.{shell}": shtab.complete(parser, shell) for shell in SHELLS}
 
 

@@ -37,6 +37,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="print figures only: warnings per 100 workloads by rule, refusals, fragments, kinds and files "
         "that were not read; with -o json for programs",
     )
+    parser.add_argument(
+        "--unknown-kinds",
+        choices=("warn", "error", "ignore"),
+        default="warn",
+        help="objects of unknown kinds: name and count them, also exit with 1, or only count them; "
+        "default: %(default)s",
+    )
     parser.add_argument("--warnings-as-errors", action="store_true", help="exit with 1 on warnings too")
 
 
@@ -49,5 +56,6 @@ def check(args: argparse.Namespace) -> None:
 
 
 def exit_status(tally: Tally, args: argparse.Namespace) -> int:
-    """0: all admitted; 1: something denied, or warned of where that counts as an error."""
-    return DENIED if tally.denied or (args.warnings_as_errors and tally.warned) else OK
+    """0: all admitted; 1: something denied, or warned of or of an unknown kind where that is an error."""
+    unknown = args.unknown_kinds == "error" and tally.unknown
+    return DENIED if tally.denied or unknown or (args.warnings_as_errors and tally.warned) else OK

@@ -23,6 +23,7 @@ from webhook.config.load import rules
 from webhook.errors import UserError
 
 WIDTH: Final = 78
+KINDS: Final = "kinds"
 
 _ITEM: Final = re.compile(r"\s*(?:[-*]|\d+\.)\s+")
 
@@ -38,13 +39,32 @@ EVIDENCE: Final = "../evidence.md"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The argument of `chassis explain`."""
-    parser.add_argument("id", nargs="?", metavar="RULE|POLICY", help="its id; without it, all are listed")
+    """The arguments of `chassis explain`."""
+    from webhook.cli import connection  # which loads the client of the API server
+
+    parser.add_argument(
+        "id",
+        nargs="?",
+        metavar="RULE|POLICY|kinds",
+        help="its id, or `kinds` for the kinds whose pods are read; default: a list of all",
+    )
+    connection.add_arguments(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the documentation of one rule or policy, or the list of all; the exit status."""
+    """Print the documentation of one rule or policy, the list of all, or the kinds; the exit status."""
+    if args.id == KINDS:
+        from webhook.cli import kinds as table
+
+        for line in table.listing():
+            print(line)
+        if args.context or args.kubeconfig:
+            for line in table.of_cluster(args.kubeconfig, args.context):
+                print(line)
+        return OK
+    if args.context or args.kubeconfig:
+        raise UserError("explain: --context and --kubeconfig go with `kinds`")
     print(explain(args.id) if args.id else overview())
     return OK
 

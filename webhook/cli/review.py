@@ -73,7 +73,8 @@ def run(args: argparse.Namespace) -> int:
     cluster = ManifestCluster([document.obj for document in documents])
     # A person who sees the reviews themselves come needs no line between them.
     watch = iter if sys.stdout.isatty() else progress(f"of {len(documents):,} documents reviewed")
-    reviews = review_documents(watch(documents), config, cluster, args.operation, old)
+    quiet = args.unknown_kinds == "ignore"
+    reviews = review_documents(watch(documents), config, cluster, args.operation, old, quiet=quiet)
     where = args.policy or "the built-in one"
     subject = Subject(", ".join(paths), where, config, cluster, time.time())
     tally = show(
@@ -96,8 +97,10 @@ def review_documents(
     cluster: Cluster,
     operation: str = "CREATE",
     old: Iterable[Document] = (),
+    *,
+    quiet: bool = False,
 ) -> Iterator[Review]:
-    """The decision about each document, as it is asked for."""
+    """The decision about each document, as it is asked for. `quiet`: unknown kinds are counted only."""
     from dataclasses import replace
 
     from policies.core.fragments import is_fragment
@@ -115,7 +118,7 @@ def review_documents(
             notes.append(_FRAGMENT)
         if notes:
             decision = replace(decision, notes=(*notes, *decision.notes))
-        yield Review(document, decision, request)
+        yield Review(document, decision, request, quiet)
 
 
 _FRAGMENT = (

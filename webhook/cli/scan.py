@@ -35,7 +35,7 @@ from webhook.config.load import load, rules
 from webhook.config.location import CONFIG_MAP as LOCATED
 from webhook.config.location import INSTALLED, NoPolicy, read_config_map, read_files
 from webhook.errors import UserError
-from webhook.kube import paths
+from webhook.kube import crds, paths
 from webhook.kube.api import TOO_LARGE, ApiServer
 from webhook.kube.caches import ClusterCache, Store
 from webhook.kube.discovery import Collection as Served
@@ -93,6 +93,7 @@ class Options:
     output: str
     report: str | None
     """The API group to write PolicyReports in; empty: the one that is served; None: write none."""
+    unknown_kinds: str = "warn"
     split_by_namespace: Path | None = None
     """Where `html` goes as a page for each namespace; None: all of it to standard output."""
     statistics: bool = False
@@ -112,6 +113,7 @@ def run(args: argparse.Namespace) -> int:
         report=args.report,
         split_by_namespace=args.split_by_namespace,
         statistics=args.statistics,
+        unknown_kinds=args.unknown_kinds,
     )
     return decision_flags.exit_status(scan(options), args)
 
@@ -130,7 +132,7 @@ def _scan(api: ApiServer, options: Options, wait: Wait) -> Tally:
     served_reports = None if options.report is None else wait(policy_reports.served(api, options.report))
     found, where = wait(policy_of(api, options.policy))
     config = found.with_profile(options.profile) if options.profile else found
-    scan: Scan = wait(Scan.prepare(api, namespace, config))
+    scan: Scan = replace(wait(Scan.prepare(api, namespace, config)), quiet=options.unknown_kinds == "ignore")
     reviews = (review for (review,) in scan.reviews(wait))
     subject = Subject(scan.source, where, config, scan.cluster, api.now())
     results = None if served_reports is None else policy_reports.Results(api.now())
@@ -234,13 +236,21 @@ class Scan:
     workloads: Collection[GroupKind]
     cluster: ClusterCache
     resources: Sequence[Served]
+    quiet: bool = False
+    """Whether unknown kinds are counted only."""
 
     @classmethod
     async def prepare(cls, api: ApiServer, namespace: str, *configs: Config) -> Scan:
         """Find out what there is to read. UserError if nothing may be read, or there is no such namespace."""
         workloads = dict.fromkeys(kind for config in configs for kind in config.workloads)
         cluster, unknown = await facts_of(api, namespace)
-        found = list(_selected(await served(api, kinds_of(workloads)), namespace))
+        embedding = await crds.unread(api, {k: v for config in configs for k, v in config.workloads.items()})
+        if embedding is None:
+            tell(
+                "kinds that hold pods and are not known are left out, since you may not list the definitions"
+            )
+        further = [each.kind for each in embedding or ()]
+        found = list(_selected(await served(api, [*kinds_of(workloads), *further]), namespace))
         readable = await asyncio.gather(*(may_list(api, collection) for collection in found))
         resources = [each for each, may in zip(found, readable, strict=True) if may]
         forbidden = {str(each.kind): None for each, may in zip(found, readable, strict=True) if not may}
@@ -296,7 +306,10 @@ class Scan:
             return ()
         if _finished(obj) or self._judged_at_owner(obj):
             return ()
-        return tuple(Review(document, decide(request, each, self.cluster), request) for each in self.configs)
+        return tuple(
+            Review(document, decide(request, each, self.cluster), request, self.quiet)
+            for each in self.configs
+        )
 
     def _judged_at_owner(self, obj: Json) -> bool:
         """Whether the object is made from a pod template that this scan judges where it is written."""
@@ -304,7 +317,9 @@ class Scan:
         if owner is None or kind_of(obj) not in (POD, *self.workloads):
             return False
         kind = kind_of(owner)
-        return kind in self.workloads and any(each.kind == kind for each in self.resources)
+        return all(
+            kind in config.workloads and config.workloads[kind].whole for config in self.configs
+        ) and any(each.kind == kind for each in self.resources)
 
 
 def _written_at(obj: Json, annotation: str) -> str:

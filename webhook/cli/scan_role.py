@@ -1,8 +1,8 @@
 """The rights of the nightly scan, written from the tables of what a scan reads and writes.
 
 `make docs` writes them to manifests/components/scan/rbac.yaml. A scan lists every kind that a policy or rule
-looks at, and every kind that rules ask about. It gets two objects by name: the policy's ConfigMap, and the
-namespace that it was given.
+looks at, every kind that rules ask about, and the definitions of kinds. It gets two objects by name: the
+policy's ConfigMap, and the namespace that it was given.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 
 from policies.core.resources import KNOWN
 from policies.core.workloads import known_workloads
-from policies.kube.group_kinds import CONFIG_MAP, GroupKind
+from policies.kube.group_kinds import CONFIG_MAP, CUSTOM_RESOURCE_DEFINITION, GroupKind
 from webhook.cli.output.policyreport import APIS
 from webhook.cli.scan import kinds_of
 
@@ -61,7 +61,11 @@ subjects:
 
 def manifest() -> str:
     """The ServiceAccount of the scan, its ClusterRole and the binding, as YAML."""
-    read = (*kinds_of(each.gk for each in known_workloads()), *(known.group_kind for known in KNOWN))
+    read = (
+        *kinds_of(each.gk for each in known_workloads()),
+        *(known.group_kind for known in KNOWN),
+        CUSTOM_RESOURCE_DEFINITION,
+    )
     reports = [
         rule
         for api in APIS

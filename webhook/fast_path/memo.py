@@ -278,6 +278,7 @@ def outline(decision: Decision) -> Decision:
         results=tuple(replace(result, finding=_UNSAID) for result in decision.results),
         crashes=decision.crashes,
         owned=decision.owned,
+        coverage=decision.coverage,
     )
 
 

@@ -169,6 +169,7 @@ class Reflector:
 
     def _fail(self, error: ApiError) -> None:
         if not self._failing:
-            log.warning("can't read the API server", path=self._path, error=str(error))
+            tell = log.info if error.status == 404 else log.warning  # a kind that the cluster does not serve
+            tell("can't read the API server", path=self._path, error=str(error))
         self._failing = True
         self._sink.lost(error)

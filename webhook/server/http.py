@@ -405,6 +405,8 @@ class Server:
         for change in decision.changes:
             if not change.template:
                 yield self._metrics.of_mutation(change.policy, change.mode.value)
+        if decision.coverage is not None and decision.coverage.missing:
+            yield self._metrics.of_not_read(str(decision.coverage.kind), decision.coverage.reading.value)
         for result in decision.results:
             if result.exempted is not None:
                 yield self._metrics.of_exemption(result.rule)

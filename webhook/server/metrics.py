@@ -1,7 +1,8 @@
 """What the webhook counts, under names that begin with `chassis_`.
 
 Law: every label has a bounded set of values. Kinds outside the table of workloads count as "other", and so do
-namespaces beyond the first hundred with findings; names of objects are in the log, never in a label.
+namespaces beyond the first hundred with findings and kinds beyond the first hundred that were not read. Names
+of objects are in the log, never in a label.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ LATENCY_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0
 
 
 NAMESPACES_TOLD_APART: Final = 100
+KINDS_TOLD_APART: Final = 100
 MOST_RISEN: Final = 256
 """Tallies that may have counted something before the counters say it."""
 
@@ -159,6 +161,14 @@ class Metrics:
             registry=self.registry,
         )
         self._namespaces: set[str] = set()
+        self.not_read = Counter(
+            "chassis_not_reviewed",
+            "Objects of which pods may not have been read, by how much was: partly reviewed or not reviewed; "
+            "unknown kinds beyond the first hundred count as other",
+            ("kind", "reading"),
+            registry=self.registry,
+        )
+        self._unknown_kinds: set[str] = set()
         self.exemptions = Counter(
             "chassis_exemptions", "Findings let pass by an exemption", ("rule",), registry=self.registry
         )
@@ -240,6 +250,13 @@ class Metrics:
             self._namespaces.add(namespace)
         told = namespace if namespace in self._namespaces else OTHER
         return self._counter(self.findings, rule, mode), self._counter(self.namespaces, told, mode)
+
+    def of_not_read(self, kind: str, reading: str) -> Counter:
+        """The counter of objects that were not read as a whole; `kind` with its group."""
+        if kind not in self._unknown_kinds and len(self._unknown_kinds) < KINDS_TOLD_APART:
+            self._unknown_kinds.add(kind)
+        told = kind if kind in self._unknown_kinds else OTHER
+        return self._counter(self.not_read, told, reading)
 
     def of_exemption(self, rule: str) -> Counter:
         return self._counter(self.exemptions, rule)

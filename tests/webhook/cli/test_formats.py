@@ -14,7 +14,9 @@ import xmlschema
 from jsonschema import Draft4Validator, FormatChecker
 
 from policies.core import registry
+from policies.core.coverage import Coverage, Reading
 from policies.core.facts import NoCluster
+from policies.kube.group_kinds import POD
 from policies.kube.json import Json
 from tests.webhook.cli.test_html import HAZARDS
 from webhook.admission.decision import Crash, Decision
@@ -122,7 +124,8 @@ def test_fingerprints_stay_where_lines_move(capsys: pytest.CaptureFixture[str], 
 def test_a_rule_that_failed_is_a_notification() -> None:
     obj: Json = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}}
     document = Document("f.yaml", 0, obj)
-    decision = Decision(obj, crashes=(Crash(RULE, "ValueError: x", ""),))
+    read = Coverage(POD, Reading.REVIEWED)
+    decision = Decision(obj, crashes=(Crash(RULE, "ValueError: x", ""),), coverage=read)
     review = Review(document, decision, document.request())
     text = "".join(sarif.pieces([review], Subject("", "", load({}), NoCluster(), 0)))
     of_sarif(text)

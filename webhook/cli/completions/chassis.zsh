@@ -105,7 +105,9 @@ _shtab_chassis_exemptions_defaults_added=0
 
 _shtab_chassis_explain_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
-  ":its id\; without it, all are listed:(drain-blocked-by-pdb gang-without-queue gpu-unschedulable grace-shorter-than-prestop init-wait-unbounded init-waits-on-own-pod init-waits-on-own-service job-server-blocks-completion job-sidecar-blocks-completion liveness-blind liveness-missing model-config-invalid model-exceeds-gpu-memory ordered-start-deadlock policy-config-invalid progress-deadline-too-short readiness-waits-on-own-service readiness-without-liveness rollout-gpu-deadlock rollout-host-port-deadlock rollout-volume-deadlock startup-wait-cycle exec-probe-default-timeout liveness-as-strict-as-readiness liveness-external-dependency liveness-kills-slow-start liveness-single-failure probe-heavy-command probe-inner-timeout probe-timeout-exceeds-period probe-wrong-port ray-start-without-block readiness-before-liveness readiness-external-dependency rollout-takes-all-down single-replica-eviction startup-external-dependency startup-kills-slow-start tcp-probe job-logs-lost job-lost-on-eviction job-retries-real-failures training-state-not-durable disruption-guard gpu-affinity job-retries model-puller worker-names standard-probes)"
+  "--kubeconfig[default\: \$KUBECONFIG, \~\/.kube\/config, or the pod\'s own account]:FILE:_files"
+  "--context[default\: the kubeconfig\'s current context]:NAME:"
+  ":its id, or \`kinds\` for the kinds whose pods are read\; default\: a list of all:(kinds drain-blocked-by-pdb gang-without-queue gpu-unschedulable grace-shorter-than-prestop init-wait-unbounded init-waits-on-own-pod init-waits-on-own-service job-server-blocks-completion job-sidecar-blocks-completion liveness-blind liveness-missing model-config-invalid model-exceeds-gpu-memory ordered-start-deadlock policy-config-invalid progress-deadline-too-short readiness-waits-on-own-service readiness-without-liveness rollout-gpu-deadlock rollout-host-port-deadlock rollout-volume-deadlock startup-wait-cycle exec-probe-default-timeout liveness-as-strict-as-readiness liveness-external-dependency liveness-kills-slow-start liveness-single-failure probe-heavy-command probe-inner-timeout probe-timeout-exceeds-period probe-wrong-port ray-start-without-block readiness-before-liveness readiness-external-dependency rollout-takes-all-down single-replica-eviction startup-external-dependency startup-kills-slow-start tcp-probe job-logs-lost job-lost-on-eviction job-retries-real-failures training-state-not-durable disruption-guard gpu-affinity job-retries model-puller worker-names standard-probes)"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -209,6 +211,7 @@ _shtab_chassis_review_options=(
   {-o,--output}"[default\: text]:output:(text diff json yaml junit sarif html)"
   "--split-by-namespace[with -o html\: write index.html and a page for each namespace into a directory]:DIR:_files"
   "--statistics[print figures only\: warnings per 100 workloads by rule, refusals, fragments, kinds and files that were not read\; with -o json for programs]"
+  "--unknown-kinds[objects of unknown kinds\: name and count them, also exit with 1, or only count them\; default\: warn]:unknown_kinds:(warn error ignore)"
   "--warnings-as-errors[exit with 1 on warnings too]"
   "(*)::files, directories, or - for standard input:_files"
 )
@@ -228,6 +231,7 @@ _shtab_chassis_scan_options=(
   {-o,--output}"[default\: text]:output:(text diff json yaml junit sarif html)"
   "--split-by-namespace[with -o html\: write index.html and a page for each namespace into a directory]:DIR:_files"
   "--statistics[print figures only\: warnings per 100 workloads by rule, refusals, fragments, kinds and files that were not read\; with -o json for programs]"
+  "--unknown-kinds[objects of unknown kinds\: name and count them, also exit with 1, or only count them\; default\: warn]:unknown_kinds:(warn error ignore)"
   "--warnings-as-errors[exit with 1 on warnings too]"
 )
 

@@ -42,6 +42,9 @@ def record(review: Review) -> Json:
     return {
         **subject(document),
         "allowed": decision.allowed,
+        "reading": review.coverage.reading.value,
+        "unread": [{"path": each.path, "why": each.why} for each in review.coverage.unread],
+        "foundByShape": list(review.coverage.by_shape),
         "findings": [
             {
                 "rule": result.rule,

@@ -55,6 +55,8 @@ APIS: Final = (OPEN_REPORTS, POLICY_REPORTS)
 """The newer one first: it is taken where a cluster serves both."""
 
 NAME: Final = "mlchassis"
+COVERAGE: Final = "coverage"
+"""The policy of the results that name what was not read."""
 OWN: Final = {"app.kubernetes.io/managed-by": NAME}
 SELECTOR: Final = ",".join(f"{label}={value}" for label, value in OWN.items())
 
@@ -110,6 +112,8 @@ def results_of(review: Review) -> Iterator[Json]:
         properties = {"mode": change.mode.value}
         message = f"{answer.describe(change)}."
         yield _result(change.policy, outcome, message, resources, severity=severity, properties=properties)
+    if review.unread:
+        yield _result(COVERAGE, "skip", review.unread, resources, severity="low")
     for crash in review.decision.crashes:
         yield _result(crash.id, "error", f"It failed on this object: {crash.error}", resources)
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from policies.core.coverage import Coverage, left_alone
 from policies.core.facts import Cluster
 from policies.core.mode import Mode
 from policies.core.reasons import Reason
+from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json, text
 from webhook.admission.configuration import Config
 from webhook.admission.decision import Change, Decision, Result
@@ -38,6 +40,8 @@ class Review:
     decision: Decision
     request: Request
     """What was decided."""
+    quiet: bool = False
+    """Whether an unknown kind is counted only, and not named."""
 
     @property
     def final(self) -> Json:
@@ -73,6 +77,18 @@ class Review:
         return [v for v in self.decision.results if v.denies]
 
     @property
+    def coverage(self) -> Coverage:
+        """What of the object was read."""
+        return self.decision.coverage or left_alone(
+            kind_of(self.document.obj), "nothing was decided about it"
+        )
+
+    @property
+    def unread(self) -> str:
+        """What of the object was not read, in one sentence; empty where nothing is to be said."""
+        return "" if self.quiet and self.coverage.unknown else self.coverage.sentence
+
+    @property
     def mutations(self) -> list[str]:
         """Ids of the policies that changed the object or its pods, in order, each once."""
         return list(dict.fromkeys(c.policy for c in self.decision.changes if c.mode is Mode.ENFORCE))
@@ -99,13 +115,15 @@ class Review:
 
 @dataclass
 class Tally:
-    """Whether anything was denied, or warned of."""
+    """Whether anything was denied, warned of, or of an unknown kind."""
 
     denied: bool = False
     warned: bool = False
+    unknown: bool = False
 
     def seeing(self, reviews: Iterable[Review]) -> Iterator[Review]:
         for review in reviews:
             self.denied |= not review.decision.allowed
+            self.unknown |= review.coverage.unknown
             self.warned |= bool(review.warnings or review.decision.crashes)
             yield review

@@ -47,6 +47,8 @@ def pieces(reviews: Iterable[Review], subject: Subject) -> Iterator[str]:
     for review in reviews:
         results += [_result(review, result, ids, seen) for result in review.decision.results]
         notifications += [_notification(review, crash) for crash in review.decision.crashes]
+        if review.unread:
+            notifications.append(_not_read(review))
     driver = {
         "name": "ML Chassis",
         "version": version(),
@@ -134,6 +136,14 @@ def _artifact(review: Review) -> Json:
     if Path(source).is_absolute():
         return {"uri": Path(source).as_uri()}
     return {"uri": quote(Path(source).as_posix()), "uriBaseId": "%SRCROOT%"}
+
+
+def _not_read(review: Review) -> Json:
+    return {
+        "level": "warning",
+        "message": {"text": f"{review.title}: {review.unread}"},
+        "locations": [_location(review, "")],
+    }
 
 
 def _notification(review: Review, crash: Crash) -> Json:

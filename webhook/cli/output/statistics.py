@@ -10,7 +10,6 @@ import orjson
 
 from policies.core.fragments import is_fragment
 from policies.core.target import pod_templates
-from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json
 from webhook.admission.configuration import Config
 from webhook.cli.output.review import Review
@@ -33,7 +32,7 @@ class Statistics:
     partial: list[str] = field(default_factory=list)
     """Where the fragments are: objects that are completed elsewhere, such as kustomize patches."""
     kinds_not_read: Counter[str] = field(default_factory=Counter)
-    """Objects of kinds in which no rule or policy looks, by apiVersion and kind."""
+    """Objects of unknown kinds, by apiVersion and kind."""
     unread: list[str] = field(default_factory=list)
     """What could not be read, each with its reason."""
 
@@ -48,7 +47,7 @@ class Statistics:
         self.denied += not review.decision.allowed
         if is_fragment(obj, config.workloads):
             self.partial.append(review.place())
-        if not _is_read(review.request.kind, config):
+        if review.coverage.unknown:
             self.kinds_not_read[f"{obj.get('apiVersion')} {obj.get('kind')}"] += 1
 
     def per_hundred(self, count: int) -> float:
@@ -110,11 +109,6 @@ def _listed(heading: str, items: list[str]) -> Iterator[Line]:
 
 
 _MOST_LISTED = 10
-
-
-def _is_read(kind: GroupKind, config: Config) -> bool:
-    """Whether it is known what pods a kind makes; the built-in kinds that are not workloads make none."""
-    return kind in config.workloads or "." not in kind.group or kind.group.endswith(".k8s.io")
 
 
 def statistics(reviews: Iterable[Review], config: Config, unread: Iterable[str] = ()) -> Statistics:

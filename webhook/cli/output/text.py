@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, TypeAlias
 
+from policies.core.coverage import Reading
 from webhook.admission import messages
 from webhook.admission.decision import Result
 from webhook.cli.output.review import Review
@@ -22,6 +23,7 @@ def lines(reviews: Iterable[Review]) -> Iterator[Line]:
     """A block per object that there is something to say of, then what was found by rule and by namespace, and
     a line that counts."""
     objects = changed = warnings = denied = running = 0
+    readings: Counter[Reading] = Counter()
     by_rule: dict[str, Counter[Weight]] = {}
     by_namespace: dict[str, Counter[Weight]] = {}
     for review in reviews:
@@ -33,10 +35,10 @@ def lines(reviews: Iterable[Review]) -> Iterator[Line]:
         for found in review.decision.results:
             by_rule.setdefault(found.rule, Counter())[weight(found)] += 1
             by_namespace.setdefault(review.document.namespace, Counter())[weight(found)] += 1
+        readings[review.coverage.reading] += 1
         block = [*change_lines(review), *finding_lines(review)]
         if block:
-            style = "green" if review.decision.allowed else "red"
-            result = "admitted" if review.decision.allowed else "DENIED"
+            style, result = _outcome(review)
             yield f"{result} {review.title} ({review.place()})", f"bold {style}"
             yield from block
             yield "", ""
@@ -44,13 +46,32 @@ def lines(reviews: Iterable[Review]) -> Iterator[Line]:
     if len(by_namespace) > 1:
         yield from _totals("Findings by namespace", by_namespace)
     counts = (
-        plural(objects, "object"),
+        plural(objects, "object") + _counted(readings),
         *([] if running else [f"{changed} changed"]),
         plural(warnings, "warning"),
         f"{denied} denied",
     )
     yield ", ".join(counts), "bold red" if denied else "bold green"
 
+
+def _outcome(review: Review) -> tuple[str, str]:
+    """The style and the word for what becomes of an object. One that was not read is not called admitted."""
+    if not review.decision.allowed:
+        return "red", "DENIED"
+    if review.coverage.reading in (Reading.NOT, Reading.PARTLY):
+        return "yellow", review.coverage.reading.upper()
+    return "green", "admitted"
+
+
+def _counted(readings: Mapping[Reading, int]) -> str:
+    """How many objects were read, and how many not; empty if all pods were read."""
+    if not (readings[Reading.PARTLY] or readings[Reading.NOT]):
+        return ""
+    said = (f"{readings[each]} {_WORDS.get(each, each)}" for each in Reading if readings[each])
+    return f" ({', '.join(said)})"
+
+
+_WORDS: Final = {Reading.NO_PODS: "without pods"}
 
 _COUNTED: Final = (Weight.REFUSED, Weight.WARNED, Weight.AUDITED, Weight.EXEMPTED)
 
@@ -83,6 +104,8 @@ def change_lines(review: Review) -> Iterator[Line]:
 def finding_lines(review: Review) -> Iterator[Line]:
     for crash in review.decision.crashes:
         yield f"  ! {crash.id} failed on this object: {crash.error}", "red"
+    if review.unread:
+        yield from _wrapped("! ", review.unread, "yellow")
     for note in review.decision.notes:
         yield from _wrapped("! ", note, "yellow")
     for result in review.warnings:
@@ -97,7 +120,7 @@ def finding_lines(review: Review) -> Iterator[Line]:
 def _finding(label: str, review: Review, result: Result, style: str) -> Iterator[Line]:
     yield f"  {label} {result.rule}", style
     place = f" ({review.place(result.finding.path)})" if review.document.origin else ""
-    yield f"    at {result.finding.path}{place}", ""
+    yield f"    at {result.finding.path}{place}{', found by shape' if result.by_shape else ''}", ""
     yield from _wrapped("", result.finding.message, "", indent=4)
     if result.exempted is not None:
         yield from _wrapped("Reason: ", result.exempted, "", indent=4)

@@ -41,6 +41,7 @@ def card(review: Review, strict: Decision, templates: Iterable[PodTemplate], sub
         "notes": [
             *(f"{crash.id} failed on this object: {crash.error}" for crash in decision.crashes),
             *decision.notes,
+            *filter(None, [review.unread]),
         ],
         "findings": [_finding(result, review, strict, written) for result in decision.results],
         "would": [messages.describe(each) for each in decision.changes if each.mode is Mode.WARN],

@@ -47,7 +47,9 @@ from webhook.version import version
 _SIGNS: Final[Mapping[str, str]] = {
     Status.REFUSED: "✕",
     Status.WARNED: "!",
+    Status.UNREAD: "?",
     Status.CLEAN: "✓",
+    Status.PODLESS: "·",
 }
 _OUTCOMES: Final[Mapping[str, str]] = {
     Mode.ENFORCE.value: "refuse",
@@ -276,7 +278,9 @@ def _tiles(subject: Subject, summary: Summary, *, link: bool) -> Iterator[str]:
     words = {
         Status.REFUSED: "would be refused",
         Status.WARNED: "would be warned about",
+        Status.UNREAD: "not reviewed as a whole",
         Status.CLEAN: "clean",
+        Status.PODLESS: "without pods",
     }
     yield '<section class="tiles" aria-label="Now and under strict">'
     for status, what in words.items():
@@ -302,8 +306,8 @@ def _plan(subject: Subject, summary: Summary) -> Iterator[str]:
         "<p>The same objects under each profile, explicit modes of the policy still in force.</p>"
         f'{_scroll("plan-h")}<table class="plan"><thead><tr>'
         '<th scope="col">Profile</th><th scope="col" class="wide">Objects</th>'
-        '<th scope="col" class="n">Refused</th><th scope="col" class="n">Warned</th>'
-        '<th scope="col" class="n">Clean</th><th scope="col" class="n">Changed</th>'
+        + "".join(f'<th scope="col" class="n">{status.value.capitalize()}</th>' for status in Status)
+        + '<th scope="col" class="n">Changed</th>'
         '<th scope="col">What this step newly refuses</th></tr></thead><tbody>'
     )
     before: Step | None = None
@@ -545,7 +549,9 @@ def _toolbar(summary: Summary) -> Iterator[str]:
     modes = (
         ("refused", "Refused"),
         ("warned", "Warned"),
+        ("unread", "Not reviewed as a whole"),
         ("clean", "Clean"),
+        ("podless", "Without pods"),
         ("strict", "Refused under strict"),
         ("changed", "Changed by policies"),
         ("audit", "With audited findings"),

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Final
 
 from policies.accelerators.requests import GpuAffinity, inventory_of
+from policies.core.coverage import Reading
 from policies.core.facts import Facts
 from policies.core.mode import Mode, Profile
 from policies.core.target import PodTemplate
@@ -25,7 +26,9 @@ class Status(StrEnum):
 
     REFUSED = "refused"
     WARNED = "warned"
+    UNREAD = "unread"
     CLEAN = "clean"
+    PODLESS = "podless"
 
 
 EXEMPTED: Final = "exempted"
@@ -37,7 +40,12 @@ def status_of(decision: Decision) -> Status:
     if not decision.allowed:
         return Status.REFUSED
     warned = any(each.mode is Mode.WARN and each.exempted is None for each in decision.results)
-    return Status.WARNED if warned or decision.crashes or decision.notes else Status.CLEAN
+    if warned or decision.crashes or decision.notes:
+        return Status.WARNED
+    covered = decision.coverage
+    if covered is None or covered.missing:
+        return Status.UNREAD
+    return Status.PODLESS if covered.reading is Reading.NO_PODS else Status.CLEAN
 
 
 def outcome(result: Result) -> str:

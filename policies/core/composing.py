@@ -1,0 +1,222 @@
+"""Pods put together from fields that are no pod template, each field with its own place in the object.
+
+Law: a field of the result is the object's own value or is missing. Nothing is assumed about an operator's
+defaults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from policies.core.workloads import Composed
+from policies.kube.field_paths import field_path, maps_at, scopes
+from policies.kube.json import Json, dig, mapping, text
+
+Places = Mapping[str, str]
+"""By a field path in the pod, the field path in the object that holds it."""
+
+_OF_A_POD: Final = (
+    "activeDeadlineSeconds",
+    "affinity",
+    "dnsConfig",
+    "dnsPolicy",
+    "hostAliases",
+    "hostIPC",
+    "hostNetwork",
+    "hostPID",
+    "hostname",
+    "imagePullSecrets",
+    "nodeName",
+    "nodeSelector",
+    "overhead",
+    "preemptionPolicy",
+    "priorityClassName",
+    "resourceClaims",
+    "restartPolicy",
+    "runtimeClassName",
+    "schedulerName",
+    "schedulingGates",
+    "securityContext",
+    "serviceAccountName",
+    "shareProcessNamespace",
+    "subdomain",
+    "terminationGracePeriodSeconds",
+    "tolerations",
+    "topologySpreadConstraints",
+    "volumes",
+)
+_MERGE_KEYS: Final = ("mountPath", "containerPort", "name")
+"""Fields by which a strategic merge tells the elements of a list apart, where it merges lists."""
+_MERGED: Final = frozenset(
+    {"containers", "initContainers", "ephemeralContainers", "env", "volumes", "volumeMounts", "ports"}
+)
+"""Lists of a pod that a strategic merge merges by a key; it replaces the others."""
+
+
+def composed_pod(node: Json, at: str, entry: Composed) -> tuple[Json, Json, Places]:
+    """The spec and metadata of the pod that a map describes, and where each of its parts is; without
+    containers where the map has none. `at` is the field path of the map."""
+    places: dict[str, str] = {}
+    base = _at(node, entry.base) if entry.base else {}
+    containers: list[Json] = []
+    if entry.fields or entry.main:
+        main = _main(node, at, entry, places)
+        if main:
+            containers.append({"name": entry.name, **main})
+    _append(containers, "containers", node, at, entry, entry.containers, base, places)
+    init: list[Json] = []
+    _append(init, "initContainers", node, at, entry, entry.init_containers, base, places)
+    spec: Json = {}
+    holders = [(node, at)]
+    if entry.spec:
+        holders.append((_at(node, entry.spec), f"{at}.{entry.spec}"))
+    for holder, place in holders:
+        for name in _OF_A_POD:
+            if name in holder:
+                spec[name] = holder[name]
+                places[f"spec.{name}"] = f"{place}.{name}"
+    if containers:
+        spec["containers"] = containers
+        if init:
+            spec["initContainers"] = init
+    metadata: Json = {}
+    if entry.metadata:
+        found = _at(node, entry.metadata)
+        metadata = {key: found[key] for key in ("labels", "annotations") if isinstance(found.get(key), dict)}
+        places["metadata"] = f"{at}.{entry.metadata}" if entry.metadata != "." else at
+    places["spec"] = at
+    return spec, metadata, places
+
+
+def _at(node: Json, path: str) -> Json:
+    return node if path == "." else mapping(node, *path.split("."))
+
+
+def _append(
+    into: list[Json],
+    name: str,
+    node: Json,
+    at: str,
+    entry: Composed,
+    paths: tuple[str, ...],
+    base: Json,
+    places: dict[str, str],
+) -> None:
+    for path in paths:
+        for steps, container in maps_at(node, path):
+            where = field_path(steps)
+            number = len(into)
+            places[f"spec.{name}[{number}]"] = f"{at}.{where}"
+            for key in base:
+                if key not in container:
+                    places[f"spec.{name}[{number}].{key}"] = f"{at}.{entry.base}.{key}"
+            default = entry.name if not number else f"{entry.name}-{number}"
+            into.append({"name": default, **base, **container})
+
+
+def _main(node: Json, at: str, entry: Composed, places: dict[str, str]) -> Json:
+    """The container whose fields are the kind's own."""
+    found: Json = {}
+    for field, path in entry.fields.items():
+        value = _value(field, dig(node, *path.split(".")))
+        if value is not None:
+            found[field] = value
+            places[f"spec.containers[0].{field}"] = f"{at}.{path}"
+    own = _at(node, entry.main) if entry.main else {}
+    for field, value in own.items():
+        found[field] = value
+        places[f"spec.containers[0].{field}"] = f"{at}.{entry.main}.{field}"
+    places["spec.containers[0]"] = f"{at}.{entry.main}" if own else at
+    return found
+
+
+def _value(field: str, value: Any) -> Any:
+    """The value of a container's field, from the forms in which operators write it; None where unknown."""
+    if value is None:
+        return None
+    if field == "image":
+        return _image(value)
+    if field == "env" and isinstance(value, dict):
+        return [{"name": name, "value": each} for name, each in value.items() if isinstance(each, str)]
+    if field == "resources":
+        return value if isinstance(value, dict) and {"limits", "requests"} & set(value) else None
+    if field == "command" and isinstance(value, str):
+        return None  # how it is split is the operator's
+    if field.endswith("Probe"):
+        return value if isinstance(value, dict) and _is_probe(value) else None
+    return value
+
+
+def _image(value: Any) -> str | None:
+    if isinstance(value, str):
+        return value or None
+    repository, tag = text(value, "repository"), text(value, "tag")
+    return (f"{repository}:{tag}" if tag else repository) or None
+
+
+def _is_probe(value: Json) -> bool:
+    return bool({"httpGet", "exec", "tcpSocket", "grpc"} & set(value))
+
+
+# --- patches -------------------------------------------------------------------------------------
+
+
+def patched_pod(template: Json, at: str, patch: Json, patch_at: str) -> tuple[Json, Places]:
+    """A pod template with a patch merged over it as a strategic merge does, and where its parts are."""
+    places = {"": at, "spec": f"{at}.spec", "metadata": f"{at}.metadata"}
+    merged = _merge(template, patch, "", patch_at, places)
+    return merged, places
+
+
+def _merge(base: Json, patch: Json, path: str, at: str, places: dict[str, str]) -> Json:
+    result = dict(base)
+    for key, value in patch.items():
+        inside, where = _below(path, key), _below(at, key)
+        old = result.get(key)
+        if value is None:
+            result.pop(key, None)
+        elif isinstance(value, dict) and isinstance(old, dict):
+            result[key] = _merge(old, value, inside, where, places)
+        elif isinstance(value, list) and isinstance(old, list) and key in _MERGED:
+            result[key] = _merged_list(old, value, inside, where, places)
+        else:
+            result[key] = value
+            places[inside] = where
+    return result
+
+
+def _below(path: str, key: str) -> str:
+    name = field_path((key,))
+    return f"{path}.{name}" if path and not name.startswith("[") else path + name
+
+
+def _merged_list(old: list[Any], new: list[Any], path: str, at: str, places: dict[str, str]) -> list[Any]:
+    result = list(old)
+    known = {key: number for number, each in enumerate(old) if (key := _key(each))}
+    for number, item in enumerate(new):
+        same = known.get(_key(item))
+        if same is None:
+            places[f"{path}[{len(result)}]"] = f"{at}[{number}]"
+            result.append(item)
+        else:
+            result[same] = _merge(old[same], item, f"{path}[{same}]", f"{at}[{number}]", places)
+    return result
+
+
+def _key(item: Any) -> str:
+    """What tells an element of a merged list apart; empty where there is nothing."""
+    found = (item[key] for key in _MERGE_KEYS if key in item) if isinstance(item, dict) else iter(())
+    key = next(found, "")
+    return f"{key}" if isinstance(key, (str, int)) else ""
+
+
+# --- places --------------------------------------------------------------------------------------
+
+
+def place(path: str, places: Places) -> str:
+    """The field path in the object of a field path in the pod."""
+    for scope in reversed(tuple(scopes(path))):
+        if scope in places:
+            return places[scope] + path[len(scope) :]
+    return path

@@ -1,0 +1,132 @@
+"""How much of an object was read. What was not read is named: silence is not a verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from policies.core.shapes import Shapes
+from policies.core.target import MOST_EMBEDDED, PodTemplate
+from policies.core.workloads import Workload, is_builtin, known_without_pods
+from policies.kube.field_paths import every_value_at, field_path
+from policies.kube.group_kinds import POD, GroupKind, kind_of
+from policies.kube.json import Json
+
+
+class Reading(StrEnum):
+    """How much of an object was read."""
+
+    REVIEWED = "reviewed"
+    PARTLY = "partly reviewed"
+    NOT = "not reviewed"
+    NO_PODS = "has no pods"
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A part of an object that was not read: its field path (empty: all of it), and half a sentence why."""
+
+    path: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.why}" if self.path else self.why
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """What was read of one object, and what was not."""
+
+    kind: GroupKind
+    reading: Reading
+    unread: tuple[Unread, ...] = ()
+    unknown: bool = False
+    """Whether nothing is known about the kind."""
+    by_shape: tuple[str, ...] = ()
+    """Field paths of pod specs that were found by their structure."""
+
+    @property
+    def missing(self) -> bool:
+        """Whether pods of the object may not have been read."""
+        return self.reading in (Reading.PARTLY, Reading.NOT)
+
+    @property
+    def sentence(self) -> str:
+        """What was not read, in one sentence; empty where everything was."""
+        if not self.missing:
+            return ""
+        parts = [str(each) for each in self.unread]
+        if self.by_shape:
+            parts.append(f"{', '.join(self.by_shape)} was found by shape, so findings there only warn")
+        why = f" ({'; '.join(parts)})" if parts else ""
+        return f"{self.reading}: {named(self.kind)}{why}"
+
+
+def named(kind: GroupKind) -> str:
+    """A kind in words."""
+    return f"kind {kind.kind or '(none)'} of group {kind.group or 'core'}"
+
+
+UNKNOWN_KIND: Final = "the kind is not known: `workloads` in webhook.yaml adds it"
+
+
+def left_alone(kind: GroupKind, why: str) -> Coverage:
+    """The coverage of an object that is not looked at."""
+    return Coverage(kind, Reading.NOT, (Unread("", why),))
+
+
+def coverage(
+    obj: Json,
+    workloads: Mapping[GroupKind, Workload],
+    read: Sequence[PodTemplate],
+    undecided: Sequence[str],
+    shapes: Shapes | None = None,
+) -> Coverage:
+    """What was read of an object. `read`: the templates that were decided; `undecided`: why others were
+    not; `shapes`: what was found by its structure, where the kind is unknown."""
+    kind = kind_of(obj)
+    missing = [Unread("", each) for each in undecided]
+    workload = workloads.get(kind)
+    if kind == POD:
+        return _of(kind, read, missing)
+    if workload is not None:
+        missing += _unread(obj, "", workload, workloads, MOST_EMBEDDED)
+        if not read and not missing:
+            missing.append(Unread("", "it has no pod template where the kind keeps one"))
+        return _of(kind, read, missing)
+    if kind in known_without_pods() or is_builtin(kind):
+        return Coverage(kind, Reading.NO_PODS)
+    found = shapes or Shapes()
+    missing += [Unread(path, why) for path, why in found.unread]
+    reading = Reading.PARTLY if read else Reading.NOT
+    paths = tuple(template.path for template in read)
+    return Coverage(kind, reading, (Unread("", UNKNOWN_KIND), *missing), unknown=True, by_shape=paths)
+
+
+def _of(kind: GroupKind, read: Sequence[PodTemplate], missing: Sequence[Unread]) -> Coverage:
+    reading = Reading.REVIEWED if read and not missing else Reading.PARTLY if read else Reading.NOT
+    return Coverage(kind, reading, tuple(missing))
+
+
+def _unread(
+    obj: Json, at: str, workload: Workload, workloads: Mapping[GroupKind, Workload], depth: int
+) -> Iterator[Unread]:
+    """What the table says is not read of an object that lies at a path."""
+    for field in workload.unread:
+        for steps, value in every_value_at(obj, field.path):
+            if value not in (None, "", {}, []):
+                yield Unread(_joined(at, field_path(steps)), field.why)
+    for path in workload.objects:
+        for steps, node in every_value_at(obj, path):
+            where = _joined(at, field_path(steps))
+            inner = kind_of(node) if isinstance(node, dict) else GroupKind("", "")
+            if inner in workloads and depth:
+                yield from _unread(node, where, workloads[inner], workloads, depth - 1)
+            elif inner != POD and inner not in known_without_pods() and not is_builtin(inner):
+                yield Unread(where, f"{named(inner)} is not known")
+
+
+def _joined(at: str, path: str) -> str:
+    return f"{at}.{path}" if at else path

@@ -1,0 +1,64 @@
+"""Whether a group of pods can form while one of them has a probe that delays its readiness."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from policies.containers.programs import option
+from policies.core.facts import Facts
+from policies.core.finding import Finding
+from policies.core.groups import Waits, leads, peers_need
+from policies.kube.json import Json
+from policies.kube.pods import Container
+from policies.probes.servers import Server
+from policies.probes.serving import StandardProbes, recognised
+
+GROUP_PATIENCE: Final = 2
+"""A restart of one member restarts or stalls its group: liveness waits this many times as long."""
+
+
+def waits_for(pod: Json, container: Container, settings: StandardProbes, facts: Facts) -> Waits:
+    """Whether other members of the pod's group wait until the pod is Ready, while its server may wait for
+    them."""
+    leader = leads(pod, facts)
+    if leader is not None:
+        return leader
+    server = recognised(container, settings)
+    return peers_need(pod, facts) if server is not None and _spans_pods(server) else Waits.NO
+
+
+def _spans_pods(server: Server) -> bool:
+    """Whether the server answers only once its processes in other pods have joined it."""
+    nodes = option(server.words, "--nnodes")
+    return nodes not in (None, "1") or (nodes is None and server.has_option(*server.preset.worker_flags))
+
+
+def deadlocks(pod: Json, container: Container, facts: Facts) -> Iterator[Finding]:
+    """What is wrong with probes of the user's own on a leader whose workers wait for it."""
+    if leads(pod, facts) is not Waits.YES:
+        return
+    for name in ("readinessProbe", "startupProbe"):
+        if container.spec.get(name):
+            yield Finding(
+                f"spec.{container.list}[{container.index}].{name}",
+                f"startupPolicy is LeaderReady, so the workers are created only once the leader is Ready. If "
+                f"{container.name} answers its {name} only with its workers, the group never starts.",
+                "Set startupPolicy: LeaderCreated, or probe something that does not need the workers.",
+            )
+            return
+
+
+def left_unready(pod: Json, container: Container, waits: Waits) -> Finding:
+    """That no readiness probe is added to a member of a group, and why."""
+    why = (
+        "its group may form only once it is Ready"
+        if waits is Waits.YES
+        else "it is not known whether its group can form before it is Ready"
+    )
+    return Finding(
+        f"spec.{container.list}[{container.index}]",
+        f"Container {container.name} gets no readinessProbe and no startupProbe: {why}.",
+        "Write a readinessProbe if the group forms before this pod is Ready: startupPolicy LeaderCreated, or "
+        "podManagementPolicy Parallel and a headless Service with publishNotReadyAddresses.",
+    )

@@ -1,0 +1,65 @@
+"""Pods that take a share of a GPU, or devices in other forms, are never kept off the nodes that have them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from policies.accelerators.gpu_affinity import mutate
+from policies.accelerators.requests import GpuAffinity, Strength
+from policies.kube.json import Json
+from tests.policies.accelerators.nodes import facts, node
+
+GPU_NODE = node("gpu", {"nvidia.com/gpu.present": "true"}, 8)
+CPU_NODE = node("cpu")
+
+
+def pod(metadata: Json | None = None, resources: Json | None = None, **spec: Any) -> Json:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "x", **(metadata or {})},
+        "spec": {"containers": [{"name": "a", "image": "b", "resources": resources or {}}], **spec},
+    }
+
+
+@pytest.mark.parametrize("strength", [Strength.REQUIRED, Strength.PREFERRED])
+@pytest.mark.parametrize(
+    "asking",
+    [
+        pod({"annotations": {"gpu-fraction": "0.5"}}),
+        pod({"annotations": {"gpu-memory": "2000"}}),
+        pod({"labels": {"gpu-fraction": "0.25"}}),
+        pod({"labels": {"tensor-fusion.ai/inject-container": "a"}}),
+        pod(resources={"limits": {"nvidia.com/gpumem": "3000"}}),
+        pod(resources={"limits": {"volcano.sh/vgpu-number": "1", "volcano.sh/vgpu-memory": "3000"}}),
+        pod(resources={"requests": {"aliyun.com/gpu-mem": "4"}}),
+        pod(resources={"limits": {"example.com/gpu-by-dra": "1"}}),
+        pod(resourceClaims=[{"name": "gpu", "resourceClaimTemplateName": "one"}]),
+    ],
+    ids=str,
+)
+def test_a_share_of_a_gpu_is_left_where_it_may_land(asking: Json, strength: Strength) -> None:
+    settings = GpuAffinity(cpu_pods=strength)
+    assert mutate(asking, settings, facts(GPU_NODE, CPU_NODE)) is asking
+
+
+@pytest.mark.parametrize(
+    "plain",
+    [
+        pod(),
+        pod({"annotations": {"gpu-fraction": "0"}}),
+        pod(
+            resources={
+                "limits": {"cpu": "1", "memory": "1Gi", "ephemeral-storage": "1Gi", "hugepages-2Mi": "2Mi"}
+            }
+        ),
+        pod(resources={"limits": {"batch.kubernetes.io/anything": "1"}}),
+    ],
+    ids=str,
+)
+def test_a_pod_without_devices_is_kept_off(plain: Json) -> None:
+    settings = GpuAffinity(cpu_pods=Strength.REQUIRED)
+    after = mutate(plain, settings, facts(GPU_NODE, CPU_NODE))
+    assert "requiredDuringSchedulingIgnoredDuringExecution" in after["spec"]["affinity"]["nodeAffinity"]

@@ -1,0 +1,248 @@
+"""Every kind of the table: the same hazard in each place where it keeps pods is found at its exact path."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from policies.core.coverage import Reading
+from policies.core.target import Target, pod_templates
+from policies.core.workloads import Composed, Shape, Workload, is_builtin, known_without_pods, known_workloads
+from policies.kube.field_paths import field_path
+from policies.kube.group_kinds import GroupKind, kind_of
+from policies.kube.json import Json, replaced
+from webhook.admission.decision import Decision
+from webhook.admission.engine import decide
+from webhook.config.load import load
+from webhook.kube.offline import Document, ManifestCluster
+
+CONFIG = load({})
+TABLE = {workload.gk: workload for workload in known_workloads()}
+HAZARD: Json = {"httpGet": {"path": "/live", "port": 8080}, "failureThreshold": 1, "periodSeconds": 1}
+RULE = "liveness-single-failure"
+CONTAINER: Json = {"name": "api", "image": "example.org/api:1", "livenessProbe": HAZARD}
+POD: Json = {"containers": [CONTAINER]}
+
+
+def steps(path: str) -> list[str | int]:
+    """One way along a path with wildcards."""
+    spelled = path.replace("[*]", ".0").replace(".*", ".one")
+    return [int(each) if each.isdigit() else each for each in spelled.split(".") if each != "."]
+
+
+def api_version(workload: Workload) -> str:
+    version = workload.versions[0]
+    return f"{workload.api_group}/{version}" if workload.api_group else version
+
+
+def made(workload: Workload, path: str, value: Any) -> Json:
+    obj: Json = {"apiVersion": api_version(workload), "kind": workload.kind, "metadata": {"name": "x"}}
+    return replaced(obj, steps(path), value)
+
+
+def cases() -> Iterator[Any]:
+    """The kind, the path below which the hazard is put, what is put there, and the path of the finding."""
+    for workload in known_workloads():
+        for path in workload.templates:
+            spec = POD if workload.shape is Shape.SPEC else {"metadata": {}, "spec": POD}
+            inside = "" if workload.shape is Shape.SPEC else ".spec"
+            yield case(workload, path, spec, f"{inside}.containers[0]")
+        for path in workload.specs:
+            yield case(workload, path, POD, ".containers[0]")
+        for path in workload.containers:
+            yield case(workload, path, CONTAINER, "")
+        for path in workload.objects:
+            inner = {"apiVersion": "batch/v1", "kind": "Job", "spec": {"template": {"spec": POD}}}
+            yield case(workload, path, inner, ".spec.template.spec.containers[0]")
+        for override in workload.overrides:
+            node = replaced({}, override.base.split("."), {"spec": {"containers": [{"name": "api"}]}})
+            node = replaced(node, override.patch.split("."), {"spec": POD})
+            yield case(workload, override.at, node, f".{override.patch}.spec.containers[0]")
+        for entry in workload.composed:
+            yield from of_fields(workload, entry)
+
+
+def of_fields(workload: Workload, entry: Composed) -> Iterator[Any]:
+    for path in (*entry.containers, *filter(None, [entry.main])):
+        node = replaced({}, steps(path), CONTAINER)
+        yield case(workload, entry.at, node, f".{field_path(steps(path))}")
+    probe = entry.fields.get("livenessProbe")
+    if probe:
+        node = replaced({"image": "example.org/api:1"}, probe.split("."), HAZARD)
+        yield case(workload, entry.at, node, f".{probe.removesuffix('livenessProbe')}", whole=f".{probe}")
+
+
+def case(workload: Workload, path: str, value: Any, inside: str, whole: str = "") -> Any:
+    at = field_path(steps(path))
+    expected = f"{at}{whole}" if whole else f"{at}{inside}.livenessProbe"
+    return pytest.param(workload, path, value, expected, id=f"{workload.gk} {path}{inside}")
+
+
+def decided(obj: Json) -> Decision:
+    document = Document("test", 0, obj)
+    return decide(document.request(), CONFIG, ManifestCluster([obj]))
+
+
+@pytest.mark.parametrize(("workload", "path", "value", "expected"), list(cases()))
+def test_the_hazard_is_found_at_its_path(workload: Workload, path: str, value: Any, expected: str) -> None:
+    obj = made(workload, path, value)
+    decision = decided(obj)
+    found = {result.finding.path for result in decision.results if result.rule == RULE}
+    assert any(each == expected or each.startswith(f"{expected}.") for each in found), found
+    assert decision.coverage is not None
+    assert decision.coverage.reading in (Reading.REVIEWED, Reading.PARTLY)
+
+
+def fields_without_a_probe() -> Iterator[Any]:
+    for workload in known_workloads():
+        for entry in workload.composed:
+            for field, path in entry.fields.items():
+                yield pytest.param(workload, entry, field, path, id=f"{workload.gk} {entry.at}.{path}")
+
+
+@pytest.mark.parametrize(("workload", "entry", "field", "path"), list(fields_without_a_probe()))
+def test_a_field_of_the_kind_s_own_is_read_where_it_is(
+    workload: Workload, entry: Composed, field: str, path: str
+) -> None:
+    value: Any = {"env": [{"name": "A", "value": "b"}], "resources": {"limits": {"cpu": "1"}}}.get(
+        field, ["a"]
+    )
+    value = "example.org/api:1" if field == "image" else HAZARD if field.endswith("Probe") else value
+    obj = made(workload, f"{entry.at}.{path}", value)
+    templates = [each for each in pod_templates(obj, TABLE) if each.places is not None]
+    (template,) = (each for each in templates if each.containers()[0].spec.get(field) == value)
+    container = template.containers()[0]
+    assert template.written(template.at(container, field)) == field_path(steps(f"{entry.at}.{path}"))
+    assert not template.sure
+
+
+@pytest.mark.parametrize("workload", known_workloads(), ids=lambda each: str(each.gk))
+def test_the_table_names_its_sources(workload: Workload) -> None:
+    assert workload.source
+    assert workload.versions
+    assert workload.is_read or workload.unread, "it would never be reviewed"
+
+
+def test_what_owns_servers_owns_no_pods_that_complete() -> None:
+    """The owner's kind alone, without its group, decides whether a pod runs to completion."""
+    owners = {workload.owner or workload.kind: workload for workload in TABLE.values() if workload.completes}
+    serving = {workload.owner or workload.kind for workload in TABLE.values() if not workload.completes}
+    assert serving.isdisjoint(owners)
+
+
+def test_no_kind_is_in_the_table_twice() -> None:
+    kinds = [*TABLE, *known_without_pods()]
+    assert len(set(kinds)) == len(kinds) == len(known_workloads()) + len(known_without_pods())
+
+
+@pytest.mark.parametrize(
+    ("api", "kind"),
+    [
+        ("v1", "Service"),
+        ("rbac.authorization.k8s.io/v1", "Role"),
+        ("serving.kserve.io/v1alpha1", "InferenceGraph"),
+    ],
+)
+def test_a_kind_without_pods_says_so(api: str, kind: str) -> None:
+    coverage = decided({"apiVersion": api, "kind": kind, "metadata": {"name": "x"}}).coverage
+    assert coverage is not None
+    assert (coverage.reading, coverage.sentence) == (Reading.NO_PODS, "")
+
+
+def test_a_group_that_only_ends_like_one_of_kubernetes_is_not_built_in() -> None:
+    assert not is_builtin(GroupKind("sparkoperator.k8s.io", "SparkApplication"))
+    assert not is_builtin(GroupKind("jobset.x-k8s.io", "JobSet"))
+
+
+@pytest.mark.parametrize(
+    ("workload", "field"),
+    [
+        pytest.param(workload, field, id=f"{workload.gk} {field.path}")
+        for workload in known_workloads()
+        for field in workload.unread
+    ],
+)
+def test_what_is_not_read_is_named(workload: Workload, field: Any) -> None:
+    coverage = decided(made(workload, field.path, {"name": "other"})).coverage
+    assert coverage is not None
+    assert coverage.missing
+    assert field_path(steps(field.path)) in [each.path for each in coverage.unread]
+
+
+def test_a_workload_without_its_template_is_not_reviewed() -> None:
+    coverage = decided({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "x"}}).coverage
+    assert coverage is not None
+    assert coverage.reading is Reading.NOT
+
+
+def test_an_embedded_object_of_an_unknown_kind_is_named() -> None:
+    inner = {"apiVersion": "example.org/v1", "kind": "Odd", "spec": {"containers": []}}
+    obj = made(TABLE[GroupKind("workload.codeflare.dev", "AppWrapper")], "spec.components[*].template", inner)
+    coverage = decided(obj).coverage
+    assert coverage is not None
+    assert coverage.reading is Reading.NOT
+    assert "spec.components[0].template: kind Odd of group example.org is not known" in coverage.sentence
+
+
+def test_objects_in_objects_are_read_a_few_deep_and_no_deeper() -> None:
+    obj: Json = {"apiVersion": "batch/v1", "kind": "Job", "spec": {"template": {"spec": POD}}}
+    for _ in range(3):
+        obj = {
+            "apiVersion": "workload.codeflare.dev/v1beta2",
+            "kind": "AppWrapper",
+            "metadata": {"name": "x"},
+            "spec": {"components": [{"template": obj}]},
+        }
+    assert len(pod_templates(obj, TABLE)) == 1
+    for _ in range(30):
+        obj = {**obj, "spec": {"components": [{"template": obj}]}}
+    assert pod_templates(obj, TABLE) == ()
+
+
+def test_findings_in_composed_pods_never_refuse() -> None:
+    task = {"steps": [{"name": "a", "image": "b", "livenessProbe": HAZARD}]}
+    obj = made(TABLE[GroupKind("tekton.dev", "Task")], "spec", task)
+    strict = load({}).with_profile("strict")
+    decision = decide(Document("test", 0, obj).request(), strict, ManifestCluster([obj]))
+    assert decision.results
+    assert decision.allowed
+    assert decision.projected is None
+
+
+def test_a_step_template_of_tekton_is_under_every_step() -> None:
+    task = {"stepTemplate": {"livenessProbe": HAZARD}, "steps": [{"name": "a", "image": "b"}]}
+    obj = made(TABLE[GroupKind("tekton.dev", "Task")], "spec", task)
+    (template,) = pod_templates(obj, TABLE)
+    container = template.containers()[0]
+    assert container.spec["livenessProbe"] == HAZARD
+    assert template.written(template.at(container, "livenessProbe")) == "spec.stepTemplate.livenessProbe"
+
+
+def test_a_patch_is_merged_by_name_and_removes_what_is_null() -> None:
+    base = {"spec": {"containers": [{"name": "a", "image": "b", "livenessProbe": HAZARD}, {"name": "c"}]}}
+    patch = {"spec": {"containers": [{"name": "a", "livenessProbe": None}, {"name": "d", "image": "e"}]}}
+    group = TABLE[GroupKind("workloads.x-k8s.io", "RoleBasedGroup")]
+    obj = made(group, "spec.roles[*].leaderWorkerPattern", {"template": base, "leaderTemplatePatch": patch})
+    below, patched = pod_templates(obj, TABLE)
+    assert not below.sure, "what runs is the patched one"
+    assert [each.name for each in patched.containers()] == ["a", "c", "d"]
+    assert patched.containers()[0].spec == {"name": "a", "image": "b"}
+    place = "spec.roles[0].leaderWorkerPattern"
+    assert [patched.written(patched.at(each)) for each in patched.containers()] == [
+        f"{place}.template.spec.containers[0]",
+        f"{place}.template.spec.containers[1]",
+        f"{place}.leaderTemplatePatch.spec.containers[1]",
+    ]
+
+
+def test_rules_take_every_template_of_every_kind() -> None:
+    """None raises on a pod that is put together from fields."""
+    for workload in known_workloads():
+        for entry in workload.composed:
+            for path in entry.containers:
+                obj = made(workload, f"{entry.at}.{path}", CONTAINER)
+                target = Target(obj, kind_of(obj), pod_templates(obj, TABLE))
+                assert target.templates
+                assert not decided(obj).crashes

@@ -1,0 +1,157 @@
+"""Objects of unknown kinds: pods found by structure, what else may describe pods, and what is never found."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from policies.core.coverage import Reading
+from policies.core.shapes import MOST_FOUND, found_by_shape
+from policies.kube.json import Json
+from webhook.admission import messages
+from webhook.admission.decision import Decision
+from webhook.admission.engine import decide, mutate
+from webhook.config.load import load
+from webhook.kube.offline import Document, ManifestCluster
+from webhook.server.metrics import KINDS_TOLD_APART, Metrics
+
+HAZARD: Json = {"httpGet": {"path": "/live", "port": 8080}, "failureThreshold": 1, "periodSeconds": 1}
+POD: Json = {"containers": [{"name": "api", "image": "example.org/api:1", "livenessProbe": HAZARD}]}
+STRICT = load({}).with_profile("strict")
+
+
+def unknown(spec: Any, **more: Any) -> Json:
+    return {
+        "apiVersion": "example.org/v1",
+        "kind": "Odd",
+        "metadata": {"name": "x"},
+        "spec": spec,
+        **more,
+    }
+
+
+def decided(obj: Json) -> Decision:
+    return decide(Document("test", 0, obj).request(), STRICT, ManifestCluster([obj]))
+
+
+@pytest.mark.parametrize(
+    ("spec", "path", "probe"),
+    [
+        (POD, "spec", "spec.containers[0].livenessProbe"),
+        ({"template": {"spec": POD}}, "spec.template", "spec.template.spec.containers[0].livenessProbe"),
+        (
+            {"roles": [{"size": 2}, {"worker": {"metadata": {}, "spec": POD}}]},
+            "spec.roles[1].worker",
+            "spec.roles[1].worker.spec.containers[0].livenessProbe",
+        ),
+        (
+            {"a.b/c": {"podSpec": POD}},
+            "spec[a.b/c].podSpec",
+            "spec[a.b/c].podSpec.containers[0].livenessProbe",
+        ),
+    ],
+)
+def test_a_pod_is_found_by_its_structure_and_only_warned_about(spec: Json, path: str, probe: str) -> None:
+    obj = unknown(spec)
+    decision = decided(obj)
+    assert decision.coverage is not None
+    assert decision.coverage.reading is Reading.PARTLY
+    assert decision.coverage.by_shape == (path,)
+    assert "found by shape" in decision.coverage.sentence
+    found = [result for result in decision.results if result.rule == "liveness-single-failure"]
+    assert [result.finding.path.startswith(probe) for result in found] == [True]
+    assert all(result.by_shape for result in decision.results)
+    assert decision.allowed, "nothing in an unknown kind is refused, not even under strict"
+    assert decision.object is obj
+    assert (decision.patch, decision.projected, decision.changes) == ((), None, ())
+
+
+def test_nothing_is_changed_in_an_unknown_kind() -> None:
+    obj = unknown({"template": {"spec": POD}})
+    assert mutate(Document("test", 0, obj).request(), STRICT, ManifestCluster([])).object is obj
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {},
+        {"containers": []},
+        {"containers": ["api"]},
+        {"containers": [{"name": "api"}]},
+        {"containers": [{"image": "a"}]},
+        {"containers": {"api": {"name": "api", "image": "a"}}},
+        {"containers": [{"name": "api", "image": {"repository": "a"}}]},
+    ],
+)
+def test_what_has_another_structure_is_no_pod(spec: Json) -> None:
+    coverage = decided(unknown(spec)).coverage
+    assert coverage is not None
+    assert (coverage.reading, coverage.unknown) == (Reading.NOT, True)
+    assert coverage.sentence.startswith("not reviewed: kind Odd of group example.org")
+
+
+def test_status_and_metadata_are_not_searched() -> None:
+    obj = unknown({}, status={"template": {"spec": POD}})
+    obj["metadata"]["annotations"] = {"last-applied": "containers: [{image: a, name: b}]"}
+    found = found_by_shape(obj)
+    assert (found.templates, found.unread) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("spec", "path", "why"),
+    [
+        ({"manifest": "kind: Pod\nspec:\n  containers:\n  - image: a"}, "spec.manifest", "a string"),
+        ({"patches": ['{"spec":{"containers":[{"image":"a"}]}}']}, "spec.patches[0]", "a string"),
+        ({"templateRef": {"name": "other"}}, "spec.templateRef", "a reference"),
+        ({"job": {"workloadRef": {"name": "other"}}}, "spec.job.workloadRef", "a reference"),
+    ],
+)
+def test_pods_in_a_form_that_is_not_read_are_named(spec: Json, path: str, why: str) -> None:
+    coverage = decided(unknown(spec)).coverage
+    assert coverage is not None
+    assert coverage.reading is Reading.NOT
+    assert [each.why.startswith(why) for each in coverage.unread if each.path == path] == [True]
+
+
+def test_the_search_ends() -> None:
+    many = found_by_shape(unknown({"pods": [POD] * 100}))
+    assert len(many.templates) == MOST_FOUND
+    assert any("only the first" in why for _, why in many.unread)
+    deep: Any = POD
+    for _ in range(100):
+        deep = {"spec": deep}
+    assert found_by_shape(unknown(deep)).templates == ()
+
+
+def test_an_object_larger_than_a_review_is_named_as_not_reviewed() -> None:
+    obj = unknown({"items": [{"name": f"n{number}", "value": "v"} for number in range(30_000)]})
+    decision = decided(obj)
+    assert decision.coverage is not None
+    assert decision.coverage.reading is Reading.NOT
+    assert decision.allowed
+
+
+def test_a_kind_that_the_policy_adds_is_known() -> None:
+    text = "workloads: [{apiGroup: example.org, kind: Odd, templates: [spec.template]}]"
+    config = load({"webhook.yaml": text}).with_profile("strict")
+    obj = unknown({"template": {"spec": POD}})
+    decision = decide(Document("test", 0, obj).request(), config, ManifestCluster([]))
+    assert decision.coverage is not None
+    assert decision.coverage.reading is Reading.REVIEWED
+    assert not any(result.by_shape for result in decision.results)
+
+
+def test_the_audit_log_has_what_was_not_read() -> None:
+    audit = messages.audit_of(decided(unknown({"size": 1})))
+    assert audit == {"coverage": decided(unknown({"size": 1})).coverage.sentence}  # type: ignore[union-attr]
+    assert "coverage" not in messages.audit_of(decided({"apiVersion": "v1", "kind": "Service"}))
+
+
+def test_what_was_not_read_is_counted_by_kind_and_the_kinds_are_bounded() -> None:
+    metrics = Metrics()
+    for number in range(KINDS_TOLD_APART + 5):
+        metrics.of_not_read(f"Odd{number}.example.org", "not reviewed").inc()
+    text = metrics.render().decode()
+    assert 'chassis_not_reviewed_total{kind="Odd0.example.org",reading="not reviewed"} 1.0' in text
+    assert 'chassis_not_reviewed_total{kind="other",reading="not reviewed"} 5.0' in text

@@ -1,0 +1,59 @@
+"""Pod specs in the schemas of definitions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from policies.core.workloads import known_workloads
+from policies.kube.json import Json
+from webhook.kube.crds import MOST_FIELDS, Embedding, embedding, pod_specs
+
+TABLE = {workload.gk: workload for workload in known_workloads()}
+CONTAINER: Json = {"type": "object", "properties": {"name": {}, "image": {}, "args": {}}}
+POD_SPEC: Json = {"type": "object", "properties": {"containers": {"type": "array", "items": CONTAINER}}}
+
+
+def of(**properties: Any) -> Json:
+    return {"type": "object", "properties": properties}
+
+
+def crd(group: str, kind: str, *schemas: Json) -> Json:
+    versions = [{"name": f"v{number}", "schema": {"openAPIV3Schema": s}} for number, s in enumerate(schemas)]
+    return {"spec": {"group": group, "names": {"kind": kind}, "versions": versions}}
+
+
+def test_every_place_of_a_pod_spec_is_found_in_the_notation_of_the_policy() -> None:
+    template = of(metadata={}, spec=POD_SPEC)
+    schema = of(
+        spec=of(
+            template=template,
+            roles={"type": "array", "items": of(podSpec=POD_SPEC)},
+            services={"type": "object", "additionalProperties": of(worker=template)},
+        ),
+        status=of(template=template),
+    )
+    assert sorted(pod_specs(schema)) == ["spec.roles[*].podSpec", "spec.services.*.worker", "spec.template"]
+
+
+def test_a_kind_that_is_its_own_pod_spec() -> None:
+    assert list(pod_specs(of(spec=POD_SPEC))) == ["spec"]
+
+
+def test_versions_are_read_together_and_known_kinds_not_at_all() -> None:
+    old, new = of(spec=of(template=of(spec=POD_SPEC))), of(spec=of(pod=of(spec=POD_SPEC)))
+    found = embedding(crd("example.org", "Odd", old, new), TABLE)
+    assert isinstance(found, Embedding)
+    assert (str(found.kind), found.paths) == ("Odd.example.org", ("spec.template", "spec.pod"))
+    assert embedding(crd("ray.io", "RayCluster", old), TABLE) is None
+    assert embedding(crd("serving.kserve.io", "InferenceGraph", old), TABLE) is None
+    assert embedding(crd("example.org", "Other", of(spec=of(size={}))), TABLE) is None
+    assert embedding({}, TABLE) is None
+
+
+def test_a_schema_is_read_as_far_as_it_is_bounded() -> None:
+    wide = of(**{f"f{number}": {} for number in range(MOST_FIELDS + 10)})
+    assert list(pod_specs(wide)) == []
+    deep = POD_SPEC
+    for _ in range(60):
+        deep = of(inner=deep)
+    assert list(pod_specs(deep)) == []

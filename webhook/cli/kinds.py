@@ -1,0 +1,90 @@
+"""`chassis explain kinds`: every known kind, what is read of it and how; with a cluster, also the kinds with
+pods that nobody reads."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+
+from policies.core.workloads import Restarts, Workload, known_without_pods, known_workloads
+from webhook.cli import connection
+from webhook.kube import crds
+
+WIDTH = 78
+_MEANINGS = {
+    Restarts.POD: "",
+    Restarts.GROUP: "a failed pod restarts its group",
+    Restarts.JOB: "failed pods are retried as the workload says",
+}
+
+
+def listing() -> Iterator[str]:
+    """Every kind of the table."""
+    yield "Kinds whose pods are read. `workloads` in webhook.yaml adds to them."
+    for workload in sorted(known_workloads(), key=lambda each: (each.api_group, each.kind)):
+        yield ""
+        yield f"{workload.gk}  ({', '.join(workload.versions)})"
+        for line in facts(workload):
+            yield from textwrap.wrap(
+                line,
+                WIDTH,
+                initial_indent="  ",
+                subsequent_indent="    ",
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+    yield ""
+    yield "Kinds that have no pods to read:"
+    for kind, why in sorted(known_without_pods().items(), key=lambda each: str(each[0])):
+        yield from textwrap.wrap(
+            f"{kind}: {why}", WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False
+        )
+    yield "  and every kind of Kubernetes itself that is not listed above"
+
+
+def facts(workload: Workload) -> Iterator[str]:
+    """What is read of a kind, one line for each form, and what is known about its pods."""
+    for path in workload.templates:
+        yield f"{path or '(the object itself)'}: pod {workload.shape.value}"
+    for path in workload.specs:
+        yield f"{path}: pod spec"
+    for path in workload.containers:
+        yield f"{path}: a container that a serving runtime completes"
+    for entry in workload.composed:
+        parts = [*entry.containers, *filter(None, [entry.main]), *entry.fields.values()]
+        yield f"{entry.at}: pod from {', '.join(parts)} (findings only warn)"
+    for override in workload.overrides:
+        yield f"{override.at}: {override.patch} merged over {override.base} (findings only warn)"
+    for path in workload.objects:
+        yield f"{path}: a whole object, read as its own kind"
+    for field in workload.unread:
+        yield f"not read: {field.path}: {field.why}"
+    about = [
+        f"pods owned by {workload.owner}" if workload.owner else "",
+        "pods run to completion" if workload.completes else "",
+        "pods form a group" if workload.group else "",
+        _MEANINGS[workload.restarts],
+        "" if workload.projected else "judged as written: the operator edits the pods",
+    ]
+    yield from filter(None, ["; ".join(filter(None, about))])
+    if workload.probes:
+        yield f"probes: {workload.probes}"
+    yield f"source: {workload.source}"
+
+
+def of_cluster(kubeconfig: str | None, context: str | None) -> Iterator[str]:
+    """The kinds of a cluster whose schemas have pods and that are not in the table. UserError if the cluster
+    can't be read."""
+    with connection.connected(kubeconfig, context) as (api, wait):
+        found: list[crds.Embedding] | None = wait(
+            crds.unread(api, {workload.gk: workload for workload in known_workloads()})
+        )
+    yield ""
+    if found is None:
+        yield "Kinds of this cluster that are not read are unknown: you may not list its definitions."
+    elif not found:
+        yield "Every kind of this cluster whose schema has pods is read."
+    else:
+        yield "Kinds of this cluster whose schema has pods and that nobody reads:"
+        for each in found:
+            yield f"  {each.kind}: {', '.join(each.paths)}"
