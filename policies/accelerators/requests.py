@@ -417,7 +417,7 @@ def asks_for_devices(pod: Json) -> bool:
 def _asked_names(container: Json) -> Iterator[str]:
     resources = container.get("resources")
     for field_name in ("limits", "requests"):
-        yield from mapping(resources, field_name)
+        yield from (name for name, value in mapping(resources, field_name).items() if _count(value) > 0)
 
 
 def _is_extended(resource: str) -> bool:

@@ -57,12 +57,14 @@ def leads(pod: Json, facts: Facts) -> Waits | None:
 
 def peers_need(pod: Json, facts: Facts) -> Waits:
     """Whether the other members of a group need this pod to be Ready before they are made or find it: the pod
-    of a StatefulSet is found by a headless Service, any other pod by unknown means."""
+    of a StatefulSet is found by its headless Service. Nothing is known about other pods: they count as NO."""
     if leads(pod, facts) is not None or LWS_NAME in labels_of(pod):
         return Waits.NO  # its Service publishes addresses that are not ready
     owner = controller(pod)
     sets, services = facts.listing(Resource.WORKLOADS), facts.listing(Resource.SERVICES)
-    if owner is None or text(owner, "kind") != "StatefulSet" or sets is None or services is None:
+    if owner is None or text(owner, "kind") != "StatefulSet":
+        return Waits.NO
+    if sets is None or services is None:
         return Waits.UNKNOWN
     name = text(owner, "name")
     named = (each for each in sets if text(each, "metadata", "name") == name)

@@ -50,6 +50,7 @@ def test_a_share_of_a_gpu_is_left_where_it_may_land(asking: Json, strength: Stre
     [
         pod(),
         pod({"annotations": {"gpu-fraction": "0"}}),
+        pod(resources={"limits": {"nvidia.com/gpu": "0"}}),
         pod(
             resources={
                 "limits": {"cpu": "1", "memory": "1Gi", "ephemeral-storage": "1Gi", "hugepages-2Mi": "2Mi"}

@@ -195,6 +195,12 @@ def test_a_server_that_spans_pods_is_found_before_it_is_ready(known: list[Json],
     assert probes(stateful(SPANS), *known) == expected
 
 
+def test_a_pod_without_a_stateful_set_is_found_by_unknown_means_and_gets_all_probes() -> None:
+    pod = stateful(SPANS)
+    del pod["metadata"]["ownerReferences"]
+    assert probes(pod) == ALL
+
+
 def test_a_server_in_one_pod_waits_for_nobody() -> None:
     one = {**SPANS, "args": ["--nnodes", "1", *SPANS["args"][4:]]}
     assert probes(stateful(one), stateful_set(None), service(publishes=False)) == ALL
