@@ -94,7 +94,7 @@ def blind_because(pod: Json, container: Container, facts: Facts) -> str | None:
 def is_program(probe: object) -> bool:
     """Whether a probe runs one of the programs."""
     command = dig(probe, "exec", "command")
-    return isinstance(command, list) and len(command) > 5 and command[4] in _texts()
+    return isinstance(command, list) and len(command) > 5 and text(command, 4) in _texts()
 
 
 def _why_not(container: Container, server: Server, progress: Progress, *, sure: bool) -> str:

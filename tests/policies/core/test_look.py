@@ -47,8 +47,9 @@ def test_an_edit_elsewhere_leaves_the_containers_and_the_metadata_as_they_were_r
 def test_what_runs_in_a_container_is_read_again_when_that_changed() -> None:
     looks = Looks([PodLook(POD)])
     first = looks.of(POD).containers
-    for field in ("name", "image", "command", "args", "env", "envFrom", "ports", "volumeMounts"):
-        edited = looks.of(replaced(POD, ("spec", "containers", 0, field), ["other"])).containers[0]
+    lists = ("command", "args", "env", "envFrom", "ports", "volumeMounts")
+    for field, value in (("name", "other"), ("image", "other"), *((field, ["other"]) for field in lists)):
+        edited = looks.of(replaced(POD, ("spec", "containers", 0, field), value)).containers[0]
         assert edited.memo is not first[0].memo, field
 
 

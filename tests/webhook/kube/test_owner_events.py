@@ -284,7 +284,7 @@ async def test_of_a_pod_with_more_findings_only_what_is_new_is_told(setting: Set
     await setting.made(pod())
     await setting.settle()
     more = pod("bert-1")
-    del more["spec"]["containers"][0]["livenessProbe"]["timeoutSeconds"]
+    more["spec"]["containers"][0]["livenessProbe"]["failureThreshold"] = 1
     await setting.made(more)
     assert len(await setting.settle()) == 2
     assert [method for method, _ in setting.fake.requests] == ["GET", "POST"] * 2
