@@ -33,7 +33,6 @@ FIGURES = PICTURES / "figures.json"
 NOT_EXPERIMENTS = ("conditions", "under_fire", "puller")
 """Figures of other shapes."""
 ELSEWHERE = {
-    "startup-wait-cycle": "Not run on the node yet.",
     "model-exceeds-gpu-memory": "Not shown: it needs an accelerator, and this node has none.",
     "gang-without-queue": (
         "Not shown: the profile `standard` only audits it, and what helps is another program, such as Kueue."

@@ -283,6 +283,13 @@ EXPERIMENTS: dict[str, Experiment] = {
         lambda it: "ready without the wait" if it["ready after"] is not None else "not ready",
         "init-waits-on-own-service",
     ),
+    "wait_cycle": Experiment(
+        startup.wait_cycle,
+        "Two Deployments whose init containers wait for each other's Services",
+        _never_ready,
+        lambda it: f"with one of the waits removed {_ready(it)}",
+        "startup-wait-cycle",
+    ),
     "own_pod": Experiment(
         startup.own_pod,
         "An init container that waits for a server of its own pod",

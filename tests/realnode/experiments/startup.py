@@ -53,6 +53,23 @@ def own_service(arm: Arm) -> Figures:
     return {"said": said, "ready": arm.ready("api"), "control ready after": took}
 
 
+def wait_cycle(arm: Arm) -> Figures:
+    """Two workloads whose init containers wait for each other's Services."""
+    addresses = {name: arm.service(name) for name in ("gateway", "model")}
+
+    def until(name: str, other: str) -> JSON:
+        once = python_get(f"http://{other}/health")
+        made = waiting(name, f'until python3 -c "{once}"; do sleep 1; done')
+        return named(made, addresses[other], other)
+
+    arm.create(until("gateway", "model"))
+    said = arm.put("startup-wait-cycle", until("model", "gateway"), api("model"))
+    if arm.webhook:
+        return {"said": said, "ready after": arm.wait_ready("gateway", 1)}
+    time.sleep(WATCHED)
+    return {"said": said, "ready": arm.ready("gateway") + arm.ready("model")}
+
+
 def own_pod(arm: Arm) -> Figures:
     """An init container that waits for a server of its own pod."""
     wait = f"until {connects('localhost', 8000)}; do sleep 1; done"
