@@ -19,9 +19,6 @@ class _Release(NamedTuple):
 
 RELEASES: Final = {
     "0.32.0": _Release("2026-11-20", ("torch==2.13.0",)),
-    "0.11.0": _Release(
-        "2025-11-28", ("torch==2.8.0", "torchaudio==2.8.0", "torchvision==0.23.0", "triton==3.4.0")
-    ),
 }
 NEWEST: Final = "0.32.0"
 
