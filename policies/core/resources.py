@@ -33,7 +33,7 @@ class Resource(StrEnum):
     WORKLOADS = "workloads"
     """Deployments, StatefulSets and ReplicaSets without a controller, each with its `kind`."""
     GROUPS = "leaderworkersets"
-    """LeaderWorkerSets; not known where the cluster does not serve them."""
+    """LeaderWorkerSets; none where the cluster does not serve them."""
     NODES = "nodes"
     MODEL_CONFIGS = "configmaps"
     """ConfigMaps with the label `mlchassis.dev/model-config: "true"`, with their `data`."""
@@ -56,6 +56,8 @@ class Known:
     namespaced: bool = True
     controlled: bool = True
     """Whether those count that have a controller: it is the one that is asked about."""
+    optional: bool = False
+    """Whether a cluster may not serve the kind; then there are no such objects."""
 
     @property
     def api_version(self) -> str:
@@ -115,7 +117,9 @@ KNOWN: Final = (
     Known(Resource.WORKLOADS, DEPLOYMENT, "v1", "deployments", _WORKLOAD, controlled=False),
     Known(Resource.WORKLOADS, STATEFUL_SET, "v1", "statefulsets", _STATEFUL, controlled=False),
     Known(Resource.WORKLOADS, REPLICA_SET, "v1", "replicasets", _WORKLOAD, controlled=False),
-    Known(Resource.GROUPS, LEADER_WORKER_SET, "v1", "leaderworkersets", ("spec.startupPolicy",)),
+    Known(
+        Resource.GROUPS, LEADER_WORKER_SET, "v1", "leaderworkersets", ("spec.startupPolicy",), optional=True
+    ),
     Known(
         Resource.NODES,
         GroupKind("", "Node"),

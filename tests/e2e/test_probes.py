@@ -131,9 +131,10 @@ def test_kubectl_shows_our_warnings(control_plane: ControlPlane, chassis: Chassi
     changed = control_plane.apply(pod("known"), "-n", namespace).stderr
     assert "Warning: standard-probes added " in changed
     assert "liveness-missing" not in changed, "what was mended is not complained about"
-    warned = control_plane.apply(pod("unknown", container(UNKNOWN, 9000)), "-n", namespace)
+    warned = control_plane.apply(workload("Deployment", "unknown", container(UNKNOWN, 9000)), "-n", namespace)
     assert "Warning: " in warned.stderr
     assert "mlchassis.dev/health-path" in warned.stderr, "how to mend it"
+    control_plane.apply(pod("unknown", container(UNKNOWN, 9000)), "-n", namespace)
     assert probes(control_plane.api.get("pods", "unknown", namespace)) == set(), "nothing is guessed"
 
 

@@ -68,12 +68,13 @@ def test_the_refusal_says_what_where_why_and_how_to_fix(
 def test_warnings_alike_are_not_torn_by_those_who_drop_lines_said_twice(
     control_plane: ControlPlane, chassis: Chassis, namespace: str
 ) -> None:
-    probe = {"exec": {"command": ["sh", "-c", "test -e /tmp/alive"]}}
+    command = ["sh", "-c", "test -e /tmp/alive"]
+    probe = {"exec": {"command": command}, "timeoutSeconds": 10, "periodSeconds": 20, "failureThreshold": 1}
     containers = [{**container(UNKNOWN, livenessProbe=probe), "name": f"c{n}"} for n in range(3)]
     text = json.dumps(workload("Deployment", "alike", *containers))
     taken = control_plane.kubectl("apply", "-n", namespace, "--dry-run=server", "-f", "-", stdin=text)
     said = " ".join(taken.stderr.replace("Warning: ", "").split())
-    assert said.count("Set timeoutSeconds to 5 or more, or ask over httpGet or grpc. (spec") == 3
+    assert said.count("Set failureThreshold to 3 or more; 6 suits a model server. (spec") == 3
 
 
 def test_a_dry_run_is_refused_alike(control_plane: ControlPlane, chassis: Chassis, namespace: str) -> None:

@@ -248,6 +248,10 @@ class Store:
 
     def lost(self, error: ApiError) -> None:
         self._fresh = None
+        if error.status == 404 and self._known.optional:
+            self.begin()
+            self.commit()
+            return
         if error.reason == TOO_LARGE:
             self._objects, self._bytes = {}, 0
             self._forget_all()

@@ -119,6 +119,14 @@ def test_what_may_not_be_read_is_unknown_what_is_merely_away_is_not(
     assert store.synced is known
 
 
+def test_a_kind_that_a_cluster_need_not_serve_is_known_to_have_no_objects() -> None:
+    cache = ClusterCache()
+    stores(cache)["LeaderWorkerSet"].lost(ApiError(404, "", "404 page not found"))
+    assert names(cache.listing(Resource.GROUPS, "ml")) == []
+    stores(cache)["Service"].lost(ApiError(404, "", "404 page not found"))
+    assert cache.listing(Resource.SERVICES, "ml") is None
+
+
 def test_nothing_is_known_before_the_first_list_and_unknown_is_not_empty() -> None:
     seen: list[tuple[Resource, bool]] = []
     cache = ClusterCache(lambda resource, synced: seen.append((resource, synced)))
