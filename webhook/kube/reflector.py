@@ -169,7 +169,9 @@ class Reflector:
 
     def _fail(self, error: ApiError) -> None:
         if not self._failing:
-            tell = log.info if error.status == 404 else log.warning  # a kind that the cluster does not serve
-            tell("can't read the API server", path=self._path, error=str(error))
+            if error.status == 404:
+                log.info("the cluster does not serve this kind", path=self._path)
+            else:
+                log.warning("can't read the API server", path=self._path, error=str(error))
         self._failing = True
         self._sink.lost(error)
