@@ -14,11 +14,11 @@ from pydantic import BaseModel
 
 from policies.containers.remembered import Remembered
 from policies.core.listing import Listing
-from policies.probes.servers import Server
+from policies.probes.servers import Recogniser, Server
 
 _SHARED: Final = (
     *(type, ModuleType, BuiltinFunctionType, Enum, re.Pattern, ref),
-    *(BaseModel, Listing, Remembered, Server),
+    *(BaseModel, Listing, Recogniser, Remembered, Server),
 )
 """What others hold, too."""
 _ROUNDED: Final = 15

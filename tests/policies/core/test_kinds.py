@@ -20,8 +20,8 @@ from webhook.kube.offline import Document, ManifestCluster
 
 CONFIG = load({})
 TABLE = {workload.gk: workload for workload in known_workloads()}
-HAZARD: Json = {"httpGet": {"path": "/live", "port": 8080}, "failureThreshold": 1, "periodSeconds": 1}
-RULE = "liveness-single-failure"
+HAZARD: Json = {"exec": {"command": ["curl", "-f", "http://payments.shop/health"]}, "timeoutSeconds": 5}
+RULE = "liveness-external-dependency"
 CONTAINER: Json = {"name": "api", "image": "example.org/api:1", "livenessProbe": HAZARD}
 POD: Json = {"containers": [CONTAINER]}
 

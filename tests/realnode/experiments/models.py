@@ -139,7 +139,7 @@ def deployment() -> JSON:
     container = {
         "name": "mlserver",
         "image": MLSERVER,
-        "args": ["start", "/mnt/models"],
+        "command": ["mlserver", "start", "/mnt/models"],
         "env": [{"name": "MLSERVER_PARALLEL_WORKERS", "value": "0"}],
         "ports": [{"name": "http", "containerPort": 8080}, {"name": "grpc", "containerPort": 8081}],
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
