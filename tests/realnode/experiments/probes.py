@@ -44,8 +44,8 @@ def outage(arm: Arm) -> Figures:
     events: dict[str, float] = {}
     with Traffic(address, rate=5) as traffic:
         time.sleep(before)
-        # Once is enough; more, until none of the three is left out. On a busy machine a replica may be late with
-        # one answer without being hung, so all three must be silent three times.
+        # Once is enough; more, until none of the three is left out. On a busy machine a replica may be late
+        # with one answer without being hung, so all three must be silent three times.
         silent = 0
         while silent < 3:
             if arm.answering("api"):
