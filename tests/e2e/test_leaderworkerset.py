@@ -14,6 +14,8 @@ from tests.e2e.leaderworkerset import Operator
 pytestmark = pytest.mark.e2e
 
 NODE = "node-of-groups"
+TAINT: JSON = {"key": "groups", "effect": "NoSchedule"}
+TOLERATION: JSON = {"key": "groups", "operator": "Exists"}
 LEADER: JSON = {
     "name": "vllm",
     "image": "vllm/vllm-openai:v0.11.0",
@@ -25,14 +27,17 @@ WORKER: JSON = {"name": "worker", "image": "example.org/worker:1"}
 
 @pytest.fixture(scope="module")
 def operator(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
-    control_plane.add_node(NODE, {"groups": "yes"}, runs_pods=False)
+    # Nothing runs the pods of this node but these tests: no other pod may be bound to it.
+    control_plane.add_node(NODE, {"groups": "yes"}, [TAINT], runs_pods=False)
     with Operator(control_plane, tmp_path_factory.mktemp("lws")) as running:
         yield running
+    control_plane.api.delete("nodes", NODE)
 
 
 def group(name: str, namespace: str, policy: str) -> JSON:
     def template(container: JSON) -> JSON:
-        return {"spec": {"containers": [container], "nodeSelector": {"groups": "yes"}}}
+        spec = {"containers": [container], "nodeSelector": {"groups": "yes"}, "tolerations": [TOLERATION]}
+        return {"spec": spec}
 
     return {
         "apiVersion": "leaderworkerset.x-k8s.io/v1",
@@ -101,6 +106,7 @@ def test_a_group_that_is_created_at_once_has_all_probes(
     control_plane: ControlPlane, chassis: Chassis, operator: Operator, namespace: str
 ) -> None:
     api = control_plane.api
+    chassis.restart()  # it lists LeaderWorkerSets now that they are served, without a pause
     api.create(group("created", namespace, "LeaderCreated"))
     leader = api.wait("pods", "created-0", bound, namespace=namespace)
     api.wait("pods", "created-0-2", bound, namespace=namespace)
