@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 
+from policies.kube.printable import printable
 from policies.relations.graph import Blast, Edge, Graph, Node
 from policies.relations.waiters import Cycle
 
@@ -38,11 +39,11 @@ def _text(graph: Graph, starts: Sequence[Node]) -> Iterator[str]:
         yield f"{_plain(source)}\n"
         for edge in edges:
             why = f"  ({', '.join(filter(None, (edge.who, _term(edge), edge.path)))})" if edge.path else ""
-            yield f"  {edge.relation} {_plain(edge.target)}{why and _escaped(why)}\n"
+            yield f"  {edge.relation} {_plain(edge.target)}{why and printable(why)}\n"
     for start in starts:
         yield from _fate(start, graph.blast(start))
     for cycle in graph.cycles:
-        yield f"cycle ({cycle.certainty.value}): {_escaped(_round(cycle))}\n"
+        yield f"cycle ({cycle.certainty.value}): {printable(_round(cycle))}\n"
     workloads = sum(node.replicas is not None for node in graph.nodes)
     yield (
         f"{_many(workloads, 'workload')}, {_many(len(graph.edges), 'dependency', 'dependencies')}, "
@@ -82,12 +83,7 @@ def _many(count: int, one: str, several: str = "") -> str:
 
 
 def _plain(node: Node) -> str:
-    return _escaped(str(node))
-
-
-def _escaped(text: str) -> str:
-    """The text without characters that could write on a terminal or begin a line."""
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+    return printable(str(node))
 
 
 # --- JSON ------------------------------------------------------------------------------------------
@@ -167,7 +163,7 @@ def _dot(graph: Graph) -> Iterator[str]:
 
 
 def _quoted(text: str) -> str:
-    escaped = _escaped(text).replace("\\", "\\\\").replace('"', '\\"')
+    escaped = printable(text).replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 
 
