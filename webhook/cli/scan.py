@@ -268,12 +268,10 @@ class Scan:
 
     def reviews(self, wait: Wait) -> Iterator[tuple[Review, ...]]:
         """The decision under each policy about each object that runs and that none of the others made."""
-        pages = self._pages()
-        while (page := wait(_next(pages))) is not None:
-            for obj in page:
-                reviews = self._reviews(obj)
-                if reviews:
-                    yield reviews
+        for obj in self.objects(wait):
+            reviews = self._reviews(obj)
+            if reviews:
+                yield reviews
 
     def objects(self, wait: Wait) -> Iterator[Json]:
         """Each object that runs, page by page."""
