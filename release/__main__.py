@@ -90,11 +90,30 @@ def python(source: Source, out: Path) -> None:
     """The wheel and the sdist, and an SBOM of all that `uv.lock` lets them install."""
     built = source.root.parent / "python"
     # hatchling is in our own environment, at the version that pyproject.toml pins.
-    build = ("uv", "build", "--quiet", "--wheel", "--sdist", "--no-build-isolation", "--offline")
+    build = (
+        "uv",
+        "build",
+        "--quiet",
+        "--no-cache",
+        "--wheel",
+        "--sdist",
+        "--no-build-isolation",
+        "--offline",
+    )
     run(*build, "--python", sys.executable, "--out-dir", built, env=_with_tools(source), cwd=source.root)
     for path in sorted(built.glob("ml_chassis-*")):
         shutil.move(path, out / path.name)
-    export = ("uv", "export", "--quiet", "--frozen", "--no-dev", "--format", "cyclonedx1.5", "--preview")
+    export = (
+        "uv",
+        "export",
+        "--quiet",
+        "--no-cache",
+        "--frozen",
+        "--no-dev",
+        "--format",
+        "cyclonedx1.5",
+        "--preview",
+    )
     bom = json.loads(run(*export, env=_with_tools(source), cwd=source.root))
     _write_sbom(out / f"ml_chassis-{source.version}.cdx.json", _timeless(bom))
 
@@ -239,12 +258,14 @@ def sums(out: Path) -> None:
     (out / "SHA256SUMS").write_text("".join(lines))
 
 
-def build(out: Path, *, base: str | None, buildah: Sequence[str], commit: str = "HEAD") -> None:
+def build(
+    out: Path, *, base: str | None, buildah: Sequence[str], repository: Path = ROOT, commit: str = "HEAD"
+) -> None:
     """Everything into `out`, which is emptied first; without a base no images."""
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     with tempfile.TemporaryDirectory() as scratch:
-        source = checked_out(Path(scratch), commit=commit)
+        source = checked_out(Path(scratch), repository, commit)
         python(source, out)
         chart(source, out)
         if base:
@@ -258,6 +279,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Build a release and print what it consists of."""
     parser = argparse.ArgumentParser(prog="python -m release", description="Build what a user downloads.")
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="emptied first (default: dist/)")
+    parser.add_argument(
+        "--repository", type=Path, default=ROOT, help="a clone that holds the commit (default: this one)"
+    )
     parser.add_argument("--commit", default="HEAD", help="what to build (default: %(default)s)")
     parser.add_argument("--buildah", default="buildah", help="the program and its global flags")
     images = parser.add_mutually_exclusive_group(required=True)
@@ -265,7 +289,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     images.add_argument("--no-images", action="store_true", help="leave the images out")
     args = parser.parse_args(argv)
     try:
-        build(args.out, base=args.base, buildah=args.buildah.split(), commit=args.commit)
+        build(
+            args.out,
+            base=args.base,
+            buildah=args.buildah.split(),
+            repository=args.repository,
+            commit=args.commit,
+        )
     except ReleaseError as error:
         print(error, file=sys.stderr)
         return 1
