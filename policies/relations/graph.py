@@ -13,6 +13,7 @@ from typing import Final
 
 from policies.core.facts import Cluster
 from policies.core.finding import Certainty
+from policies.core.names import destination
 from policies.core.resources import Resource
 from policies.core.services import selects
 from policies.core.target import PodTemplate, Target, pod_templates
@@ -22,7 +23,6 @@ from policies.kube.json import Json, indexed_maps, integer, mapping, text
 from policies.kube.metadata import controller
 from policies.kube.selectors import matches
 from policies.relations.links import Link, Relation, all_links
-from policies.relations.names import destination
 from policies.relations.waiters import Cycle, cycle_through
 
 MOST_EDGES: Final = 100_000

@@ -13,11 +13,11 @@ from policies.commands import Host, Reach, reach_of
 from policies.commands.hosts import is_url, url_hosts
 from policies.containers.commands import container_command, exec_command
 from policies.core.finding import Certainty
+from policies.core.names import asked, is_address
 from policies.core.target import PodTemplate, Target
-from policies.kube.json import dig, maps, strings, text
+from policies.kube.json import maps, strings, text
 from policies.kube.metadata import labels_of
 from policies.kube.pods import Container, Role
-from policies.relations.names import is_address
 from policies.startup.waits import init_waits, probe_waits
 
 
@@ -61,9 +61,6 @@ MOST_LINKS: Final = 64
 """Links of one workload that are read; a workload with more is a mistake or an attack."""
 
 _URL_VARIABLE: Final = re.compile(r"(?:URL|URI|ENDPOINT|HOST|HOSTNAME|ADDR|ADDRESS|SERVER|SERVICE|DSN)$")
-_OWN_NAMESPACE: Final = "metadata.namespace"
-_NAMESPACE_FILE: Final = "$(cat)"
-"""How a `cat` of the service account's namespace file shows in a host name."""
 
 
 def blocking_links(target: Target) -> tuple[Link, ...]:
@@ -90,8 +87,6 @@ def _first(links: Iterator[Link]) -> tuple[Link, ...]:
 
 
 def _blocking(template: PodTemplate) -> Iterator[Link]:
-    if not resolves_services(template):
-        return
     for container in template.containers(Role.INIT):
         who = f"init container {container.name}"
         for wait in init_waits(template, container):
@@ -197,33 +192,14 @@ def _link(
     """The link to a host, if the text names one outside the pod."""
     if host.reach is Reach.LOCAL or not host.name:
         return
-    name, sure = _with_own_namespace(host.name.rstrip("."), template, container)
-    if not sure:
+    named = asked(host.name, template, container)
+    if named is None:
+        if relation is Relation.CALLS:
+            yield Link(relation, host.name, path, who, certainty)
+        return
+    if not named.certain:
         certainty = Certainty.UNDECIDED
-    yield Link(relation, name, path, who, certainty, host.name_lookup, limit)
-
-
-def _with_own_namespace(name: str, template: PodTemplate, container: Container) -> tuple[str, bool]:
-    """The name without a variable that holds the pod's own namespace, and whether that is certain."""
-    first, dot, rest = name.partition(".")
-    label, _, suffix = rest.partition(".")
-    if not dot or not label.startswith("$") or (suffix and suffix != "svc" and not suffix.startswith("svc.")):
-        return name, True
-    variable = label.strip("$(){}").lower()
-    own = label == _NAMESPACE_FILE or any(
-        text(entry, "name").lower() == variable
-        and text(entry, "valueFrom", "fieldRef", "fieldPath") == _OWN_NAMESPACE
-        for entry in maps(container.spec, "env")
-    )
-    return first, own
-
-
-def resolves_services(template: PodTemplate) -> bool:
-    """Whether names of Services resolve in the pod: not with the node's own resolver."""
-    policy = text(template.spec, "dnsPolicy") or "ClusterFirst"
-    if policy == "ClusterFirst":
-        return dig(template.spec, "hostNetwork") is not True
-    return policy == "ClusterFirstWithHostNet"
+    yield Link(relation, named.host, path, who, certainty, host.name_lookup, limit)
 
 
 def pod_labels(target: Target) -> dict[str, str]:

@@ -16,6 +16,7 @@ from policies.commands import Budget
 from policies.containers.commands import Allowance, affords
 from policies.core.facts import BY_NAME, Cluster
 from policies.core.finding import Certainty
+from policies.core.names import Destination, destination
 from policies.core.resources import Resource
 from policies.core.services import BY_LABEL, selects
 from policies.core.target import Target, pod_templates
@@ -23,7 +24,6 @@ from policies.core.workloads import known_workloads
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json, integer, mapping, maps, text
 from policies.relations.links import Link, Relation, blocking_links, pod_labels
-from policies.relations.names import Destination, destination
 
 MOST_WAITERS: Final = 256
 """Workloads that one search looks at; a larger group of workloads that wait for each other is not judged."""

@@ -7,7 +7,8 @@ from typing import Final
 
 from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding
-from policies.core.services import hides_not_ready, in_namespace
+from policies.core.names import asked, meanings
+from policies.core.services import hides_not_ready
 from policies.core.target import PodTemplate, Target
 from policies.kube.group_kinds import STATEFUL_SET
 from policies.kube.json import integer, maps, text
@@ -39,19 +40,20 @@ def peer_finding(
     Pod N+1 is made when pod N is ready. The first pod's own name is no better: it does not resolve
     before that pod is ready, unless the Service publishes pods that are not.
     """
-    peer = _peer(target, wait)
-    if peer is None or target.spec.get("podManagementPolicy") == "Parallel":
+    named = asked(wait.host.name, template, container)
+    peer = _peer(target, named.host, facts.namespace) if named is not None else None
+    if named is None or peer is None or target.spec.get("podManagementPolicy") == "Parallel":
         return None
-    pod, ordinal, namespace = peer
-    certainty = in_namespace(namespace, container, facts)
-    asked = ("names itself", wait.path)
-    if asked not in template.memo:
-        template.memo[asked] = _names_itself(wait.script, container)
-    if certainty is None or template.memo[asked]:
+    pod, ordinal = peer
+    certainty = Certainty.SURE if named.certain else Certainty.UNDECIDED
+    key = ("names itself", wait.path)
+    if key not in template.memo:
+        template.memo[key] = _names_itself(wait.script, container)
+    if template.memo[key]:
         return None
     until = "which OrderedReady makes only after this one is ready"
     if ordinal == integer(target.obj, "spec", "ordinals", "start", default=0):
-        if len(namespace) > 2 and wait.host.client in _READ_HOSTS_FILE:
+        if ".svc." in wait.host.name and wait.host.client in _READ_HOSTS_FILE:
             return None
         hidden = hides_not_ready(text(target.obj, "spec", "serviceName"), facts)
         if hidden is False:
@@ -67,16 +69,19 @@ def peer_finding(
     )
 
 
-def _peer(target: Target, wait: Wait) -> tuple[str, int, list[str]] | None:
-    """The pod of this StatefulSet that a per-pod name such as `pg-0.pg.ns.svc` means: its name, its
-    ordinal, and what follows the Service in the name."""
-    pod, *labels = wait.host.name.rstrip(".").split(".")
-    owner, _, ordinal = pod.rpartition("-")
-    if owner != target.name or not (ordinal.isascii() and ordinal.isdigit() and len(ordinal) < 10):
-        return None
-    if not labels or labels[0] != text(target.obj, "spec", "serviceName"):
-        return None
-    return pod, int(ordinal), labels[1:]
+def _peer(target: Target, host: str, namespace: str) -> tuple[str, int] | None:
+    """The pod of this StatefulSet that a per-pod name such as `pg-0.pg.ns.svc` means, and its ordinal."""
+    for service, place, pod in meanings(host, namespace):
+        owner, _, ordinal = pod.rpartition("-")
+        if (
+            owner == target.name
+            and (place, service) == (namespace, text(target.obj, "spec", "serviceName"))
+            and ordinal.isascii()
+            and ordinal.isdigit()
+            and len(ordinal) < 10
+        ):
+            return pod, int(ordinal)
+    return None
 
 
 def _names_itself(script: str, container: Container) -> bool:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from policies.accelerators.requests import GpuAffinity, inventory_of
 from policies.core import facts as known_facts
-from policies.core import services
+from policies.core import names, services
 from policies.core.facts import BY_NAME, Facts
 from policies.core.listing import Carried, Groups, Index, Listing
 from policies.core.resources import Resource
@@ -20,7 +20,7 @@ from policies.rollouts import rollouts
 from webhook.kube.caches import ClusterCache, Store
 
 INDICES: dict[Resource, tuple[Index[Any], ...]] = {
-    Resource.SERVICES: (BY_NAME, services.BY_VARIABLE, services.BY_ADDRESS),
+    Resource.SERVICES: (BY_NAME, names.BY_VARIABLE, names.BY_ADDRESS),
     Resource.CLAIMS: (BY_NAME,),
     Resource.WORKLOADS: (services.BY_LABEL,),
     Resource.BUDGETS: (drain_blocked_by_pdb._BY_LABEL,),

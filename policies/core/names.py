@@ -1,0 +1,215 @@
+"""Which Service, or which pod of a StatefulSet, a host name stands for inside a cluster.
+
+Names resolve as the cluster DNS and kubelet's search domains resolve them: `service`, `service.namespace`,
+`….svc`, `….svc.cluster.local`, and the same with a pod's name in front for headless Services. An ExternalName
+Service leads on to the name that it holds.
+https://kubernetes.io/docs/concepts/services-networking/dns-pod-service/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from policies.core.facts import BY_NAME, Cluster
+from policies.core.listing import Index
+from policies.core.resources import Resource
+from policies.core.target import PodTemplate
+from policies.kube.json import Json, dig, maps, strings, text
+from policies.kube.pods import Container
+
+_SERVICE_HOST: Final = "_SERVICE_HOST"
+_CLUSTER_DOMAIN: Final = ["cluster", "local"]
+_OWN_NAMESPACE: Final = "metadata.namespace"
+_NAMESPACE_FILE: Final = "$(cat)"
+"""How a `cat` of the service account's namespace file shows in a host name."""
+_MOST_ALIASES: Final = 4
+"""ExternalName Services that are followed one after the other."""
+
+
+def is_address(host: str) -> bool:
+    """Whether a host is written as an IP address."""
+    return ":" in host or host.replace(".", "").isdigit()
+
+
+# --- from the text of a container to a name ------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The host that a container's text means, as `destination` reads it."""
+
+    host: str
+    """Lower case, relative to the pod's own namespace if a variable named it; a variable of kubelet's
+    (`$DB_SERVICE_HOST`) as it is written."""
+    certain: bool
+    """Whether nothing but this can be meant."""
+
+
+def asked(host: str, template: PodTemplate, container: Container) -> Asked | None:
+    """What a host in the text of a container means to the cluster; None if that cannot be a Service."""
+    host = host.rstrip(".")
+    if host.startswith("$"):
+        return Asked(host, True) if _is_set_by_kubelet(host, template, container) else None
+    if is_address(host):
+        return Asked(host, True)
+    host = host.lower()
+    if not resolves_services(template) or host in _own_hosts(template):
+        return None
+    labels = host.split(".")
+    for index in (1, 2):
+        if "".join(labels[index : index + 1]).startswith("$") and labels[index + 1 : index + 2] in (
+            [],
+            ["svc"],
+        ):
+            return Asked(".".join(labels[:index]), _is_own_namespace(labels[index], container))
+    for index in (2, 3):
+        if labels[index : index + 1] == ["svc"] and labels[index + 1 :] not in ([], _CLUSTER_DOMAIN):
+            return Asked(".".join(labels[: index + 1]), False)  # the cluster's domain, or another cluster's
+    return Asked(host, True)
+
+
+def _is_set_by_kubelet(host: str, template: PodTemplate, container: Container) -> bool:
+    """Whether a variable holds the address of a Service, and the container does not set it itself."""
+    variable = host.strip("$(){}")
+    return (
+        variable.upper().endswith(_SERVICE_HOST)
+        and dig(template.spec, "enableServiceLinks") is not False
+        and not dig(container.spec, "envFrom")
+        and not any(text(entry, "name") == variable for entry in maps(container.spec, "env"))
+    )
+
+
+def _is_own_namespace(label: str, container: Container) -> bool:
+    variable = label.strip("$(){}").lower()
+    return label == _NAMESPACE_FILE or any(
+        text(entry, "name").lower() == variable
+        and text(entry, "valueFrom", "fieldRef", "fieldPath") == _OWN_NAMESPACE
+        for entry in maps(container.spec, "env")
+    )
+
+
+def resolves_services(template: PodTemplate) -> bool:
+    """Whether names of Services resolve in the pod: not with the node's own resolver."""
+    policy = text(template.spec, "dnsPolicy") or "ClusterFirst"
+    if policy == "ClusterFirst":
+        return dig(template.spec, "hostNetwork") is not True
+    return policy == "ClusterFirstWithHostNet"
+
+
+def _own_hosts(template: PodTemplate) -> frozenset[str]:
+    """The names that the pod's own hosts file answers, before any DNS server is asked."""
+    return frozenset(
+        name.lower() for entry in maps(template.spec, "hostAliases") for name in strings(entry, "hostnames")
+    )
+
+
+# --- from a name to a Service ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """A Service that a name leads to."""
+
+    service: Json
+    namespace: str
+    pod: str = ""
+    """The pod's own name in front of a headless Service's name."""
+
+    @property
+    def name(self) -> str:
+        return text(self.service, "metadata", "name")
+
+    @property
+    def headless(self) -> bool:
+        return text(self.service, "spec", "clusterIP") == "None"
+
+
+def destination(host: str, namespace: str, cluster: Cluster) -> Destination | None:
+    """The Service that a pod in `namespace` reaches under a name or an address.
+
+    None if the name is not that of a Service that is known.
+    """
+    found = _destination(host, namespace, cluster)
+    for _ in range(_MOST_ALIASES):
+        if found is None or text(found.service, "spec", "type") != "ExternalName":
+            return found
+        # DNS follows an alias as a full name: kubelet's search domains do not count.
+        alias = text(found.service, "spec", "externalName").lower().rstrip(".")
+        full = alias.endswith(".svc." + ".".join(_CLUSTER_DOMAIN))
+        found = _destination(alias, found.namespace, cluster) if full else None
+    return None
+
+
+def _destination(host: str, namespace: str, cluster: Cluster) -> Destination | None:
+    own = cluster.listing(Resource.SERVICES, namespace)
+    if own is None or not host:
+        return None
+    if host.startswith("$"):
+        variable = host.strip("$(){}").upper()
+        if not variable.endswith(_SERVICE_HOST):
+            return None
+        found = own.by(BY_VARIABLE).one(variable.removesuffix(_SERVICE_HOST))
+        return None if found is None else Destination(found, namespace)
+    if is_address(host):
+        found = own.by(BY_ADDRESS).one(host)
+        if found is None and (every := cluster.listing(Resource.SERVICES)) is not None:
+            found = every.by(BY_ADDRESS).one(host)
+        if found is None:
+            return None
+        return Destination(found, text(found, "metadata", "namespace") or namespace)
+    for service, place, pod in meanings(host, namespace):
+        listing = cluster.listing(Resource.SERVICES, place)
+        found = listing.by(BY_NAME).one(service) if listing else None
+        if found is not None:
+            meant = Destination(found, place, pod)
+            if not pod or meant.headless:
+                return meant
+    return None
+
+
+def meanings(host: str, namespace: str) -> Iterator[tuple[str, str, str]]:
+    """(Service, namespace, pod or nothing) that a name can mean, in the order of kubelet's search domains."""
+    labels, qualified = host.lower().rstrip(".").split("."), False
+    if labels[-2:] == _CLUSTER_DOMAIN:
+        labels = labels[:-2]
+        if labels[-1:] != ["svc"]:
+            return
+        qualified = True
+    if qualified or (len(labels) > 2 and labels[-1] == "svc"):
+        labels, qualified = labels[:-1], True
+    match labels:
+        case [service] if not qualified:
+            yield service, namespace, ""
+        case [first, second]:
+            # Names of a StatefulSet's pods end in a number; another one is rather that of a Service.
+            if not qualified and _is_ordinal(first):
+                yield second, namespace, first
+            yield first, second, ""
+            if not qualified:
+                yield second, namespace, first
+        case [pod, service, place]:
+            yield service, place, pod
+
+
+def _is_ordinal(pod: str) -> bool:
+    """Whether a name can be that of a StatefulSet's pod."""
+    owner, _, number = pod.rpartition("-")
+    return bool(owner) and number.isascii() and number.isdigit()
+
+
+def _variable_of(service: Json) -> Iterator[str]:
+    yield text(service, "metadata", "name").replace("-", "_").upper()
+
+
+def _address_of(service: Json) -> Iterator[str]:
+    address = text(service, "spec", "clusterIP")
+    if address not in ("", "None"):
+        yield address
+
+
+BY_VARIABLE: Final = Index(_variable_of)
+"""Services by the beginning of the variables in which kubelet gives their addresses."""
+BY_ADDRESS: Final = Index(_address_of)
+"""Services by their cluster addresses."""

@@ -1,0 +1,142 @@
+"""Which Service a name in a container's text leads to: as the cluster DNS and kubelet resolve it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from policies.core.names import Asked, asked, destination
+from policies.core.target import PodTemplate, Target, pod_templates
+from policies.kube.group_kinds import kind_of
+from policies.kube.json import Json
+from webhook.kube import offline
+
+
+def service(name: str, namespace: str = "ml", **spec: Any) -> Json:
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": spec,
+    }
+
+
+CLUSTER = offline.ManifestCluster(
+    [
+        service("db", clusterIP="10.0.0.7"),
+        service("ring", clusterIP="None"),
+        service("ml", clusterIP="10.0.0.8"),
+        service("web-0", "ring", clusterIP="10.0.0.9"),
+        service("web", "other", clusterIP="10.0.0.10"),
+        service("short", type="ExternalName", externalName="db"),
+        service("alias", type="ExternalName", externalName="db.ml.svc.cluster.local."),
+        service("again", "other", type="ExternalName", externalName="alias.ml.svc.cluster.local"),
+        service("loop", type="ExternalName", externalName="loop.ml.svc.cluster.local"),
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    ("host", "found"),
+    [
+        ("db", ("ml", "db", "")),
+        ("DB.", ("ml", "db", "")),
+        ("db.ml", ("ml", "db", "")),
+        ("db.ml.svc", ("ml", "db", "")),
+        ("db.ml.svc.cluster.local", ("ml", "db", "")),
+        ("web.other", ("other", "web", "")),
+        ("ring-0.ring", ("ml", "ring", "ring-0")),
+        ("ring-0.ring.ml", ("ml", "ring", "ring-0")),
+        ("ring-0.ring.ml.svc.cluster.local", ("ml", "ring", "ring-0")),
+        ("web-0.ring.svc", ("ring", "web-0", "")),  # `svc` follows a namespace, never a Service
+        ("db.ml.svc.cluster.local.", ("ml", "db", "")),
+        ("$DB_SERVICE_HOST", ("ml", "db", "")),
+        ("10.0.0.7", ("ml", "db", "")),
+        ("alias", ("ml", "db", "")),
+        ("again.other", ("ml", "db", "")),
+        ("short", None),  # DNS does not search the namespaces for an alias
+        ("loop", None),
+        ("db-0.db", None),  # pods of a Service with an address have no names
+        ("db.svc", None),
+        ("db.svc.cluster.local", None),
+        ("db.cluster.local", None),
+        ("web", None),
+        ("db.example.com", None),
+        ("a.b.c.db.ml.svc", None),
+        ("10.0.0.99", None),
+        ("$OTHER", None),
+        ("", None),
+    ],
+)
+def test_name_leads_to_its_service(host: str, found: tuple[str, str, str] | None) -> None:
+    there = destination(host, "ml", CLUSTER)
+    assert (there and (there.namespace, there.name, there.pod)) == found
+
+
+def test_pod_of_an_own_headless_service_comes_before_a_service_of_another_namespace() -> None:
+    there = destination("web-0.ring", "ml", CLUSTER)
+    assert there is not None
+    assert (there.namespace, there.name, there.pod) == ("ml", "ring", "web-0")
+
+
+def test_nothing_is_known_without_services() -> None:
+    assert destination("db", "ml", offline.ManifestCluster([])) is None
+
+
+def template(container: Json | None = None, **spec: Any) -> PodTemplate:
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "a"},
+        "spec": {"containers": [{"name": "a", **(container or {})}], **spec},
+    }
+    return Target(pod, kind_of(pod), pod_templates(pod, {})).templates[0]
+
+
+OWN = {"env": [{"name": "NS", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}}]}
+
+
+@pytest.mark.parametrize(
+    ("host", "found", "container"),
+    [
+        ("DB.ml.", Asked("db.ml", True), {}),
+        ("db.$NS", Asked("db", True), OWN),
+        ("db.${NS}.svc.cluster.local", Asked("db", True), OWN),
+        ("ring-0.ring.$(NS).svc", Asked("ring-0.ring", True), OWN),
+        ("db.$(cat).svc", Asked("db", True), {}),
+        ("db.$ELSE.svc", Asked("db", False), OWN),
+        ("db.ml.svc.corp.example", Asked("db.ml.svc", False), {}),
+        ("ring-0.ring.ml.svc.clusterset.local", Asked("ring-0.ring.ml.svc", False), {}),
+        ("$DB_SERVICE_HOST", Asked("$DB_SERVICE_HOST", True), {}),
+        ("$DB_SERVICE_HOST", None, {"envFrom": [{"secretRef": {"name": "s"}}]}),
+        ("$DB_SERVICE_HOST", None, {"env": [{"name": "DB_SERVICE_HOST", "valueFrom": {}}]}),
+        ("$DB", None, {}),
+        ("fd00::7", Asked("fd00::7", True), {}),
+    ],
+)
+def test_text_of_a_container_means_a_host(host: str, found: Asked | None, container: Json) -> None:
+    pod = template(container)
+    assert asked(host, pod, pod.containers()[0]) == found
+
+
+@pytest.mark.parametrize(
+    ("spec", "name", "address", "variable"),
+    [
+        ({}, True, True, True),
+        ({"hostNetwork": True}, False, True, True),
+        ({"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}, True, True, True),
+        ({"dnsPolicy": "Default"}, False, True, True),
+        ({"dnsPolicy": "None"}, False, True, True),
+        ({"hostAliases": [{"ip": "192.0.2.1", "hostnames": ["DB"]}]}, False, True, True),
+        ({"enableServiceLinks": False}, True, True, False),
+    ],
+)
+def test_pod_decides_what_resolves(spec: Json, name: bool, address: bool, variable: bool) -> None:
+    pod = template(**spec)
+    hosts = ("db", "10.0.0.7", "$DB_SERVICE_HOST")
+    assert tuple(asked(host, pod, pod.containers()[0]) is not None for host in hosts) == (
+        name,
+        address,
+        variable,
+    )
