@@ -1,4 +1,4 @@
-"""`python tidy.py ENVIRONMENT`: leave out of an image what nothing in it reaches; make the rest reproducible.
+"""`python tidy.py ENVIRONMENT`: remove unused files from an image; make the rest reproducible.
 
 Half of what the webhook depends on is generated code of the Kubernetes client: a class for every kind, which
 it never touches, since it reads and writes plain JSON. What it uses of the client is how to connect:
@@ -40,7 +40,7 @@ KEPT = (
     "aio/utils/retry.py",
 )
 NOT_READ = ("*.pyi", "*.pyx", "*.pxd", "*.pxi", "*.c", "*.h", "*_test.py", "uv_cache.json")
-"""What no running program reads: stubs, sources of what is compiled, notes of the installer with times."""
+"""Files that no running program reads: stubs, sources of compiled modules, the installer's notes with times."""
 OTHER_INTERPRETERS = ("zstandard/_cffi.*.so",)
 
 
@@ -57,7 +57,7 @@ def main(environment: Path) -> None:
         list_what_is_left(record)
     for cache in environment.rglob("__pycache__"):
         shutil.rmtree(cache)
-    # By content, and with one order of sets: neither a time nor chance stands in what is compiled.
+    # Checked by content and with a fixed order of sets: the compiled files hold no time and no random order.
     done = subprocess.run(
         [sys.executable, "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", packages],
         env=os.environ | {"PYTHONHASHSEED": "0"},
@@ -70,7 +70,7 @@ def main(environment: Path) -> None:
 
 
 def list_what_is_left(record: Path) -> None:
-    """Take out of a package's list of files those that are gone: their digests tell of times, too."""
+    """Take out of a package's list of files those that were removed: their digests depend on times, too."""
     root = record.parent.parent
     lines = record.read_text().splitlines(keepends=True)
     rows = csv.reader(lines)
@@ -83,7 +83,7 @@ def trim_client(client: Path) -> None:
     """Reduce the Kubernetes client to how it connects."""
     files = {path.relative_to(client).as_posix(): path for path in client.rglob("*") if path.is_file()}
     if missing := [name for name in (*CLIENT, *KEPT) if not any(it.startswith(name) for it in files)]:
-        sys.exit(f"the Kubernetes client is laid out anew: it has no {', '.join(missing)}")
+        sys.exit(f"the Kubernetes client has another layout: it has no {', '.join(missing)}")
     version = next(line.split('"')[1] for line in _lines(files["__init__.py"]) if "__version__" in line)
     for name, path in files.items():
         if name in CLIENT:

@@ -36,7 +36,7 @@ CHART: Final = Path("charts", "ml-chassis")
 
 
 class ReleaseError(RuntimeError):
-    """The release can't be built; one sentence says why."""
+    """The release can't be built; the message is one sentence."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def _with_tools(source: Source) -> dict[str, str]:
 
 
 def _timeless(bom: dict[str, Any]) -> dict[str, Any]:
-    """An SBOM without what differs from one run to the next."""
+    """An SBOM without the fields that differ from run to run."""
     metadata = {key: value for key, value in bom.get("metadata", {}).items() if key != "timestamp"}
     return {key: value for key, value in bom.items() if key != "serialNumber"} | {"metadata": metadata}
 
@@ -230,7 +230,7 @@ def _layers(layout: Path, digest: str) -> Iterator[bytes]:
 
 
 def notes(source: Source, out: Path) -> None:
-    """What an upgrade brings: the changelog's section of this version, or what is unreleased."""
+    """The upgrade notes: the changelog's section of this version, or the unreleased one."""
     text = (source.root / "CHANGELOG.md").read_text()
     sections = re.split(r"(?m)^## ", text)[1:]
     by_name = {
