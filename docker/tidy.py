@@ -40,7 +40,7 @@ KEPT = (
     "aio/utils/retry.py",
 )
 NOT_READ = ("*.pyi", "*.pyx", "*.pxd", "*.pxi", "*.c", "*.h", "*_test.py", "uv_cache.json")
-"""Files that no running program reads: stubs, sources of compiled modules, the installer's notes with times."""
+"""Files that no running program reads: stubs, sources of compiled modules, notes of the installer."""
 OTHER_INTERPRETERS = ("zstandard/_cffi.*.so",)
 
 

@@ -16,7 +16,6 @@ STRICT = {"docs", "README.md"}
 ABOVE = {
     "benchmarks": 165,
     "CHANGELOG.md": 135,
-    "designs": 120,
     "docs": 150,
     "examples": 150,
     "manifests": 105,
