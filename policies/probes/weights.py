@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from functools import cache
-from typing import Final
+from typing import Final, Literal
 
 from pydantic import Field
 
@@ -49,12 +49,13 @@ _BY_FLAG: Final = {
 
 
 class Published(Model):
-    """A model whose name tells the wrong size, or none."""
+    """A model whose name gives the wrong size, or none."""
 
-    name: str = Field(description="in lower case; stands between the ends of words in a model's name")
+    name: str = Field(description="in lower case: whole words anywhere in a model's name")
     billions: float = Field(gt=0, description="parameters")
+    written: Literal["bfloat16", "fp8", "mxfp4"] = Field(description="how most of them are written")
     gigabytes: float = Field(gt=0, description="its files as published")
-    source: str = Field(description="the page that shows them")
+    source: str = Field(description="the page that shows the number of parameters and how they are written")
 
 
 @cache

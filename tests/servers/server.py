@@ -55,6 +55,8 @@ class Server(_Entry):
     """The day up to which further packages are taken: the same ones in every run."""
     image: str
     """The image in which people run it; only its name is used."""
+    served: str | None = None
+    """The folder of `served` that it serves, if not the one of its name."""
     program: str | None = None
     """Where its program lies in the environment, as a pattern, if not in `bin`."""
     prepare: tuple[str, ...] = ()

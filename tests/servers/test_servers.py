@@ -109,7 +109,8 @@ def running(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Running]
     else:
         venv = built("servers", name, server.requires, str(server.newest))
     folder = tmp_path / "served"
-    shutil.copytree(SERVED / name, folder) if (SERVED / name).exists() else folder.mkdir()
+    served = SERVED / (server.served or name)
+    shutil.copytree(served, folder) if served.exists() else folder.mkdir()
     shutil.copy(SERVED / "toy.py", folder)
     program = [str(next(venv.parent.glob(server.program)).parent)] if server.program else []
     env = {

@@ -107,6 +107,47 @@ def test_a_preset_is_whole(name: str) -> None:
     assert versions == sorted(versions)
 
 
+def shown_version(source: str) -> tuple[int, ...] | str | None:
+    """The version of a server that a page shows: by the tag of a file on GitHub, or the number in the address
+    of a page. A merged pull request is one page for ever, too."""
+    if found := re.fullmatch(r"https://github\.com/[\w.-]+/[\w.-]+/(blob|pull)/([\w.-]+)(/.+)?", source):
+        return found[2] if found[1] == "pull" else version_of(re.sub(r"^[a-z-]+-(?=[0-9])", "", found[2]))
+    if found := re.fullmatch(
+        r"https://(?:docs\.rs/crate|nvidia\.github\.io)/[\w-]+/([0-9][\w.]*)/.+", source
+    ):
+        return version_of(found[1])
+    return None
+
+
+NUMBERED_OTHERWISE = {
+    "llama.cpp": "a pull request",
+    "llama.cpp-by-arguments": "a pull request",
+    "nim": "the version of the operator, which asks both paths of 1.0.3",
+    "triton": "v2.0.0 is in the container 20.06",
+    "triton-launcher": "v2.0.0 is in the container 20.06",
+    "triton-grpc": "v2.31.0 is in the container 23.02",
+}
+
+
+def test_the_exceptions_are_some() -> None:
+    assert set(NUMBERED_OTHERWISE) <= set(PRESETS)
+
+
+@pytest.mark.parametrize(
+    ("source", "version"),
+    [
+        ("https://github.com/acme/served/blob/v1.2.3/server.py", (1, 2, 3)),
+        ("https://github.com/acme/served/blob/served-2.0.0/server.py", (2, 0, 0)),
+        ("https://docs.rs/crate/served/0.5.0/source/src/lib.rs", (0, 5, 0)),
+        ("https://github.com/acme/served/pull/12", "12"),
+        ("https://github.com/acme/served/blob/main/server.py", ()),
+        ("https://docs.acme.example/latest/health.html", None),
+    ],
+)
+def test_only_some_pages_show_a_version(source: str, version: tuple[int, ...] | str | None) -> None:
+    assert shown_version(source) == version
+
+
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_preset_says_since_when_its_paths_hold_and_who_shows_it(name: str) -> None:
     preset = PRESETS[name]
@@ -114,7 +155,13 @@ def test_a_preset_says_since_when_its_paths_hold_and_who_shows_it(name: str) -> 
         return
     assert preset.since
     assert preset.since_source
-    assert preset.since_source.startswith("https://")
+    shown = shown_version(preset.since_source)
+    assert shown, "a source that changes later shows nothing"
+    if preset.since != "first" and name not in NUMBERED_OTHERWISE:
+        since = tuple(int(part) for part in preset.since.split("."))
+        assert isinstance(shown, tuple)
+        assert shown[: len(since)] == since
+        assert not any(shown[len(since) :]), "the first patch of that version"
     if preset.older:
         assert preset.since == preset.older[-1].before or any(it.unless_flags for it in preset.older)
         assert "unversioned" in preset.model_fields_set, "what counts for an unknown version is decided"

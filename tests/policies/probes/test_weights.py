@@ -2,7 +2,7 @@
 
 import pytest
 
-from policies.probes.weights import weights
+from policies.probes.weights import Published, published, weights
 
 GB = 10**9
 
@@ -19,14 +19,14 @@ GB = 10**9
         ("Qwen/Qwen3-30B-A3B-Instruct-2507-FP8", 33),
         ("openai/gpt-oss-120b", 65),
         ("/models/gpt-oss-20b", 14),
-        ("unsloth/gpt-oss-120b-BF16", 234),
-        ("deepseek-ai/DeepSeek-R1", 689),
-        ("deepseek-ai/DeepSeek-V3.1", 689),
+        ("unsloth/gpt-oss-120b-BF16", 233.6),
+        ("deepseek-ai/DeepSeek-R1", 688),
+        ("deepseek-ai/DeepSeek-V3.1", 688),
         ("deepseek-ai/DeepSeek-R1-Distill-Llama-70B", 140),
         ("deepseek-ai/DeepSeek-R1-0528-Qwen3-8B", 16),
-        ("cognitivecomputations/DeepSeek-R1-AWQ", 445.25),
-        ("meta-llama/Llama-4-Scout-17B-16E", 217),
-        ("meta-llama/Llama-4-Maverick-17B-128E-Instruct-FP8", 442.2),
+        ("cognitivecomputations/DeepSeek-R1-AWQ", 444.795),
+        ("meta-llama/Llama-4-Scout-17B-16E", 218),
+        ("meta-llama/Llama-4-Maverick-17B-128E-Instruct-FP8", 440),
         ("neuralmagic/Meta-Llama-3.1-405B-Instruct-FP8", 445.5),
         ("/models/llama-3.1-70b-instruct-q4_k_m.gguf", 43.75),
         ("/models/Qwen3-32B-UD-Q2_K_XL.gguf", 12),
@@ -75,3 +75,16 @@ def test_the_largest_of_several_and_what_the_flags_say() -> None:
     assert weights(["base-7B"], [None, "float32"]) == 28 * GB
     assert weights(["base-7B"], ["fp8", "bfloat16"]) == 14 * GB, "what is loaded is written in full"
     assert weights(["base-7B-AWQ"], ["gptq"]) == round(0.65 * 7 * GB), "the name wins"
+
+
+BYTES = {"bfloat16": (2, 2), "fp8": (1, 1.01), "mxfp4": (0.53125, 0.7)}
+"""Of a parameter: all in 4.25 bits, or the share of gpt-oss-20b that is not."""
+
+
+@pytest.mark.parametrize("model", [each for _, _, each in published()], ids=lambda each: each.name)
+def test_a_published_size_is_its_parameters_times_their_bytes(model: Published) -> None:
+    least, most = BYTES[model.written]
+    assert round(model.billions * least - 0.5) <= model.gigabytes <= round(model.billions * most + 0.5)
+    assert model.source.startswith(("https://arxiv.org/abs/", "https://huggingface.co/"))
+    if model.source.startswith("https://huggingface.co/"):
+        assert model.name.split("-")[0] in model.source.lower()
