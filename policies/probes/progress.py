@@ -26,6 +26,10 @@ from policies.probes.serving import Liveness, StandardProbes, recognised
 TIMEOUT: Final = 30
 """Seconds for timeoutSeconds and at least for periodSeconds: the program passes on its own after 25."""
 
+SHELL: Final = ("sh", "-c", 'python3 -I -S -c "$0" "$@"; test $? -ne 100')
+"""Runs a program, which is the next argument. Only its own verdict fails the probe: a missing interpreter,
+and one that does not start or is killed, pass."""
+
 
 class Check(NamedTuple):
     """Either the handler of a liveness probe, or why there is none, as part of a sentence."""
@@ -73,8 +77,8 @@ def progress_check(pod: Json, container: Container, endpoint: Json | None, facts
         return Check(None, why_not)
     port, scheme = integer(endpoint, "httpGet", "port", default=0), text(endpoint, "httpGet", "scheme")
     keys = _key_variables(server, progress) or ()
-    words = ["python3", "-I", "-S", "-c", program(progress.program)]
-    return Check({"exec": {"command": [*words, str(port), (scheme or "HTTP").lower(), *keys]}})
+    words = [*SHELL, program(progress.program), str(port), (scheme or "HTTP").lower(), *keys]
+    return Check({"exec": {"command": words}})
 
 
 def blind_because(pod: Json, container: Container, facts: Facts) -> str | None:
@@ -94,7 +98,7 @@ def blind_because(pod: Json, container: Container, facts: Facts) -> str | None:
 def is_program(probe: object) -> bool:
     """Whether a probe runs one of the programs."""
     command = dig(probe, "exec", "command")
-    return isinstance(command, list) and len(command) > 5 and text(command, 4) in _texts()
+    return isinstance(command, list) and len(command) > 4 and text(command, 3) in _texts()
 
 
 def _why_not(container: Container, server: Server, progress: Progress, *, sure: bool) -> str:

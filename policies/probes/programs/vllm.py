@@ -1,8 +1,10 @@
 """Whether a vLLM server makes progress: kubelet runs this in the server's container, as its liveness probe.
 
 `python3 -I -S -c <this text> PORT http|https [VARIABLE ...]`; the variables may hold the API key. It exits
-with 1 only if the server is known to hang: /health does not answer or answers 5xx, or a request for one token
-gets no answer, while the engine's counters have not moved for a while. Whatever cannot be decided passes.
+with 100 only if the server is known to hang: /health does not answer or answers 5xx, or a request for one
+token gets no answer, while the engine's counters have not moved for a while. Whatever cannot be decided
+passes, and the shell that starts it passes for every other status: a missing interpreter (127), one that
+fails to start (1), one that is killed (137).
 It needs the standard library of Python 3.8 or newer. designs/0009-liveness-by-progress.md has the reasons.
 """
 
@@ -15,7 +17,8 @@ import time
 import zlib
 
 PORT, SCHEME, VARIABLES = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
-# Seconds since this process began; the probe's timeoutSeconds is 30.
+HUNG = 100
+# Seconds since the shell began; the probe's timeoutSeconds is 30.
 DEADLINE, HEALTH, PAGE, LATEST_CANARY = 25, 10, 3, 8
 LARGEST = 8 << 20
 # What only the engine moves. During a chunked prefill only the use of the cache changes.
@@ -44,12 +47,12 @@ CANARIES = (
 
 def age():
     try:
-        with open("/proc/self/stat") as file:
+        with open("/proc/%d/stat" % os.getppid()) as file:
             ticks = int(file.read().rpartition(")")[2].split()[19])
         seconds = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError):
         return 0
-    return seconds if 0 <= seconds <= DEADLINE else 0
+    return seconds if 0 <= seconds <= 2 * DEADLINE else 0
 
 
 END = time.monotonic() + DEADLINE - age()
@@ -161,7 +164,7 @@ def main():
     signal.setitimer(signal.ITIMER_REAL, max(left(), 0.1))
     health, _ = ask("/health", HEALTH)
     if health == 0:
-        finish(1, "nothing listens on port %d" % PORT)
+        finish(HUNG, "nothing listens on port %d" % PORT)
     file = memory()
     before, last = read(file)
     seen = counters()
@@ -188,8 +191,11 @@ def main():
     # Replicas that hang at the same time are not restarted at the same time.
     patience = 30 + zlib.crc32(os.uname().nodename.encode()) % 60
     silent = time.monotonic() - last
-    code = 1 if silent >= patience else 0
+    code = HUNG if silent >= patience else 0
     finish(code, "%s, and the engine's counters have not moved for %d s" % (wrong, silent))
 
 
-main()
+try:
+    main()
+except BaseException as error:
+    finish(0, "cannot tell: %s" % type(error).__name__)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import shutil
 import socket
 import ssl
 import subprocess
@@ -25,11 +26,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-from policies.probes.progress import TIMEOUT, program
+from policies.probes.progress import SHELL, TIMEOUT, program
 
 MODEL = 'it\'s "$(reboot)"; `reboot`\n'
 COUNTERS = 'vllm:generation_tokens_total{model_name="m"} %d\nhttp_requests_total %d\n'
 LONG_AGO = 1000
+FAILS = 100
+"""The exit status of a program that has found a hang."""
 HUNG = 2.5
 """How much sooner the program gives up on a server that does not answer."""
 
@@ -187,7 +190,7 @@ def test_a_hung_engine_fails_once_it_was_silent_for_long(
     assert "for 2" in patient.said
     silent_since(port, LONG_AGO)
     hung = ask(port, faster=HUNG)
-    assert (hung.status, hung.said.startswith("a request for one token gets no answer")) == (1, True)
+    assert (hung.status, hung.said.startswith("a request for one token gets no answer")) == (FAILS, True)
 
 
 def test_a_canary_that_waits_behind_work_passes(start: Start, ask: Ask, silent_since: Silent) -> None:
@@ -207,7 +210,7 @@ def test_pooling_models(path: str, start: Start, ask: Ask, silent_since: Silent)
     assert ask(port).said == "the engine answers"
     server.answers[path] = None
     silent_since(port, LONG_AGO)
-    assert ask(port, faster=HUNG).status == 1
+    assert ask(port, faster=HUNG).status == FAILS
 
 
 @pytest.mark.parametrize("status", [401, 403, 429, 500, 503])
@@ -242,7 +245,11 @@ def test_without_counters_a_hang_is_not_told_from_work(
     assert outcome.took < TIMEOUT
 
 
-@pytest.mark.parametrize("models", [b"", b"[]", b'{"data": [{"parent": null}]}', b'{"data": 3}', b"\xff"])
+@pytest.mark.parametrize(
+    "models",
+    [b"", b"[]", b'{"data": [{"parent": null}]}', b'{"data": 3}', b"\xff", b"[" * 100_000],
+    ids=["empty", "list", "no id", "number", "no text", "nested"],
+)
 def test_without_a_model_it_cannot_tell(models: bytes, start: Start, ask: Ask, silent_since: Silent) -> None:
     server = Server(answers={"/v1/completions": None, "/v1/models": (200, models)})
     silent_since(port := start(server), LONG_AGO)
@@ -258,7 +265,7 @@ def test_a_health_check_that_fails(
     assert ask(port, faster=HUNG).status == 0
     silent_since(port, LONG_AGO)
     outcome = ask(port, faster=HUNG)
-    assert outcome.status == 1
+    assert outcome.status == FAILS
     assert outcome.said.startswith("GET /health")
     server.moves = True
     assert ask(port, faster=HUNG).status == 0, "the engine works"
@@ -281,7 +288,7 @@ def test_nothing_listens(ask: Ask) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         outcome = ask(free.getsockname()[1])
-    assert outcome.status == 1
+    assert outcome.status == FAILS
     assert "nothing listens" in outcome.said
 
 
@@ -335,10 +342,78 @@ def test_two_servers_in_a_pod_are_told_apart(start: Start, ask: Ask, silent_sinc
     first, second = start(well), start(hung)
     silent_since(second, LONG_AGO)
     assert ask(first).status == 0
-    assert ask(second, faster=HUNG).status == 1
+    assert ask(second, faster=HUNG).status == FAILS
+
+
+@pytest.mark.parametrize("path", ["/health", "/metrics", "/v1/completions"])
+def test_an_answer_that_drips(path: str, start: Start, ask: Ask, silent_since: Silent) -> None:
+    """A byte now and then keeps no probe beyond its time."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    port = int(listening.getsockname()[1])
+
+    def drip(connection: socket.socket) -> None:
+        asked = connection.recv(1 << 16).split()[1].decode()
+        answers = {"/v1/models": b'{"data": [{"id": "m"}]}'}
+        try:
+            connection.sendall(b"HTTP/1.0 200 OK\r\n\r\n")
+            while asked == path:
+                connection.sendall(b"x")
+                time.sleep(0.1)
+            connection.sendall(answers.get(asked, b""))
+        except OSError:
+            pass
+        connection.close()
+
+    def serve() -> None:
+        while True:
+            try:
+                connection = listening.accept()[0]
+            except OSError:
+                return
+            threading.Thread(target=drip, args=(connection,), daemon=True).start()
+
+    threading.Thread(target=serve, daemon=True).start()
+    silent_since(port, LONG_AGO)
+    outcome = ask(port, faster=HUNG)
+    listening.close()
+    assert outcome.status == 0
+    assert outcome.took < TIMEOUT
+
+
+@pytest.mark.parametrize(
+    ("python3", "fails"),
+    [
+        (None, False),
+        ("exit 1", False),
+        ("exit 2", False),
+        ("kill -9 $$", False),
+        ("exit 0", False),
+        ("exit 100", True),
+    ],
+    ids=["missing", "no module", "usage", "killed", "alive", "hung"],
+)
+def test_only_its_own_verdict_fails_the_probe(python3: str | None, fails: bool, tmp_path: Path) -> None:
+    """An image without python3, or with one that does not start, never gets its server restarted."""
+    for tool in ("sh", "kill"):
+        (tmp_path / tool).symlink_to(shutil.which(tool) or "")
+    if python3 is not None:
+        (tmp_path / "python3").write_text(f"#!/bin/sh\n{python3}\n")
+        (tmp_path / "python3").chmod(0o755)
+    command = [*SHELL, "the 'text' `x`", "80", "http"]
+    done = subprocess.run(command, env={"PATH": str(tmp_path)}, capture_output=True, check=False)
+    assert (done.returncode != 0) is fails
+
+
+def test_the_shell_passes_its_arguments_as_they_are(tmp_path: Path) -> None:
+    (tmp_path / "python3").write_text("#!/bin/sh\nprintf '%s|' \"$@\"\n")
+    (tmp_path / "python3").chmod(0o755)
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run([*SHELL, "the 'text' `x`\n$HOME", "80"], env=env, capture_output=True, text=True)
+    assert done.stdout == "-I|-S|-c|the 'text' `x`\n$HOME|80|"
 
 
 def test_its_text_is_nothing_that_kubelet_expands() -> None:
     assert "$(" not in program("vllm")
     assert '"""' not in program("vllm").splitlines()[0]
     assert len(program("vllm")) < 7000
+    assert "$(" not in "".join(SHELL)
