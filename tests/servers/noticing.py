@@ -1,7 +1,8 @@
-"""What a server's probes notice: each of its processes stopped, then killed; clients that never read."""
+"""What a server's probes notice: stopped and killed processes, calls that never return, hostile clients."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -17,12 +18,14 @@ from typing import Final
 from tests.servers.sandbox import ADDRESS, Container
 from tests.servers.server import Request
 
-WATCH: Final = 20
-"""Seconds for which the probes are watched."""
-CLIENTS: Final = 200
-"""Connections whose clients send a request and never read the answer."""
+WATCH: Final = 15
+"""Seconds for which the probes are watched: longer than the timeout of any."""
+BACK: Final = 5
+"""Further seconds in which a client is to be served again."""
+CLIENTS: Final = 100
+"""Connections at once: more than any server has threads for."""
 _HELPERS: Final = re.compile(
-    r"resource_tracker|forkserver|semaphore_tracker|^(sh|unshare)\b|\blog_monitor|\bdashboard|tail -"
+    r"resource_tracker|forkserver|semaphore_tracker|^(sh|unshare)\b|\b(log_)?monitor|\bdashboard|tail -"
 )
 """Processes that serve nobody."""
 
@@ -37,16 +40,20 @@ class Noticed:
     """Whether a client that asked meanwhile got its answer."""
     recovers: bool | None = None
     """Whether a client was served again without a restart; None if it always was."""
+    restart: bool | None = None
+    """Whether a client was served after a restart; None if none was tried."""
 
 
 def roles(container: Container) -> Mapping[str, list[int]]:
-    """The processes of a container by their title, those that serve nobody left out."""
+    """The processes of a container by their title: its first, then Ray's actors, without those that serve
+    nobody."""
     found: dict[str, list[int]] = {}
     for pid in sorted(container.pids()):
         title = _title(pid)
         if title and not _HELPERS.search(title):
             found.setdefault(title, []).append(pid)
-    return found
+    first, *others = found
+    return {title: found[title] for title in (first, *sorted(others, key=lambda it: "ray::" not in it))}
 
 
 def _title(pid: int) -> str:
@@ -88,18 +95,19 @@ def _send(pids: list[int], number: signal.Signals) -> None:
 
 
 @contextmanager
-def never_reading(request: Request) -> Iterator[None]:
-    """Clients that ask, and do not read."""
-    text = f"GET {request.path} HTTP/1.1\r\nHost: {ADDRESS}\r\n\r\n".encode()
+def asking(request: Request, clients: int, times: int = 1) -> Iterator[None]:
+    """Clients that ask, so many times without a pause, and never read an answer."""
+    text = _http(request) * times
     opened: list[socket.socket] = []
-    for _ in range(CLIENTS):
+    for _ in range(clients):
         client = socket.socket()
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
         client.settimeout(2)
         opened.append(client)
         try:
             client.connect((ADDRESS, request.port))
-            client.sendall(text)
+            client.setblocking(False)
+            client.send(text)
         except OSError:
             continue
     try:
@@ -107,6 +115,33 @@ def never_reading(request: Request) -> Iterator[None]:
     finally:
         for client in opened:
             client.close()
+
+
+def _http(request: Request) -> bytes:
+    body = b"" if request.body is None else json.dumps(request.body).encode()
+    head = [f"{'GET' if request.body is None else 'POST'} {request.path} HTTP/1.1", f"Host: {ADDRESS}"]
+    head += [f"{name}: {value}" for name, value in request.headers.items()]
+    head += ["Content-Type: application/json", f"Content-Length: {len(body)}"] if body else []
+    return "\r\n".join([*head, "", ""]).encode() + body
+
+
+@contextmanager
+def keep_asking(request: Callable[[float], int], clients: int) -> Iterator[None]:
+    """Clients that send one request after the other, and read the answers."""
+    ended = threading.Event()
+
+    def client() -> None:
+        while not ended.is_set():
+            if request(WATCH) != 200:
+                ended.wait(0.5)
+
+    threads = [threading.Thread(target=client, daemon=True) for _ in range(clients)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
 
 
 def watch(succeeds: Callable[[str], bool], request: Callable[[float], int], *, recovers: bool) -> Noticed:
@@ -126,5 +161,5 @@ def watch(succeeds: Callable[[str], bool], request: Callable[[float], int], *, r
         time.sleep(1)
     client.join(WATCH)
     served = statuses == [200]
-    back = request(WATCH) == 200 if recovers and not served else None
+    back = request(BACK) == 200 if recovers and not served else None
     return Noticed(since["livenessProbe"], since["readinessProbe"], served, back)

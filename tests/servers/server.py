@@ -93,33 +93,42 @@ def servers() -> Mapping[str, Server]:
     return {name: Server.model_validate(entry) for name, entry in entries.items()}
 
 
-def pod(server: Server) -> dict[str, Any]:
-    """The Pod that people write for it, without any probe."""
-    container = {
+def calls_toy(name: str) -> bool:
+    """Whether requests of a server reach `served/toy.py`."""
+    return any("toy.answer" in file.read_text() for file in (SERVED / name).rglob("*.py"))
+
+
+def container(server: Server) -> dict[str, Any]:
+    """The container that people write for it, without any probe."""
+    return {
         "name": "server",
         "image": server.image,
         "command": list(server.command),
         "ports": [{"containerPort": port} for port in server.ports],
         "env": [{"name": name, "value": value} for name, value in server.env.items()],
     }
-    return {
+
+
+def injected(server: Server) -> dict[str, Any]:
+    """The probes that a review adds to that container."""
+    return probes_of(container(server))
+
+
+def probes_of(container: dict[str, Any]) -> dict[str, Any]:
+    """The probes that a review shows in a Pod with this container, by the field's name; empty where there are
+    none."""
+    pod = {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": "served", "namespace": "models"},
         "spec": {"containers": [container]},
     }
-
-
-def injected(server: Server) -> dict[str, Any]:
-    """The probes that a review shows in that Pod, by the field's name; empty where there are none."""
-    document = Document("", 0, pod(server))
+    document = Document("", 0, pod)
     (review,) = review_documents([document], load({}), ManifestCluster([document.obj]))
     assert review.decision.allowed, review.refusals
-    container = review.final["spec"]["containers"][0]
+    final = review.final["spec"]["containers"][0]
     return {
-        name: container[name]
-        for name in ("startupProbe", "livenessProbe", "readinessProbe")
-        if name in container
+        name: final[name] for name in ("startupProbe", "livenessProbe", "readinessProbe") if name in final
     }
 
 

@@ -19,9 +19,19 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.servers.kubelet import Answer, ask
-from tests.servers.noticing import kill, never_reading, roles, stopped, watch
+from tests.servers.noticing import CLIENTS, asking, keep_asking, kill, roles, stopped, watch
 from tests.servers.sandbox import ADDRESS, HOSTS, INSIDE, Container, pod_network
-from tests.servers.server import NOTICED, SERVED, Server, injected, record, said, servers
+from tests.servers.server import (
+    NOTICED,
+    SERVED,
+    Server,
+    calls_toy,
+    injected,
+    record,
+    recorded,
+    said,
+    servers,
+)
 from tests.venvs import built, installed
 
 pytestmark = pytest.mark.servers
@@ -49,6 +59,7 @@ class Running:
     probes: dict[str, Any]
     container: Container
     folder: Path
+    start: Callable[[], Container]
     seen: list[str] = field(default_factory=list)
 
     @property
@@ -58,6 +69,15 @@ class Running:
     @property
     def busy(self) -> Path:
         return self.folder / "busy"
+
+    def fault(self, name: str) -> Path:
+        """The file that makes every call of the toy model do something else while it exists."""
+        return self.folder / name
+
+    def restart(self) -> None:
+        """What the kubelet does to a container that hangs."""
+        self.container.remove()
+        self.container = self.start()
 
     def asked(self, *names: str) -> list[Asked]:
         """What these probes get, at once, for each of the pod's addresses in the Host header."""
@@ -135,7 +155,9 @@ def running(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Running]
             assert status == 0, (tmp_path / "log-prepare").read_text()
         if server.beside:
             started(server.beside, "log-beside")
-        yield Running(server, probes, started(server.command, "log"), folder)
+        yield Running(
+            server, probes, started(server.command, "log"), folder, lambda: started(server.command, "log")
+        )
 
 
 @pytest.mark.parametrize(
@@ -174,30 +196,97 @@ def test_the_server_does_what_its_preset_says(running: Running, request: pytest.
 def test_what_its_probes_notice(running: Running, request: pytest.FixtureRequest) -> None:
     """No process is stopped, killed or kept waiting without a record of who noticed."""
     _not_before_it_is_ready(running)
-
-    def watched(*, recovers: bool = False) -> dict[str, Any]:
-        seen = watch(lambda name: _asked_once(running, name), running.request, recovers=recovers)
-        return {key: value for key, value in asdict(seen).items() if value is not None}
-
     rows: dict[str, dict[str, Any]] = {}
     found = roles(running.container)
     for title, pids in [*found.items()][:MOST_ROLES]:
         with stopped(pids):
-            rows[f"stopped: {title}"] = watched()
-        running.waits(lambda: running.request() == 200 and running.succeeds(*running.probes))
-    with never_reading(running.server.request):
-        rows["clients never read"] = watched()
-    running.waits(lambda: running.request() == 200 and running.succeeds(*running.probes))
+            rows[f"stopped: {title}"] = _watched(running)
+        running.waits(lambda: _serves(running))
+    with asking(running.server.request, CLIENTS, 200):
+        rows["clients never read"] = _watched(running)
+    running.waits(lambda: _serves(running))
     for title, pids in [*found.items()][1:MOST_ROLES]:
         kill(pids)
-        rows[f"killed: {title}"] = watched(recovers=True)
+        row = rows[f"killed: {title}"] = _watched(running, recovers=True)
         if not running.container.process.running or running.request(START / 10) != 200:
+            row["restart"] = _serves_after_a_restart(running)
             break
-    assert all(len(row) >= 1 for row in rows.values())
+    _keep(request, running.server, rows)
 
-    if request.config.getoption("--record", default=False):
-        what = {"server": running.server.version, "preset": running.server.preset}
-        record(request.node.callspec.id, {**what, "on": datetime.date.today(), "seen": rows}, NOTICED)
+
+@pytest.mark.parametrize(
+    "running",
+    [pytest.param(each, id=each[0]) for each in servers().items() if calls_toy(each[0])],
+    indirect=True,
+)
+def test_what_its_probes_notice_of_its_model(running: Running, request: pytest.FixtureRequest) -> None:
+    """A model that hangs, fails, is slow or does not load: who notices is recorded."""
+    began = time.monotonic()
+    _not_before_it_is_ready(running)
+    took = time.monotonic() - began
+    rows: dict[str, dict[str, Any]] = {}
+
+    with asking(running.server.request, CLIENTS, 200):
+        rows["clients never read"] = _watched(running, recovers=True)
+    running.waits(lambda: _serves(running))
+    running.fault("slow").touch()
+    with keep_asking(running.request, CLIENTS):
+        time.sleep(2)
+        rows[f"{CLIENTS} clients at once, each answer takes 1 s"] = _watched(running, recovers=True)
+    running.fault("slow").unlink()
+    running.waits(lambda: _serves(running))
+
+    running.fault("broken").touch()
+    rows["every call fails as after a GPU error"] = _watched(running)
+    running.fault("broken").unlink()
+    running.waits(lambda: _serves(running))
+
+    for calls in (1, CLIENTS):
+        running.fault("stuck").touch()
+        with asking(running.server.request, calls):
+            running.waits(lambda: any(running.folder.glob("at-work-*")))
+            time.sleep(2)
+            running.fault("stuck").unlink()
+            what = "1 call never returns" if calls == 1 else f"{calls} calls never return"
+            rows[what] = row = _watched(running, recovers=True)
+            row["restart"] = _serves_after_a_restart(running)
+        for left in running.folder.glob("at-work-*"):
+            left.unlink()
+
+    running.weights.write_bytes(b"truncated")
+    running.restart()
+    time.sleep(1.5 * took)
+    row = rows["the model fails to load"] = _watched(running)
+    row["started"] = running.container.process.running and _asked_once(running, "startupProbe")
+    row["ended"] = not running.container.process.running
+    _keep(request, running.server, rows)
+
+
+def _watched(running: Running, *, recovers: bool = False) -> dict[str, Any]:
+    seen = watch(lambda name: _asked_once(running, name), running.request, recovers=recovers)
+    return {key: value for key, value in asdict(seen).items() if value is not None}
+
+
+def _serves(running: Running) -> bool:
+    return running.request() == 200 and running.succeeds(*running.probes)
+
+
+def _serves_after_a_restart(running: Running) -> bool:
+    running.restart()
+    running.waits(lambda: _serves(running))
+    return True
+
+
+def _keep(request: pytest.FixtureRequest, server: Server, rows: dict[str, dict[str, Any]]) -> None:
+    """Record the rows, next to those that another test recorded of the same version."""
+    print(rows)
+    if not request.config.getoption("--record", default=False):
+        return
+    name = request.node.callspec.id
+    before = recorded(NOTICED).get(name, {})
+    kept = before["seen"] if before.get("server") == server.version else {}
+    what = {"server": server.version, "preset": server.preset, "on": datetime.date.today()}
+    record(name, {**what, "seen": kept | rows}, NOTICED)
 
 
 def _asked_once(running: Running, name: str) -> bool:
