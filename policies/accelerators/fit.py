@@ -13,13 +13,12 @@ from typing import Final
 
 from policies.accelerators.annotations import memory_of
 from policies.accelerators.inventory import Node
+from policies.accelerators.parallelism import knows_weights, per_copy
 from policies.accelerators.placement import placement
 from policies.accelerators.requests import GpuAffinity, inventory_of
-from policies.containers.programs import has_option, option
 from policies.core.facts import Facts
 from policies.kube.json import Json
 from policies.kube.pods import Container
-from policies.probes.servers import Server
 from policies.probes.serving import StandardProbes, recognised
 from policies.probes.start import named_size
 
@@ -27,58 +26,6 @@ LEAST_SHARE: Final = 0.75
 """The least share of the computed weights that counts, since names round: `7B` may be 6.7 billion."""
 
 
-@dataclass(frozen=True, slots=True)
-class Parallelism:
-    """How a server says over how many accelerators it spreads one copy of the weights."""
-
-    factors: tuple[tuple[str, ...], ...]
-    """Options whose values are multiplied; an absent one counts as 1."""
-    unknown_with: tuple[str, ...]
-    """Options that change what is loaded or where."""
-
-
-# vLLM: vllm/engine/arg_utils.py; SGLang: python/sglang/srt/server_args.py.
-_SERVERS: Final[Mapping[str, Parallelism]] = {
-    "vllm": Parallelism(
-        (
-            ("--tensor-parallel-size", "--tensor_parallel_size", "-tp"),
-            ("--pipeline-parallel-size", "--pipeline_parallel_size", "-pp"),
-        ),
-        (
-            "--config",
-            "--cpu-offload-gb",
-            "--data-parallel-size",
-            "-dp",
-            "--enable-expert-parallel",
-            "--hf-overrides",
-            "--load-format",
-            "--offload-group-size",
-            "--quantization",
-            "-q",
-        ),
-    ),
-    "sglang": Parallelism(
-        (
-            ("--tensor-parallel-size", "--tp-size", "--tp"),
-            ("--pipeline-parallel-size", "--pp-size", "--pp"),
-        ),
-        (
-            "--config",
-            "--cpu-offload-gb",
-            "--data-parallel-size",
-            "--dp-size",
-            "--dp",
-            "--ep-size",
-            "--ep",
-            "--expert-parallel-size",
-            "--json-model-override-args",
-            "--load-format",
-            "--offload-group-size",
-            "--quantization",
-            "--torchao-config",
-        ),
-    ),
-}
 _REDUCED: Final = re.compile(
     r"quant|awq|gptq|gguf|ggml|exl[23]|hqq|bnb|aqlm|bitnet|mlx|eetq|qat|marlin|compressed|lora|adapter|draft|eagle"
     r"|(?:fp|int|nf|mxfp)[48]|[2348]-?bit|w[48]a|1\.58",
@@ -117,7 +64,7 @@ def misfit(pod: Json, container: Container, facts: Facts) -> Misfit | None:
     found = placement(pod, facts.settings(GpuAffinity), facts) if server is not None else None
     if server is None or found is None or not found.nodes:
         return None
-    accelerators = _spread(server)
+    accelerators = per_copy(server) if knows_weights(server) else 0
     weights, model = named_size(pod, container, server)
     if not accelerators or not weights or _REDUCED.search(" ".join((*server.words, model))):
         return None
@@ -130,24 +77,6 @@ def misfit(pod: Json, container: Container, facts: Facts) -> Misfit | None:
     if weights * LEAST_SHARE / accelerators <= largest:
         return None
     return Misfit(model, weights, accelerators, largest, node)
-
-
-def _spread(server: Server) -> int:
-    """Over how many accelerators one copy of the weights is spread; 0 if that is not known."""
-    known = _SERVERS.get(server.name)
-    if known is None or server.sometimes or has_option(server.words, *known.unknown_with):
-        return 0
-    if any("$" in word for word in server.words) or server.may_have_option(*known.unknown_with):
-        return 0  # a variable may hold any option
-    total = 1
-    for flags in known.factors:
-        value = option(server.words, *flags)
-        if value is None:
-            continue
-        if not (value.isascii() and value.isdigit() and 0 < int(value) <= 1024):
-            return 0
-        total *= int(value)
-    return total
 
 
 def _memory(node: Node, requests: Mapping[str, int], facts: Facts) -> int | None:

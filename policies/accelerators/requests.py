@@ -180,7 +180,7 @@ class Catalogue:
             return {}
         # The API server copies limits of extended resources into requests; a file may lack either.
         given = {**mapping(resources, "limits"), **mapping(resources, "requests")}
-        counts = {name: _count(value) for name, value in given.items() if self.vendor_of(name)}
+        counts = {name: whole_number(value) for name, value in given.items() if self.vendor_of(name)}
         return {name: count for name, count in counts.items() if count > 0}
 
     @cached_property
@@ -276,7 +276,7 @@ class Catalogue:
 
     def _offered(self, allocatable: Json) -> dict[str, int]:
         offered = {
-            name: _count(amount)
+            name: whole_number(amount)
             for name, amount in allocatable.items()
             if "/" in name and self.vendor_of(name) is not None
         }
@@ -357,7 +357,7 @@ def _add(total: dict[str, int], asked: Mapping[str, int]) -> None:
         total[resource] = total.get(resource, 0) + count
 
 
-def _count(value: object) -> int:
+def whole_number(value: object) -> int:
     """A quantity of an extended resource, which is a whole number; 0 for what is none."""
     if type(value) is str and value.isascii() and value.isdigit() and len(value) <= MOST_CHARACTERS:
         return int(value)
@@ -417,7 +417,7 @@ def asks_for_devices(pod: Json) -> bool:
 def _asked_names(container: Json) -> Iterator[str]:
     resources = container.get("resources")
     for field_name in ("limits", "requests"):
-        yield from (name for name, value in mapping(resources, field_name).items() if _count(value) > 0)
+        yield from (name for name, value in mapping(resources, field_name).items() if whole_number(value) > 0)
 
 
 def _is_extended(resource: str) -> bool:

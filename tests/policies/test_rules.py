@@ -56,6 +56,7 @@ MODES: dict[str, tuple[Mode, Mode] | tuple[Mode, Mode, tuple[Mode, Mode]]] = {
     "gpu-unschedulable": (Mode.ENFORCE, Mode.ENFORCE, (Mode.WARN, Mode.WARN)),
     "ordered-start-deadlock": (Mode.ENFORCE, Mode.ENFORCE),
     "model-exceeds-gpu-memory": (Mode.ENFORCE, Mode.ENFORCE, (Mode.WARN, Mode.WARN)),
+    "parallelism-exceeds-gpus": (Mode.ENFORCE, Mode.ENFORCE),
     "startup-wait-cycle": (Mode.ENFORCE, Mode.ENFORCE, (Mode.WARN, Mode.WARN)),
     "gang-without-queue": (Mode.AUDIT, Mode.WARN),
     "grace-shorter-than-prestop": (Mode.WARN, Mode.ENFORCE),
@@ -63,6 +64,7 @@ MODES: dict[str, tuple[Mode, Mode] | tuple[Mode, Mode, tuple[Mode, Mode]]] = {
     "policy-config-invalid": (Mode.ENFORCE, Mode.ENFORCE),
     # Cascade
     "probe-wrong-port": (Mode.WARN, Mode.ENFORCE),
+    "probe-port-unknown": (Mode.ENFORCE, Mode.ENFORCE, (Mode.WARN, Mode.WARN)),
     "startup-kills-slow-start": (Mode.WARN, Mode.ENFORCE),
     "liveness-external-dependency": (Mode.ENFORCE, Mode.ENFORCE),
     "readiness-external-dependency": (Mode.ENFORCE, Mode.ENFORCE),

@@ -34,6 +34,10 @@ NOT_EXPERIMENTS = ("conditions", "under_fire", "puller")
 """Figures of other shapes."""
 ELSEWHERE = {
     "model-exceeds-gpu-memory": "Not shown: it needs an accelerator, and this node has none.",
+    "probe-port-unknown": (
+        "Not shown: it follows from kubelet 1.37 (`pkg/probe/util.go`, `pkg/kubelet/prober/worker.go`)."
+    ),
+    "parallelism-exceeds-gpus": "Not shown: it needs an accelerator, and this node has none.",
     "gang-without-queue": (
         "Not shown: the profile `standard` only audits it, and what helps is another program, such as Kueue."
     ),

@@ -1,0 +1,94 @@
+"""parallelism-exceeds-gpus: servers told to use more GPUs than their container gets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from policies.accelerators.parallelism import on_this_node
+from policies.accelerators.requests import whole_number
+from policies.commands import SHELLS
+from policies.containers.programs import launch_of, started
+from policies.core.contracts import rule
+from policies.core.facts import Facts
+from policies.core.finding import Certainty, Finding
+from policies.core.needs import Need
+from policies.core.target import PodTemplate, Target
+from policies.kube.json import dig, mapping, strings
+from policies.kube.pods import Container, Role
+from policies.probes.servers import Server
+from policies.probes.serving import StandardProbes, recognised
+
+_GPU: Final = re.compile(r"nvidia\.com/(?:gpu|gpu\.shared|mig-\d+g\.\d+gb)")
+"""Resources of which one is one CUDA device; the products of other vendors count in other units."""
+_VISIBLE: Final = ("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+_HARMLESS: Final = frozenset(
+    {"echo", "cd", "export", "set", "mkdir", "ulimit", "sleep", "pip", "hf", "huggingface-cli"}
+)
+"""Programs before the server that start nothing on other nodes."""
+
+
+def check(target: Target, facts: Facts) -> Iterator[Finding]:
+    for template in target.templates:
+        if template.is_ray or _runs_ray(template):
+            continue
+        for container in template.containers(Role.MAIN):
+            server = recognised(container, facts.settings(StandardProbes))
+            if server is None or not _is_all(container, server):
+                continue
+            wanted, given = on_this_node(server), devices(container)
+            if given and wanted > given:
+                yield _finding(template, container, server, wanted, given)
+
+
+def _runs_ray(template: PodTemplate) -> bool:
+    """Whether something in the pod may join a Ray cluster, whose other nodes have GPUs too."""
+    return any(
+        program[0] == "ray" or any("ray_cluster" in word for word in program)
+        for container in template.containers()
+        for program in started(container).all
+    ) or any(
+        name.startswith("RAY_")
+        for container in template.containers()
+        for name in launch_of(container).variables
+    )
+
+
+def _is_all(container: Container, server: Server) -> bool:
+    """Whether the container runs the server itself: another entrypoint may start a cluster before it."""
+    if not launch_of(container).command and not server.own_image:
+        return False
+    every = started(container)
+    return every.complete and all(
+        program == server.words or program[0] in _HARMLESS or (len(program) == 1 and program[0] in SHELLS)
+        for program in every.all
+    )
+
+
+def devices(container: Container) -> int:
+    """How many CUDA devices a container gets; 0 if that is not known."""
+    resources = mapping(container.spec, "resources")
+    if resources.get("claims") or dig(container.spec, "securityContext", "privileged") is True:
+        return 0
+    if any(name in launch_of(container).variables for name in _VISIBLE):
+        return 0
+    asked = {**mapping(resources, "requests"), **mapping(resources, "limits")}
+    if any(name.startswith("nvidia.com/") and not _GPU.fullmatch(name) for name in asked):
+        return 0
+    return sum(whole_number(value) for name, value in asked.items() if _GPU.fullmatch(name))
+
+
+def _finding(template: PodTemplate, container: Container, server: Server, wanted: int, given: int) -> Finding:
+    field = "args" if strings(container.spec, "args") else "command"
+    return Finding(
+        template.at(container, field),
+        f"Container {container.name} runs {server.name} with options for {wanted} GPUs, but gets "
+        f"{given}: the server fails at every start.",
+        f"Give the container {wanted} GPUs, or lower the parallelism to {given}. If the server spans nodes, "
+        "add the options for that.",
+        Certainty.UNDECIDED if server.open else Certainty.SURE,
+    )
+
+
+RULE = rule(__name__, check, needs=(Need.EXTENDED,))

@@ -1,0 +1,67 @@
+"""probe-port-unknown: probes on a port by a name that no port of their container has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from policies.core.contracts import rule
+from policies.core.facts import Facts
+from policies.core.finding import Certainty, Finding
+from policies.core.needs import Need
+from policies.core.target import PodTemplate, Target
+from policies.kube.json import mapping, maps, text
+from policies.probes.probe import LIVENESS, READINESS, STARTUP, Probe, probes
+
+_CONSEQUENCE = {
+    LIVENESS: "kubelet cannot send it and never restarts a hung container",
+    READINESS: "kubelet cannot send it, and the pod never becomes ready",
+    STARTUP: "kubelet cannot send it, and the pod neither starts nor restarts",
+}
+_MADE_AS_WRITTEN = ("", "apps", "batch", "jobset.x-k8s.io", "leaderworkerset.x-k8s.io")
+"""Groups of kinds whose pods have the containers of the template. Operators of others may add ports."""
+
+
+def check(target: Target, facts: Facts) -> Iterator[Finding]:
+    if target.kind.group not in _MADE_AS_WRITTEN:
+        return
+    for probe in probes(target, STARTUP, READINESS, LIVENESS):
+        for handler in ("httpGet", "tcpSocket"):
+            port = mapping(probe.spec, handler).get("port")
+            if isinstance(port, str) and port and not port.isdigit() and port not in _names(probe):
+                yield _finding(probe, handler, port)
+
+
+def _names(probe: Probe) -> list[str]:
+    return [text(port, "name") for port in maps(probe.container.spec, "ports")]
+
+
+def _finding(probe: Probe, handler: str, port: str) -> Finding:
+    known = [name for name in _names(probe) if name]
+    other = _container_with(probe.template, port)
+    where = f" (container {other} has one, which does not count)" if other else ""
+    use = (
+        f"Use the port's number, or one of the names {', '.join(known[:4])}"
+        if known
+        else "Use the port's number"
+    )
+    return Finding(
+        probe.at(handler, "port"),
+        f"The {probe.name} asks port {port}, a name that no port of this container has{where}: "
+        f"{_CONSEQUENCE[probe.field]}.",
+        f"{use}, or give the name to a port of container {probe.container.name}.",
+        Certainty.LIKELY if probe.field == LIVENESS else Certainty.SURE,
+    )
+
+
+def _container_with(template: PodTemplate, port: str) -> str:
+    return next(
+        (
+            container.name
+            for container in template.containers()
+            if any(text(each, "name") == port for each in maps(container.spec, "ports"))
+        ),
+        "",
+    )
+
+
+RULE = rule(__name__, check, needs=(Need.PROBE,))
