@@ -17,7 +17,7 @@ def main() -> int:
 
 
 def _supervised(arguments: list[str], env: Mapping[str, str]) -> bool:
-    """What `--supervise` says, read without the parser: that would take the memory which is to be spared."""
+    """The value of `--supervise`. The parser is not imported, to save its memory."""
     said = env.get("CHASSIS_PULLER_SUPERVISE", "false")
     for flag, value in zip(arguments, [*arguments[1:], ""], strict=False):
         if flag == "--supervise":
@@ -37,7 +37,7 @@ def _run() -> int:
     gc.disable()
     from puller import cli
 
-    # What was imported stays. A collection for every 700 new objects costs more than what it finds.
+    # Imported objects live for ever, and a collection for every 700 new objects costs more than it frees.
     gc.freeze()
     gc.set_threshold(10_000)
     gc.enable()

@@ -28,7 +28,7 @@ class Actions:
     complete: Callable[[], frozenset[str]]
     fetches: dict[str, Fetch] = field(default_factory=dict)
     settle: float = 5.0
-    """Seconds to wait for a load that nobody waits for any more, before the server is told again."""
+    """Seconds to wait for an abandoned load before the server gets the next call."""
     _noted: set[str] = field(default_factory=set)
     _in_doubt: dict[str, str] = field(default_factory=dict)
     """Models whose load may still be going on in the server, with the digest of the tree it is of."""
@@ -47,7 +47,7 @@ class Actions:
             self._in_doubt[model.name] = stored.spec.digest
 
     def server_gone(self) -> None:
-        """Whatever the server was doing, it does no more."""
+        """The server restarted: no load is in doubt any more."""
         self._in_doubt.clear()
 
     async def run(self, act: Act, model: Model) -> None:
@@ -63,7 +63,7 @@ class Actions:
         await steps[act](model)
 
     async def download(self, model: Model) -> None:
-        """Fetch the wanted tree beside the one there is, and put it in its place if it is still wanted."""
+        """Fetch the wanted tree, and let it replace the present one if it is still wanted."""
         spec = model.wanted
         if spec is None:
             return
@@ -151,8 +151,7 @@ class Actions:
         self._in_doubt.pop(model.name, None)
 
     async def discard(self, model: Model) -> None:
-        """Drop what is left of a download that nobody wants. What cannot be deleted now is swept at the next
-        start."""
+        """Delete the rest of an unwanted download. Files that cannot be deleted now go at the next start."""
         with suppress(OSError):
             await in_thread(lambda: self.store.discard(model.name))
         self._drop(model)
@@ -173,7 +172,7 @@ class Actions:
             await self.server.declare(self.complete())
 
     def _drop(self, model: Model) -> None:
-        """What was staged is gone."""
+        """Forget the staged tree, which is deleted."""
         fetch = self.fetches.pop(model.name, None)
         if fetch is not None:
             self.storage.budget.release(fetch.key)

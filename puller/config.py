@@ -1,8 +1,7 @@
 """The config directory: read whole, as kubelet means it to be read, and watched.
 
-Kubelet writes a ConfigMap into a fresh directory and swaps the link `..data` to it; what is read here is
-what one such directory held. Watching only makes it fast: the directory is read again every `poll`
-seconds whatever the watch says.
+Kubelet writes a ConfigMap into a fresh directory and swaps the link `..data` to it. All values read here
+come from one such directory. The watch only saves time: the directory is read every `poll` seconds anyway.
 """
 
 from __future__ import annotations

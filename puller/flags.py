@@ -1,8 +1,8 @@
-"""Flags that may be given in the environment, too. Shared by the puller and the webhook; nothing but the
+"""Flags that may also be given in the environment. Shared by the puller and the webhook; imports only the
 standard library.
 
-`--log-level` under the prefix `CHASSIS_` is also `CHASSIS_LOG_LEVEL`. The command line wins; what comes from
-the environment is checked like an argument.
+`--log-level` under the prefix `CHASSIS_` is also `CHASSIS_LOG_LEVEL`. The command line wins. Values from the
+environment are checked like arguments.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Flags:
         return self._prefix + flag.removeprefix("--").replace("-", "_").upper()
 
     def add(self, container: Container, *names: str, help: str, **options: Any) -> None:
-        """`add_argument`, with the default from the environment. Lists stand there with commas."""
+        """`add_argument`, with the default from the environment. Commas separate the items of a list."""
         variable = self.variable(names[0])
         value = self._env.get(variable)
         if value is not None:
@@ -45,7 +45,7 @@ class Flags:
 
 
 def one_of(choices: Sequence[str]) -> Callable[[str], str]:
-    """Like argparse's own choices, but also for what comes from the environment."""
+    """Like argparse's `choices`, but also for values from the environment."""
 
     def chosen(text: str) -> str:
         if text not in choices:

@@ -54,7 +54,7 @@ class Answer:
 
 @dataclass
 class Port:
-    """The answers. They come from what is in memory; no request waits for anything."""
+    """The answers. All come from memory; no request waits."""
 
     reconciler: Reconciler
     server: asyncio.Server | None = None
@@ -133,7 +133,7 @@ class Port:
                     return Answer(200, *metrics.render())
         except Exception:
             logger.exception("request failed unexpectedly", path=path)
-            return Answer(500, b"a bug; the log says more\n")
+            return Answer(500, b"a bug; see the log\n")
         return Answer(404, b"there are /healthz, /readyz, /v1/models and /metrics\n")
 
 

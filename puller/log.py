@@ -1,7 +1,7 @@
 """Logging: one JSON line for each change of state; for a person at a terminal, readable ones.
 
-Its own, and this small, because it is imported by a sidecar that stands in many pods: structlog takes as
-long to import as all of the puller's modules together.
+This small module exists because the sidecar runs in many pods: importing structlog takes as long as importing
+all of the puller's modules.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LEVELS = ("debug", "info", "warning", "error")
 
 
 class Logger:
-    """An event in a few words, and what there is to say of it. Lines go to stderr, whole."""
+    """Writes an event, a few words, and its fields as one whole line to stderr."""
 
     def __init__(self) -> None:
         self._least = LEVELS.index("info")
@@ -59,7 +59,7 @@ class Logger:
 
 
 def _json(fields: dict[str, Any]) -> str:
-    """Whatever it holds: a name that is not UTF-8 comes with surrogates, which orjson refuses."""
+    """The fields as JSON. A name that is not UTF-8 contains surrogates, which orjson refuses."""
     try:
         return orjson.dumps(fields, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
     except orjson.JSONEncodeError:

@@ -67,7 +67,7 @@ class Metrics:
 
     @cached_property
     def registry(self) -> CollectorRegistry:
-        """Of these metrics alone."""
+        """A registry with only these metrics."""
         from prometheus_client import CollectorRegistry
 
         made = CollectorRegistry(auto_describe=False)
@@ -95,8 +95,8 @@ class Metrics:
             ("bytes_in_flight", "Bytes downloads in flight got.", self.received),
             ("bytes_expected", "Bytes they are to get.", self.expected),
             ("disk_bytes", "Bytes that models hold on disk.", self.disk),
-            ("config_errors", "What the config has wrong.", self.refused),
-            ("ready", "Whether /readyz says yes.", self.ready),
+            ("config_errors", "Errors in the config.", self.refused),
+            ("ready", "Whether /readyz answers 200.", self.ready),
             ("server_up", "Whether the model server answers.", self.server_up),
         ):
             yield GaugeMetricFamily(f"{_PREFIX}_{name}", text, value=value)

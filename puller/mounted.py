@@ -1,8 +1,9 @@
-"""A mounted ConfigMap, read as one moment. The standard library alone, since the webhook reads its policy so.
+"""A mounted ConfigMap, read as of one moment. Standard library only: the webhook reads its policy with it.
 
-Kubelet writes every version into a directory of its own, swaps the link `..data` to it and then removes the
+Kubelet writes every version into a new directory, swaps the link `..data` to it and then removes the
 files of the old one, one by one. A reader that has listed the old one finds fewer and fewer of them, and
-what is missing would pass for what nobody wrote. So nothing counts that was read while the link changed.
+a missing file would look like one that was never written. So files that were read while the link changed do
+not count.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ download and not one each."""
 
 
 class Act(enum.Enum):
-    """What can be done for a model. At most one is in flight for each model."""
+    """The steps for a model. At most one is in flight for each model."""
 
     DOWNLOAD = "download"
     CANCEL = "cancel"
@@ -41,7 +41,7 @@ class Loaded(enum.Enum):
 
 
 class State(enum.Enum):
-    """What a person is told."""
+    """The state of a model, as the status shows it."""
 
     PENDING = "Pending"
     DOWNLOADING = "Downloading"
@@ -77,10 +77,10 @@ class Failure:
 class Model:
     """All that is known of one model.
 
-    `wanted`: what the config asks for. `held`: the config names it in a way that cannot be read; what
-    there is stays. `stored`: the complete tree on disk. `staged`: an unfinished one is there, too.
-    `checked`: `loaded` was read from the server since it was last (re)started or doubted. `fresh`: nothing
-    of it was on disk before, so that there will be a load, which asks the server itself.
+    `wanted`: what the config asks for. `held`: the config names it in a way that cannot be read; the
+    present model stays. `stored`: the complete tree on disk. `staged`: an unfinished one is there, too.
+    `checked`: `loaded` was read from the server since it was last (re)started or doubted. `fresh`: it was not
+    on disk before, so a load follows, which asks the server itself.
     """
 
     name: str
@@ -106,7 +106,7 @@ class Model:
 
 
 def next_step(model: Model, health: Health, now: float) -> Act | None:
-    """What to do now, or None: nothing, until something changes (or `wake_at`)."""
+    """The step to take now; None if there is none before a change, or before `wake_at`."""
     if model.doing is not None:
         return Act.CANCEL if _cancel_at(model) <= now else None
     step = _goal(model, health)
@@ -114,7 +114,7 @@ def next_step(model: Model, health: Health, now: float) -> Act | None:
 
 
 def wake_at(model: Model, health: Health) -> float:
-    """When time alone makes `next_step` give another answer; infinity for never."""
+    """When `next_step` changes its answer only because time passed; infinity for never."""
     if model.doing is not None:
         return _cancel_at(model)
     step = _goal(model, health)
@@ -122,15 +122,15 @@ def wake_at(model: Model, health: Health) -> float:
 
 
 def outlived(model: Model, health: Health) -> bool:
-    """Whether the failure is of a step that nobody wants any more, so that it may be forgotten. A check
-    comes before many steps and settles nothing by itself."""
+    """Whether the failed step is not wanted any more, so that the failure can be dropped. A check precedes
+    many steps and decides none of them."""
     if model.failure is None or model.doing is not None or health is not Health.UP:
         return False
     return _goal(model, health) not in (model.failure.act, Act.CHECK)
 
 
 def state(model: Model, now: float) -> State:
-    """The state a person is told."""
+    """The state that the status shows."""
     if model.doing is not None and model.doing.act in _DOING:
         return _DOING[model.doing.act]
     if model.wanted is None and not model.held:
@@ -143,8 +143,8 @@ def state(model: Model, now: float) -> State:
 
 
 def over_memory(model: Model, others: int, limit: int) -> Failure | None:
-    """Why this model may not be loaded beside others that hold so many bytes; None where it may. It stays
-    failed until memory is given back."""
+    """The failure to load this model next to others that hold so many bytes; None if there is room. The model
+    stays failed until memory is freed."""
     spec = model.wanted or model.stored
     if spec is None or others + spec.memory <= limit:
         return None
@@ -155,7 +155,7 @@ def over_memory(model: Model, others: int, limit: int) -> Failure | None:
 
 
 def memory_of(model: Model) -> int:
-    """What a model that is loaded, or being loaded, counts for, in bytes."""
+    """The memory of a model that is loaded or being loaded, in bytes."""
     specs = [spec for spec in (model.wanted, model.stored) if spec is not None]
     return max((spec.memory for spec in specs), default=0) if model.available or loading(model) else 0
 
@@ -197,7 +197,7 @@ def _leave(model: Model, health: Health) -> Act | None:
     """The model is not wanted: out of the server, then off the disk, then out of mind.
 
     A server that is DOWN has nothing loaded, so its files may go; yet it may be reading them as it
-    starts, so the model is remembered until a live server says that it does not have it.
+    starts, so the model is remembered until a live server reports that it does not have it.
     """
     if health is Health.UP and not model.checked:
         return Act.CHECK

@@ -25,7 +25,7 @@ _SUFFIX: Final[dict[str | None, Decimal]] = {
 
 
 def decimal_of(text: str) -> Decimal | None:
-    """The exact number that a quantity stands for; None where the API server would refuse the text.
+    """The exact number of a quantity; None if the API server would refuse the text.
 
     Blanks are refused, as there.
     """

@@ -1,4 +1,4 @@
-"""Why a step failed, or why a model is not yet where it is to be: the words of the status and the metrics.
+"""Why a step failed, or why a model is not loaded yet: the words of the status and the metrics.
 
 Law: the words are public. docs/puller.md explains each, and a test holds it to that.
 """
@@ -26,7 +26,7 @@ class Reason(StrEnum):
     TOO_MANY_OBJECTS = "TooManyObjects"
     CANCELLED = "Cancelled"
 
-    # What came.
+    # The downloaded bytes.
     DIGEST_MISMATCH = "DigestMismatch"
     HOSTILE_PATH = "HostilePath"
     HOSTILE_ARCHIVE = "HostileArchive"
@@ -69,4 +69,4 @@ BAD_CONTENT = frozenset(
 NO_ROOM = frozenset({Reason.DISK_FULL, Reason.OVER_MAX_DISK})
 
 SERVER_SILENT = frozenset({Reason.SERVER_UNAVAILABLE, Reason.SERVER_LOST, Reason.SERVER_TIMEOUT})
-"""The model server gave no answer, whatever the model."""
+"""The model server gave no answer; the model is not the cause."""

@@ -1,7 +1,7 @@
 """The loop: keeps every model's actual state equal to its desired state.
 
-A work queue of model names, not of events: whatever happens (an edit, a step that ended, a server that
-came back, time) only marks names as worth another look, and `plan.next_step` looks at the whole state.
+A work queue of model names, not of events: each event (an edit, a step that ended, a server that came
+back, a timer) only marks names as worth another look, and `plan.next_step` looks at the whole state.
 One step per model is in flight, and a bounded number of each kind; the rest wait by priority.
 """
 
@@ -111,7 +111,7 @@ class Reconciler:
         self._awake.set()
 
     async def _open(self) -> bool:
-        """Open the model directory, however long that takes; False when told to stop meanwhile."""
+        """Open the model directory, however long that takes; False if `stop` is called meanwhile."""
         attempts = 0
         while not self._stopping:
             try:
@@ -225,7 +225,7 @@ class Reconciler:
         self._awake.set()
 
     def _after(self, step: Act, model: Model, was_loaded: Loaded) -> None:
-        """What one model's step says about the others, or about the server."""
+        """Apply the effects of one model's step on the others and on the server."""
         if step is Act.UNLOAD:
             self._retry_memory()
             model.checked = model.failure is None  # an unload that failed may have been carried out
@@ -246,14 +246,14 @@ class Reconciler:
         return min(delay, self.options.backoff_max) * random.uniform(0.5, 1)  # noqa: S311  (jitter)
 
     def _retry_memory(self) -> None:
-        """Let them ask again. They stay failed until they are loaded: most would only be failed anew."""
+        """Let the models that lacked memory try again. They stay Failed until loaded: most fail again."""
         for model in self.models.values():
             if model.failure is not None and model.failure.reason is Reason.OVER_MAX_MEMORY:
                 model.failure = replace(model.failure, retry_at=0.0)
                 self._dirty.add(model.name)
 
     def _complete(self) -> frozenset[str]:
-        """What a declarative server is to have: all on disk that it has, may have, or is to load now."""
+        """The models for a declarative server: those on disk that it has, may have, or is to load now."""
         return frozenset(
             model.name
             for model in self.models.values()
@@ -269,7 +269,7 @@ class Reconciler:
                 if self.status.config_trouble != str(error):
                     logger.warning("config not readable", error=str(error))
                 self.status.config_trouble = str(error)
-                if self._config is None:  # nobody knows what is wanted: keep and serve what there is
+                if self._config is None:  # the wanted models are unknown: keep and serve the present ones
                     self.apply(Desired(unreadable=frozenset({LIST_KEY})))
                 continue
             self.status.config_trouble = ""
@@ -334,7 +334,7 @@ class Reconciler:
         self._awake.set()
 
     async def _resync(self) -> None:
-        """Every now and then, believe nothing: compare the disk with what we think it holds."""
+        """From time to time, compare the disk with our record of it."""
         while True:
             await asyncio.sleep(self.options.resync)
             for name, model in list(self.models.items()):

@@ -32,7 +32,7 @@ MAX_PRIORITY = 1_000_000
 MAX_MODELS = 20_000
 """Of one list; no ConfigMap has room for more that are sound."""
 MAX_UNKNOWN = 8
-"""Fields of one model that nobody reads and that are named."""
+"""Unknown fields of one model that warnings name."""
 MAX_GLOBS = 1000
 MAX_GLOB = 1024
 """Characters: no key of a store is longer."""
@@ -60,8 +60,8 @@ class ModelSpec:
 
     @property
     def content(self) -> tuple[str, str, str, str, tuple[str, ...]]:
-        """What the files and the loaded model depend on. `memory` and `priority` only steer the puller:
-        an edit of these alone neither downloads nor reloads anything."""
+        """The fields on which the files and the loaded model depend. `memory` and `priority` only steer the
+        puller: an edit of these two causes neither a download nor a reload."""
         return (self.storage_uri, self.framework, self.sha256, self.version, self.files)
 
     @property
@@ -84,7 +84,7 @@ class ModelSpec:
 @dataclass(frozen=True, slots=True)
 class SpecError:
     """One refusal, in one sentence. `path` is the JSON path within the key, empty for the whole text;
-    `model` the model it concerns, empty where none can be told."""
+    `model` the model it concerns, empty if unknown."""
 
     key: str
     path: str
@@ -101,10 +101,10 @@ class SpecError:
 
 @dataclass(frozen=True, slots=True)
 class Desired:
-    """What a config asks for.
+    """The models that a config asks for.
 
-    `models`: the sound ones, by name. `errors`: why others are refused. `warnings`: fields that nobody
-    reads. `keys`: the key that each of `models` stands in. `unreadable`: keys whose text is not a list
+    `models`: the sound ones, by name. `errors`: why others are refused. `warnings`: unknown fields.
+    `keys`: the key of the ConfigMap that lists each of `models`. `unreadable`: keys whose text is not a list
     of models (or a model) at all.
     """
 
@@ -126,7 +126,7 @@ class Desired:
 
 
 class RefusedError(ValueError):
-    """A value that cannot stand: where (relative to the value being read) and why."""
+    """A refused value: where (relative to the value being read) and why."""
 
     def __init__(self, path: str, message: str) -> None:
         super().__init__(message)
@@ -239,7 +239,7 @@ def _entries(key: str, text: str) -> list[tuple[str, Any]]:
     if not isinstance(data, list):
         raise RefusedError("", f"must hold an array of models, not {_kind(data)}.")
     if len(data) > MAX_MODELS:
-        raise RefusedError("", f"holds {len(data)} entries; {MAX_MODELS} may stand.")
+        raise RefusedError("", f"holds {len(data)} entries; the maximum is {MAX_MODELS}.")
     return [(f"[{index}]", entry) for index, entry in enumerate(data)]
 
 
@@ -247,7 +247,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members: dict[str, Any] = {}
     for name, value in pairs:
         if name in members:
-            raise RefusedError("", f"says {_shown(name)} twice in one object; which one is meant?")
+            raise RefusedError("", f"has the key {_shown(name)} twice in one object; keep one of them.")
         members[name] = value
     return members
 
@@ -266,9 +266,7 @@ def _named(key: str, entry: Any) -> tuple[str, Any, str]:
         name, name_path = entry.get("modelName"), ".modelName"
         raw, spec_path = entry.get("modelSpec"), ".modelSpec"
     if not valid_name(name):
-        message = (
-            f"{_shown(name)} is no model name: 1 to {MAX_NAME} of the characters a-z A-Z 0-9 _ - may stand."
-        )
+        message = f"{_shown(name)} is no model name: use 1 to {MAX_NAME} of the characters a-z A-Z 0-9 _ -."
         raise RefusedError(name_path, message)
     return name, raw, spec_path
 
@@ -279,7 +277,7 @@ def _settle(
     warnings: list[SpecError],
     unreadable: Iterable[str],
 ) -> Desired:
-    """Refuse names that are listed more than once; one spec said twice over is still served."""
+    """Refuse names that are listed more than once; two equal specs are served as one."""
     models: dict[str, ModelSpec] = {}
     keys: dict[str, str] = {}
     refused = {error.model for error in errors}
@@ -317,8 +315,8 @@ def _storage_uri(value: object, path: str) -> str:
 
 
 def without_secrets(uri: str) -> str:
-    """The URI as it may be shown: credentials before the host, and a query (signatures stand there), left
-    out. In a URI whose parts cannot be told apart, nothing is taken for harmless."""
+    """The URI without secrets: without credentials before the host, and without the query, which may hold a
+    signature. If the parts of a URI cannot be separated, no part counts as harmless."""
     head = uri.partition("?")[0]
     scheme, separator, rest = head.partition("://")
     authority, slash, path = rest.partition("/")
@@ -332,7 +330,7 @@ def _check_uri(uri: SplitResult) -> None:
     if uri.username is not None or uri.password is not None:
         raise ValueError("credentials do not belong in a URI; give them in the environment or a Secret.")
     if ".." in unquote(uri.path).replace("\\", "/").split("/"):
-        raise ValueError('".." may not stand in the path.')
+        raise ValueError('the path must not contain "..".')
     _ = uri.port  # raises ValueError for a port that is none
     if uri.scheme == "file":
         if uri.netloc not in ("", "localhost") or not uri.path.strip("/"):
@@ -343,7 +341,7 @@ def _check_uri(uri: SplitResult) -> None:
     if uri.scheme in ("s3", "gs", "az") and (keyless or not _BUCKET.fullmatch(uri.netloc)):
         raise ValueError(f"{uri.scheme}:// must be followed by {_AUTHORITY[uri.scheme]} and a slash.")
     if uri.scheme in ("file", "pvc", "hf") and (uri.query or uri.fragment):
-        raise ValueError('nothing may follow the path; write "?" and "#" in a path as %3F and %23.')
+        raise ValueError('a query or fragment is not allowed; write "?" and "#" in a path as %3F and %23.')
     if uri.scheme == "hf" and not _HF_PATH.fullmatch(uri.path):
         raise ValueError("it must be hf://organisation/model, with :revision after it if need be.")
 
@@ -395,7 +393,7 @@ def _globs(value: object, path: str) -> tuple[str, ...]:
             path, f'must be an array of globs such as ["*.json", "weights/**"], not {_kind(value)}.'
         )
     if len(value) > MAX_GLOBS:
-        raise RefusedError(path, f"holds {len(value)} globs; {MAX_GLOBS} may stand.")
+        raise RefusedError(path, f"holds {len(value)} globs; the maximum is {MAX_GLOBS}.")
     for index, glob in enumerate(value):
         sound = isinstance(glob, str) and 0 < len(glob) <= MAX_GLOB and glob.isprintable()
         if not sound or glob.startswith("/") or ".." in glob.split("/"):
@@ -414,7 +412,7 @@ def _priority(value: object, path: str) -> int:
 
 
 def _kind(value: object) -> str:
-    """What a JSON reader calls it."""
+    """The JSON type of a value, in words."""
     names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
     return names.get(type(value), "a number")
 

@@ -1,4 +1,4 @@
-"""What the puller tells: the state of each model, readiness, the status file, metrics, the log."""
+"""What the puller reports: the state of each model, readiness, the status file, metrics, the log."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _STALLED = 60.0
 
 @dataclass(slots=True)
 class _Told:
-    """What was last told of a model."""
+    """The last report about a model."""
 
     state: State
     reason: Reason | None
@@ -81,7 +81,7 @@ class Status:
         self._health = health
 
     def note(self, model: Model, now: float) -> None:
-        """Tell of a change of state, once."""
+        """Report a change of state, once."""
         state = plan.state(model, now)
         reason = model.failure.reason if model.failure is not None and state is State.FAILED else None
         told = self._told.get(model.name)
@@ -138,7 +138,7 @@ class Status:
         missing = sorted(model.name for model in listed if not model.available)
         if self._desired.blind and not listed:
             errors = [self.config_trouble, *map(str, self._desired.errors)]
-            return False, f"the config cannot be read: {next(filter(None, errors), 'nothing is known of it')}"
+            return False, f"the config cannot be read: {next(filter(None, errors), 'unknown error')}"
         if not missing or (when == "any" and len(missing) < len(listed)):
             return True, "ok"
         return False, f"{len(missing)} of {len(listed)} models are not loaded: {', '.join(missing[:5])}"
@@ -165,8 +165,8 @@ class Status:
         }
 
     async def publish(self, models: Mapping[str, Model], fetches: Mapping[str, Fetch]) -> None:
-        """Bring the status file, the metrics and the terminal up to date. Of a thousand models that stand
-        still, no document is made."""
+        """Bring the status file, the metrics and the terminal up to date. If no model changed, no document
+        is made."""
         troubles = (self.config_trouble, self.model_dir_trouble)
         if not (self._news or fetches or troubles != self._troubles):
             return
@@ -229,7 +229,7 @@ class Status:
         metrics.server_up = self._health is Health.UP
 
     def _progress(self, document: dict[str, Any]) -> None:
-        """A line a second for a person at a terminal, as long as there is something to tell."""
+        """A line a second for a person at a terminal, as long as a model changes."""
         if not sys.stderr.isatty():
             return
         counts = Counter(entry["state"] for entry in document["models"])

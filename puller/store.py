@@ -38,7 +38,7 @@ _BATCH = 1 << 16
 @dataclass(frozen=True, slots=True)
 class Stored:
     """A complete model on disk: the spec in its marker, its size in bytes, and whether the model server
-    took exactly this tree (so that a restart of the puller need not load it again), or was being told to
+    took exactly this tree (so that a restart of the puller need not load it again), or was loading it
     when the puller ended."""
 
     spec: ModelSpec
@@ -52,7 +52,7 @@ class StoreBusyError(RuntimeError):
 
 
 def reserved(path: str) -> bool:
-    """Whether a file of a model (relative path) would pass for one of our own notes."""
+    """Whether a file of a model (relative path) has the name of one of our notes."""
     return path.startswith(MARKER) or path in (LOADED, LOADING)
 
 
@@ -65,7 +65,7 @@ class ModelStore:
         self._lock: int | None = None
 
     def open(self) -> None:
-        """Create what is missing, take the lock, sweep what an earlier run left unfinished.
+        """Create missing directories, take the lock, delete unfinished trees of an earlier run.
 
         Raises OSError for a directory that cannot be used, StoreBusyError while another puller has it.
         """
@@ -76,7 +76,7 @@ class ModelStore:
         self.sweep()
 
     def sweep(self) -> None:
-        """Remove everything unfinished. Nothing may be in flight. Nothing to do before `open`.
+        """Remove everything unfinished. No step may be in flight. No effect before `open`.
 
         One tree that cannot be removed is reported, and keeps no other. Raises OSError where the directory
         itself cannot be used.
@@ -97,7 +97,7 @@ class ModelStore:
 
     def audit(self) -> dict[str, Stored]:
         """The complete models, by name. Directories under a model's name that are not complete are
-        removed; whatever else lies here (`lost+found`, say) is left alone."""
+        removed; all other entries (such as `lost+found`) stay."""
         complete: dict[str, Stored] = {}
         with os.scandir(self.root) as entries:
             directories = [
@@ -145,17 +145,17 @@ class ModelStore:
         return Stored(spec, size, LOADED in names, LOADING in names)
 
     def staging(self, name: str) -> Path:
-        """Where to build a model, on the same file system: nothing is there. An archive may lie beside it."""
+        """Where to build a model: a free name on the same file system. An archive may lie next to it."""
         return self._work / "new" / name
 
     def discard(self, name: str) -> None:
-        """Drop what was staged."""
+        """Delete the staged tree."""
         staging = self.staging(name)
         remove_tree(staging)
         remove_tree(beside(staging))
 
     def renew(self, name: str) -> None:
-        """The same, and the directory around it is there again, whoever removed it."""
+        """The same, and create the directory around it again if it was removed."""
         self.discard(name)
         self.staging(name).parent.mkdir(parents=True, exist_ok=True)
 
@@ -171,7 +171,7 @@ class ModelStore:
             sync(self.root)  # before the old tree goes
             _bury(replaced)
         else:
-            tree.rename(final)  # a power cut that takes the name back leaves no model: it comes anew
+            tree.rename(final)  # if a power cut undoes the rename, the model is fetched again
         return Stored(spec, size, loaded=False)
 
     def remove(self, name: str) -> None:
@@ -196,7 +196,7 @@ class ModelStore:
             note.unlink(missing_ok=True)
 
     def note_ready(self, pod: str) -> None:
-        """Keep in mind, for a puller that starts anew in the same pod, that the models were there."""
+        """Note, for a puller that restarts in the same pod, that all models were loaded."""
         write_atomically(self._work / "ready", pod.encode(), durable=False)
 
     def was_ready(self, pod: str) -> bool:
@@ -208,7 +208,7 @@ class ModelStore:
             return False
 
     def _grave(self) -> Path:
-        """A free name, inside a directory of its own, to move a doomed tree to."""
+        """A free name in a new directory, to move a doomed tree to."""
         graves = self._work / "old"
         graves.mkdir(parents=True, exist_ok=True)
         return Path(tempfile.mkdtemp(dir=graves)) / "tree"
@@ -276,14 +276,14 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
 def _swept(leftover: Path) -> None:
     try:
         remove_tree(leftover)
-    except Exception as error:  # whatever it is, it must not keep the models from being served
+    except Exception as error:  # no error here may keep the models from being served
         logger.warning(
             "leftover not removed", directory=leftover.name, error=f"{type(error).__name__}: {error}"
         )
 
 
 def _replace(tree: Path, final: Path, replaced: Path) -> None:
-    """`tree` becomes `final`, what was there becomes `replaced`: atomically where the file system can,
+    """`tree` becomes `final`, the old `final` becomes `replaced`: atomically if the file system can,
     else by two renames, between which the model is absent (but never partial)."""
     try:
         _exchange(tree, final)
@@ -351,7 +351,7 @@ def _locked(path: Path) -> int:
         os.close(descriptor)
         raise StoreBusyError(f"another puller is using {path.parent.parent}") from None
     except OSError:
-        pass  # a file system without locks: kubelet starts one puller at a time all the same
+        pass  # a file system without locks: kubelet starts one puller at a time anyway
     return descriptor
 
 
@@ -399,7 +399,7 @@ class _Doomed:
 
 
 def _empty(directory: int, top: int, doomed: _Doomed) -> None:
-    """Unlink what is in an open directory; what are directories goes to the top."""
+    """Unlink the files of an open directory; move its directories to the top."""
     while True:
         with os.scandir(directory) as entries:
             others = (entry for entry in entries if not entry.name.startswith(doomed.prefix))

@@ -1,9 +1,9 @@
 """A parent that begins the puller again when it dies, so that its container does not end.
 
 A pod is ready only while each of its sidecars runs: the kubelet takes a pod out of its Services the moment a
-native sidecar's container ends, whatever its probes say, and brings it back only after a pause that grows to
-five minutes. The models that the server has loaded need no puller. So what can die is a child of a process
-that does nothing else: standard library alone, a few megabytes, forked before anything large is imported.
+native sidecar's container ends, with or without probes, and starts it again only after a pause that grows to
+five minutes. The models that the server has loaded need no puller. So the puller is the child of a process
+that only restarts it: standard library only, a few megabytes, forked before any large import.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who waits for what: names queued for a free slot, and names to look at again at some time."""
+"""Queues: names waiting for a free slot, and names to look at again at some time."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Timers:
         self._armed: dict[str, float] = {}
 
     def arm(self, name: str, when: float) -> None:
-        """Look at `name` at `when`; said twice, it is noted once."""
+        """Look at `name` at `when`; a second call for the same time has no effect."""
         if self._armed.get(name) != when:
             self._armed[name] = when
             heapq.heappush(self._heap, (when, name))

@@ -21,7 +21,6 @@ ABOVE = {
     "manifests": 105,
     "charts": 45,
     "policies": 167,
-    "puller": 182,
     "tests": 225,
     "webhook": 212,
 }
@@ -29,10 +28,11 @@ ABOVE = {
 
 
 def test_every_folder_keeps_its_limit() -> None:
-    limits = {name: READERS_LIMIT if name in STRICT else LIMIT for name in english.tallies()} | ABOVE
+    found = english.tallies()
+    limits = {name: READERS_LIMIT if name in STRICT else LIMIT for name in found} | ABOVE
     over = {
         name: f"{tally.rate:.0f} per 10,000 words, limit {limits[name]}"
-        for name, tally in english.tallies().items()
+        for name, tally in found.items()
         if tally.rate > limits[name] and tally.markers > 2
     }
     assert not over, "`python -m tests.english FOLDER` lists the places"

@@ -1,4 +1,4 @@
-"""What a model server is to the puller, whatever protocol it speaks."""
+"""The puller's interface to a model server, the same for each protocol."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from puller.servers.client import BrokenError, Client, NotListeningError
 
 
 class Health(enum.Enum):
-    """UP: it answers. DOWN: nothing listens, so nothing is loaded. HUNG: it listens and does not answer."""
+    """UP: it answers. DOWN: no process listens, so no model is loaded. HUNG: no answer on an open port."""
 
     UP = "up"
     DOWN = "down"
@@ -24,8 +24,8 @@ class Health(enum.Enum):
 class ServerError(Exception):
     """A call that failed. The message is one sentence.
 
-    ServerUnavailable: nothing listens; it says nothing about the model. ServerLost: the server went away
-    during the call, perhaps because of it. ServerTimeout: no answer in time.
+    ServerUnavailable: no process listens; the model may be sound. ServerLost: the server went away during the
+    call, perhaps because of it. ServerTimeout: no answer in time.
     """
 
     def __init__(self, reason: Reason, message: str) -> None:
@@ -34,8 +34,8 @@ class ServerError(Exception):
 
 
 class ModelServer(Protocol):
-    """Every call is bounded in time. What counts as loaded is what `ready` says. `declarative`: the server
-    wants to be told the whole set of models at once, by `declare`, before a load or an unload."""
+    """Every call is bounded in time. A model is loaded if `ready` returns True. `declarative`: the server
+    needs the whole set of models at once, by `declare`, before a load or an unload."""
 
     declarative: bool
 
@@ -46,8 +46,8 @@ class ModelServer(Protocol):
         ...
 
     async def load(self, name: str, *, was_ready: bool) -> None:
-        """Load, or load again, the tree on disk; returns once the model serves it. `was_ready` says that
-        the model served (another tree, perhaps) before. Raises ServerError."""
+        """Load, or load again, the tree on disk; returns once the model serves it. `was_ready`: the model
+        served before, perhaps from another tree. Raises ServerError."""
         ...
 
     async def unload(self, name: str) -> None:
@@ -106,7 +106,7 @@ class HttpServer:
 
 
 def json_object(body: bytes) -> dict[str, Any]:
-    """The JSON object that a server answers; empty for what is none."""
+    """The JSON object in an answer; empty if the answer is no object."""
     try:
         value = orjson.loads(body)
     except ValueError:

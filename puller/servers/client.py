@@ -1,8 +1,8 @@
 """Calls to one HTTP server in the same pod: HTTP/1.1, short answers, connections that are kept.
 
 A model server is asked twice for each model, and an HTTP library costs more CPU than all the rest of a
-small one: its import, then each request. What is needed is little, and the server is no stranger. Web
-storage, with its proxies, redirects and TLS, has a library.
+small one: its import, then each request. The puller needs little of HTTP here, and the server is in
+its own pod. Web storage, with its proxies, redirects and TLS, has a library.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class NotListeningError(OSError):
 
 
 class BrokenError(OSError):
-    """The connection ended before the answer did, or what came is not HTTP. `unanswered`: not a byte came."""
+    """The connection ended before the answer did, or it is not HTTP. `unanswered`: not a byte came."""
 
     def __init__(self, message: str, *, unanswered: bool = False) -> None:
         super().__init__(message)
@@ -72,7 +72,7 @@ class Client:
             try:
                 return await self._on(kept, request)
             except BrokenError as error:
-                # The server may have closed it at this very moment. A GET may be said twice.
+                # The server may have closed it at this very moment. A GET may be sent twice.
                 if method != "GET" or not error.unanswered:
                     raise
         return await self._on(await self._opened(), request)

@@ -17,13 +17,13 @@ class NoServer:
         return True
 
     async def load(self, name: str, *, was_ready: bool) -> None:
-        """Nothing to do."""
+        """No server to call."""
 
     async def unload(self, name: str) -> None:
-        """Nothing to do."""
+        """No server to call."""
 
     async def declare(self, names: frozenset[str]) -> None:
-        """Nothing to do."""
+        """No server to call."""
 
     async def close(self) -> None:
-        """Nothing to do."""
+        """No server to call."""

@@ -53,13 +53,13 @@ class V2Server(HttpServer):
                 )
 
     async def declare(self, names: frozenset[str]) -> None:
-        """Nothing to do: this server is told model by model."""
+        """No call: this server gets one call for each model."""
 
     def _explain(self, status: int, body: bytes) -> str:
         said = json_object(body)
         text = str(said.get("error") or said.get("detail") or body[:300].decode(errors="replace")).strip()
         hint = next((hint for sign, hint in self.hints if sign in text.lower()), "")
-        return f"the server answers {status}: {text[:300] or 'nothing more'}{hint}"
+        return f"the server answers {status}: {text[:300] or 'with an empty body'}{hint}"
 
 
 class TritonServer(V2Server):

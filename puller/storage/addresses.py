@@ -1,10 +1,10 @@
 """Which addresses a model may come from.
 
-A storageUri is written by whoever may edit the model config, and the puller follows it from inside the pod's
-network, credentials of the node within reach. Link-local addresses, and those at which clouds keep a
-machine's metadata, are refused where the connection is made: a name that resolves differently a second time,
-or a redirect, leads to no other place. The puller's own credential providers are not concerned: they ask for
-credentials, by addresses that no config names.
+Every user who may edit the model config can write a storageUri, and the puller follows it from inside the
+pod's network, where the node's credentials are within reach. Link-local addresses, and those at which clouds
+keep metadata of a machine, are refused when the connection is made: neither a name that resolves differently
+a second time nor a redirect gets around this. The puller's own credential providers are not affected: they
+ask for credentials at addresses that no config names.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class BlockedAddressError(OSError):
 
 
 def blocked(address: str) -> bool:
-    """Whether an IP address may not be connected to; False for what is none."""
+    """Whether connecting to an IP address is refused; False for any other text."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -126,7 +126,7 @@ async def check_endpoint(url: str) -> None:
         found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
         addresses += [str(entry[4][0]) for entry in found]
     except OSError:
-        pass  # whoever connects will say so
+        pass  # the connection will fail with the same error
     if any(map(blocked, addresses)):
         raise address_blocked()
 

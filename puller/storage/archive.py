@@ -1,10 +1,10 @@
-"""Archives, unpacked as they stream by, into one directory and nowhere else.
+"""Archives, unpacked from a stream, into one directory only.
 
 Law: an archive is hostile until proven otherwise. No entry leaves the tree, by its path or through a
-link; links are made last, after all files, and must end inside; devices are refused. Nothing is held in
-memory that grows with the archive but what links say, and that is bounded; the number of entries and
-directories, their depth, the expansion (of what is passed over, too) and the steps that links take are
-bounded, so that a bomb fails before it fills the node, and whoever asks for an end is obeyed soon.
+link; links are made last, after all files, and must end inside; devices are refused. Of all data
+in memory, only the targets of links grow with the archive, and they are bounded. The number of entries
+and directories, their depth, the expansion (of skipped entries, too) and the steps that links take are
+bounded, so that a bomb fails before it fills the node. A request to stop takes effect soon.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class _Entry(tarfile.TarInfo):
 
     def _proc_pax(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
         """tarfile searches the records with expressions that take quadratic time on hostile ones, and keeps
-        global ones for ever: it gets to see the few that matter here, of this entry alone."""
+        global ones for ever: it gets only the few that matter here, and only of this entry."""
         headers = archive.fileobj
         padded = headers.read(self._block(self.size))  # type: ignore[attr-defined]
         kept = b"" if self.type == tarfile.XGLTYPE else b"".join(_pax_records(padded[: self.size]))
@@ -89,7 +89,7 @@ class _Headers:
         self.tell = stream.tell
 
     def unread(self, block: bytes) -> None:
-        """What the next read is to return."""
+        """The bytes that the next read returns."""
         self._unread = block
 
     def read(self, size: int) -> bytes:
@@ -119,7 +119,7 @@ def _pax_records(block: bytes) -> Iterator[bytes]:
 
 
 class _Plain:
-    """What comes out of a decompressor, as a stream that tarfile reads: counted, and ended on demand."""
+    """The output of a decompressor, as a stream for tarfile: counted, and ended on demand."""
 
     def __init__(self, stream: IO[bytes], account: Callable[[int], None]) -> None:
         self._stream = stream
@@ -135,7 +135,7 @@ class _Plain:
 
 @dataclass
 class Unpacker:
-    """Writes entries below `into`. `consumed` tells the archive bytes read so far, `claim` is called with
+    """Writes entries below `into`. `consumed` returns the archive bytes read so far, `claim` is called with
     the unpacked total before each write and may raise StorageError; `stopped` ends the work early."""
 
     into: Path
@@ -161,7 +161,7 @@ class Unpacker:
                 for entry in archive:
                     self._tar_entry(archive, entry)
                     archive.members = []  # type: ignore[attr-defined]  # or every entry stays in memory
-            plain.read(_BLOCK)  # past the padding, where a compressor's checksum stands
+            plain.read(_BLOCK)  # past the padding, which ends with a compressor's checksum
             while stream.read(_BLOCK):
                 self._go_on()
         except (
@@ -341,8 +341,8 @@ class Unpacker:
             os.link(self.into / target, self.into / name)
 
     def _finish(self) -> None:
-        """Follow each link through the table of all of them, then make them: where it ends is where it will
-        end, for nothing else in the tree leads anywhere."""
+        """Follow each link through the table of all links, then create them. The tree has no other links, so
+        each will end where it ended here."""
         for name, target in self._symlinks.items():
             self._go_on()
             self._follow(name, target)
@@ -351,7 +351,7 @@ class Unpacker:
             path = self.into / name
             if any(str(parent) in self._symlinks for parent in PurePosixPath(name).parents) or path.is_dir():
                 raise StorageError(
-                    Reason.HOSTILE_ARCHIVE, f"the link {name!r} stands where something else is."
+                    Reason.HOSTILE_ARCHIVE, f"the link {name!r} has the path of another entry."
                 )
             self._parent(name)
             path.unlink(missing_ok=True)
@@ -385,7 +385,7 @@ class Unpacker:
 
 
 def _dictionary(file: BinaryIO, entry: zipfile.ZipInfo) -> int:
-    """Bytes of memory that an LZMA entry says it takes to unpack it."""
+    """Bytes of memory that an LZMA entry declares for its unpacking."""
     file.seek(entry.header_offset)
     name, extra = struct.unpack("<26x2H", file.read(30).ljust(30, b"\0"))
     file.seek(entry.header_offset + 30 + name + extra)

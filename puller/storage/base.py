@@ -45,7 +45,7 @@ class Limits:
     part_size: int = 32 << 20
     """A longer object is fetched in ranges of this size, several at a time."""
     chunk_size: int = 1 << 20
-    """What is held in memory for each connection."""
+    """Bytes in memory for each connection."""
     connect_timeout: float = 10.0
     stall_timeout: float = 30.0
     """How long a request may give no byte at all."""
@@ -102,9 +102,7 @@ class DiskBudget:
             try:
                 free = shutil.disk_usage(self.root).free
             except OSError as error:
-                raise StorageError(
-                    Reason.MODEL_DIR_UNUSABLE, f"cannot tell the free space: {error}"
-                ) from None
+                raise StorageError(Reason.MODEL_DIR_UNUSABLE, f"the free space is unknown: {error}") from None
             promised = [self._held[other] - got() for other, got in self._written.items() if other != key]
             free = max(free - sum(promised), 0)
             missing = size - written()
@@ -157,7 +155,7 @@ def safe_path(path: str) -> str:
         or any(part in ("", ".", "..") or len(part.encode(errors="surrogatepass")) > 255 for part in parts)
         or not path.isprintable()
     ):
-        raise StorageError(Reason.HOSTILE_PATH, f"the path {path!r} cannot stand in a model's directory.")
+        raise StorageError(Reason.HOSTILE_PATH, f"the path {path!r} is not allowed in a model's directory.")
     return path
 
 

@@ -2,8 +2,8 @@
 
 zipfile reads the directory whole and makes an object of each entry before it hands out the first: 75 MB of
 archive can hold 1.5 million, which take a gigabyte. Here the directory is walked in one pass, counted on
-the way, and each slice of it is shown to zipfile as if it were all there is. What an archive says of itself
-(how many entries, how long a directory) is believed only where it makes us stop earlier.
+the way, and zipfile gets each slice as if it were the whole. The archive's own statements (number of
+entries, length of the directory) count only if they make us stop earlier.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _SLICE = 1000
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """Where the central directory lies. `count`: how many entries it says it has; `start` and `size`, in
-    bytes: where it is in the file; `offset`: where it says it is, which is less where something precedes
-    the archive."""
+    """The place of the central directory. `count`: its number of entries by its own statement; `start` and
+    `size`, in bytes: its place in the file; `offset`: its place by its own statement, which is less if other
+    bytes precede the archive."""
 
     count: int
     start: int

@@ -1,4 +1,4 @@
-"""The object stores of the clouds, by obstore: what is below a prefix, and the bytes of an object."""
+"""The object stores of the clouds, by obstore: the objects below a prefix, and the bytes of an object."""
 
 from __future__ import annotations
 
@@ -38,8 +38,7 @@ class CloudStore:
 
 
 async def held(location: Location, limits: Limits) -> list[RemoteObject] | Source | None:
-    """What is at a location: the objects below it, or the one object of that name, or nothing. Raises
-    StorageError."""
+    """The objects below a location, or the one object of that name, or None. Raises StorageError."""
     try:
         if location.endpoint and not limits.allow_link_local:
             await check_endpoint(location.endpoint)
@@ -83,7 +82,7 @@ async def _single(location: Location, limits: Limits) -> Source | None:
 
 
 async def _object(location: Location, limits: Limits) -> Source:
-    """One object by its name. Asked for by GET, for HEAD tells no content type."""
+    """One object by its name. Asked for by GET, since HEAD does not return the content type."""
     ranges = True
     async with asyncio.timeout(limits.stall_timeout):
         try:
@@ -134,7 +133,7 @@ async def _pieces(
         except TimeoutError:
             # No whole chunk came in time. Whether any byte did shows when they are taken as they come.
             raise _stalled(limits, passing=least > 1) from None
-        yield chunk  # obstore's stub says bytes; it is obstore.Bytes, a buffer
+        yield chunk  # typed as bytes in obstore's stub; it is obstore.Bytes, a buffer
 
 
 def _stalled(limits: Limits, *, passing: bool = False) -> StorageError:

@@ -1,7 +1,7 @@
 """One connection to a web server: the standard library's HTTP over a socket that is connected already.
 
-What blocks here runs in a thread. Whoever gives up waiting for it calls `abort`, which ends it wherever it
-is: a socket that is shut down gives no more bytes and takes none.
+Blocking calls run in a thread. A caller that gives up waiting calls `abort`, which ends them: a socket that
+is shut down neither sends nor receives.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _READ = 256 << 10
 
 
 class StaleError(ConnectionError):
-    """The server had closed a connection that was kept: the request may be said again on another."""
+    """The server had closed a connection that was kept: the request may be sent again on another."""
 
 
 _MAX_INTERIM = 8
@@ -56,7 +56,7 @@ class Response:
 
     def prefetch(self, most: int) -> None:
         """Read the body along with the head, where it is no error's and no longer than that: a connection can
-        be kept only where all of an answer was read. What goes wrong here shows where the body is read."""
+        be kept only where all of an answer was read. An error here is raised again by `read`."""
         length = self._raw.length
         if self.status < HTTPStatus.BAD_REQUEST and length is not None and length <= most:
             with suppress(HTTPException, OSError):
@@ -68,8 +68,8 @@ class Response:
         return early
 
     def read(self, least: int) -> bytes:
-        """`least` bytes of the body or a few more; fewer at its end, or where it breaks. What had come by
-        then is returned first, and the next call raises HTTPException or OSError."""
+        """`least` bytes of the body or a few more; fewer at its end, or if it breaks. Bytes that came
+        before are returned first, and the next call raises HTTPException or OSError."""
         if self._broken is not None:
             raise self._broken
         held: list[bytes] = []
@@ -79,7 +79,7 @@ class Response:
                 piece = self._raw.read1(_READ)
                 held.append(piece)
                 length += len(piece)
-                if not piece and self._raw.length:  # what is missing of it
+                if not piece and self._raw.length:  # the body ended too early
                     raise IncompleteRead(b"", self._raw.length)
                 self.over = not piece or self._raw.length == 0
         except (HTTPException, OSError) as error:
@@ -162,7 +162,7 @@ class Connection:
             raise TimeoutError("it was given up")
 
     def give_up(self) -> None:
-        """End the wait for a handshake or for the head of an answer; nothing where none is under way."""
+        """End the wait for a handshake or for the head of an answer, if there is one."""
         if self._waiting:
             self._late = True
             self.abort()
@@ -173,13 +173,13 @@ class Connection:
 
     @property
     def alive(self) -> bool:
-        """Whether the other end has neither closed an idle connection nor said anything unasked."""
+        """Whether the other end has neither closed an idle connection nor sent bytes without a request."""
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         return not poll.poll(0)
 
     def abort(self) -> None:
-        """End whatever a thread is doing here."""
+        """End the call that a thread is in."""
         self._aborted = True
         with suppress(OSError):
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # of TLS, the socket below

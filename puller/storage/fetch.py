@@ -46,7 +46,7 @@ class Storage:
     claims: Path
     connections: asyncio.Semaphore
     linger: float = 0.0
-    """Seconds for which connections to web servers are kept that nobody uses; `close` ends them."""
+    """Seconds for which idle connections to web servers are kept; `close` ends them."""
 
     @cached_property
     def web(self) -> WebClient:
@@ -76,7 +76,7 @@ class Fetch:
 
     @property
     def key(self) -> str:
-        """What the disk budget knows this fetch by, beside the model's installed tree."""
+        """The name of this fetch in the disk budget; the model's installed tree has another."""
         return f"{self.spec.name}/"
 
     @property
@@ -109,8 +109,8 @@ class Fetch:
             raise failure from None
 
     async def _give_back(self, failure: StorageError) -> None:
-        """After an attempt that failed, only what the next one goes on with stays: on the disk, and in the
-        budget. Nothing does for want of room: two models half way could keep it from each other for ever."""
+        """After an attempt that failed, keep only the files that the next one needs, on the disk and in the
+        budget. Keep none if there was no room: two half-fetched models could block each other for ever."""
         if failure.reason in NO_ROOM:
             self._transfer = None
         if self._transfer is None:
@@ -171,8 +171,8 @@ class Fetch:
             await asyncio.to_thread(verify, source, self.tree, spec.sha256)
 
     def _take_whole(self, source: Source) -> None:
-        """One short object, whose content came with the answer that told what it is. It is written by the
-        thread that finishes the tree: with small models, hand-overs are the cost."""
+        """One short object, whose content came with the first answer. The thread that finishes
+        the tree writes it: with small models, hand-overs are the main cost."""
         self._transfer = None
         (item,) = source.objects
         if self.spec.sha256:

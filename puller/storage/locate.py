@@ -37,7 +37,7 @@ _CAUSES = (
     "failed to lookup address",
     "operation timed out",
 )
-"""What the client itself says of a connection that did not come about."""
+"""The client's own messages about connections that failed."""
 _AZURE_NAMES = {
     "AZURE_STORAGE_ACCOUNT_NAME": "account_name",
     "AZURE_STORAGE_ENDPOINT": "endpoint",
@@ -82,7 +82,7 @@ def locate(uri: str, env: Mapping[str, str], limits: Limits) -> Location:
         sas = parts.query if account else ""
         return Location(_azure(bucket, account, sas, options, client), key, name, endpoint)
     except (BaseError, ValueError) as error:
-        why = str(error).strip().partition("\n")[0][:200]  # nobody was asked yet: these are our own words
+        why = str(error).strip().partition("\n")[0][:200]  # no server was asked: the text is the library's
         raise StorageError(Reason.BAD_SETTINGS, f"{parts.scheme}:// cannot be set up: {why}") from None
 
 
@@ -103,7 +103,7 @@ def explain(error: Exception) -> StorageError:
     if isinstance(error, TimeoutError):
         return StorageError(Reason.STORAGE_TIMEOUT, "the storage gave not a byte in time.", passing=True)
     if not status and (isinstance(error, ValueError) or "invalid path" in text):
-        return StorageError(Reason.HOSTILE_PATH, "a key cannot stand as a path.")
+        return StorageError(Reason.HOSTILE_PATH, "a key is not usable as a path.")
     if status:
         return StorageError(Reason.STORAGE_UNAVAILABLE, f"the storage answers {status}.", passing=True)
     cause = _CERTIFICATE.search(text)

@@ -1,4 +1,4 @@
-"""What a model is made of, wherever it comes from: objects with a size, in stores that give their bytes."""
+"""The parts of a model from any storage: objects with a size, in stores that give their bytes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _NOT_ARCHIVES = (
     ".bin",
     ".onnx",
 )
-"""Formats that are zip or gzip inside but are loaded whole, whatever content type a server guesses."""
+"""Formats that are zip or gzip inside but are loaded whole, for any content type that a server guesses."""
 
 MAX_NAMES = 32 << 20
 """Characters of all keys below a prefix."""
@@ -73,8 +73,8 @@ class Origin(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RemoteObject:
-    """One object: `key` in its store, `path` below the model's directory, `size` in bytes. `version` is what
-    every answer to a GET must say of a plain web server's object, since not all of these heed If-Match. With
+    """One object: `key` in its store, `path` below the model's directory, `size` in bytes. `version` must
+    be in every answer to a GET of a plain web server's object, since not all servers respect If-Match. With
     `sized` False the object comes in chunks, and its size is not known before the last one came."""
 
     store: Origin = field(compare=False, repr=False)
@@ -90,8 +90,8 @@ class RemoteObject:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What is to be fetched. With `archive` set ("tar", "tar.gz", "tar.zst", "zip") there is one object.
-    `whole`: the content of the one object, where it came with the answer that told what it is."""
+    """The objects to fetch. With `archive` set ("tar", "tar.gz", "tar.zst", "zip") there is one object.
+    `whole`: the content of the one object, if it came with the answer to the first request."""
 
     objects: tuple[RemoteObject, ...]
     archive: str = ""

@@ -1,6 +1,6 @@
 """The S3 settings that the environment and the AWS files give: the cloud's own variables and KServe's.
 
-What is not settled here (web identity, container and instance credentials) obstore finds for itself.
+obstore finds web identity, container and instance credentials by itself.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def address(found: S3Settings, bucket: str) -> str:
 
 
 def _endpoint(env: Mapping[str, str]) -> str:
-    """KServe names the host in S3_ENDPOINT and the scheme in S3_USE_HTTPS; AWS says both in one URL."""
+    """KServe names the host in S3_ENDPOINT and the scheme in S3_USE_HTTPS; AWS has both in one URL."""
     url = env.get("AWS_ENDPOINT_URL_S3") or env.get("AWS_ENDPOINT_URL") or env.get("AWS_ENDPOINT", "")
     if url:
         return url.rstrip("/")

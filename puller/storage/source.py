@@ -1,6 +1,6 @@
 """What a storage URI holds: the list of objects that make up a model.
 
-A URI names a prefix (all objects below it, and nothing of a sibling that merely starts alike), or one
+A URI names a prefix (all objects below it, and none of a sibling whose name only starts alike), or one
 object, which may be an archive.
 """
 

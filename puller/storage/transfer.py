@@ -107,7 +107,7 @@ async def chunks(
     offset, delay, trouble_since = start, limits.retry_initial, 0.0
     clock = asyncio.get_running_loop().time
     while offset < end:
-        # A slow store may give bytes, and yet no whole chunk in the time it has: then take what comes.
+        # A slow store may give bytes, but no whole chunk in time: then take each piece as it comes.
         size = 1 if progress.slow else limits.chunk_size
         try:
             async with aclosing(_request(item, offset, end, limits, size)) as stream:

@@ -1,7 +1,7 @@
 """Plain web servers: GET, ranged where they know ranges.
 
-Nothing that such a server says (a body, a header, where a redirect leads) is shown to anybody: the status of
-the puller is open, and a config may name servers that its writer cannot reach.
+The status never shows a server's text (a body, a header, the target of a redirect): the puller's status is
+open, and a config may name servers that its writer cannot reach.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _LENGTH = re.compile(r"[0-9]{1,18}")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What an answer says of an object. `size`: of the whole object, None where it comes in chunks and nobody
-    knows; `version`: what tells it from another; `kind`: its content type; `sound`: whether it is sent as it
+    """An object, by its answer. `size`: of the whole object, None if it comes in chunks;
+    `version`: another one for another content; `kind`: its content type; `sound`: whether it is sent as it
     is stored; `ranges`: whether it is the part that was asked for."""
 
     size: int | None
@@ -45,8 +45,8 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class WebStore:
-    """One web address, its query kept (signed URLs live there); `key`s are paths below it. `head`: what came
-    of the one object with the answer that told what it is; it is given once."""
+    """One web address, its query kept (signed URLs live there); `key`s are paths below it. `head`: the
+    bytes of the one object that came with the first answer; they are given once."""
 
     client: WebClient
     url: URL
@@ -57,8 +57,8 @@ class WebStore:
     async def get(
         self, key: str, span: tuple[int, int] | None = None, etag: str = ""
     ) -> AsyncGenerator[Answer]:
-        """The object, or the bytes [start, end) of it. Raises StorageError; RangeError where the server says
-        that there are no such bytes."""
+        """The object, or the bytes [start, end) of it. Raises StorageError; RangeError if the server
+        reports that there are no such bytes."""
         headers = dict(self.headers)
         if span is not None:
             headers["Range"] = f"bytes={span[0]}-{span[1] - 1}"
@@ -72,7 +72,7 @@ class WebStore:
     async def pieces(
         self, item: RemoteObject, start: int, end: int, limits: Limits, least: int
     ) -> AsyncGenerator[bytes]:
-        """See Origin. What came of the object with the first answer is not asked for again."""
+        """See Origin. Bytes that came with the first answer are not requested again."""
         if start == 0 and self.head:
             head = bytes(self.head[:end])
             self.head.clear()
@@ -132,7 +132,7 @@ async def page(uri: str, web: WebClient) -> Source:
 
 
 async def _head(answer: Answer, most: int) -> bytes:
-    """The body, where it is short; nothing where it is not, or where it broke: that is fetched later on."""
+    """The body if it is short and complete, else no bytes: they are fetched later."""
     if not answer.ranges and (answer.size is None or answer.size > most):
         return b""
     held = b""
@@ -174,7 +174,7 @@ def _answer(response: Response, span: tuple[int, int] | None) -> Answer:
     elif size is None and headers.get("Transfer-Encoding", "").lower() != "chunked":
         raise StorageError(
             Reason.STORAGE_UNAVAILABLE,
-            "the storage sends neither a Content-Length nor chunks: nobody can tell when all has come.",
+            "the storage sends neither a Content-Length nor chunks: the end of the file is unknown.",
         )
     etag = headers.get("ETag", "")
     return Answer(

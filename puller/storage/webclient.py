@@ -2,7 +2,7 @@
 
 The event loop looks names up and connects, so that either can be given up at once; the requests themselves
 run in threads (see connection.py). aiohttp, which did all of this before, takes longer to import than all
-else that a small model needs, and looks for proxies and passwords anew with each request.
+else that a small model needs, and looks for proxies and passwords with each request.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from puller.storage.connection import Connection, Response, StaleError
 _REDIRECTS = (301, 302, 303, 307, 308)
 _MAX_REDIRECTS = 10
 _KEPT = 15.0
-"""Seconds after which an idle connection is not used again: what lies between may have forgotten it."""
+"""Seconds after which an idle connection is not used again: a proxy on the way may have dropped it."""
 _SECOND_TRY = 0.25
-"""Seconds after which a name's next address is tried beside the one before."""
+"""Seconds after which a name's next address is tried in parallel."""
 
 
 class _Place(NamedTuple):
@@ -96,7 +96,7 @@ class WebClient:
                 connection.close()
         self._idle.clear()
         for read in ("_trusted", "_proxies", "_passwords"):
-            self.__dict__.pop(read, None)  # the next one reads the environment anew
+            self.__dict__.pop(read, None)  # the next one reads the environment again
 
     async def _close_later(self) -> None:
         await asyncio.sleep(self._linger)
@@ -105,7 +105,7 @@ class WebClient:
 
     @asynccontextmanager
     async def get(self, url: URL, headers: Mapping[str, str]) -> AsyncGenerator[Response]:
-        """The answer to a GET at the end of all redirects, whatever its status. Raises StorageError."""
+        """The answer to a GET at the end of all redirects, of any status. Raises StorageError."""
         for _ in range(_MAX_REDIRECTS + 1):
             if not self.limits.allow_link_local and blocked_name(url.raw_host or ""):
                 raise address_blocked()
@@ -160,7 +160,7 @@ class WebClient:
             late.cancel()
 
     def _kept(self, place: _Place) -> Connection | None:
-        """A connection that nobody uses."""
+        """An idle connection."""
         kept = self._idle[place]
         while kept:
             connection, since = kept.pop()
@@ -262,7 +262,7 @@ class WebClient:
 
 
 async def body_of(response: Response, least: int) -> AsyncGenerator[bytes]:
-    """The body, in pieces of `least` bytes or more; what had come when it broke is yielded first. Raises
+    """The body, in pieces of `least` bytes or more; bytes before an error are yielded first. Raises
     StorageError."""
     if early := response.early():
         yield early

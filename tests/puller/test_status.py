@@ -72,7 +72,7 @@ def test_a_refused_entry_does_not_count_but_a_list_that_cannot_be_read_does() ->
     assert not status.ready({})[0]
     assert "is not JSON" in status.ready({})[1]
     status.configured(Desired(unreadable=frozenset({"models.json"})))
-    assert status.ready({}) == (False, "the config cannot be read: nothing is known of it")
+    assert status.ready({}) == (False, "the config cannot be read: unknown error")
 
 
 def test_an_unusable_model_directory_is_neither_ready_nor_unhealthy() -> None:

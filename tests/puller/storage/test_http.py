@@ -331,7 +331,7 @@ async def test_an_answer_that_merely_ends_is_refused(tmp_path: Path) -> None:
     store = Odd()
     store.port = server.sockets[0].getsockname()[1]
     async with server:
-        with pytest.raises(StorageError, match="nobody can tell"):
+        with pytest.raises(StorageError, match="the end of the file is unknown"):
             await fetch_of(store, tmp_path, f"{store.url}/m.bin").run()
 
 
