@@ -1,6 +1,6 @@
 """The policy: files (or the keys of a ConfigMap) to an immutable Snapshot, or errors with paths.
 
-A snapshot is built whole or not at all; nothing here reads a disk or a cluster.
+A snapshot is built whole or not at all. No function here reads a disk or a cluster.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MOST_PROBLEMS = 50
 
 
 class PolicyError(UserError):
-    """The policy does not load; `problems` says everything that is wrong with it."""
+    """The policy does not load; `problems` lists every error in it."""
 
     problems: tuple[Problem, ...]
 
@@ -53,7 +53,7 @@ def models() -> dict[str, type[Model]]:
 
 
 def load(files: Mapping[str, str]) -> Config:
-    """The snapshot of a policy given as key -> YAML text; absent keys stand for defaults.
+    """The snapshot of a policy given as key -> YAML text; absent keys have their defaults.
 
     Raises PolicyError with every problem found, each with its key and path.
     """

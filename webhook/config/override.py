@@ -1,4 +1,4 @@
-"""What somebody chose by hand, over what an installer wrote: the ConfigMap mlchassis-override.
+"""The settings that a person chose over those of the installer: the ConfigMap mlchassis-override.
 
 An installer creates it without data and never writes any, so an upgrade neither reverts an edit nor conflicts
 with it (designs/0008). A key of the policy is laid over the same key of the policy ConfigMap, field by field.
@@ -18,8 +18,8 @@ from webhook.kube.documents import BadDocument, load_policy
 NAME: Final = "mlchassis-override"
 """The ConfigMap, in the namespace of the policy's."""
 WEBHOOKS: Final = "webhooks"
-"""`observe`: whatever the policy says, nothing is changed and nothing refused. `off`: the same, and the chart
-leaves the webhook configurations out, too."""
+"""`observe`: no object is changed or refused, under any policy. `off`: the same, and the chart also leaves
+the webhook configurations out."""
 FAILURE_POLICY: Final = "failurePolicy"
 """`Ignore`: every webhook entry gets this failurePolicy."""
 SWITCHES: Final[Mapping[str, tuple[str, ...]]] = {WEBHOOKS: ("off", "observe"), FAILURE_POLICY: ("Ignore",)}
@@ -53,7 +53,7 @@ def unknown_switches(override: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def _over(below: str, above: str) -> str:
-    """The two merged; one that is no mapping is left as it is, to be refused by whoever loads it."""
+    """The two merged; one that is no mapping stays as it is, and loading it fails later."""
     layers = []
     for text in (below, above):
         try:

@@ -1,6 +1,6 @@
 """policy-config-invalid: the webhook's own policy, where it does not load.
 
-The one rule that stands outside `policies`: it needs what reads the webhook's configuration.
+The only rule outside of `policies`: it needs the loader of the webhook's configuration.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def policy_config_invalid(problems_of: ProblemsOf) -> Rule:
 
 
 def check(problems_of: ProblemsOf, target: Target, facts: Facts) -> Iterable[Finding]:
-    """Whatever keeps a labelled policy ConfigMap, or the override, from loading."""
+    """The errors that keep a labelled policy ConfigMap, or the override, from loading."""
     label = labels_of(target.obj).get(POLICY_LABEL)
     if label not in ("true", OVERRIDE):
         return

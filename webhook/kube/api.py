@@ -108,7 +108,7 @@ class ApiServer:
                 )
             # Python 3.13 refuses CAs without a key identifier, which many clusters still have.
             configuration.disable_strict_ssl_verification = True
-            # A watch holds its connection: nine reflectors and the calls beside them must not wait in line.
+            # A watch holds its connection: nine reflectors and the other calls must not wait in line.
             configuration.connection_pool_maxsize = 64
             client = ApiClient(configuration)
         except Exception as error:  # neither the loader nor the client checks much of what it reads
@@ -204,7 +204,7 @@ class ApiServer:
     ) -> AsyncGenerator[Json, None]:
         """Watch events from `resource_version` on, bookmarks included, until the server ends the watch.
 
-        The first item is empty: it says that the watch stands.
+        The first item is empty: it means that the watch is open.
         """
         query = {
             **query,
@@ -359,7 +359,7 @@ def _json(raw: bytes) -> Json:
 
 
 def _status(raw: bytes) -> Json:
-    """The Status object of an error; a proxy in between answers in words of its own."""
+    """The Status object of an error; a proxy in between may answer any text."""
     try:
         return _json(raw)
     except ApiError:

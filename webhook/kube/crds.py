@@ -20,7 +20,7 @@ MOST_FIELDS: Final = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Embedding:
-    """A kind whose schema has pod specs that nothing in the table reads."""
+    """A kind whose schema has pod specs that no entry of the table reads."""
 
     kind: GroupKind
     paths: tuple[str, ...]

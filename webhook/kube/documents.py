@@ -3,7 +3,7 @@
 A key that appears twice in one map is refused in a policy. In a manifest the last value counts, as for Helm
 and kubectl, and the caller learns of it.
 
-No tags, no objects, no dates: what comes out could have come out of a JSON parser. The policy
+No tags, no objects, no dates: a JSON parser could have returned the result. The policy
 dialect is narrower still: `true` and `false` are its only booleans, so that `mode: off` is text.
 """
 
@@ -32,7 +32,7 @@ DEEPEST = 200
 kilobytes of brackets would end the process."""
 
 MOST_VALUES = 1_000_000
-"""Values of a stream, each alias counted as what it stands for: a few lines can stand for gigabytes."""
+"""Values of a stream, with the values behind each alias: a few lines can expand to gigabytes."""
 
 
 class ManifestLoader(_SafeLoader):
@@ -128,8 +128,8 @@ NUMBERS: Final = (
     ("int", _INTEGER, list("-+0123456789")),
     ("float", _FLOAT, list("-+0123456789.")),
 )
-"""What counts as a number, with the characters that it may begin with: more than PyYAML itself thinks, so
-that whoever writes YAML must quote these."""
+"""What counts as a number, with the characters that it may begin with: more than PyYAML's own pattern, so
+that writers of YAML quote these."""
 
 
 def _add_resolvers(loader: type[ManifestLoader], booleans: re.Pattern[str], first: str) -> None:
@@ -167,7 +167,7 @@ def _plain_documents(text: str, loader: type[ManifestLoader]) -> list[Any] | Non
     Most are such, and PyYAML takes three times as long, for it makes a node of each value first.
     """
     documents: list[Any] = []
-    # What is being read, innermost last: a list, or a mapping with the key of the value that comes next.
+    # The open collections, innermost last: a list, or a mapping with the key of the value that comes next.
     opened: list[tuple[Any, str | None]] = []
     holder: Any = documents
     key: str | None = None
@@ -211,11 +211,11 @@ def _plain_documents(text: str, loader: type[ManifestLoader]) -> list[Any] | Non
                 opened.append((holder, key))
                 holder, key = value, None
     except (yaml.YAMLError, ValueError):
-        return None  # to be said by who finds it again
+        return None  # the full parser will report it
 
 
 def _resolved(text: str, loader: type[ManifestLoader]) -> Any:
-    """What a scalar without quotes stands for. ValueError where that is not for here."""
+    """The value of a scalar without quotes. ValueError if only the full parser can decide."""
     for tag, pattern in loader.yaml_implicit_resolvers.get(text[:1], ()):
         if pattern.match(text):
             return _SCALARS[tag.rpartition(":")[2]](text)
@@ -279,8 +279,8 @@ class _Open:
 
 
 def _look_through(text: str, loader: type[ManifestLoader]) -> None:
-    """Refuse what must not even be built: nesting without end, and aliases that stand for too much, or at all
-    where the loader takes none."""
+    """Refuse documents that must not even be built: endless nesting, aliases that expand to too much, or any
+    alias if the loader takes none."""
     count = 0
     opened: list[_Open] = []
     anchored: dict[str | None, tuple[int, int]] = {}  # values and levels
@@ -292,7 +292,7 @@ def _look_through(text: str, loader: type[ManifestLoader]) -> None:
             values, levels = anchored.get(event.anchor, (0, 0))
             count, level = count + values, level + levels
             if count > MOST_VALUES:
-                raise BadDocument(f"{_at(event)}its aliases stand for too many values")
+                raise BadDocument(f"{_at(event)}its aliases expand to too many values")
         elif isinstance(event, yaml.NodeEvent):
             count += 1
         if isinstance(event, yaml.CollectionStartEvent):

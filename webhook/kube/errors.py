@@ -1,4 +1,4 @@
-"""What can go wrong with the API server."""
+"""Errors of calls to the API server."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ class ApiError(Exception):
     """The API server answered with an error, or did not answer, or not as one (`status` 0).
 
     `reason` is the Status object's machine word (NotFound, Conflict, AlreadyExists, Expired …), or our own:
-    Unreachable, BadAnswer (it can't be read), TooLarge (it is longer than we read), BadPath (nothing was
-    asked); `resume`, where a list has expired, what continues it with whatever is there by now.
+    Unreachable, BadAnswer (it can't be read), TooLarge (it is longer than the limit), BadPath (no request was
+    sent). `resume`: continues an expired list with the objects of now.
     """
 
     def __init__(self, status: int, reason: str, message: str, resume: str = "") -> None:

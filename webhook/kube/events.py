@@ -1,7 +1,7 @@
 """Kubernetes Events about what the webhook met, best effort.
 
-The name of an Event is made from what it says, so that all replicas, saying the same, keep one Event fresh
-instead of writing one each.
+The name of an Event is made from its content, so that all replicas update one Event instead of writing
+one each.
 """
 
 from __future__ import annotations

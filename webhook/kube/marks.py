@@ -1,4 +1,4 @@
-"""Where in a YAML text a field stands: what line, and up to which."""
+"""The place of a field in a YAML text: its first and last line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Lines(NamedTuple):
     first: int
     last: int
     exact: bool
-    """False where the field is not written, and these are the lines of what would hold it."""
+    """False if the field is not written, and these are the lines of its parent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Origin:
         return Lines(first + 1, max(first, last_line(node)) + 1, exact=found)
 
     def node(self) -> yaml.Node:
-        """The object as the parser sees it. LookupError where it is not written itself, but an alias, say."""
+        """The object as the parser sees it. LookupError if it is not written here, but is an alias."""
         node = _stream(self.text).document(self.index)
         for step in self.steps:
             below = node and _below(node, step)
@@ -70,7 +70,7 @@ class Origin:
 
 
 class _Stream:
-    """The documents of a text, one at a time: whoever asks goes through them in their order. Nodes take a
+    """The documents of a text, one at a time: callers go through them in their order. Nodes take a
     hundred times the room of their text.
 
     It has been read before, so that it is known to be sound and bounded.
@@ -95,7 +95,7 @@ class _Stream:
 
 
 _KEPT: Final = 4
-"""Texts that are kept taken apart: the file that is gone through, what one object of it is rendered to."""
+"""Parsed texts to keep: the file in work, and the rendered text of one of its objects."""
 
 
 @lru_cache(maxsize=_KEPT)

@@ -1,7 +1,7 @@
-"""The oldest kubelet of the cluster, said where whoever runs the cluster sees it.
+"""Reports the oldest kubelet of the cluster to its operators.
 
-What one node's kubelet does not know is left out of all pods, for nobody knows where they will run: a single
-old node takes the preStop sleep and native sidecars from everybody.
+A field that one node's kubelet does not know is left out of all pods, since a pod may run on any node: one
+old node disables the preStop sleep and native sidecars for all.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ log = structlog.get_logger()
 
 
 class OldestKubelet:
-    """Looks at the nodes when they change, and says which version the oldest kubelet has when that does."""
+    """Looks at the nodes when they change, and logs the version of the oldest kubelet when it changes."""
 
     def __init__(self, cluster: Cluster, show: Callable[[int], None]) -> None:
         """`show` is called with the minor version, 0 while none is known."""
@@ -36,7 +36,7 @@ class OldestKubelet:
             self._due = asyncio.get_running_loop().call_later(SETTLE_SECONDS, self.look)
 
     def look(self) -> None:
-        """Say what is new."""
+        """Log a new version."""
         self._due = None
         facts = Facts(cluster=self._cluster)
         oldest = facts.oldest_kubelet()

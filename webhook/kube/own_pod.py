@@ -1,4 +1,4 @@
-"""What a process can tell of the pod that it runs in. Light to import."""
+"""The pod that this process runs in. Light to import."""
 
 from __future__ import annotations
 

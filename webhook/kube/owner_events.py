@@ -1,14 +1,14 @@
-"""Findings as Events on the owners of pods, where nobody else would tell.
+"""Findings as Events on the owners of pods, for owners that no user sees warnings for.
 
 The pod of a workload is judged where a person meets it: at the workload's template. The owner of a kind that
 is not in the table of workloads has no template that we know, and the warnings about its pods go to an
 operator, which drops them.
 
-Law: a review is a hint and nothing more. Whoever reaches the port can post one, so what is told is what the
-API server itself holds: the pod is read back, judged anew, and its owner taken from there; the Event lies in
-the pod's own namespace. An answer waits for nothing of this: a hint is put into a bounded queue, or dropped
-and counted, and one task works it off, so many calls a minute. A hint that fails is not tried again: what is
-found is found in the next pod, too.
+Law: a review is only a hint. Any client that reaches the port can post one, so the Event describes the pod as
+the API server has it: the pod is read back and judged again, and its owner is taken from there. The Event is
+in the pod's own namespace. No answer waits for this: a hint goes into a bounded queue, or is dropped and
+counted, and one task works it off at a limited rate. A hint that fails is not tried again: the next pod has
+the same finding.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ SETTLE_SECONDS: Final = 5.0
 """From the answer until the pod is looked for: other webhooks and quotas come between."""
 QUEUED: Final = 100
 REMEMBERED: Final = 1000
-"""Owners and rules that were told of, the latest."""
+"""The latest owners and rules with an Event."""
 AGAIN_SECONDS: Final = 3600.0
-"""After which an owner is told of the same rule again."""
+"""After which the same rule may cause another Event on the same owner."""
 BURST: Final = 20
 """Calls, reads and writes, that may be made at once; as many come back in a minute."""
 LONGEST_UID: Final = 64
@@ -62,7 +62,7 @@ class Pods(events.Events, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Hint:
-    """A pod that seems to have something to tell of."""
+    """A pod that seems to have findings."""
 
     namespace: str
     name: str
@@ -97,7 +97,7 @@ class OwnerEvents:
         self._off = False
 
     def notice(self, request: Request, decision: Decision) -> None:
-        """Keep a pod in mind whose warnings nobody reads. Waits for nothing, touches no network."""
+        """Queue a pod whose warnings no user sees. Does not wait, and does not use the network."""
         if self._off or request.dry_run or not decision.owned or request.operation != "CREATE":
             return
         owner = _owner_of_unknown_kind(request, self._config())
@@ -202,7 +202,7 @@ class OwnerEvents:
                 error=str(error),
             )
         else:
-            log.debug("nothing written on an owner", error=str(error))
+            log.debug("event not written", error=str(error))
 
     async def _may_call(self) -> None:
         """Wait until another call may be made."""
@@ -222,8 +222,8 @@ def _is_missing_right(error: ApiError) -> bool:
 
 
 def _owner_of_unknown_kind(request: Request, config: Config) -> Json | None:
-    """The owner of a pod, where its kind is none whose templates are judged and an account of a controller's
-    stands behind it; None where it can't be named in an Event."""
+    """The owner of a pod, if its kind is none whose templates are judged and a controller's account
+    created it; None where it can't be named in an Event."""
     owner = owner_behind(request, config.webhook.controllers) if request.username else None
     if owner is None or kind_of(request.object or {}) != POD or not engine.in_scope(request, config):
         return None

@@ -1,6 +1,6 @@
 """The paths of the API: the one place that builds them.
 
-Law: text enters a path as one segment, held to the grammar of what it stands for and quoted. A group, a
+Law: text enters a path as one segment, checked against the grammar of its kind and quoted. A group, a
 name or a resource that comes from an object or from a discovery answer is somebody else's text: with
 slashes, dots or a question mark in it, it would choose what this process reads with its own rights.
 """
@@ -20,12 +20,12 @@ _RESOURCE: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 
 
 def group(name: str) -> str:
-    """Where a named API group says which versions it has."""
+    """The path that lists the versions of a named API group."""
     return f"/apis/{_segment(name, is_group, 'an API group')}"
 
 
 def root(api_version: str) -> str:
-    """Where a version of an API group says which resources it has; `v1` is the core group's."""
+    """The path that lists the resources of a version of an API group; `v1` is the core group's."""
     if not is_api_version(api_version):
         raise _refused(api_version, "an apiVersion")
     of_group, _, version = api_version.rpartition("/")

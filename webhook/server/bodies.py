@@ -31,7 +31,7 @@ class Refusal(Exception):
     """The request is answered with an HTTP error and one plain sentence."""
 
     def __init__(self, status: HTTPStatus, sentence: str, reason: str = "") -> None:
-        """`reason`: a label of the metric of what is refused, where it is a matter of bounds."""
+        """`reason`: a label of the metric of refusals, if a limit was exceeded."""
         super().__init__(sentence)
         self.status, self.reason = status, reason
 
@@ -135,7 +135,7 @@ async def read(http: web.Request, hold: Hold, budget: Budget, deadline: float) -
             raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, sentence, "no-room") from None
         sentence = "the body did not arrive within the time that the request gave"
         raise Refusal(HTTPStatus.REQUEST_TIMEOUT, sentence, "slow-body") from None
-    except Exception as error:  # whatever the parser of a broken body or a lost connection raises
+    except Exception as error:  # the parser of a broken body and a lost connection raise many types
         sentence = f"the body could not be read: {error or type(error).__name__}"
         raise Refusal(HTTPStatus.BAD_REQUEST, sentence) from None
     finally:

@@ -2,12 +2,12 @@
 
 Law: a CA is trusted before anybody serves under it, and for as long as anybody may. Each replica keeps in
 the caBundle what it serves under and what it is going to; it takes out nothing that another one put in
-before `RETENTION` is over. So replicas that know different CAs, in the middle of a rotation, do not write
-against each other, and whoever applies the manifests anew, and so wipes a caBundle, finds it mended within
-a second.
+before `RETENTION` is over. So replicas that know different CAs, in the middle of a rotation, do not
+overwrite each other's bundle. If applying the manifests again empties a caBundle, it is restored within a
+second.
 
-All that is remembered stands in the configuration: the caBundle, and in an annotation when a CA was last
-added to one.
+All state is in the configuration: the caBundle, and an annotation with the time at which a CA was last added
+to one.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ SWAP_ATTEMPTS: Final = 4
 """At a start `run` and `trusts` write the same at the same time, in each replica: who comes second looks
 again at once, and is ready a second earlier."""
 LAG: Final = timedelta(seconds=10)
-"""How far behind an API server may be that watches the webhook configurations: what was written so long ago
-is in force. A healthy one has it after some milliseconds."""
+"""How far behind an API server may be that watches the webhook configurations: older writes are in force. A
+healthy one has them after some milliseconds."""
 RETENTION: Final = timedelta(days=7)
-"""How long a CA stays trusted that this replica does not use: another one may, that could not read for so
-long what is to be served now."""
+"""How long a CA stays trusted that this replica does not use: another one may, if it could not read the
+present Secret for so long."""
 MOST_RETAINED: Final = 16
 """CAs that are kept for others; the newest ones stay. An object has room for some thousand."""
 CLOCK_SKEW: Final = timedelta(minutes=1)
@@ -68,10 +68,10 @@ class Trust:
     patch: Json | None
     """What to write; None if all is as it should be."""
     added: datetime | None
-    """When a CA was last added beside others, as the annotation says after that."""
+    """When a CA was last added next to others; the new value of the annotation."""
 
     def in_force(self, now: datetime) -> bool:
-        """Whether every API server trusts by now what is wanted."""
+        """Whether every API server trusts the wanted CAs by now."""
         return self.added is None or now - self.added >= LAG
 
 
@@ -133,9 +133,9 @@ class Registration:
         *,
         fails_open: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`used` reads the PEM of all CAs that this replica serves under or is going to; empty means:
-        nothing to say yet. `fails_open`: somebody chose that no entry fails closed, and an installer that
-        does not know of it writes the failurePolicy as it is shipped."""
+        """`used` reads the PEM of all CAs that this replica serves under or is going to; empty: unknown
+        as yet. `fails_open`: a person chose that no entry fails closed, while the installer writes the
+        shipped failurePolicy."""
         self._api, self._name, self._used, self._fails_open = api, name, used, fails_open
         self._stale = asyncio.Event()
 
@@ -164,10 +164,10 @@ class Registration:
                         await self._stale.wait()
 
     async def trusts(self, ca: bytes) -> bool:
-        """Whether every API server trusts these CAs by now; what is missing is written.
+        """Whether every API server trusts these CAs by now; missing ones are written.
 
-        True also where there is no such configuration, or `ca` is empty: then nobody needs to, or it is not
-        for us to say. Raises what reading and writing raise.
+        True also where there is no such configuration, or `ca` is empty: then no API server calls us, or
+        the caBundle is not ours to keep. Raises the errors of reading and writing.
         """
         return not ca or await self._reconcile(ca + b"\n" + await self._used())
 
@@ -188,7 +188,7 @@ class Registration:
                 fields: Json = {"metadata": unchanged, "webhooks": closed}
                 if await self._api.patch_registration(resource, self._name, fields):
                     log.info(
-                        "failurePolicy Ignore, as the override says", resource=resource, entries=len(closed)
+                        "failurePolicy set to Ignore by the override", resource=resource, entries=len(closed)
                     )
                 continue
             now = datetime.fromtimestamp(self._api.now(), UTC)
@@ -204,7 +204,7 @@ class Registration:
 
 
 class _Wake:
-    """A sink that only says that something happened."""
+    """A sink that only notes that an event arrived."""
 
     def __init__(self, event: asyncio.Event) -> None:
         self._event = event

@@ -2,7 +2,7 @@
 
 Law: the TLS context in force always holds one whole pair. A new pair gets a context of its own, because
 `load_cert_chain` with a torn certificate and key leaves the context it was called on without a key, and
-with a key of another type leaves the old pair served beside the new one.
+with a key of another type goes on to serve the old pair next to the new one.
 
 Three sources: `MountedFiles` (a Secret volume, cert-manager or any other issuer), `ManagedSecret` (a CA of
 our own, shared by the replicas through one Secret), `SelfSigned` (in memory, for a laptop).
@@ -31,7 +31,7 @@ from webhook.server.pki import Bundle, CertificateError, expiry, issue, made_by_
 log = structlog.get_logger()
 
 POLL_SECONDS = 60.0
-"""Safety net beside the file events, and the pace at which a managed Secret is looked at."""
+"""The pace at which a managed Secret is read, and files are, in case a file event is missed."""
 SWAP_ATTEMPTS = 8
 MANAGED_BY = "app.kubernetes.io/managed-by"
 FIRST_PAUSE = 0.5
@@ -62,7 +62,7 @@ class Secrets(Protocol):
     async def replace_secret(self, secret: Json) -> bool: ...
 
     def now(self) -> float:
-        """Seconds since the epoch by the API server's clock, as its last answer told."""
+        """Seconds since the epoch by the API server's clock, from its last answer."""
 
 
 # --- serving -------------------------------------------------------------------------------------------
@@ -93,7 +93,7 @@ class ServingCertificate:
         return True
 
     def problem(self, now: float) -> str:
-        """Why no API server accepts what is served at `now` (seconds since the epoch); empty: none is known.
+        """Why no API server accepts the certificate at `now` (seconds since the epoch); empty: unknown.
 
         Whether it is trusted is not asked here: a webhook that can't read its own configuration may be.
         """
@@ -111,7 +111,7 @@ class ServingCertificate:
 def _server_context() -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    # Forward secrecy and AEAD alone; TLS 1.3's own suites are not governed by this list.
+    # Forward secrecy and AEAD only; TLS 1.3's own suites are not governed by this list.
     context.set_ciphers("ECDHE+AESGCM:ECDHE+CHACHA20")
     context.set_alpn_protocols(["http/1.1"])
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
@@ -132,7 +132,7 @@ def _load(context: ssl.SSLContext, bundle: Bundle) -> None:
 
 
 Trusts = Callable[[bytes], Awaitable[bool]]
-"""Whether whoever calls trusts a CA (PEM) by now."""
+"""Whether all callers trust a CA (PEM) by now."""
 
 
 async def nobody_to_ask(_: bytes) -> bool:
@@ -141,10 +141,10 @@ async def nobody_to_ask(_: bytes) -> bool:
 
 
 class Succession:
-    """From the pair in force to the next: a pair is served once whoever calls trusts its CA.
+    """From the pair in force to the next: a pair is served once all callers trust its CA.
 
-    An API server that can't be asked about it, or is never told, keeps nobody from serving for ever: a pair
-    that has run out gives way to any other, and a replica that has none yet does not wait for long.
+    An API server that can't be reached, or never learns of the CA, does not block a replica for ever: an
+    expired pair gives way to any other, and a replica that has none yet does not wait for long.
     """
 
     def __init__(self, source: CertificateSource, serving: ServingCertificate, trusts: Trusts) -> None:
@@ -188,7 +188,7 @@ async def keep(
 ) -> None:
     """Serve what the source holds, now and after every change, until cancelled.
 
-    Whatever goes wrong, the pair in force stays, and the source is asked again.
+    After an error, the pair in force stays, and the source is read again.
     """
     changed, succession = asyncio.Event(), Succession(source, serving, trusts)
     async with asyncio.TaskGroup() as tasks:
@@ -237,7 +237,7 @@ async def _now_and_then() -> AsyncIterator[None]:
 
 
 class SelfSigned:
-    """A CA and certificate in memory, for local work; nothing else trusts it."""
+    """A CA and certificate in memory, for local work; only this process knows it."""
 
     def __init__(self, hosts: Iterable[str]) -> None:
         self._hosts = tuple(hosts)
@@ -286,11 +286,11 @@ class MountedFiles:
 
 
 class ManagedSecret:
-    """A CA and serving certificate of our own in one Secret, agreed on by compare-and-swap.
+    """Our CA and serving certificate in one Secret, agreed on by compare-and-swap.
 
     Any number of replicas may start or renew at once: one write wins, the others read it. None puts back what
-    it remembers: where the Secret was deleted, one of them makes it with a new CA; where `ca.key` was taken
-    out of one of our making, a new CA is put beside the old one. Another issuer's certificate is served as it
+    it remembers: if the Secret was deleted, one of them makes it with a new CA; if `ca.key` was removed
+    from one of ours, a new CA is added next to the old one. Another issuer's certificate is served as it
     is, and its Secret is never written.
     """
 
@@ -349,7 +349,7 @@ _KEYS = {"tls.crt": "certificate", "tls.key": "key", "ca.crt": "ca", "ca.key": "
 
 
 def _ours(secret: Json, present: Bundle) -> bool:
-    """Whether what is in the Secret is ours to renew; what can't be read is, beside the CA's key."""
+    """Whether the certificate in the Secret is ours to renew; an unreadable one with the CA's key is."""
     if present.ca_key:
         return made_by_us(present) is not False
     return bool(made_by_us(present)) and labels_of(secret).get(MANAGED_BY) == "mlchassis"

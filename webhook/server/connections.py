@@ -1,9 +1,9 @@
 """The connections of one serving process: accepted, shaken hands with, bounded in number, ended when stuck.
 
 Law: callers that do nothing must not keep out those that ask. If no connection is free, the one that has made
-the least progress for the longest time gives way to a new one, whatever it waits for: a handshake, a head, a
+the least progress for the longest time gives way to a new one, in any phase: a handshake, a head, a
 body, the next request, its answer being taken in. One whose request has arrived as a whole never gives way.
-What is refused is counted by reason, and its lines in the log are few.
+Refusals are counted by reason, and the log shows few of them.
 
 Plain requests are answered by the fast path (`webhook.fast_path.plain`). The first bytes that are not one
 whole plain request make the connection one of aiohttp's for good: only a server that has read all bytes can
@@ -38,13 +38,13 @@ then send a review into a connection that we are just closing."""
 MOST: Final = 1024
 """Connections of a process. An API server keeps some tens, and sends hundreds at once in a burst."""
 SPARE_DESCRIPTORS: Final = 128
-"""What is left of the limit for files, watches and pipes."""
+"""Descriptors that stay free for files, watches and pipes."""
 HANDSHAKE_SECONDS: Final = 10.0
 HEAD_SECONDS: Final = 10.0
 """How long the head of a request may take from its first byte. A connection that has sent nothing yet may be
 one that an API server keeps for later, and is left alone like any other idle one."""
 REQUEST_SECONDS: Final = 60.0
-"""Twice the longest timeout that a webhook can have: whoever takes in an answer so slowly has gone."""
+"""Twice the longest timeout that a webhook can have: a client that reads an answer so slowly has gone."""
 SWEEP_SECONDS: Final = 1.0
 TURN_SECONDS: Final = 0.02
 """How long a worker leaves a caller to one that holds fewer connections."""
@@ -60,7 +60,7 @@ CREDIT_SECONDS: Final = 2.0
 
 
 class Refused:
-    """What was turned away on its way to a review: each is counted, few of each reason are logged."""
+    """Connections and requests that were refused: each is counted, few of each reason are logged."""
 
     def __init__(self, counter: Counter) -> None:
         self._counter = counter
@@ -72,7 +72,7 @@ class Refused:
         self._lines.warning(reason, **about)
 
     def flush(self) -> None:
-        """Log what has not been yet."""
+        """Log the remaining lines."""
         self._lines.flush()
 
 
@@ -182,7 +182,7 @@ class Connection(web.RequestHandler):
             self._hand_over(self._reader.rest())
 
     def _hand_over(self, data: bytes) -> None:
-        """Leave what came so far, and all that comes, to aiohttp."""
+        """Give the bytes so far, and all later ones, to aiohttp."""
         self._began, self._reader = self.since, None
         self._forget()
         self.data_received(data)
@@ -241,7 +241,7 @@ class Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answer what is no HTTP request in one sentence; aiohttp would log a traceback for each."""
+        """Answer bytes that are no HTTP request in one sentence; aiohttp would log a traceback for each."""
         if status != 400:
             return super().handle_error(request, status, exc, message)
         self._gate.refused.add("no-http", peer=request.remote)
@@ -264,8 +264,8 @@ class Gate:
         **options: Any,
     ) -> None:
         """`tls` is asked at each connection, so that a new certificate is served in a context of its own:
-        OpenSSL keeps one of each key type in a context, and would go on to serve the old one beside it.
-        `fast` answers plain requests; `station` tells which connections the other workers hold; `options`
+        OpenSSL keeps one of each key type in a context, and would go on to serve the old one, too.
+        `fast` answers plain requests; `station` knows which connections the other workers hold; `options`
         are those of aiohttp's request handler."""
         self._server, self._tls, self.refused, self._fast = server, tls, refused, fast
         self._station = station or Station.alone()
@@ -353,7 +353,7 @@ class Gate:
         """Wait until one more connection is in bounds. Meanwhile callers wait in the socket's backlog."""
         while len(self) >= self._most:
             self._room.clear()
-            await asyncio.sleep(0)  # what has arrived while we were busy is read first: it is progress
+            await asyncio.sleep(0)  # read the bytes that arrived meanwhile first: they are progress
             await asyncio.sleep(0)
             if len(self) >= self._most and self._evict():
                 continue
@@ -411,8 +411,8 @@ class Gate:
             self.sweep(self._now())
 
     def sweep(self, now: float) -> None:
-        """End what is stuck at that time, a head that does not end, an answer that nobody takes in; and what
-        has been idle for long."""
+        """End stuck connections (a head that does not end, an answer that is not read) and those that were
+        idle for long."""
         for connection in list(self._open):
             begun = connection.since
             if begun is None and connection.unsent:

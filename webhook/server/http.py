@@ -1,11 +1,11 @@
 """The HTTP side: routes, limits, deadlines, drain. It knows reviews as bytes and decisions as values.
 
-Law: whoever posts a review gets an answer. A request that is no review gets a 4xx with one plain sentence;
-a bug of ours becomes an allowed review with a warning (or what `onError` says); nothing becomes a 5xx or a
-dropped connection.
+Law: every posted review gets an answer. A request that is no review gets a 4xx with one plain sentence;
+a bug of ours becomes an allowed review with a warning (or the answer that `onError` sets). No request gets a
+5xx or a dropped connection.
 
-aiohttp serves. What is asked again and again, a whole review in the form that API servers send, is answered
-without it if the fast path is on, in one call from the bytes that came to the bytes that go
+aiohttp serves. The usual request, a whole review in the form that API servers send, is answered without it if
+the fast path is on, in one call from the request's bytes to the answer's
 (`Server.answer`): to read it as any HTTP request costs more than its answer does.
 """
 
@@ -79,7 +79,7 @@ Endpoint = Callable[[Request, float], Answer] | Callable[[Request, float], Await
 """Answers a request, at once or, where it is a coroutine function, after it has waited for something; the
 float is the deadline on the event loop's clock."""
 Notice = Callable[[Request, Decision], object]
-"""Is called with each validated request and what was decided, before the answer goes; it must not block."""
+"""Is called with each validated request and its decision, before the answer is sent; it must not block."""
 OnError = Callable[[str, Request], Response]
 """What the endpoint of that name answers where it has failed itself."""
 
@@ -89,7 +89,7 @@ class Readiness:
     """What `/readyz` answers from."""
 
     certificate: Callable[[], str]
-    """What is wrong with the serving certificate just now; empty: nothing."""
+    """The present problem of the serving certificate; empty: none."""
     policy: bool = False
     draining: bool = False
 
@@ -108,14 +108,14 @@ _LOGGED: Final = ("changed", "denied")
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """What is told of an answer each time that it is given again."""
+    """The record of an answer, written each time that it is given again."""
 
     tally: m.Tally
     line: Line | None
     name: str
     """As it was logged."""
     named: bool
-    """Whether the request gave a name of its own, which is the same in all replicas."""
+    """Whether the request gave a name, which is the same in all replicas."""
     noticed: Decision | None
     """What a `Notice` may have to do with."""
 
@@ -199,14 +199,14 @@ class Server:
         self._gate.open(listener)
 
     async def drain(self, grace: float) -> None:
-        """Fail `/readyz`, go on serving for `grace` seconds, then stop listening, let what is in flight
+        """Fail `/readyz`, go on serving for `grace` seconds, then stop listening, let requests in flight
         finish, and close."""
         self.readiness.draining = True
         await asyncio.sleep(grace)
         if self._runner is None or self._gate is None:
             return
-        # aiohttp tells idle connections to close once: one whose handshake ends after that would hold us up
-        # for all of `patience`.
+        # aiohttp closes idle connections once: one whose handshake ends after that would delay us for all
+        # of `patience`.
         await self._gate.close(HANDSHAKE_SECONDS)
         await self._runner.cleanup()
         self._refused.flush()
@@ -224,7 +224,7 @@ class Server:
         budget = self._budget
 
         async def handle(http: web.Request) -> web.Response:
-            started = time.perf_counter()  # the loop's own clock stands still between two of its turns
+            started = time.perf_counter()  # the loop's own clock does not move between two of its turns
             since = cast(Connection, http.protocol).since
             assert since is not None
             deadline = since + patience(http.query.get("timeout", ""))
@@ -248,7 +248,7 @@ class Server:
         return handle
 
     def patience(self, head: Head) -> float | None:
-        """See `connections.Desk`: what is answered at once, until the server drains."""
+        """See `connections.Desk`: plain requests are answered at once, until the server drains."""
         if self.readiness.draining or head.endpoint not in self._at_once or not self._fast():
             return None
         return patience(head.timeout)
@@ -270,7 +270,7 @@ class Server:
     def _recalled(self, name: str, body: bytes) -> bytes | None:
         """The answer to a body that is known by its bytes.
 
-        Nothing of it is read, so nothing can hang: there is no note for the supervisor.
+        The body is not parsed, so no parser can hang: there is no note for the supervisor.
         """
         recalling = self._recalling.get(name)
         if recalling is None or verbose() or not self._fast():
@@ -347,7 +347,7 @@ class Server:
             outcome = "failed"
         try:
             self._record(name, request, answer, outcome, about)
-        except Exception:  # an answer that stands is given, whatever becomes of its record
+        except Exception:  # the answer is given even if recording it fails
             log.exception("answer not recorded", endpoint=name, uid=request.uid)
         if answer.learn is not None and name in self._recalling:
             self._learn(answer.learn, name, request, body, answer, outcome, about)
@@ -453,7 +453,7 @@ def _parse(body: bytes) -> Request:
 
 
 def _done(work: Awaitable[T]) -> T:
-    """What comes of work that waits for nothing."""
+    """The result of work that never waits."""
     try:
         next(iter(work.__await__()))
     except StopIteration as done:

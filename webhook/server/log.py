@@ -6,7 +6,7 @@ collector sees one format. Stdout belongs to the commands that print results.
 Our own lines do not pass through the standard library: a record for each of them costs more than a review
 that is answered from the memo.
 
-Law: whatever a line is about, it stays one line. Texts come from callers: names, users, paths, what a parser
+Law: every event is one line. Texts come from callers: names, users, paths, what a parser
 complains about. `_json` is the only function that makes JSON, `_shown` the only one that makes columns; both
 escape all that could end a line or move a cursor.
 """
@@ -80,8 +80,8 @@ def configure(level: str = "info", form: Format = "auto", stream: TextIO | None 
 
 
 def listen_to_signals() -> None:
-    """SIGUSR1 logs everything from now on, SIGUSR2 what was configured: in this process and those that it
-    forks."""
+    """SIGUSR1 logs everything from now on, SIGUSR2 restores the configured level: in this process and in
+    those that it forks."""
     signal.signal(signal.SIGUSR1, lambda *_: change_level("debug"))
     signal.signal(signal.SIGUSR2, lambda *_: change_level(_configured[-1]))
 
@@ -138,7 +138,7 @@ def _now() -> str:
 
 
 _json_lines: Final[list[tuple[structlog.typing.Processor, TextIO]]] = []
-"""What makes lines JSON, and where they go, last; empty if they have never been that."""
+"""The last processors and stream of JSON lines; empty if the format was never JSON."""
 _configured: Final = ["info"]
 """The level that was asked for at the start, last."""
 
@@ -148,7 +148,7 @@ def _line(event: dict[str, Any], default: Callable[[Any], Any], **_: Any) -> str
 
 
 def _json(value: object, default: Callable[[Any], Any] = str) -> str:
-    """JSON in which nothing ends a line or is a control character, for any reader of lines."""
+    """JSON without line ends and control characters, for any reader of lines."""
     try:
         written = orjson.dumps(value, default=default).decode()
     except orjson.JSONEncodeError:  # what JSON has no place for, as half of a surrogate pair

@@ -33,19 +33,19 @@ from prometheus_client.registry import Collector
 
 from webhook.version import version
 
-disable_created_metrics()  # type: ignore[no-untyped-call]  # they double the series and say nothing
+disable_created_metrics()  # type: ignore[no-untyped-call]  # they double the number of series and are not needed
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
 OTHER = "other"
-"""The label of a kind that is not in the table of workloads, and of what has none."""
+"""The label of a kind that is not in the table of workloads, and of requests without a kind."""
 LATENCY_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
 
 NAMESPACES_TOLD_APART: Final = 100
 KINDS_TOLD_APART: Final = 100
 MOST_RISEN: Final = 256
-"""Tallies that may have counted something before the counters say it."""
+"""Tallies that may have counts which the counters do not include yet."""
 
 
 class Tally:
@@ -71,7 +71,7 @@ class Tally:
                 settle(self._risen)
 
     def settle(self) -> None:
-        """Have the counters say what has been counted."""
+        """Add the counts to the counters."""
         for counter in self._counters:
             counter.inc(self._times)
         self._times = 0
@@ -82,13 +82,13 @@ class Tally:
 
 
 def settle(risen: list[Tally]) -> None:
-    """Have the counters say what these tallies have counted, which are forgotten here."""
+    """Add the counts of these tallies to the counters, and empty the list."""
     while risen:
         risen.pop().settle()
 
 
 class Metrics:
-    """The instruments of one server process, in a registry of their own."""
+    """The instruments of one server process, in a separate registry."""
 
     def __init__(
         self,
@@ -97,11 +97,11 @@ class Metrics:
         processes: Callable[[], Iterable[int]] = lambda: [os.getpid()],
         fast_path: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`restarts`: how often a worker was started anew, by reason. `processes`: the ids of those that the
+        """`restarts`: how often a worker was restarted, by reason. `processes`: the ids of those that the
         server consists of. `fast_path`: whether it is on."""
         self.registry = CollectorRegistry()
         self._kinds = frozenset(kinds)
-        # What no worker counts: the same whichever of them is asked.
+        # Not counted by workers: the same in the answer of each.
         self._risen: list[Tally] = []
         self.registry.register(_Settled(self))
         self._common: Sequence[Collector] = (
@@ -180,8 +180,8 @@ class Metrics:
         )
         self._memo = Counter(
             "chassis_memo",
-            "Reviews answered from the memo of decisions (hit) and decided anew (miss); answers given up for "
-            "others (evicted)",
+            "Reviews answered from the memo of decisions (hit) and decided by the engine (miss); "
+            "answers removed to make room (evicted)",
             ("outcome",),
             registry=self.registry,
         )
@@ -209,7 +209,7 @@ class Metrics:
         )
         self.policy_info = Gauge(
             "chassis_policy_info",
-            "1 for the policy in force; the digest tells whether replicas agree",
+            "1 for the policy in force; equal digests mean that replicas agree",
             ("digest", "profile"),
             multiprocess_mode="livemax",
             registry=self.registry,
@@ -273,7 +273,7 @@ class Metrics:
         return Tally(counters, self._risen)
 
     def settle(self) -> None:
-        """Have the counters say what tallies have counted. Whoever reads the registry need not call this."""
+        """Add the counts of tallies to the counters. Readers of the registry need not call this."""
         settle(self._risen)
 
     def memo(self, outcome: str) -> None:
@@ -285,7 +285,7 @@ class Metrics:
         self._counter(self._events, outcome).inc()
 
     def policy_in_force(self, digest: str, profile: str) -> None:
-        """Tell of a policy that has just been swapped in."""
+        """Record a policy that has just been swapped in."""
         for labels in [sample.labels for family in self.policy_info.collect() for sample in family.samples]:
             self.policy_info.labels(**labels).set(0)
             if not _several():  # where prometheus_client can't take a series back
@@ -310,7 +310,7 @@ class Metrics:
 
 
 class _Settled(Collector):
-    """Stands in front of the counters: says nothing, but that they have to be right."""
+    """Comes before the counters: collects no metric, but brings them up to date."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -321,7 +321,7 @@ class _Settled(Collector):
 
 
 class _Restarts(Collector):
-    """Counted by the supervisor, which has no metrics of its own."""
+    """Counted by the supervisor, which serves no metrics."""
 
     def __init__(self, counts: Callable[[], Mapping[str, int]]) -> None:
         self._counts = counts
@@ -329,8 +329,8 @@ class _Restarts(Collector):
     def collect(self) -> Iterator[CounterMetricFamily]:
         family = CounterMetricFamily(
             "chassis_worker_restarts",
-            "Worker processes started anew; reason is hung (a review held it too long), stalled (its event "
-            "loop stood still) or died",
+            "Worker processes restarted; reason is hung (a review held it too long), stalled (its event "
+            "loop stopped) or died",
             labels=("reason",),
         )
         for reason, count in self._counts().items():
@@ -339,7 +339,7 @@ class _Restarts(Collector):
 
 
 class _Build(Collector):
-    """Which version answers: what a dashboard shows beside an upgrade."""
+    """Which version answers, for dashboards during an upgrade."""
 
     def collect(self) -> Iterator[InfoMetricFamily]:
         told = {"version": version(), "python": platform.python_version()}

@@ -1,7 +1,7 @@
 """Certificates as values: issuing, renewing, repairing. Pure functions of bytes and a time; no I/O.
 
-The CA rotates without a gap because its two lifetimes are far apart: a new CA is put *beside* the old one a
-year before that one ends, and signs nothing before `SETTLING` has passed, by which time every webhook
+The CA rotates without a gap because its two lifetimes are far apart: a new CA is added *next to* the old one
+a year before that one ends, and signs nothing before `SETTLING` has passed, by which time every webhook
 configuration trusts both. So it is where the CA's key was taken away, which is how one asks for a new CA.
 """
 
@@ -28,7 +28,7 @@ CA_NAME = "mlchassis webhook CA"
 CLOCK_SKEW = timedelta(hours=1)
 """How far a certificate is dated back, for an API server whose clock is behind ours."""
 SETTLING = timedelta(hours=1)
-"""How long a new CA stands in every caBundle before it signs a serving certificate."""
+"""How long a new CA is in every caBundle before it signs a serving certificate."""
 MOST_STEPS = 8
 """A renewal takes three steps at most: a new CA, a certificate of it, and the old CA taken out."""
 
@@ -37,7 +37,7 @@ _BLOCK = re.compile(_BEGIN + rb"([A-Za-z0-9+/=\s]+)" + _END)
 
 
 class CertificateError(Exception):
-    """The certificate can't be used; the message says which part and why."""
+    """The certificate can't be used; the message names the part and the reason."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def issue(hosts: Iterable[str], now: datetime) -> Bundle:
 
 
 def renewed(bundle: Bundle, hosts: Iterable[str], now: datetime) -> Bundle:
-    """`bundle` itself while nothing is due, else its successor, in which nothing is due at `now`.
+    """`bundle` itself while no renewal is due, else its successor, which needs none at `now`.
 
     Hosts are only ever added, so that replicas with different flags (a rolling update) agree on the union
     instead of overwriting each other for ever.
@@ -106,7 +106,7 @@ def _step(bundle: Bundle, hosts: Iterable[str], now: datetime) -> Bundle:
 
 
 def repaired(bundle: Bundle, hosts: Iterable[str], now: datetime) -> Bundle:
-    """The successor of a bundle that can't be served: signed anew by its CA, or by a new one beside it.
+    """The successor of a bundle that can't be served: signed again by its CA, or by a new one next to it.
 
     What other replicas still serve stays trusted either way.
     """

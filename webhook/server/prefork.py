@@ -1,11 +1,11 @@
 """The supervisor: it starts the serving processes behind one listening socket, and ends one that hangs.
 
 Law: no review can hang the whole. A worker that a review holds for longer than its caller waits, or whose
-event loop stands still, is ended by another process, which no lock of the interpreter's can stop; the review
+event loop has stopped, is ended by another process, which no lock of the interpreter can stop; the review
 is named in the log first, and is not read a second time. The socket is the supervisor's: while a worker
-starts anew, connections wait in its backlog or go to the other workers.
+restarts, connections wait in its backlog or go to the other workers.
 
-Every worker has caches of its own, so memory grows with their number; more replicas are usually the better
+Every worker has its own caches, so memory grows with their number; more replicas are usually the better
 way to more throughput. Counters of several workers are shared through files, so that `/metrics` of any of
 them shows them all.
 """
@@ -33,9 +33,9 @@ log = structlog.get_logger()
 LOOK_SECONDS: Final = 0.25
 """How often the supervisor looks at its workers."""
 STALL_SECONDS: Final = 30.0
-"""How long an event loop may stand still outside of a review: while it takes in a large policy, say."""
+"""How long an event loop may stop outside of a review, for example to load a large policy."""
 SETTLED_SECONDS: Final = 60.0
-"""A worker that lived for so long is started anew at once."""
+"""A worker that lived for so long is restarted at once."""
 FIRST_PAUSE: Final = 0.5
 LONGEST_PAUSE: Final = 5.0
 
@@ -57,7 +57,7 @@ def processes() -> list[int]:
     found = [supervisor]
     for entry in Path("/proc").iterdir():
         with suppress(OSError, ValueError, IndexError):
-            # The name in brackets may hold spaces and brackets; after it stand the state and the parent.
+            # The name in brackets may hold spaces and brackets; the state and the parent follow it.
             stat = (entry / "stat").read_text(errors="replace")
             if int(stat.rpartition(")")[2].split()[1]) == supervisor:
                 found.append(int(entry.name))
@@ -70,7 +70,7 @@ def supervise(
     """Run `serve` in `count` processes until SIGTERM, SIGINT or SIGHUP; the exit status.
 
     `ended` is given the id of each worker that has ended. Must be called before any thread or event loop is
-    started, since it forks, whenever a worker is to be started anew.
+    started, since it forks whenever a worker is restarted.
     """
     return _Supervisor(count, listener, serve, ended).run()
 
@@ -112,7 +112,7 @@ class _Supervisor:
         # next, nor be swallowed by a child that still has its parent's handler.
         signal.pthread_sigmask(signal.SIG_BLOCK, self._awaited)
         listen_to_signals()
-        # What is there now is shared with every worker until somebody writes to it, as the collector would.
+        # Workers share the present memory until a write to it, and the garbage collector would write to it.
         gc.collect()
         gc.freeze()
         looked = time.monotonic()
@@ -197,7 +197,7 @@ class _Supervisor:
                 )
                 self._kill(worker, "hung")
             elif worker.silent > STALL_SECONDS:
-                log.error("a worker's event loop stands still, ending it", pid=worker.pid)
+                log.error("a worker's event loop has stopped, ending it", pid=worker.pid)
                 self._kill(worker, "stalled")
 
     def _kill(self, worker: _Worker, reason: str) -> None:
@@ -219,7 +219,7 @@ class _Supervisor:
             return
         reason, step = worker.sentence or ("died", worker.record.step)
         if step and step == worker.record.step:
-            # A worker that had got over a review when it was killed says nothing against the next one.
+            # If the worker had already finished that review when it was killed, the review is no suspect.
             self._suspects.add(worker.record.identity)
             log.error(
                 "a review ended its worker, it is not read again",

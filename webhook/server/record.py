@@ -1,7 +1,7 @@
 """What a supervisor and its workers share: which review each worker reads just now, and which have ended one.
 
 Law: nothing here waits. A worker writes a few words into memory that it shares with its supervisor; a worker
-that hangs or dies leaves them there, and no lock of its own is left behind.
+that hangs or dies leaves them there, and leaves no lock behind.
 
 A review that has ended a worker is known again by its `Identity`. It covers all that the engine can read: a
 review of the same identity would do the same again, and no other review has it.
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 ABOUT_ROOM: Final = 16 * 1024
 ABOUT_LENGTH: Final = 256
-"""Characters of each text that says what a review is about."""
+"""Characters of each text that describes a review."""
 REMEMBERED: Final = 64
 """Reviews that are remembered for having ended a worker; the oldest gives way."""
 SUSPECT_SECONDS: Final = 600.0
@@ -66,7 +66,7 @@ class Identity(bytes):
 
 
 class Record:
-    """What one worker is doing. It writes, its supervisor reads: whole words, each written at once."""
+    """The present work of one worker. It writes, its supervisor reads: whole words, each written at once."""
 
     _SERIAL, _BUSY, _BEATS, _SERVING, _CONNECTIONS, _ABOUT, _LIMIT = range(7)
     _IDENTITY: Final = slice(128, 128 + DIGEST_BYTES)
@@ -92,7 +92,7 @@ class Record:
         self._words[self._BUSY] = 1
 
     def tell(self, identity: Identity, about: bytes) -> None:
-        """Say which review it is and what it is about, as soon as that is known."""
+        """Write the identity and the description of the review, as soon as they are known."""
         self._memory[self._IDENTITY] = identity
         about = about[:ABOUT_ROOM]
         self._words[self._ABOUT] = 0
@@ -143,7 +143,7 @@ class Record:
 
     @property
     def about(self) -> dict[str, object]:
-        """What the worker said of its review; empty if it had not come to know."""
+        """The worker's description of its review; empty if it had none yet."""
         written = self._memory[mmap.PAGESIZE : mmap.PAGESIZE + min(self._words[self._ABOUT], ABOUT_ROOM)]
         with suppress(ValueError):  # it may have died while it wrote
             said = orjson.loads(written or b"{}")
@@ -188,7 +188,7 @@ class Suspects:
 
 
 class Restarts:
-    """How often a worker was started anew, by reason: it hung in a review, its loop stalled, it died."""
+    """How often a worker was restarted, by reason: it hung in a review, its loop stalled, it died."""
 
     def __init__(self) -> None:
         self._counts = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("Q")

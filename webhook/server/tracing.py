@@ -1,7 +1,7 @@
 """Traces: a span for each review that the API server traces, in its trace (W3C Trace Context), sent by OTLP.
 
 An optional extra, `ml-chassis[tracing]`; where it is off nothing of it is imported. OpenTelemetry's own
-environment variables say where spans go (`OTEL_EXPORTER_OTLP_ENDPOINT`) and how much is sampled.
+environment variables set the endpoint (`OTEL_EXPORTER_OTLP_ENDPOINT`) and the sampling.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Tracing(Protocol):
 
     @property
     def on(self) -> bool:
-        """Whether there are any: who asks need not put attributes together for nothing."""
+        """Whether spans are sent: if not, callers need not build attributes."""
 
     def review(self, endpoint: str, headers: Mapping[str, str]) -> AbstractContextManager[object]:
         """A span around a review, a child of the caller's."""
@@ -29,7 +29,7 @@ class Tracing(Protocol):
         """Attributes of the span that we are in."""
 
     def close(self) -> None:
-        """Send what is left."""
+        """Send the remaining spans."""
 
 
 class Off:
@@ -41,10 +41,10 @@ class Off:
         return nullcontext()
 
     def about(self, attributes: Mapping[str, str | bool]) -> None:
-        """Nothing to say it of."""
+        """No span, no attributes."""
 
     def close(self) -> None:
-        """Nothing is left."""
+        """No spans to send."""
 
 
 def otlp() -> Tracing:
@@ -64,7 +64,7 @@ def otlp() -> Tracing:
         raise UserError("--tracing needs the extra: pip install 'ml-chassis[tracing]'") from None
 
     resource = Resource.create({"service.name": "mlchassis", "service.version": version()})
-    # The API server decides what is traced; OTEL_TRACES_SAMPLER may say otherwise.
+    # The API server decides what is traced; OTEL_TRACES_SAMPLER overrides it.
     sampler = None if "OTEL_TRACES_SAMPLER" in os.environ else ParentBased(ALWAYS_OFF)
     provider = TracerProvider(resource=resource, sampler=sampler)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))

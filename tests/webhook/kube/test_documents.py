@@ -81,7 +81,7 @@ def nested(inner: str = "", levels: int = 150) -> str:
         ("a: " + "[" * 3000 + "]" * 3000, "line 1: it is nested too deeply"),
         ("[" * 300 + "]" * 300, "line 1: it is nested too deeply"),
         ("\n".join(" " * depth + "a:" for depth in range(300)), "line 201: it is nested too deeply"),
-        ("a: &a [1]\n" + BOMB, "line 8: its aliases stand for too many values"),
+        ("a: &a [1]\n" + BOMB, "line 8: its aliases expand to too many values"),
         (f"a: &a {nested()}\nb: &b {nested('*a')}\nc: {nested('*b')}", "line 2: it is nested too deeply"),
         (f"a: {{b: &a {nested()}}}\nc: &c [{nested('*a')}]", "line 2: it is nested too deeply"),
         # libyaml's own recursion has no bound: these ended the process.

@@ -184,7 +184,7 @@ async def test_a_loop_that_stands_still_is_ended_and_no_review_is_blamed(supervi
         assert await it.worker() != await it.worker()
         assert await it.stop() == 0
     assert it.events() == [
-        "a worker's event loop stands still, ending it",
+        "a worker's event loop has stopped, ending it",
         "worker ended, starting another",
     ]
     assert it.log[1]["reason"] == "stalled"
