@@ -9,6 +9,7 @@ Used through the names below alone; the modules are the package's own.
 """
 
 from policies.commands.budget import Budget, BudgetSpent
+from policies.commands.children import children
 from policies.commands.hosts import reach_of
 from policies.commands.model import Command, CommandSummary, Host, Loop, Reach, ScriptFile
 from policies.commands.options import OptionSyntax, parse_options, seconds
@@ -25,6 +26,7 @@ __all__ = [
     "OptionSyntax",
     "Reach",
     "ScriptFile",
+    "children",
     "is_python",
     "parse_options",
     "reach_of",

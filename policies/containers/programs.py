@@ -110,7 +110,7 @@ def started(container: Container) -> Started:
 
 def _started(container: Container) -> Started:
     summary = launched(container)
-    found = [(_program(command.argv), command.conditional) for command in summary.commands]
+    found = [(program_of(command.argv), command.conditional) for command in summary.commands]
     always = {words for words, conditional in found if not conditional}
     return Started(
         tuple(words for words, _ in found if words),
@@ -153,7 +153,7 @@ def _is_given(words: Program, flag: str) -> bool:
     return False
 
 
-def _program(words: Program) -> Program:
+def program_of(words: Program) -> Program:
     """The words from the program's own name on, behind interpreters and launchers."""
     at, launched, behind = 0, False, 0
     while at < len(words):

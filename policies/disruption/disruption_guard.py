@@ -10,9 +10,12 @@ longer gets none, with a warning; with `addDeadline`, one without a deadline get
 **Serving pods** whose containers have no preStop hook get a short native sleep there
 (`lifecycle.preStop.sleep`), if every node is known to run Kubernetes 1.30 or newer. A dying pod is
 sent SIGTERM and withdrawn from its Services at the same time, and for a moment requests still arrive; the
-sleep lets them.
-terminationGracePeriodSeconds is raised to match only where it is the default; where the user gave
-less than sleep and drain time need, nothing is added. Agents of the node (pods of a DaemonSet, or with
+sleep lets them. A server that aborts its requests at SIGTERM (vLLM from 0.32 without `--shutdown-timeout`)
+sleeps for the drain time too, since it works on during the sleep.
+terminationGracePeriodSeconds is raised to match only where it is the default: to the sleep and `drain`, or
+the sleep and the time that the server itself takes where that is known (Triton 30 s, TGI 90 s, and what the
+flags of Triton, vLLM, BentoML, uvicorn and gunicorn set). Where the user gave less than sleep and drain time
+need, nothing is added. Agents of the node (pods of a DaemonSet, or with
 hostNetwork) and controllers (that elect a leader, or have ports for metrics, health and webhooks alone)
 serve nobody whose requests would be cut off, and get none.
 
@@ -36,13 +39,14 @@ from policies.core.finding import Certainty, Finding
 from policies.core.look import PodLook
 from policies.core.reasons import UNREAD, Reasons, lasting
 from policies.core.settings import Duration, Settings
+from policies.disruption.drains import drain_of
 from policies.jobs.jobs import has_label, is_someone_elses, jobs_in
 from policies.kube.field_paths import field_path
 from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET, POD, kind_of
 from policies.kube.json import Json, dig, integer, maps, replaced, strings, text
 from policies.kube.metadata import annotations_of, has_room, labels_of
 from policies.kube.pods import DEFAULT_GRACE, Container, Role, edited
-from policies.probes.serving import serving_containers
+from policies.probes.serving import StandardProbes, serving_containers
 
 GUARDS: Final = {
     "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
@@ -51,6 +55,8 @@ GUARDS: Final = {
 DEADLINE: Final = ("spec", "activeDeadlineSeconds")
 GRACE: Final = ("spec", "terminationGracePeriodSeconds")
 _FIRST_SLEEP: Final = (1, 30)
+_EXIT: Final = 5
+"""Seconds of the grace period that are left to a server which finishes its requests during the sleep."""
 RAY_ORIGIN: Final = "ray.io/originated-from-crd"
 
 
@@ -146,24 +152,35 @@ def _draining(pod: Json, settings: DisruptionGuard, facts: Facts, why: Reasons) 
     ]
     if not bare:
         return pod
-    need = settings.pre_stop_sleep + settings.drain
     given = dig(pod, *GRACE)
     grace = DEFAULT_GRACE if given is None else integer(pod, *GRACE, default=0)
-    if grace < need:
-        if grace != DEFAULT_GRACE:
-            return pod  # the user's own; the sleep would eat into it
+    short, long = settings.pre_stop_sleep, settings.pre_stop_sleep + settings.drain
+    probes = facts.settings(StandardProbes)
+    drains = [drain_of(container, probes) for container in bare]
+    written = [drain.seconds for drain in drains if drain is not None and drain.written]
+    if grace != DEFAULT_GRACE and grace < max([long, *(short + seconds for seconds in written)]):
+        return pod  # the user's own; the sleep would eat into it
+    known = [settings.drain if drain is None else drain.seconds for drain in drains]
+    need = short + max(known)
+    if grace == DEFAULT_GRACE < need:
+        grace = need
         pod = replaced(pod, GRACE, need)
         why.give(
             field_path(GRACE),
-            f"{settings.pre_stop_sleep} s of sleep and {settings.drain} s for the last requests",
+            f"{short} s of sleep and {need - short} s for the last requests",
             setting="drain",
         )
-    sleep = {"sleep": {"seconds": settings.pre_stop_sleep}}
-    for container in bare:
+    # A server that aborts its requests at SIGTERM has to finish them before.
+    sleeps = [short if drain or grace < long + _EXIT else long for drain in known]
+    for container, seconds in zip(bare, sleeps, strict=True):
+        sleep = {"sleep": {"seconds": seconds}}
         pod = edited(pod, container, replaced(container.spec, ("lifecycle", "preStop"), sleep))
+        reason = "requests still arrive then"
+        if seconds != short:
+            reason += ", and this server aborts those under way when it is stopped"
         why.give(
             f"{container.place}.lifecycle.preStop",
-            f"sleeps {settings.pre_stop_sleep} s while Services take it out: requests still arrive then",
+            f"sleeps {seconds} s while Services take it out: {reason}",
             setting="preStopSleep",
         )
     return pod

@@ -68,6 +68,24 @@ class Progress(Model):
     key_env: tuple[str, ...] = Field((), description="variables that set the API key")
 
 
+class Drain(Model):
+    """What a server does with the requests under way when it gets SIGTERM."""
+
+    flags: tuple[str, ...] = Field((), description="flags that set for how many seconds it finishes them")
+    env: tuple[str, ...] = Field((), description="environment variables that set it")
+    seconds: int | None = Field(
+        None,
+        ge=0,
+        description="seconds unless set otherwise, 0 if it aborts them; absent: not known, or no limit",
+    )
+    since: str | None = Field(
+        None,
+        pattern=r"^[0-9]+(\.[0-9]+)*$",
+        description="the first version for which `seconds` is known, by the tag of its own images",
+    )
+    source: str = Field(description="the code or documentation that says so")
+
+
 class Preset(Model):
     """One kind of model server. In the settings every field is optional: what is left out stays."""
 
@@ -167,6 +185,9 @@ class Preset(Model):
     )
     progress: Progress | None = Field(
         None, description="how a hang is noticed behind a liveness path that does not notice it"
+    )
+    drain: Drain | None = Field(
+        None, description="for how long it finishes requests after SIGTERM, where that is known"
     )
     doubt: str | None = Field(
         None,

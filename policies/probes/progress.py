@@ -16,7 +16,7 @@ from policies.containers.programs import programs
 from policies.core.annotations import LIVENESS
 from policies.core.facts import Facts
 from policies.kube.images import repository_and_tag
-from policies.kube.json import Json, dig, integer, text
+from policies.kube.json import Json, dig, integer, mapping, maps, text
 from policies.kube.pods import Container
 from policies.probes.endpoints import preset_health
 from policies.probes.preset import Progress
@@ -56,11 +56,14 @@ def annotated_liveness(pod: Json, container: Container, facts: Facts) -> Livenes
         return None
 
 
-def progress_check(pod: Json, container: Container, endpoint: Json | None, facts: Facts) -> Check | None:
+def progress_check(
+    pod: Json, container: Container, endpoint: Json | None, facts: Facts, start: int = 0
+) -> Check | None:
     """How the liveness of a container is told by progress; None where there is no way for its server, or
     where the endpoint is wanted.
 
-    `endpoint` is the handler that the preset gives, None where something else gives it.
+    `endpoint` is the handler that the preset gives, None where something else gives it. `start` is how many
+    seconds a start may take that no startupProbe waits for, 0 where one does.
     """
     settings = facts.settings(StandardProbes)
     wanted = annotated_liveness(pod, container, facts)
@@ -77,7 +80,7 @@ def progress_check(pod: Json, container: Container, endpoint: Json | None, facts
         return Check(None, why_not)
     port, scheme = integer(endpoint, "httpGet", "port", default=0), text(endpoint, "httpGet", "scheme")
     keys = _key_variables(server, progress) or ()
-    words = [*SHELL, program(progress.program), str(port), (scheme or "HTTP").lower(), *keys]
+    words = [*SHELL, program(progress.program), str(port), (scheme or "HTTP").lower(), str(start), *keys]
     return Check({"exec": {"command": words}})
 
 
@@ -99,6 +102,32 @@ def is_program(probe: object) -> bool:
     """Whether a probe runs one of the programs."""
     command = dig(probe, "exec", "command")
     return isinstance(command, list) and len(command) > 4 and text(command, 3) in _texts()
+
+
+def watched_start(probe: object) -> int:
+    """Seconds that a start may take of which one of the programs is in charge; 0 where it is not."""
+    start = text(dig(probe, "exec", "command"), 6) if is_program(probe) else ""
+    return int(start) if start.isascii() and start.isdigit() and len(start) < 10 else 0
+
+
+def can_watch_start(pod: Json, container: Container) -> bool:
+    """Whether the program can tell a start that hangs from one that is slow: it sees the processes of this
+    container only, and nothing that these wait for is done by another pod.
+
+    Replicas that share a volume download a model once: all but one wait for its lock, and do nothing.
+    """
+    spec = mapping(pod, "spec")
+    if spec.get("shareProcessNamespace") is True or spec.get("hostPID") is True:
+        return False
+    if not text(spec, "runtimeClassName").startswith("nvidia") and "runtimeClassName" in spec:
+        return False
+    mounted = {text(mount, "name") for mount in maps(container.spec, "volumeMounts")}
+    own = {text(each, "name") for each in maps(spec, "volumes") if not each.keys().isdisjoint(_OWN_VOLUMES)}
+    return mounted <= own
+
+
+_OWN_VOLUMES: Final = ("emptyDir", "ephemeral", "configMap", "secret", "projected", "downwardAPI")
+"""Volumes in which no other pod writes."""
 
 
 def _why_not(container: Container, server: Server, progress: Progress, *, sure: bool) -> str:

@@ -36,9 +36,12 @@ webhook must come first).
 move, it asks for one token. Only a server that answers nothing while nothing moves counts as hung, and is
 restarted after 3 to 5 minutes, at a time that differs between replicas. Whatever cannot be decided counts
 as alive: a metrics page that cannot be read, a status of 401, 404 or 429, a slow probe. The startup and
-readiness probes keep the endpoint. The annotation `mlchassis.dev/liveness: endpoint` (or `progress`)
-decides for one workload. Flags and variables with which the program was not tried keep the endpoint too;
-`chassis why` gives the reason, and the rule `liveness-blind` counts them.
+readiness probes keep the endpoint. Where the startup budget is two hours or more, no annotation gives the
+time, and no other pod can write its volumes, there is no startupProbe: until the server has answered, the
+program fails if its processes have done almost nothing for 15 to 20 minutes, or if the budget is over. The
+annotation `mlchassis.dev/liveness: endpoint` (or `progress`) decides for one workload. Flags and variables
+with which the program was not tried keep the endpoint too; `chassis why` gives the reason, and the rule
+`liveness-blind` counts them.
 
 **How patient they are.** Three numbers, one idea: a slow start must not look like a hang, and overload
 must shed traffic before it restarts anything.
@@ -102,9 +105,11 @@ from policies.probes.progress import (
     TIMEOUT,
     Check,
     annotated_liveness,
+    can_watch_start,
     is_program,
     parse_liveness,
     progress_check,
+    watched_start,
 )
 from policies.probes.serving import (
     HEALTH_ANNOTATIONS,
@@ -162,16 +167,18 @@ def _with_probes(
     if live is None and found.live is not None:
         budget = _budget(pod, container, ready, settings, facts)
         live = added["livenessProbe"] = _liveness(found.live, settings, timeout, ready)
+        watched = not held and startup is None and ready is not None and _is_watched(pod, container, budget)
+        check = _progress(pod, container, found, facts, budget.seconds if watched else 0)
+        watched = watched and check is not None and check.handler is not None
         if held:
             live["failureThreshold"] = min(live["failureThreshold"] * GROUP_PATIENCE, _MOST_FAILURES)
             if startup is None:
                 live["initialDelaySeconds"] = budget.seconds * GROUP_PATIENCE
         elif startup is None and (found.mirrored or container.role is Role.SIDECAR):
             live["initialDelaySeconds"] = budget.seconds
-        elif startup is None:
+        elif startup is None and not watched:
             probe = added["startupProbe"] = _startup(live, settings, budget.seconds)
             _give_startup(why, container, probe, budget, settings)
-        check = _progress(pod, container, found, facts)
         if check is not None and check.handler is not None:
             delay = {key: live[key] for key in ("initialDelaySeconds",) if key in live}
             live = added["livenessProbe"] = {**_liveness(check.handler, settings, TIMEOUT, ready), **delay}
@@ -188,7 +195,7 @@ def _with_guard(
     """The container with a startupProbe, if its livenessProbe would end a start that takes as long as
     is expected of it."""
     live = container.spec.get("livenessProbe")
-    if container.spec.get("startupProbe") is not None or not handler_of(live):
+    if container.spec.get("startupProbe") is not None or not handler_of(live) or watched_start(live):
         return container.spec
     expected = expected_start(pod, container, facts)
     if expected is None or probe_timing.kill_budget(live) >= expected:
@@ -250,10 +257,21 @@ def _handlers(pod: Json, container: Container, settings: StandardProbes, facts: 
     return _Handlers(live, ready, same is not None, live_from, ready_from)
 
 
-def _progress(pod: Json, container: Container, found: _Handlers, facts: Facts) -> Check | None:
+def _progress(pod: Json, container: Container, found: _Handlers, facts: Facts, start: int) -> Check | None:
     """How liveness is told by progress, if it is; see `policies.probes.progress`."""
     preset = found.live is not None and found.live_from.startswith("preset ")
-    return progress_check(pod, container, found.live if preset else None, facts)
+    return progress_check(pod, container, found.live if preset else None, facts, start)
+
+
+def _is_watched(pod: Json, container: Container, budget: Budget) -> bool:
+    """Whether a start that hangs is to be told from a slow one: only where its budget is long, and nobody
+    has said how long it takes."""
+    return (
+        budget.seconds >= _LONG
+        and not budget.annotated
+        and container.role is Role.MAIN
+        and can_watch_start(pod, container)
+    )
 
 
 def _unknown(container: Container, settings: StandardProbes) -> Json | None:
@@ -356,7 +374,11 @@ def _give(
         who = "by its annotation" if source == _ANNOTATION else source
         if is_program(probe):
             asked = "its health, the engine's counters, and one token while these do not move"
-            return f"{asked} ({who}); a restart after 3 to 5 min without progress"
+            most = watched_start(probe)
+            start = (
+                f"; no startupProbe: a start of at most {lasting(most)} that does something" if most else ""
+            )
+            return f"{asked} ({who}); a restart after 3 to 5 min without progress{start}"
         blind = f"; a hang behind it is not noticed: {check.why_not}" if check is not None else ""
         return f"{_asked(probe)} ({who}); {patience}{blind}"
 

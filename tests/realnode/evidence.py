@@ -44,6 +44,10 @@ ELSEWHERE = {
     "liveness-blind": (
         "Shown [with a real vLLM](what-probes-notice.md#vllm-with-liveness-by-progress), which needs no node."
     ),
+    "grace-shorter-than-drain": (
+        "Shown [with a real vLLM](jobs.md#measured-with-a-real-vllm), which needs no node."
+    ),
+    "shell-keeps-sigterm": "Shown [with three shells](jobs.md#behind-a-shell), as first processes.",
     "policy-config-invalid": (
         "Ten bad edits of the policy, each refused, stand [under fire](#the-webhook-under-fire)."
     ),

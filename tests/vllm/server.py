@@ -57,7 +57,8 @@ class Vllm:
 
     def stop(self) -> None:
         """End all of its processes."""
-        self.signal(signal.SIGKILL)
+        if self.process.running:
+            self.signal(signal.SIGKILL)
         self.process.kill()
         self.memory.unlink(missing_ok=True)
 
@@ -191,6 +192,11 @@ class Vllm:
             return 0, b""
         finally:
             connection.close()
+
+
+def model_of(version: str = NEWEST) -> Path:
+    """The folder of the toy model."""
+    return Path(_model(vllm(version)))
 
 
 def _model(programs: Path) -> str:

@@ -14,6 +14,7 @@ from policies.kube.json import mapping
 from policies.kube.pods import Role
 from policies.kube.probe_timing import kill_budget
 from policies.probes.probe import LIVENESS, STARTUP, Probe, probes
+from policies.probes.progress import watched_start
 from policies.probes.serving import StandardProbes
 from policies.probes.start import start_of
 
@@ -42,8 +43,9 @@ def _slow_start_hint(probe: Probe, expected: int) -> str:
 
 
 def _is_guarded(probe: Probe, facts: Facts) -> bool:
-    """Whether a startupProbe holds liveness back, or will: the pods of what isn't projected get one."""
-    if mapping(probe.container.spec, STARTUP):
+    """Whether a startupProbe holds liveness back, or will: the pods of what isn't projected get one. The
+    program of the webhook waits for the start by itself."""
+    if mapping(probe.container.spec, STARTUP) or watched_start(probe.spec):
         return True
     fills = facts.settings(StandardProbes).mode in (None, Mode.ENFORCE)
     later = probe.template.is_ray or bool(probe.template.container_path)

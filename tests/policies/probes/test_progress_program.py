@@ -130,7 +130,10 @@ def ask(tmp_path: Path) -> Callable[..., Outcome]:
         text = text.replace("left() - PAGE - 1", f"left() - PAGE - {1 / faster}")
         # On a busy machine the interpreter starts slowly: the deadline counts from here.
         text = text.replace("END = time.monotonic() + DEADLINE - age()", "END = time.monotonic() + DEADLINE")
-        command = [sys.executable, "-I", "-S", "-c", text, str(port), *(words or ("http",))]
+        for old in ('listdir("/proc")', '"/proc/%s/stat"', '"/proc/%s/io"', '"/proc/net/dev"'):
+            assert old in text
+            text = text.replace(old, old.replace("/proc", str(tmp_path / "proc")))
+        command = [sys.executable, "-I", "-S", "-c", text, str(port), *(words or ("http", "0"))]
         began = time.monotonic()
         done = subprocess.run(command, env=env or {}, capture_output=True, text=True, timeout=60, check=False)
         assert done.stderr == ""
@@ -172,7 +175,7 @@ def test_no_canary_while_the_counters_move(start: Start, ask: Ask, silent_since:
 def test_an_idle_server_answers_a_canary(start: Start, ask: Ask, silent_since: Silent) -> None:
     server = Server()
     silent_since(port := start(server), LONG_AGO)
-    outcome = ask(port, "http", "KEY", env={"KEY": "s3cret key"})
+    outcome = ask(port, "http", "0", "KEY", env={"KEY": "s3cret key"})
     assert (outcome.status, outcome.said) == (0, "the engine answers")
     [(path, body, key)] = server.canaries
     assert (path, body) == ("/v1/completions", {"model": MODEL, "prompt": "a", "max_tokens": 1})
@@ -334,7 +337,7 @@ def test_a_certificate_that_nobody_trusts(start: Callable[..., int], ask: Ask, t
     (tmp_path / "key").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(tmp_path / "cert", tmp_path / "key")
-    assert ask(start(Server(), tls=tls), "https").said == "the engine works"
+    assert ask(start(Server(), tls=tls), "https", "0").said == "the engine works"
 
 
 def test_two_servers_in_a_pod_are_told_apart(start: Start, ask: Ask, silent_since: Silent) -> None:
@@ -412,8 +415,189 @@ def test_the_shell_passes_its_arguments_as_they_are(tmp_path: Path) -> None:
     assert done.stdout == "-I|-S|-c|the 'text' `x`\n$HOME|80|"
 
 
+# --- the start -----------------------------------------------------------------------------------
+
+STALLED = 1300
+"""Seconds without any work that are too many for each pod."""
+
+
+@dataclass
+class Processes:
+    """What /proc shows of a container: its first process and one more."""
+
+    folder: Path
+    began: int = 5000
+    ticks: int = 100
+    pages: int = 10_000
+    moved: int = 1 << 20
+    received: int = 1 << 20
+
+    def show(self) -> None:
+        for pid, began in ((1, self.began), (7, self.began + 9)):
+            (process := self.folder / str(pid)).mkdir(parents=True, exist_ok=True)
+            rest = ["0"] * 49
+            rest[11], rest[19], rest[21] = str(self.ticks // pid), str(began), str(self.pages // pid)
+            (process / "stat").write_text(f"{pid} (a b) c) S {' '.join(rest[1:])}")
+            (process / "io").write_text(f"rchar: {self.moved}\nwchar: 0\n")
+        (self.folder / "net").mkdir(exist_ok=True)
+        head = "Inter-|   Receive\n face |bytes    packets\n"
+        lines = f"    lo: 999999999 1\n  eth0: {self.received} 5\n"
+        (self.folder / "net" / "dev").write_text(head + lines)
+
+    def work(self, **more: int) -> None:
+        for name, amount in more.items():
+            setattr(self, name, getattr(self, name) + amount)
+        self.show()
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Processes:
+    found = Processes(tmp_path / "proc")
+    found.show()
+    return found
+
+
+@pytest.fixture
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+@pytest.fixture
+def earlier(tmp_path: Path) -> Callable[[int, float], None]:
+    """Makes what the program remembers of a start so many seconds older."""
+
+    def moved(port: int, seconds: float) -> None:
+        file = tmp_path / f".mlchassis-start-{port}"
+        first, began, worked, *done = (float(word) for word in file.read_text().split())
+        then = (first, began - seconds, worked - seconds, *done)
+        file.write_text(" ".join(f"{number:f}" for number in then))
+
+    return moved
+
+
+WATCHED = ("http", "7200")
+
+
+def test_a_start_that_does_nothing_fails_after_a_while(
+    ask: Ask, processes: Processes, free_port: int, earlier: Silent
+) -> None:
+    assert ask(free_port, *WATCHED).status == 0
+    earlier(free_port, 800)
+    assert ask(free_port, *WATCHED).status == 0, "less than any pod's patience"
+    earlier(free_port, 500)
+    processes.work(
+        ticks=2000, pages=-9000, moved=1000, received=9000
+    )  # what is swapped out, polls, is probed
+    outcome = ask(free_port, *WATCHED)
+    assert (outcome.status, "have done nothing for 13" in outcome.said) == (FAILS, True)
+
+
+@pytest.mark.parametrize(
+    "work",
+    [{"ticks": 8000}, {"pages": 3000}, {"moved": 2 << 20}, {"received": 1 << 18}, {"moved": -(1 << 20)}],
+    ids=["computes", "loads", "writes", "receives", "ends a process"],
+)
+def test_a_start_that_works_passes(
+    work: dict[str, int], ask: Ask, processes: Processes, free_port: int, earlier: Silent
+) -> None:
+    processes.work(moved=1 << 22)
+    ask(free_port, *WATCHED)
+    for _ in range(2):
+        earlier(free_port, STALLED)
+        processes.work(**{name: amount // 2 for name, amount in work.items()})
+        processes.work(**{name: amount // 2 for name, amount in work.items()})
+        outcome = ask(free_port, *WATCHED)
+        assert (outcome.status, "worked 0 s ago" in outcome.said) == (0, True)
+
+
+def test_little_by_little_is_progress(
+    ask: Ask, processes: Processes, free_port: int, earlier: Silent
+) -> None:
+    ask(free_port, *WATCHED)
+    for _ in range(3):
+        earlier(free_port, STALLED / 4)
+        processes.work(moved=1 << 18)
+        assert ask(free_port, *WATCHED).status == 0
+    earlier(free_port, STALLED / 4)
+    assert ask(free_port, *WATCHED).status == 0
+
+
+def test_the_budget_ends_every_start(ask: Ask, processes: Processes, free_port: int, earlier: Silent) -> None:
+    ask(free_port, *WATCHED)
+    earlier(free_port, 7200)
+    processes.work(ticks=10_000)
+    outcome = ask(free_port, *WATCHED)
+    assert (outcome.status, outcome.said.startswith("it has not answered for 720")) == (FAILS, True)
+
+
+def test_a_server_that_has_served_and_refuses_fails_at_once(
+    start: Start, ask: Ask, processes: Processes, tmp_path: Path
+) -> None:
+    port = start(Server())
+    assert ask(port, *WATCHED).said == "the engine works"
+    memory = tmp_path / f".mlchassis-start-{port}"
+    assert memory.exists()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        other = free.getsockname()[1]
+    memory.rename(tmp_path / f".mlchassis-start-{other}")
+    outcome = ask(other, *WATCHED)
+    assert (outcome.status, "nothing listens" in outcome.said) == (FAILS, True)
+    processes.work(began=100)  # the container was restarted, and its /tmp is a volume
+    assert ask(other, *WATCHED).said.startswith("it starts")
+
+
+def test_a_server_that_answers_503_while_it_loads(
+    start: Start, ask: Ask, processes: Processes, silent_since: Silent, earlier: Silent
+) -> None:
+    server = Server(answers={"/health": (503, b"")})
+    silent_since(port := start(server), LONG_AGO)
+    assert ask(port, *WATCHED).said.startswith("it starts")
+    del server.answers["/health"]
+    assert ask(port, *WATCHED).said == "the engine answers"
+
+
+@pytest.mark.parametrize("hidden", ["1", "", "stat"], ids=["the first", "all", "their times"])
+def test_processes_that_cannot_be_seen(hidden: str, ask: Ask, processes: Processes, free_port: int) -> None:
+    if hidden == "stat":
+        processes.work(ticks=-processes.ticks)
+    else:
+        shutil.rmtree(processes.folder / hidden)
+    outcome = ask(free_port, *WATCHED)
+    assert (outcome.status, outcome.said.startswith("cannot tell")) == (0, True)
+
+
+def test_what_cannot_be_read_counts_for_nothing(
+    ask: Ask, processes: Processes, free_port: int, earlier: Silent
+) -> None:
+    (processes.folder / "net" / "dev").unlink()
+    for pid in ("1", "7"):
+        (processes.folder / pid / "io").unlink()
+    ask(free_port, *WATCHED)
+    earlier(free_port, STALLED)
+    assert ask(free_port, *WATCHED).status == FAILS
+    earlier(free_port, 0)
+    (processes.folder / "1" / "stat").write_text(
+        (processes.folder / "1" / "stat").read_text().replace(" 100 ", " 9000 ", 1)
+    )
+    assert ask(free_port, *WATCHED).status == 0
+
+
+@pytest.mark.parametrize(
+    "text", ["", "nan nan nan nan nan nan nan", "inf " * 7, "1 2 3", "x", "5000 1e18 1e18 0 0 0 0", "9" * 600]
+)
+def test_whatever_it_remembers_the_first_run_passes(
+    text: str, ask: Ask, processes: Processes, free_port: int, tmp_path: Path
+) -> None:
+    (tmp_path / f".mlchassis-start-{free_port}").write_text(text)
+    outcome = ask(free_port, *WATCHED)
+    assert (outcome.status, outcome.said) == (0, "it starts; its processes worked 0 s ago")
+
+
 def test_its_text_is_nothing_that_kubelet_expands() -> None:
     assert "$(" not in program("vllm")
     assert '"""' not in program("vllm").splitlines()[0]
-    assert len(program("vllm")) < 7000
+    assert len(program("vllm")) < 10_000
     assert "$(" not in "".join(SHELL)

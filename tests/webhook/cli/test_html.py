@@ -219,7 +219,7 @@ def test_a_timeline_is_the_arithmetic_of_the_probes(manifests: Path) -> None:
     assert (server.readiness, server.liveness, server.alone) == (30, 120, None)
     assert not server.kills_the_start
     assert not server.restarts_first
-    assert server.sentences[1].startswith("The startup probe kills it if it has not answered ")
+    assert server.sentences[1].startswith("It is killed if it has not answered ")
 
 
 def test_what_kills_a_start_is_said() -> None:

@@ -149,7 +149,7 @@ async def test_a_screen_reader_finds_landmarks_and_names(tab: Tab, report: Path)
     assert unnamed == []
     assert ("searchbox", "Text") in found
     words = " ".join(name for role, name in found if role == "StaticText")
-    assert "The startup probe kills it if it has not answered" in words, "the bars in words"
+    assert "It is killed if it has not answered" in words, "the bars in words"
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

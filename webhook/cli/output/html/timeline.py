@@ -10,6 +10,7 @@ from policies.core.target import PodTemplate
 from policies.kube.pods import Container, Role
 from policies.kube.probe_timing import give_up, kill_budget
 from policies.probes.probe import LIVENESS, READINESS, STARTUP
+from policies.probes.progress import watched_start
 from policies.probes.start import Start, start_of
 from webhook.admission.context import Context
 from webhook.cli.output.review import Review, Subject
@@ -25,7 +26,8 @@ class Timeline:
     reason: str
     """Where that is from."""
     startup: int | None
-    """From its start until the startupProbe has it killed, if it never answers."""
+    """From its start until the startupProbe, or the program in its place, has it killed, if it never
+    answers."""
     alone: int | None
     """The same for a livenessProbe that no startupProbe guards."""
     readiness: int | None
@@ -56,7 +58,7 @@ class Timeline:
             yield "Nothing tells how long it takes to start."
         if self.startup is not None:
             until = lasting(self.startup)
-            yield f"The startup probe kills it if it has not answered {until} after its start."
+            yield f"It is killed if it has not answered {until} after its start."
         elif self.alone is not None:
             yield (
                 "There is no startup probe: the liveness probe kills it if it has not answered "
@@ -99,12 +101,13 @@ def _timeline(
     probes: dict[str, dict[str, object]],
 ) -> Timeline:
     startup, liveness, readiness = probes[STARTUP], probes[LIVENESS], probes[READINESS]
+    watched = watched_start(liveness)
     return Timeline(
         container=container.name,
         expected=start.seconds if start else None,
         reason=start.reason if start else "",
-        startup=kill_budget(startup) if startup else None,
-        alone=kill_budget(liveness) if liveness and not startup else None,
+        startup=kill_budget(startup) if startup else watched or None,
+        alone=kill_budget(liveness) if liveness and not startup and not watched else None,
         readiness=give_up(readiness) if readiness and not template.completes else None,
         liveness=give_up(liveness) if liveness else None,
     )

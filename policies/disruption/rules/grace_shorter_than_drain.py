@@ -1,0 +1,40 @@
+"""grace-shorter-than-drain: a server that is killed before the time is over that it was given to finish."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from policies.core.contracts import rule
+from policies.core.facts import Facts
+from policies.core.finding import Finding
+from policies.core.target import Target
+from policies.disruption.drains import drain_of, pre_stop_sleep
+from policies.kube.json import integer
+from policies.kube.pods import DEFAULT_GRACE, Role
+from policies.probes.serving import StandardProbes
+
+
+def check(target: Target, facts: Facts) -> Iterator[Finding]:
+    settings = facts.settings(StandardProbes)
+    for template in target.templates:
+        if template.completes:
+            continue
+        grace = integer(template.spec, "terminationGracePeriodSeconds", default=DEFAULT_GRACE)
+        for container in template.containers(Role.MAIN):
+            drain = drain_of(container, settings)
+            if drain is None or not drain.written:
+                continue
+            sleep = pre_stop_sleep(template, container)
+            if sleep < grace < sleep + drain.seconds:
+                first = f", after {sleep:g} s of preStop" if sleep else ""
+                yield Finding(
+                    template.at(container),
+                    f"Container {container.name} may take {drain.seconds} s to finish requests "
+                    f"({drain.written}){first}, and the pod has {grace} s to end: requests that take longer "
+                    f"than {grace - sleep:g} s are killed.",
+                    f"Set terminationGracePeriodSeconds above {sleep + drain.seconds:g}, or {drain.written} "
+                    f"below {grace - sleep:g}.",
+                )
+
+
+RULE = rule(__name__, check)

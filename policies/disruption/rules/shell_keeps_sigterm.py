@@ -1,0 +1,54 @@
+"""shell-keeps-sigterm: a server behind a shell that is the first process and passes no signal on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from policies.commands import children
+from policies.containers.programs import program_of
+from policies.core.contracts import rule
+from policies.core.facts import Facts
+from policies.core.finding import Finding
+from policies.core.target import Target
+from policies.disruption.drains import WEB_SERVERS
+from policies.kube.json import integer, strings
+from policies.kube.pods import DEFAULT_GRACE, Container, Role
+from policies.probes.serving import StandardProbes, recognised, serving_containers
+
+
+def check(target: Target, facts: Facts) -> Iterator[Finding]:
+    for template in target.templates:
+        spec = template.spec
+        if template.completes or spec.get("shareProcessNamespace") is True or spec.get("hostPID") is True:
+            continue
+        grace = integer(spec, "terminationGracePeriodSeconds", default=DEFAULT_GRACE)
+        for container in serving_containers(template.pod, facts):
+            server = _child(container, facts) if container.role is Role.MAIN else ""
+            if server:
+                yield Finding(
+                    template.at(container, "command"),
+                    f"Container {container.name} runs {server} as a child of its shell, and a shell that is "
+                    f"the first process passes no SIGTERM on: {server} is killed after the whole grace "
+                    f"period of {grace} s, with the requests that it has then.",
+                    f"End the script with `exec` and {server}, or pass the signal on with a trap.",
+                )
+
+
+def _child(container: Container, facts: Facts) -> str:
+    """The name of the server that a container's shell starts as a child for certain; empty where it does not.
+
+    With no `command` the image's entrypoint runs, and it is not known.
+    """
+    command = strings(container.spec, "command")
+    if not command:
+        return ""
+    server = recognised(container, facts.settings(StandardProbes))
+    names = {server.words[0]} if server is not None and server.words else set(WEB_SERVERS)
+    for words in children([*command, *strings(container.spec, "args")]):
+        program = program_of(words)
+        if program and program[0] in names:
+            return program[0].partition(".")[0]
+    return ""
+
+
+RULE = rule(__name__, check)
