@@ -1,8 +1,8 @@
 """Whether a vLLM server makes progress: kubelet runs this in the server's container, as its liveness probe.
 
 `python3 -I -S -c <this text> PORT http|https START [VARIABLE ...]`; the variables may hold the API key. It
-exits with 100 only if the server is known to hang: /health does not answer or answers 5xx, or a request for one
-token gets no answer, while the engine's counters have not moved for a while. Whatever cannot be decided
+exits with 100 only if the server is known to hang: /health does not answer or answers 5xx, or a request for
+one token gets no answer, while the engine's counters have not moved for a while. Whatever cannot be decided
 passes, and the shell that starts it passes for every other status: a missing interpreter (127), one that
 fails to start (1), one that is killed (137). START is 0 if a startupProbe waits for the start, else the
 seconds that a start may take: until the server has answered, the program exits with 100 if its processes do
