@@ -22,7 +22,7 @@ ABOVE = {
     "charts": 45,
     "policies": 167,
     "tests": 225,
-    "webhook": 212,
+    "webhook": 160,
 }
 """Folders that do not keep the limit yet, with the rate that they may not exceed. Entries only go down."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class UserError(Exception):
-    """What was given can't be used. Each problem is one sentence, said as it stands."""
+    """The user's input can't be used. Each problem is one sentence, shown as it is."""
 
     def __init__(self, *problems: object) -> None:
         super().__init__("; ".join(map(str, problems)))

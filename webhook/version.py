@@ -7,7 +7,7 @@ from functools import cache
 
 @cache
 def version() -> str:
-    """The installed version; `from source` where nothing is installed."""
+    """The installed version; `from source` if the package is not installed."""
     # Imported here: it takes longer than most commands, and few ask.
     from importlib.metadata import PackageNotFoundError, version
 

@@ -1,4 +1,4 @@
-"""Who asks: marks that anybody can write count where an account stands behind them that nobody borrows.
+"""The accounts behind requests: some marks that any user can write count only from certain accounts.
 
 An owner reference, or the annotation of a mirror pod, is text in an object: a person can write it as well as
 a controller. What the API server vouches for is the account of the request.
@@ -19,7 +19,7 @@ _NODE: Final = "system:node:"
 _NODES: Final = "system:nodes"
 _CONTROLLERS: Final = ("system:serviceaccount:", _NODE, "system:kube-")
 """How the names of the accounts begin under which controllers run: Kubernetes' own, and operators'. A person
-who may use an operator's service account can't be told from it."""
+who may use an operator's service account looks the same."""
 
 
 def is_mirror_pod(request: Request) -> bool:

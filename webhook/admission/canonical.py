@@ -1,7 +1,7 @@
-"""The canonical form of a request: what says nothing about an object gives way to constants.
+"""The canonical form of a request: constants replace the values that do not describe the object.
 
-Replicas of one pod template differ in their uids, in times and in the random ends of their names. Nothing is
-replaced that also stands elsewhere in the request.
+Replicas of one pod template differ in their uids, in times and in the random ends of their names. A value
+that is also elsewhere in the request is not replaced.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CONSTANTS: Final[Mapping[str, Any]] = {
     "resourceVersion": "20000101000000",
     "managedFields": [{"manager": "00000000-0000-0000-0000-000000000000"}],
 }
-"""What stands in the metadata in place of a replica's own values; whether there is one stays as it was."""
+"""Constants for a replica's own values in the metadata. A missing value stays missing."""
 RANDOM: Final = b"bcdfghjklmnpqrstvwxz2456789"
 """Of which the API server makes the ends of names, five characters long."""
 CONSTANT: Final = b"0o1a0"
@@ -36,18 +36,18 @@ _TOKEN: Final = re.compile(rb'"kube-api-access-([a-z0-9]{5})"')
 
 @dataclass(frozen=True, slots=True)
 class Canonical:
-    """A request without what is only a replica's own."""
+    """A request without the values of a single replica."""
 
     text: bytes
     """All of the request but its uid, as JSON."""
     name: bytes = b""
-    """The object's own name, if a constant stands in its place."""
+    """The object's own name, if a constant replaces it."""
     token: bytes = b""
-    """The own name of its token's volume, if a constant stands in its place."""
+    """The own name of its token's volume, if a constant replaces it."""
 
     @classmethod
     def of(cls, request: Request) -> Canonical | None:
-        """The canonical form; None for what the engine does not look at, and for what can't be written."""
+        """The canonical form; None for a request that the engine does not read, or that can't be written."""
         obj = request.object
         if obj is None or request.operation not in ("CREATE", "UPDATE"):
             return None
@@ -58,7 +58,7 @@ class Canonical:
             if name and (
                 name.encode() in written or written.count(constant.encode()) != places(request, name)
             ):
-                name = constant = ""  # it is said elsewhere, too: leave all of it as it is
+                name = constant = ""  # the name is elsewhere, too: keep it
                 written = _written(request, "", "")
         except orjson.JSONEncodeError:  # nested as deeply as can be
             return None
@@ -69,7 +69,7 @@ class Canonical:
         return cls(written.replace(token, steady(token)), name.encode(), token)
 
     def request(self) -> Request:
-        """The request as the engine sees it: made from the text alone."""
+        """The request as the engine sees it: made from the text only."""
         kind, rest, groups, obj, old = orjson.loads(self.text)
         return Request("", GroupKind(*kind), **rest, groups=tuple(groups), object=obj, old_object=old)
 
@@ -86,12 +86,12 @@ def shows_constants(response: Response) -> bool:
 
 
 def steady(own: bytes) -> bytes:
-    """What stands in the place of a name with a random end."""
+    """The constant in place of a name with a random end."""
     return own_name(own, CONSTANT)
 
 
 def own_name(another: bytes, end: bytes) -> bytes:
-    """The name of a replica by that of another one; nothing if neither has one that ends at random."""
+    """The name of a replica by that of another one; empty if neither name has a random end."""
     return another[: -len(CONSTANT)] + end
 
 
@@ -116,7 +116,7 @@ def _written(request: Request, name: str, constant: str) -> bytes:
 
 
 def _generated(obj: Json) -> tuple[str, str]:
-    """An object's name and what stands in its place, if the API server made its end; else nothing."""
+    """An object's name and the constant for it, if the API server made its end; else empty texts."""
     metadata = obj.get("metadata")
     if type(metadata) is not dict:
         return "", ""
@@ -129,7 +129,7 @@ def _generated(obj: Json) -> tuple[str, str]:
 
 
 def places(request: Request, name: str) -> int:
-    """How often a name stands where the name of the object belongs."""
+    """How often a name is in a place of the object's name."""
     found = [request.name, *(text(obj, "metadata", "name") for obj in (request.object, request.old_object))]
     return found.count(name)
 

@@ -1,9 +1,9 @@
-"""The annotation `mlchassis.dev/changed`: what was added to a pod, by which policy and why, in the pod.
+"""The annotation `mlchassis.dev/changed`: each field that was added to the pod, with policy and reason.
 
-One line a field, `<policy> <field>: <why>`, and at the end the digest of the policy. Law: what it says
-follows from the pod, the policy and the facts alone, so that equal pods have equal annotations; a pass that
-adds nothing leaves it as it is, and one that adds more goes on where the last one ended. It stands in pods,
-never in a pod template: nothing that a GitOps tool compares is touched.
+One line a field, `<policy> <field>: <why>`, and at the end the digest of the policy. Law: its text
+depends only on the pod, the policy and the facts, so that equal pods have equal annotations. A pass without
+additions keeps it, and a pass with additions appends to it. It is written to pods, never to a pod template,
+so GitOps tools see no difference.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MORE: Final = "and"
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """What the annotation says."""
+    """The content of the annotation."""
 
     entries: tuple[Reason, ...] = ()
     """The fields, in the order in which they were added; `why` is empty where it did not fit."""
@@ -38,7 +38,7 @@ class Changed:
 
     @classmethod
     def read(cls, written: str) -> Changed | None:
-        """What an annotation says; None where somebody else has written it."""
+        """The content of an annotation; None if the webhook has not written it."""
         entries: list[Reason] = []
         more, digest = 0, ""
         for line in written.splitlines():
@@ -73,8 +73,8 @@ class Changed:
 
 
 def annotated(pod: Json, added: Iterable[Reasons], digest: str) -> Json:
-    """The pod with what was added to it, told in its annotation; unchanged where nothing was added, where
-    the annotation is somebody else's, or where there is no room for it."""
+    """The pod with the additions listed in its annotation; unchanged if there are none, if the webhook has
+    not written the annotation, or if there is no room for it."""
     annotations = dig(pod, "metadata", "annotations")
     if not isinstance(annotations, dict | None):
         return pod

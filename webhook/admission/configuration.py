@@ -1,4 +1,4 @@
-"""The policy in force: what is configured, and what of it applies to one object.
+"""The policy in force, and the part of it that applies to one object.
 
 Immutable values; `webhook.config.load` builds them from text.
 """
@@ -75,7 +75,7 @@ class Override(Model):
     namespaces: tuple[str, ...] = Field((), description="globs of namespace names, one of which matches")
     namespace_selector: Selector | None = Field(None, description="selects by the namespace's labels")
     object_selector: Selector | None = Field(None, description="selects by the object's own labels")
-    profile: Profile | None = Field(None, description="another profile for what is selected")
+    profile: Profile | None = Field(None, description="another profile for the selected objects")
     modes: dict[str, Mode] = Field(default_factory=dict, description="modes by policy id or rule id")
     settings: dict[str, dict[str, Any]] = Field(
         default_factory=dict, description="fields of a policy's settings to replace, by policy id"
@@ -111,7 +111,7 @@ class Namespaces(Model):
 class Exemptions(Model):
     """Who may exempt an object by the annotation `mlchassis.dev/exempt`."""
 
-    forbidden: tuple[str, ...] = Field((), description="globs of rule ids that nobody can be exempted from")
+    forbidden: tuple[str, ...] = Field((), description="globs of rule ids without exemptions")
     only_in: dict[str, tuple[str, ...]] = Field(
         default_factory=dict,
         description="by rule id (or glob): the namespaces (globs) where exemption counts",
@@ -125,12 +125,12 @@ class Exemptions(Model):
 
 
 class ChangesSaid(Model):
-    """Where what the policies add is said, each addition with its reason; metrics and the audit always do."""
+    """Where the additions of policies are shown. Metrics and audit annotations always have them."""
 
     warnings: bool = Field(
         True,
-        description="whether an answer's warnings say what is added, a line for each policy; of an update "
-        "only what it newly brings about",
+        description="whether an answer's warnings list the additions, a line for each policy; for an update "
+        "only the new ones",
     )
     annotation: bool = Field(
         True,
@@ -148,15 +148,15 @@ class WebhookConfig(Model):
         "allow", description="what validation answers when a rule itself crashes: `allow` adds a warning"
     )
     changes: ChangesSaid = Field(
-        default_factory=ChangesSaid, description="where what the policies add is said"
+        default_factory=ChangesSaid, description="where the additions of policies are shown"
     )
     overrides: tuple[Override, ...] = Field(
         (), description="exceptions; of those that match, the last one wins"
     )
     workloads: tuple[Workload, ...] = Field(
         (),
-        description="further kinds with pod templates, or better paths for known ones; a kind of your "
-        "own must also stand in the rules of the ValidatingWebhookConfiguration",
+        description="further kinds with pod templates, or better paths for known ones; your own "
+        "kinds must also be in the rules of the ValidatingWebhookConfiguration",
     )
     controllers: tuple[str, ...] = Field(
         (),
@@ -165,8 +165,8 @@ class WebhookConfig(Model):
     )
     fast_path: bool = Field(
         True,
-        description="whether what was answered before may be answered again without aiohttp, JSON and the "
-        "engine; `false` does within a second what `--fast-path=off` does",
+        description="whether repeated requests may be answered without aiohttp, JSON and the engine; "
+        "`false` has the effect of `--fast-path=off` within a second",
     )
     docs_url: str = Field("", description="where docs/ is published, for links in messages; empty: no links")
 
@@ -188,14 +188,14 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Effective:
-    """What is in force for one object: the profile, modes and settings after overrides."""
+    """The settings in force for one object: profile, modes and settings after overrides."""
 
     profile: Profile
     modes: Mapping[str, Mode]
     values: Mapping[type[Model], Model]
     otherwise: tuple[Effective, ...] = ()
-    """What would be in force if one override matched that can't be decided because the namespace's labels are
-    unknown, for each such override. More of them together give no other mode: the last that speaks wins."""
+    """For each override that can't be decided because the namespace's labels are unknown, the settings if it
+    matched. Several together give no other mode: the last that sets a mode wins."""
 
     def settings(self, model: type[S], /) -> S:
         """The settings in force for a policy (or rules') settings model."""
@@ -211,7 +211,7 @@ class Effective:
         return mode
 
     def rule_mode(self, rule: Rule, certainty: Certainty = Certainty.SURE) -> Mode:
-        """The mode of one finding. What can't be decided never denies."""
+        """The mode of one finding. An undecided finding never denies."""
         mode = self.modes.get(rule.id) or rule.mode(self.profile, certainty)
         if certainty is Certainty.UNDECIDED or self.otherwise:
             return mode.at_most(Mode.WARN)
@@ -264,7 +264,7 @@ class Config:
     def effective(
         self, obj: Json, namespace: str = "default", namespace_labels: Mapping[str, str] | None = None
     ) -> Effective:
-        """What is in force for an object. `namespace_labels` None: they are not known."""
+        """The settings in force for an object. `namespace_labels` None: unknown."""
         if not self.webhook.overrides:
             return self._standing
         results = [
@@ -285,7 +285,7 @@ class Config:
 
     @cached_property
     def _standing(self) -> Effective:
-        """What is in force where nothing is overridden."""
+        """The settings in force without overrides."""
         return self._compile(())
 
     def _compile(self, matched: Iterable[int]) -> Effective:

@@ -1,4 +1,4 @@
-"""What is in force, and what may be known, for one object: made once, and handed down."""
+"""The settings and facts for one object: made once, and passed on."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Context:
         cls, obj: Json, namespace: str, config: Config, cluster: Cluster, looks: Looks | None = None
     ) -> Context:
         """`looks`: at pods of the same review, where there are any."""
-        # Overrides alone ask for them.
+        # Only overrides need them.
         labels = Facts(namespace, cluster).namespace_labels() if config.webhook.overrides else None
         effective = config.effective(obj, namespace, labels)
         return cls(config, effective, Facts(namespace, cluster, effective.settings, looks or Looks()))
 
     def of_pod(self, pod: Json) -> Context:
-        """The context of a pod of the object: overrides may select it by labels of its own."""
+        """The context of a pod of the object: overrides may select it by its own labels."""
         labels = self.facts.namespace_labels() if self.config.webhook.overrides else None
         effective = self.config.effective(pod, self.namespace, labels)
         if effective is self.effective:

@@ -1,4 +1,4 @@
-"""What is decided about one object: values, from which answers, outputs and metrics are made."""
+"""The decision about one object: values, from which answers, outputs and metrics are made."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from webhook.admission.patch import Operation
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What one mutating policy changed, or would change where its mode is not enforce."""
+    """The change of one mutating policy, or the change it would make if its mode were enforce."""
 
     policy: str
     mode: Mode
@@ -33,7 +33,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A finding with what is made of it."""
+    """A finding with its mode and outcome."""
 
     rule: str
     finding: Finding
@@ -45,7 +45,7 @@ class Result:
     exemptable: bool = True
     """Whether an exemption would count here."""
     family: Family | None = None
-    """The family of the rule; None where a mutator says it."""
+    """The family of the rule; None if it is a mutator's."""
     by_shape: bool = False
     """Whether it is about a pod spec of an unknown kind, found by its structure."""
 
@@ -81,7 +81,7 @@ class Decision:
     owned: bool = False
     """Whether a controller made the object, so that no person reads the warnings."""
     says_changes: bool = True
-    """Whether the warnings say what is added."""
+    """Whether the warnings list the additions."""
     docs_url: str = ""
     coverage: Coverage | None = None
     """What of the object was read; None where only its mutations were asked for."""
@@ -97,6 +97,6 @@ def harmless(crash: Crash) -> Crash:
 
 
 def crash_of(name: str, error: Exception, *, denies: bool = False) -> Crash:
-    """What is kept of an exception that a mutator or a rule raised."""
+    """The record of an exception that a mutator or a rule raised."""
     trace = "".join(traceback.format_exception(error))
     return Crash(name, f"{type(error).__name__}: {error}", trace, denies)

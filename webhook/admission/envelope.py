@@ -1,4 +1,4 @@
-"""The AdmissionReview v1 envelope: bytes to a Request, a Decision to bytes, and nothing else.
+"""The AdmissionReview v1 envelope: bytes to a Request, and a Decision to bytes.
 
 Source: https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/
 """
@@ -23,7 +23,7 @@ API_VERSION = "admission.k8s.io/v1"
 WARNING_LENGTH = 120
 """Characters of one warning: the API server logs longer ones as a fault of the webhook's."""
 WARNINGS_LENGTH = 4096
-"""Characters of all warnings together: the API server cuts off what is beyond."""
+"""Characters of all warnings together: the API server cuts off the rest."""
 
 
 MOST_VALUES: Final = 300_000
@@ -151,9 +151,9 @@ def _separators(text: bytes) -> int:
 
 
 def _refuse_duplicate_keys(body: bytes, review: Any) -> None:
-    """Two values under one key: whoever reads the other one is being misled.
+    """Refuse two values under one key: readers that take the other value would be misled.
 
-    orjson keeps the last value without a word, so compare what went in with what was kept: every
+    orjson keeps the last value without a word, so compare the input with the result: every
     key brings a colon, and no colon is lost elsewhere unless it was written as an escape.
     """
     try:
@@ -226,7 +226,7 @@ def fitted(warnings: Sequence[str]) -> list[str]:
     """The warnings as the API server passes them on: lines of WARNING_LENGTH at most.
 
     A long warning goes on in indented lines; where all of them would exceed WARNINGS_LENGTH, those
-    that fit are followed by a line that says how many are left.
+    that fit are followed by a line with the number of the others.
     """
     distinct = list(dict.fromkeys(warnings))
     wrapped: list[list[str]] = []
@@ -248,8 +248,8 @@ def fitted(warnings: Sequence[str]) -> list[str]:
 
 
 def _wrapped(warning: str, said: Set[str]) -> list[str]:
-    """The lines of a warning. Of equal lines the API server and kubectl keep the first, which would tear a
-    hole into a later warning: that one is broken elsewhere, until none of its lines has been said before."""
+    """The lines of a warning. Of equal lines the API server and kubectl keep only the first, so a later
+    warning would lose a line: it is broken elsewhere, until none of its lines is equal to an earlier one."""
     line = " ".join(warning.split())[: WARNINGS_LENGTH + 1]  # what is longer does not fit either way
     line = printable(line)  # the API server drops a warning that has control characters in it
     words = line.split(" ")

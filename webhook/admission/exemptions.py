@@ -102,7 +102,7 @@ def _date(written: str) -> date | None:
 
 @dataclass(frozen=True, slots=True)
 class Exemptions:
-    """What an exempt annotation says, and what of it does not count."""
+    """The content of an exempt annotation, and the parts that do not count."""
 
     reasons: Mapping[str, str]
     notes: tuple[str, ...]

@@ -50,7 +50,7 @@ class Recalled(NamedTuple):
     name: str
     """The object's name, where it has one that ends at random; else nothing."""
     note: Any
-    """What was kept with it."""
+    """The note that was kept with it."""
 
 
 def respond(decision: Decision) -> Response:
@@ -67,7 +67,7 @@ def respond(decision: Decision) -> Response:
 
 
 def warnings_of(decision: Decision) -> Iterator[str]:
-    """What a person should read beside an answer; nothing where only a controller would."""
+    """The warnings of an answer for a person; none if only a controller would get them."""
     for crash in decision.crashes:
         yield f"{crash.id}: it failed on this object and was left out ({crash.error}); please report it"
     yield from decision.notes
@@ -81,12 +81,12 @@ def warnings_of(decision: Decision) -> Iterator[str]:
 
 
 def said_changes(changes: Iterable[Change]) -> Iterator[Change]:
-    """The changes that people are told of."""
+    """The changes that warnings show."""
     return (change for change in changes if change.mode in (Mode.ENFORCE, Mode.WARN))
 
 
 def brief(change: Change) -> str:
-    """What a policy newly adds, and why, in one line of a warning's length; empty where nothing is new."""
+    """The new additions of a policy with reasons, in one line of a warning's length; empty if none."""
     fresh = [reason for reason in change.why.local() if reason.path]
     if change.known:
         kept = [each for each in change.why if (each.path, each.why) not in change.known]
@@ -100,7 +100,7 @@ def brief(change: Change) -> str:
 
 _FIELD: Final = re.compile(r"[^.\[]+(?:\[.*?\](?=\.|$))?")
 _SPELLED_OUT: Final = ("DuringExecution", "preStop")
-"""The ends of field names that say little without the field that they stand in."""
+"""Ends of field names that need their parent's name to be understood."""
 
 
 def _leaf(path: str) -> str:
@@ -206,7 +206,7 @@ def denial(decision: Decision) -> str:
     if refused and all(result.exemptable for result in refused):
         rules = list(dict.fromkeys(result.rule for result in refused))
         reasons = f"{rules[0]}=<reason>" if len(rules) == 1 else "<rule>=<reason>; <rule>=<reason>"
-        blocks.append(f'To let it in all the same, annotate it:\n  mlchassis.dev/exempt: "{reasons}"')
+        blocks.append(f'To admit it anyway, add this annotation:\n  mlchassis.dev/exempt: "{reasons}"')
     return "\n\n".join(blocks)
 
 
@@ -214,7 +214,7 @@ def _blocks(refused: Iterable[Result], crashed: Iterable[Crash], docs_url: str) 
     for number, result in enumerate(refused, 1):
         yield _block(number, result, docs_url)
     for crash in crashed:
-        text = f"{crash.id}: the rule failed ({crash.error}), and the policy says onError: deny."
+        text = f"{crash.id}: the rule failed ({crash.error}), and the policy sets onError: deny."
         yield _fill(text, "  ")
 
 
@@ -260,7 +260,7 @@ def page_of(name: str, family: Family | None, docs: str) -> str:
 
 def audit_of(decision: Decision) -> dict[str, str]:
     """The audit annotations `findings`, `mutations` and `exemptions`, compact JSON lists, and `coverage`, a
-    sentence on what was not read."""
+    sentence about the parts that were not read."""
     findings = (
         {"rule": v.rule, "mode": v.mode, "path": _cut(v.finding.path), "message": _cut(v.finding.message)}
         for v in decision.results

@@ -89,8 +89,8 @@ def _diff_lists(a: list[Any], b: list[Any], path: str, found: list[Operation]) -
 
 
 def _correspond(a: list[Any], b: list[Any]) -> bool:
-    """Whether each element stands for the one in its place, shared or of the same name: then by name and by
-    position comes to the same, and most edits of a list are such."""
+    """Whether each element corresponds to the one in its place, shared or of the same name: then a diff by
+    name and one by position are equal. Most edits of a list are such."""
     if len(a) != len(b):
         return False
     for one, other in zip(a, b, strict=True):
@@ -102,7 +102,7 @@ def _correspond(a: list[Any], b: list[Any]) -> bool:
 
 
 def _keys(items: list[Any]) -> list[str] | None:
-    """The names of the list's elements, if every one is a map with a name of its own."""
+    """The names of the list's elements, if every one is a map with a unique name."""
     keys = [item.get("name") if isinstance(item, dict) else None for item in items]
     if any(not isinstance(key, str) for key in keys) or len(set(keys)) != len(keys):
         return None
@@ -128,7 +128,7 @@ def _diff_aligned(
 
 
 def _diff_by_position(a: list[Any], b: list[Any], path: str, found: list[Operation]) -> None:
-    """Cut off the common head and tail; what is between is replaced, then removed or added."""
+    """Cut off the common head and tail; replace the elements between them, then remove or add the rest."""
     head, shorter = 0, min(len(a), len(b))
     while head < shorter and same(a[head], b[head]):
         head += 1

@@ -1,4 +1,4 @@
-"""Ratcheting: an update is refused only for what it newly brings in, and nothing that runs is stopped."""
+"""Ratcheting: an update is refused only for hazards that it adds, so that running workloads go on."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Before:
 def before(
     request: Request, context: Context, allowed: Allowance, folding: Folding = fold_template
 ) -> Before | None:
-    """What an update changes; None where nothing was there."""
+    """The object before an update; None if there was none."""
     if request.operation != "UPDATE" or request.old_object is None:
         return None
     return Before(request.old_object, context, allowed, folding)
@@ -122,7 +122,7 @@ Place = tuple[str, tuple[str, ...]]
 
 
 class _Earlier:
-    """What was found in an object before an update."""
+    """The findings in an object before an update."""
 
     def __init__(self, old: Json, found: Iterable[tuple[Rule, Finding]]) -> None:
         self._old = old
@@ -139,7 +139,7 @@ class _Earlier:
     def excuses(self, place: Place, finding: Finding, value: Any) -> bool:
         """Whether a finding was there before: the same words, or another about the same value.
 
-        What was only suspected excuses nothing that is certain.
+        A suspected finding does not excuse a certain one.
         """
         said = self._said.get((place, finding.message))
         if said is not None and not _surer(finding.certainty, said):

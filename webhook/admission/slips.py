@@ -18,7 +18,7 @@ _MOST_COMPARED: Final = 8
 def slips(annotations: Mapping[str, str]) -> Iterator[str]:
     """A sentence for each annotation that is not known and comes close to one that is.
 
-    Of the annotations about health standard-probes says it, for the pods that it is about.
+    For annotations about health, standard-probes reports it at the pods that they concern.
     """
     unknown = [key for key in annotations if key.startswith(_PREFIX) and key not in _KNOWN]
     for key in unknown[:_MOST_COMPARED]:

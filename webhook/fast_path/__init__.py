@@ -1,4 +1,4 @@
-"""The fast path: what is asked again and again is answered without aiohttp, without JSON, without the engine.
+"""The fast path: repeated requests are answered without aiohttp, without JSON and without the engine.
 
 Law: it changes no answer. It can be switched off (`--fast-path=off`, `fastPath: false` in webhook.yaml) and
 deleted: only `webhook.server.process` loads it, if it is there. A test deletes it; another compares its

@@ -1,7 +1,7 @@
 """What the allocation of worker names reads from and writes to the API server.
 
 Law: every list and get here is a consistent read (no resourceVersion is given), every write of a Lease is
-compare-and-swap, and what is asked for on behalf of a pod is its owner and the pods of its namespace alone.
+compare-and-swap, and on behalf of a pod only its owner and the pods of its namespace are read.
 """
 
 from __future__ import annotations
@@ -78,9 +78,9 @@ class LiveWorkers:
     async def created(
         self, namespace: str, labels: Mapping[str, str], since: str, names: frozenset[str]
     ) -> frozenset[str]:
-        """Those of the names under which a pod was created after `since`, as far as that can be told.
+        """Those of the names under which a pod was created after `since`, as far as that is known.
 
-        The API server replays the events of the last minute or so; what it no longer has (410) is not told.
+        The API server replays the events of the last minute or so; older ones (410) stay unknown.
         """
         seen: set[str] = set()
         path = paths.collection("v1", "pods", namespace)

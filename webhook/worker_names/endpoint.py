@@ -65,7 +65,7 @@ from webhook.worker_names.leases import (
 log = structlog.get_logger()
 
 ANSWER_SECONDS: Final = 0.1
-"""What is left of the deadline for answering once it is clear that the API server won't answer in time."""
+"""Time for our answer, once it is clear that the API server won't answer in time."""
 BURST_SECONDS: Final = 60.0
 """A refused double creation begins a new burst when the group had none for this long."""
 BURSTS_KEPT: Final = 1000
@@ -95,7 +95,7 @@ class Workers(events.Events, Protocol):
         ...
 
     async def pods(self, namespace: str, labels: Mapping[str, str], *, phases: bool = True) -> Listed:
-        """A consistent list; without `phases` of the pods' metadata alone."""
+        """A consistent list; without `phases` only of the pods' metadata."""
         ...
 
     async def created(
@@ -145,7 +145,7 @@ class NameMetrics:
         )
         self.unavailable = Counter(
             "chassis_worker_names_unavailable",
-            "Times the API server could not be asked in time, by what was answered: refuse or allow",
+            "Times the API server could not be asked in time, by our answer: refuse or allow",
             ("answer",),
             registry=registry,
         )
@@ -228,7 +228,7 @@ class Namer:
     # --- the answer ------------------------------------------------------------------------------------
 
     def _unavailable(self, worker: Worker, settings: WorkerNames, error: Exception) -> Refuse:
-        # What the API server says stays in the log: it names our account, and may name other objects.
+        # The API server's message stays in the log: it names our account, and may name other objects.
         status = error.status if isinstance(error, ApiError) else 0
         why = f"the API server answered {status}" if status else "the API server did not answer in time"
         self._metrics.unavailable.labels(settings.on_unavailable.value).inc()
@@ -295,7 +295,7 @@ class Namer:
         return patched(diff(pod, named), audit={"name": answer.name})
 
     def _announce(self, worker: Worker) -> None:
-        """An Event on the owner at the first refused double creation of a burst; nobody waits for it."""
+        """An Event on the owner at the first refused double creation of a burst; sent in the background."""
         key, now = f"{worker.owner.uid}/{worker.group}", time.monotonic()
         last = self._last_refused.pop(key, None)
         self._last_refused[key] = now
@@ -363,7 +363,7 @@ async def allocate(
             record = replace(record_of(earlier), epoch="")
         if not record.epoch:
             record = replace(record, epoch=epoch())
-        # Only now: whoever dropped a promise before that Lease was written had seen its pod.
+        # Only now: a replica that dropped a promise before that Lease was written had seen its pod.
         listed = await workers.pods(worker.namespace, worker.selector, phases=not worker.owner.is_ray)
         answer = policy.by_record(worker, _group(want, listed, record, now, created), settings)
         if isinstance(answer, Refuse):
@@ -381,7 +381,7 @@ async def allocate(
 
 
 async def _created(workers: Workers, worker: Worker, refusal: Refuse) -> frozenset[str]:
-    """Which of the promised pods that alone stand in the way have come, and so are gone again.
+    """Which of the promised pods that block the request were created, and so are gone again.
 
     Without this a worker that is scaled down right after it was made would keep its place for as long as a
     promise holds.

@@ -1,6 +1,6 @@
 """The Leases that hold the records of worker names, all in the webhook's own namespace.
 
-They stand there, and not beside the workers, because RBAC can't say "these Leases" in every namespace: an
+They are there, and not next to the workers, because RBAC can't select "these Leases" in every namespace: an
 account that may write them everywhere may take any leader election. An owner reference can't cross
 namespaces, so no garbage collector takes them with their cluster: `Sweep` does.
 """
@@ -37,13 +37,13 @@ PACE_SECONDS: Final = 0.05
 
 
 class NoScale(Exception):
-    """The controller of a labelled pod has no scale subresource: nothing says how many it wants."""
+    """The controller of a labelled pod has no scale subresource: the wanted number is unknown."""
 
 
 def lease_name(worker: Worker) -> str:
     """`<namespace>-<owner>-<group>-<hash>`, at most 253 characters.
 
-    The hash tells apart what the rest may not; of namespace, owner's UID, head or not, and group.
+    The hash separates names that are otherwise equal; of namespace, owner's UID, head or not, and group.
     """
     parts = [worker.namespace, worker.owner.uid, worker.head, worker.group]
     digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
@@ -117,9 +117,9 @@ class Records(Protocol):
 class Sweep:
     """Deletes the Leases of owners that are gone.
 
-    It is safe at any time and from every replica at once: an owner's UID never comes back, so nobody can
-    need its record; a Lease that is written meanwhile is another one, which stays; and were a record lost
-    all the same, the next has an epoch of its own, so that no name is given again.
+    It is safe at any time and from every replica at once: an owner's UID never comes back, so its
+    record is not needed any more. A Lease that is written meanwhile is another one, which stays. If a record
+    were lost anyway, the next one has a new epoch, so that no name is given out twice.
     """
 
     def __init__(self, records: Records, *, pace: float = PACE_SECONDS) -> None:
@@ -156,7 +156,7 @@ class Sweep:
         return self._records.now() - renewed > IDLE_SECONDS
 
     async def _orphaned(self, lease: Json) -> bool:
-        """Whether the owner is surely gone; a Lease that does not say whose it is stays."""
+        """Whether the owner is surely gone; a Lease without an owner stays."""
         try:
             said = json.loads(annotations_of(lease).get(WORKER_NAMES_OWNER, ""))
         except (ValueError, TypeError, RecursionError):
@@ -169,5 +169,5 @@ class Sweep:
         try:
             found = await self._records.owner(owner, namespace)
         except NoScale:
-            return True  # nothing can be allocated for it
+            return True  # no name can be allocated for it
         return found is None or text(found, "metadata", "uid") != owner.uid
