@@ -10,10 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from policies.core.annotations import HEALTH_PATH
 from tests.e2e.api import JSON, ApiError
 from tests.e2e.node.cluster import RealNode
 from tests.e2e.node.webhook import LEFT_ALONE
-from tests.e2e.workloads import VLLM
+from tests.e2e.workloads import UNKNOWN
 from tests.realnode.traffic import ask
 
 Result = TypeVar("Result")
@@ -146,12 +147,14 @@ def api(
 ) -> JSON:
     """A Deployment of the model API in `images/model-server`; further fields go to its container.
 
-    It is recognised as vLLM, unless another image is given.
+    It is a server of nobody's, whose pods say where its health endpoint is, unless another image is given.
     """
+    if "image" not in container:
+        annotations = {HEALTH_PATH: "/health", **annotations}
     variables = [{"name": key, "value": str(value)} for key, value in (env or {}).items()]
     main = {
-        "name": "vllm",
-        "image": VLLM,
+        "name": "server",
+        "image": UNKNOWN,
         "env": variables,
         "ports": [{"name": "http", "containerPort": 8000}],
         **container,

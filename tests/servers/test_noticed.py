@@ -1,4 +1,4 @@
-"""docs/what-probes-notice.md has what `make servers` recorded."""
+"""docs/what-probes-notice.md has what `make servers` recorded, and what was read in sources."""
 
 from __future__ import annotations
 
@@ -8,37 +8,101 @@ from typing import Any
 
 import pytest
 
+from policies.core import data
+from policies.probes.preset import known_presets
 from tests.servers.server import NOTICED, recorded, servers
 
 PAGE = Path(__file__).parents[2] / "docs" / "what-probes-notice.md"
-BLOCK = re.compile(r"(<!-- noticed: begin [^>]*-->\n).*?(<!-- noticed: end -->)", re.DOTALL)
+SOURCES = Path(__file__).with_name("sources.yaml")
+BLOCK = re.compile(r"(<!-- (noticed|summary|sources): begin [^>]*-->\n).*?(<!-- \2: end -->)", re.DOTALL)
+HAZARDS = {
+    "stopped: ": "a worker is stopped",
+    "killed: ": "a worker is killed",
+    "1 call ": "1 call never returns",
+    "100 calls ": "100 calls never return",
+    "100 clients ": "100 clients, 1 s a call",
+    "every call fails": "calls fail as after a GPU error",
+    "the model fails": "the model fails to load",
+    "clients never": "clients never read",
+}
+"""How the records of each hazard begin, and the head of its column."""
 
 
 def _probe(after: float | None) -> str:
     return "passes" if after is None else f"fails after {after:.0f} s"
 
 
-def _client(row: dict[str, Any]) -> str:
-    if row["served"]:
-        return "served"
-    return {None: "not served", True: "not served, later served again", False: "not served, nor later"}[
-        row.get("recovers")
-    ]
+def _later(row: dict[str, Any]) -> str:
+    """What comes later, without a restart and after one."""
+    if row.get("ended"):
+        return "the process ends"
+    words = {None: "", True: "served again", False: "not served"}[row.get("recovers")]
+    if row.get("restart") and not row.get("recovers"):
+        words += "; served after a restart"
+    return words
 
 
 def table() -> str:
-    rows = ["| server | what happens | liveness | readiness | a client |", "|---|---|---|---|---|"]
+    rows = [
+        "| server | what happens | liveness | readiness | a client | later |",
+        "|---|---|---|---|---|---|",
+    ]
     for entry in recorded(NOTICED).values():
-        rows += [
-            f"| {entry['server']} | {what} | {_probe(row.get('live'))} | {_probe(row.get('ready'))} "
-            f"| {_client(row)} |"
-            for what, row in entry["seen"].items()
-        ]
+        for what, row in entry["seen"].items():
+            probes = f"{_probe(row.get('live'))} | {_probe(row.get('ready'))}"
+            client = "served" if row["served"] else "not served"
+            rows.append(f"| {entry['server']} | {what} | {probes} | {client} | {_later(row)} |")
     return "\n".join([*rows, ""])
 
 
+def _cell(rows: list[dict[str, Any]]) -> str:
+    """What is worst for clients among these records."""
+    lost = [row for row in rows if not row["served"]]
+    if not rows:
+        return ""
+    unnoticed = [row for row in lost if row.get("live") is None and not row.get("ended")]
+    if any(row.get("recovers") is not True for row in unnoticed):
+        return "**not noticed**"
+    if unnoticed:
+        return "recovers"
+    if lost:
+        return "noticed"
+    return "restarted although served" if any(row.get("live") is not None for row in rows) else "served"
+
+
+def summary() -> str:
+    """Servers by hazards: whether a client is served, and if not, whether liveness fails."""
+    lines = [f"| server | {' | '.join(HAZARDS.values())} |", "|---" * (len(HAZARDS) + 1) + "|"]
+    for name, entry in recorded(NOTICED).items():
+        seen = entry["seen"]
+        cells = [_cell([row for what, row in seen.items() if what.startswith(start)]) for start in HAZARDS]
+        lines.append(f"| {name}: {entry['server']} | {' | '.join(cells)} |")
+    return "\n".join([*lines, ""])
+
+
+def sources() -> str:
+    lines = [
+        "| server | a hung engine | a full queue | an error of the engine | source |",
+        "|---|---|---|---|---|",
+    ]
+    lines += [
+        "| " + " | ".join(entry[key] for key in ("server", "hung", "load", "error", "source")) + " |"
+        for entry in read_in_sources()
+    ]
+    return "\n".join([*lines, ""])
+
+
+def read_in_sources() -> list[dict[str, str]]:
+    found: list[dict[str, str]] = data.parsed(SOURCES.read_text())
+    return found
+
+
+TABLES = {"noticed": table, "summary": summary, "sources": sources}
+
+
 def test_the_page_has_what_was_recorded(request: pytest.FixtureRequest) -> None:
-    wanted = BLOCK.sub(lambda found: found[1] + table() + found[2], PAGE.read_text())
+    assert {found[2] for found in BLOCK.finditer(PAGE.read_text())} == set(TABLES)
+    wanted = BLOCK.sub(lambda found: found[1] + TABLES[found[2]]() + found[3], PAGE.read_text())
     if request.config.getoption("--update-golden", default=False):
         PAGE.write_text(wanted)
     assert PAGE.read_text() == wanted
@@ -47,3 +111,12 @@ def test_the_page_has_what_was_recorded(request: pytest.FixtureRequest) -> None:
 @pytest.mark.parametrize("name", recorded(NOTICED))
 def test_the_record_is_of_the_server_that_is_tried(name: str) -> None:
     assert recorded(NOTICED)[name]["server"] == servers()[name].version
+    for what in recorded(NOTICED)[name]["seen"]:
+        assert what.startswith(tuple(HAZARDS)), what
+
+
+def test_each_row_from_source_is_complete_and_of_a_known_preset() -> None:
+    for entry in read_in_sources():
+        assert set(entry) == {"server", "preset", "hung", "load", "error", "source"}
+        assert all(isinstance(value, str) and value for value in entry.values())
+        assert entry["preset"] in known_presets()

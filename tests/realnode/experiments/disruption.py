@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 from tests.e2e.api import JSON, ApiError
+from tests.e2e.workloads import VLLM
 from tests.realnode.arms import Arm, api
 from tests.realnode.experiments.model_api import BASE, Figures, http
 from tests.realnode.traffic import Traffic, ask
@@ -72,7 +73,7 @@ def single_replica(arm: Arm) -> Figures:
     address = arm.service("api")
 
     def serving(replicas: int) -> JSON:
-        return api(replicas=replicas, env={"LOAD": 10}, readinessProbe=http(periodSeconds=2))
+        return api(replicas=replicas, env={"LOAD": 10}, image=VLLM, readinessProbe=http(periodSeconds=2))
 
     said = arm.put("single-replica-eviction", serving(1), serving(2))
     if arm.webhook:
