@@ -18,7 +18,7 @@ from policies.accelerators.placement import placement
 from policies.accelerators.requests import GpuAffinity, inventory_of
 from policies.core.facts import Facts
 from policies.kube.json import Json
-from policies.kube.pods import Container
+from policies.kube.pods import Container, Role
 from policies.probes.serving import StandardProbes, recognised
 from policies.probes.start import named_size
 
@@ -60,23 +60,67 @@ class Misfit:
 
 def misfit(pod: Json, container: Container, facts: Facts) -> Misfit | None:
     """The weights of a container's model, if they fit on no node that can take the pod."""
-    server = recognised(container, facts.settings(StandardProbes))
-    found = placement(pod, facts.settings(GpuAffinity), facts) if server is not None else None
-    if server is None or found is None or not found.nodes:
+    load = _load(pod, container, facts)
+    found = _memories(pod, facts) if load is not None else ()
+    if load is None or not found:
         return None
-    accelerators = per_copy(server) if knows_weights(server) else 0
+    largest, node = max(found, key=lambda item: item[0])
+    if load.least <= largest:
+        return None
+    return Misfit(load.model, load.weights, load.accelerators, largest, node)
+
+
+def telling(pod: Json, facts: Facts) -> tuple[Load, int] | None:
+    """The model of a pod that fits on some of the nodes that can take it, and the least memory among those.
+
+    None if it fits on all or none of them, and if the memory of one is not known.
+    """
+    loads = [_load(pod, each, facts) for each in facts.look(pod).containers if each.role is Role.MAIN]
+    load = max((each for each in loads if each is not None), key=lambda each: each.least, default=None)
+    if load is None:
+        return None
+    found = [memory for memory, _ in _memories(pod, facts)]
+    enough = [memory for memory in found if memory >= load.least]
+    return (load, min(enough)) if 0 < len(enough) < len(found) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a server loads into each of its accelerators."""
+
+    model: str
+    weights: int
+    """Bytes by the model's name."""
+    accelerators: int
+
+    @property
+    def least(self) -> float:
+        """Bytes that each accelerator must have."""
+        return self.weights * LEAST_SHARE / self.accelerators
+
+
+def _load(pod: Json, container: Container, facts: Facts) -> Load | None:
+    """What a container loads; None if nothing names it for certain."""
+    server = recognised(container, facts.settings(StandardProbes))
+    accelerators = per_copy(server) if server is not None and knows_weights(server) else 0
+    if server is None or not accelerators:
+        return None
     weights, model = named_size(pod, container, server)
-    if not accelerators or not weights or _REDUCED.search(" ".join((*server.words, model))):
+    if not weights or _REDUCED.search(" ".join((*server.words, model))):
         return None
     if model not in server.words:
         return None  # a volume, a variable or an image names it: what is loaded from there may be a part
+    return Load(model, weights, accelerators)
+
+
+def _memories(pod: Json, facts: Facts) -> tuple[tuple[int, Node], ...]:
+    """The memory of an accelerator of each node that can take the pod; nothing if one is not known."""
+    found = placement(pod, facts.settings(GpuAffinity), facts)
+    if found is None:
+        return ()
     memories = [(_memory(node, found.requests, facts), node) for node in found.nodes]
-    if any(memory is None for memory, _ in memories):
-        return None
-    largest, node = max(((memory or 0, node) for memory, node in memories), key=lambda item: item[0])
-    if weights * LEAST_SHARE / accelerators <= largest:
-        return None
-    return Misfit(model, weights, accelerators, largest, node)
+    known = tuple((memory, node) for memory, node in memories if memory is not None)
+    return known if len(known) == len(memories) else ()
 
 
 def _memory(node: Node, requests: Mapping[str, int], facts: Facts) -> int | None:

@@ -14,6 +14,10 @@ sidecars included. Such a pod gets
   card reports less than 40Gi), `mlchassis.dev/topology: same-node|same-zone|<label key>`, with
   `required` or `preferred` after it, for the workers of one group.
 
+A server whose model fits into the memory of some nodes' accelerators only prefers those nodes, or
+requires them (`weights`). The model must be named in the server's options, and the pod must not
+select a product or memory itself.
+
 A pod that asks for none gets a preference for nodes without accelerators, where it could land on
 one. Pods of DaemonSets and of system namespaces, pods bound to a node, and whatever the user's own
 node selector or terms already say of accelerators stay as they are. So do pods that ask for devices in
@@ -33,12 +37,14 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from policies.accelerators.annotations import (
+    MemoryBound,
     Resolution,
     resolve_memory,
     resolve_product,
     wanted_memory,
     wanted_products,
 )
+from policies.accelerators.fit import telling
 from policies.accelerators.inventory import MOST_HOSTNAMES, Fleet, Inventory
 from policies.accelerators.node_affinity import (
     PREFERRED,
@@ -115,6 +121,7 @@ def _placed(
         pod = _tolerating(pod, settings.catalogue.vendors[name], fleet, asked, why)
         if fleet is not None:
             pod = _as_requested(pod, fleet, why)
+            pod = _with_memory(pod, fleet, settings, facts, why)
             pod = _drawn(pod, fleet, settings, asked, why)
     return pod
 
@@ -180,6 +187,35 @@ def _demanding(pod: Json, wanted: Resolution, annotation: str, why: Reasons) -> 
             annotation=f"{annotation}={written}",
         )
     return demanding
+
+
+def _with_memory(pod: Json, fleet: Fleet, settings: GpuAffinity, facts: Facts, why: Reasons) -> Json:
+    """To the nodes whose accelerators have memory for the weights of the pod's model, if only some have."""
+    vendor = fleet.vendor
+    keys = {*vendor.product_labels, *(label.key for label in vendor.memory_labels)}
+    asked = annotations_of(pod).keys() & {GPU_PRODUCT, GPU_MEMORY}
+    if settings.weights is Strength.OFF or asked or not mentioned_keys(pod).isdisjoint(keys):
+        return pod
+    found = telling(pod, facts)
+    if found is None:
+        return pod
+    load, enough = found
+    wanted = resolve_memory(fleet, MemoryBound(">=", enough))
+    if settings.weights is Strength.REQUIRED and fleet.demandable:
+        placed, path = require(pod, wanted.alternatives, unless=wanted.keys), REQUIRED
+    elif len(wanted.alternatives) == 1:
+        placed, path = prefer(pod, settings.weight, wanted.alternatives[0].expressions), PREFERRED
+    else:
+        return pod
+    if placed is not pod:
+        each = f" on each of {load.accelerators} accelerators" if load.accelerators > 1 else ""
+        why.give(
+            field_path(path),
+            f"{load.model.rpartition('/')[2][:60]} needs {load.least / 10**9:.0f} GB or more{each}: only "
+            "some nodes have that",
+            setting="weights",
+        )
+    return placed
 
 
 def _drawn(pod: Json, fleet: Fleet, settings: GpuAffinity, asked: str, why: Reasons) -> Json:

@@ -60,6 +60,12 @@ class GpuAffinity(Settings):
         description="affinity of accelerator pods to their vendor's nodes; `required` holds only where every "
         "node that has the resource carries the label, and is `preferred` elsewhere",
     )
+    weights: Strength = Field(
+        Strength.PREFERRED,
+        description="affinity of a model server to nodes whose accelerators have memory for its weights, if "
+        "they fit on some nodes only and the pod itself selects no product or memory; `required` holds only "
+        "where no autoscaler makes the nodes, and is `preferred` elsewhere",
+    )
     cpu_pods: Strength = Field(
         Strength.PREFERRED,
         description="how pods that ask for no accelerator are kept off nodes that have them; `required` "
