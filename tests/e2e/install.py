@@ -201,7 +201,12 @@ def at_url(item: JSON, url: str) -> JSON:
 
 def _environment(container: JSON) -> dict[str, str]:
     """The variables of a container, as kubelet would set them."""
-    fields = {"metadata.namespace": NAMESPACE, "metadata.name": "mlchassis-0", "status.podIP": HOST}
+    fields = {
+        "metadata.namespace": NAMESPACE,
+        "metadata.name": "mlchassis-0",
+        "status.podIP": HOST,
+        "spec.nodeName": "node-0",
+    }
     return {
         entry["name"]: entry["value"]
         if "value" in entry

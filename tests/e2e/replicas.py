@@ -182,7 +182,13 @@ class _Replica:
         (container,) = pod["spec"]["containers"]
         tree = trees[container["image"].rpartition(":")[2]]
         account = pod["spec"]["serviceAccountName"]
-        environment = {entry["name"]: entry["value"] for entry in container["env"]}
+        fields = {"spec.nodeName": pod["spec"]["nodeName"]}
+        environment = {
+            entry["name"]: entry["value"]
+            if "value" in entry
+            else fields[entry["valueFrom"]["fieldRef"]["fieldPath"]]
+            for entry in container["env"]
+        }
         arguments = [
             re.sub(r"\$\((\w+)\)", lambda found: environment[found[1]], argument)
             for argument in container["args"]

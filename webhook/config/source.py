@@ -25,7 +25,7 @@ from webhook.config.keys import as_text, keys
 from webhook.config.load import PolicyError, load
 from webhook.kube import events, paths
 from webhook.kube.errors import ApiError
-from webhook.kube.pulse import CANARY_SECONDS, Pulse
+from webhook.kube.pulse import SHORT_SECONDS, Pulse
 from webhook.kube.reflector import Lister, Reflector
 
 log = structlog.get_logger()
@@ -201,10 +201,9 @@ class ConfigMap:
                     paths.collection("v1", "configmaps", self._namespace),
                     sink,
                     query={"fieldSelector": f"metadata.name={name}"},
-                    watch_seconds=CANARY_SECONDS,
+                    watch_seconds=SHORT_SECONDS,
                     longest_pause=LONGEST_PAUSE,
                     pulse=self._pulse,
-                    canary=name == self._name,
                 )
                 tasks.create_task(following.run())
 

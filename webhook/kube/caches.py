@@ -19,9 +19,9 @@ from policies.core.resources import KNOWN, Known, Resource
 from policies.kube.json import Json
 from policies.relations.waiters import KEPT, Kept, kept
 from webhook.kube import paths
-from webhook.kube.api import TOO_LARGE, WATCH_SECONDS
+from webhook.kube.api import TOO_LARGE
 from webhook.kube.errors import ApiError
-from webhook.kube.pulse import CANARY_SECONDS, Pulse
+from webhook.kube.pulse import Pulse
 from webhook.kube.reflector import Lister, Reflector
 
 K = TypeVar("K")
@@ -63,25 +63,13 @@ class ClusterCache:
         self._merged: dict[tuple[Resource, str | None], tuple[tuple[Listing, ...], Listing]] = {}
         self._carried: dict[tuple[Resource, str | None], Carried] = {}
 
-    def reflectors(
-        self, lister: Lister, pulse: Pulse | None = None, canary: Resource | None = None
-    ) -> list[Reflector]:
+    def reflectors(self, lister: Lister, pulse: Pulse | None = None) -> list[Reflector]:
         """One reflector a list; running them keeps this cache true.
 
-        `pulse` is shared with others that read the same API server; `canary` is the resource to be watched
-        for it, in short watches, unless another reflector is the canary.
+        `pulse` is shared with others that read the same API server.
         """
         return [
-            Reflector(
-                lister,
-                path,
-                store,
-                query=query,
-                watch_seconds=CANARY_SECONDS if store.resource is canary else WATCH_SECONDS,
-                pulse=pulse,
-                canary=store.resource is canary,
-            )
-            for path, query, store in self.sources
+            Reflector(lister, path, store, query=query, pulse=pulse) for path, query, store in self.sources
         ]
 
     def _tell(self, resource: Resource) -> None:

@@ -1,53 +1,48 @@
-"""Whether watches bring what happens, found out with the load of one short watch.
+"""Whether watches bring what happens, found out without a request.
 
 A watch may fall silent while its connection lives: a proxy holds back what it should pass on, or the other
-end vanished without a word. Silence by itself means nothing, since most resources rarely change. But about
-two seconds before the agreed end of a watch an API server sends a bookmark, if its resource has changed
-anywhere since the watch began. So one reflector, the canary, asks for short watches. If it hears nothing, it
-asks how far the API server's own cache is. If that is further, all others are watched again at once, with
-short watches until the canary has no reason for doubt any more.
+end vanished without a word. Silence by itself means nothing, since most resources rarely change. But kubelet
+renews the Lease of its node every ten seconds. So one watch, of the Lease of the webhook's own node, always
+has something to bring (`webhook.kube.heartbeat`). While it does, the other watches are long. If it is late
+although the Lease was renewed, all watches are renewed at once, and are short until the Lease's watch brings
+events again. Where no such Lease can be read, watches are as short as their reflectors want them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
 import structlog
 
-from webhook.kube.errors import ApiError
-
 log = structlog.get_logger()
 
-CANARY_SECONDS: Final = 20
-"""How long a watch of the canary is."""
+SHORT_SECONDS: Final = 20
+"""How long a watch is of what must be seen soon, while there is no heartbeat."""
 SILENT_SECONDS: Final = 10
-"""How long a watch is while watches are silent: a proxy that holds everything back lets go of it at the end.
-A client of an API server that sends no bookmarks pays for this all the time."""
-MARGIN_SECONDS: Final = 0.25
-"""How long before the agreed end of the canary's watch its bookmark must be there. Together with the end does
-not count: that is how a proxy answers that holds back."""
+"""How long a watch is while watches are silent: a proxy that holds everything back lets go of it then."""
 
 
 class Pulse:
-    """What the reflectors of one API server share. Without a canary, watches are never taken for silent."""
+    """What the reflectors of one API server share. Without a heartbeat, no watch is taken for silent."""
 
     def __init__(self) -> None:
         self.silent = False
+        self.beating = False
+        """Whether a heartbeat would show that watches are silent."""
         self._limits: set[asyncio.Timeout] = set()
-        self._due: asyncio.TimerHandle | None = None
-        """When the canary's watch must have brought something; None if that time has passed."""
-        self._asking: set[asyncio.Task[None]] = set()
 
-    def seconds(self, usual: int) -> int:
-        """How long the next watch should be."""
-        return min(usual, SILENT_SECONDS) if self.silent else usual
+    def seconds(self, usual: int, without: int) -> int:
+        """How long the next watch should be; `without`: if there is no heartbeat."""
+        if self.silent:
+            return min(usual, SILENT_SECONDS)
+        return usual if self.beating else without
 
     @contextmanager
     def renewing(self) -> Iterator[asyncio.Timeout]:
-        """A timeout for one watch; it expires when watches turn out to be silent."""
+        """A timeout for one watch; it expires when the watch is to be renewed."""
         limit = asyncio.timeout(None)
         self._limits.add(limit)
         try:
@@ -55,50 +50,26 @@ class Pulse:
         finally:
             self._limits.discard(limit)
 
-    @contextmanager
-    def expecting(self, seconds: float, behind: Callable[[], Awaitable[bool]]) -> Iterator[asyncio.Timeout]:
-        """A timeout for the canary's watch, which never expires: it ends soon anyway, and a proxy that holds
-        everything back lets go of it then. `behind`: whether there is something that the watch should have
-        brought."""
-
-        def ask() -> None:
-            self._due = None
-            task = asyncio.create_task(self._ask(behind))
-            self._asking.add(task)
-            task.add_done_callback(self._asking.discard)
-
-        due = self._due = asyncio.get_running_loop().call_later(seconds - MARGIN_SECONDS, ask)
-        try:
-            yield asyncio.timeout(None)
-        finally:
-            due.cancel()
-
     def heard(self) -> None:
-        """The canary's watch brought something; too late does not count."""
-        if self._due is None:
-            return
-        self._due.cancel()
-        self._trust()
-
-    async def _ask(self, behind: Callable[[], Awaitable[bool]]) -> None:
-        try:
-            missed = await behind()
-        except ApiError:
-            return  # the reflector itself meets that error
-        if missed:
-            self._missed()
-        else:
-            self._trust()
-
-    def _trust(self) -> None:
+        """A heartbeat came in time."""
         if self.silent:
             log.info("watches bring what happens again")
-        self.silent = False
+        self.silent, self.beating = False, True
 
-    def _missed(self) -> None:
+    def missed(self) -> None:
+        """There was a heartbeat, and its watch did not bring it."""
         if not self.silent:
             log.warning("watches are silent, watching anew", watches=len(self._limits))
         self.silent = True
+        self._renew()
+
+    def stopped(self) -> None:
+        """There is no heartbeat any more."""
+        if self.silent or self.beating:
+            self.silent = self.beating = False
+            self._renew()
+
+    def _renew(self) -> None:
         now = asyncio.get_running_loop().time()
         for limit in self._limits:
             limit.reschedule(now)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from typing import Protocol
 
@@ -70,14 +70,16 @@ class Reflector:
         watch_seconds: int = WATCH_SECONDS,
         longest_pause: float = LONGEST_PAUSE,
         pulse: Pulse | None = None,
-        canary: bool = False,
+        heard: Callable[[float], None] = lambda _: None,
     ) -> None:
-        """`pulse` is shared with other reflectors, of which one should be the `canary`."""
+        """`watch_seconds`: how long a watch is while no heartbeat shows whether watches work. `pulse` is
+        shared with other reflectors of the same API server. `heard` is called for whatever a watch brings,
+        with the seconds until its agreed end."""
         self._lister, self._path, self._sink = lister, path, sink
         self._query = dict(query or {})
         self._watch_seconds = watch_seconds
         self._longest_pause = longest_pause
-        self._pulse, self._canary = pulse or Pulse(), canary
+        self._pulse, self._heard = pulse or Pulse(), heard
         self._version = ""
         self._pause, self._failed = FIRST_PAUSE, -STEADY_SECONDS
         self._failing = False
@@ -117,12 +119,10 @@ class Reflector:
 
     async def _watch(self) -> bool:
         """Follow one watch to its end; whether it was of any use."""
-        longest = self._pulse.seconds(self._watch_seconds)
+        longest = self._pulse.seconds(WATCH_SECONDS, self._watch_seconds)
         seconds = random.randint(longest * 3 // 4, longest)  # noqa: S311 (spread, not a secret)
         began, brought = time.monotonic(), False
-        with (
-            self._pulse.expecting(seconds, self._behind) if self._canary else self._pulse.renewing() as limit
-        ):
+        with self._pulse.renewing() as limit:
             try:
                 async with (
                     limit,
@@ -133,18 +133,10 @@ class Reflector:
                         if event:
                             brought = True
                             self._take(event)
-                            if self._canary:
-                                self._pulse.heard()
+                            self._heard(began + seconds - time.monotonic())
             except TimeoutError:
                 return True  # to be watched anew
         return brought or time.monotonic() - began >= SHORT_SECONDS
-
-    async def _behind(self) -> bool:
-        """Whether the API server's cache is further than this watch."""
-        known, latest = self._version, ""
-        async for _, version in self._lister.pages(self._path, {**self._query, "resourceVersion": "0"}):
-            latest = version
-        return known.isdigit() and latest.isdigit() and int(latest) > int(known)
 
     def _take(self, event: Json) -> None:
         item, kind = mapping(event, "object"), event.get("type")

@@ -38,6 +38,7 @@ class Options:
     tls_host: Sequence[str] | None
     kubeconfig: Path | None
     facts: Path | None
+    node: str
     namespace: str | None
     service: str
     webhook_configurations: str
@@ -99,6 +100,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="PATH",
         help="manifests that stand for the cluster where there is none, as for chassis review",
+    )
+    flags.add(
+        cluster,
+        "--node",
+        default="",
+        metavar="NAME",
+        help="the node that we run on: while its Lease is renewed and watches bring that, they are long",
     )
     flags.add(cluster, "--namespace", metavar="NAME", help="our own namespace (default: the pod's)")
     flags.add(

@@ -41,6 +41,7 @@ from webhook.config.source import ConfigMap, Defaults, Directory, LivePolicy, Po
 from webhook.errors import UserError
 from webhook.kube.api import ApiServer, NoApiServer, load_client
 from webhook.kube.caches import ClusterCache
+from webhook.kube.heartbeat import Heartbeat
 from webhook.kube.offline import ManifestCluster, read
 from webhook.kube.oldest_kubelet import OldestKubelet
 from webhook.kube.own_pod import in_cluster, own_namespace
@@ -168,6 +169,7 @@ async def _serve(options: Options, listener: socket.socket, station: Station) ->
             ("policy", lambda: _policy_source(options, api, pulse).follow(policy)),
             ("certificate", lambda: certs.keep(source, serving, installed, trusts)),
             *(("facts", reflector.run) for reflector in reflectors),
+            *([("heartbeat", Heartbeat(api, options.node, pulse).run)] if api and options.node else []),
             *([("caBundle", registration.run)] if registration else []),
             *([("worker names", Sweep(workers).run)] if workers else []),
             *([("events", owners.run)] if owners else []),
@@ -318,8 +320,7 @@ def _facts(
 
     cache = ClusterCache(on_change, lambda resource: oldest.changed(resource))
     oldest = OldestKubelet(cache, metrics.oldest_kubelet.set)
-    # The policy's watch is the canary, where there is one.
-    return cache, cache.reflectors(api, pulse, None if _in_config_map(options) else Resource.NAMESPACES)
+    return cache, cache.reflectors(api, pulse)
 
 
 def _manifests(path: Path) -> Cluster:

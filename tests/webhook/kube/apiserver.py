@@ -53,6 +53,8 @@ class FakeApiServer:
         """What becomes of the events of watches."""
         self.putting_off = 0
         """How many requests are answered with 429."""
+        self.losing = 0
+        """How many lists are never answered."""
         self.before_write: Callable[[], Awaitable[object]] | None = None
         """What happens, once, just before the next write is carried out."""
         self._changed = asyncio.Condition()
@@ -124,6 +126,9 @@ class FakeApiServer:
                 return web.json_response(self.objects[path])
             case "GET" if "watch" in request.query:
                 return await self._watch(request)
+            case "GET" if self._is_collection(request) and self.losing:
+                self.losing -= 1
+                await asyncio.Event().wait()
             case "GET" if self._is_collection(request):
                 return self._list(request)
             case "POST":

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 
 from policies.core.resources import KNOWN, Resource
-from tests.webhook.kube.apiserver import Silence, running, until
+from tests.webhook.kube.apiserver import running, until
 from webhook.kube import api as cluster
-from webhook.kube import pulse, reflector
+from webhook.kube import reflector
 from webhook.kube.api import ApiServer
 from webhook.kube.caches import Store
 from webhook.kube.reflector import Reflector
@@ -112,76 +111,6 @@ async def test_watches_that_end_at_once_are_tried_again_ever_more_slowly(
         assert pauses.longest[:4] == [1, 2, 4, 8]
         assert len([path for _, path in fake.requests if path == SERVICES]) >= 5
         await stopped(task)
-
-
-@pytest.mark.parametrize("silence", Silence)
-async def test_what_silent_watches_hide_is_found_by_the_canary(
-    silence: Silence, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pulse, "SILENT_SECONDS", 2)
-    monkeypatch.setattr(reflector, "FIRST_PAUSE", 0.01)
-    monkeypatch.setattr(cluster, "GRACE_SECONDS", 1)
-    services, nodes = (
-        Store(next(known for known in KNOWN if known.resource is resource))
-        for resource in (Resource.SERVICES, Resource.NODES)
-    )
-    shared = pulse.Pulse()
-    async with running() as fake, ApiServer.connect(fake.kubeconfig(tmp_path)) as api:
-        tasks = [
-            asyncio.create_task(Reflector(api, SERVICES, services, pulse=shared).run()),
-            asyncio.create_task(
-                Reflector(api, "/api/v1/nodes", nodes, watch_seconds=2, pulse=shared, canary=True).run()
-            ),
-        ]
-        await until(lambda: services.synced and nodes.synced and len(fake._watches) == 2)
-        fake.silence = silence
-        await fake.put("/api/v1/namespaces/ml/services", {"metadata": {"name": "a", "namespace": "ml"}})
-        await fake.put("/api/v1/nodes", {"metadata": {"name": "n"}})
-        await until(lambda: len(services) == len(nodes) == 1)
-        fake.silence = None
-        await until(lambda: not shared.silent)
-        for task in tasks:
-            await stopped(task)
-
-
-async def test_where_nothing_changes_watches_are_not_taken_for_silent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An API server sends no bookmark then."""
-    monkeypatch.setattr(reflector, "FIRST_PAUSE", 0.01)
-    nodes = Store(next(known for known in KNOWN if known.resource is Resource.NODES))
-    shared, path = pulse.Pulse(), "/api/v1/nodes"
-    async with running() as fake, ApiServer.connect(fake.kubeconfig(tmp_path)) as api:
-        with structlog.testing.capture_logs() as lines:
-            task = asyncio.create_task(
-                Reflector(api, path, nodes, watch_seconds=2, pulse=shared, canary=True).run()
-            )
-            await until(lambda: [each for _, each in fake.requests].count(path) >= 6)
-            await stopped(task)
-    assert lines == []
-
-
-async def test_a_canary_that_hears_bookmarks_leaves_the_other_watches_open(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reflector, "FIRST_PAUSE", 0.01)
-    services, nodes = (
-        Store(next(known for known in KNOWN if known.resource is resource))
-        for resource in (Resource.SERVICES, Resource.NODES)
-    )
-    shared = pulse.Pulse()
-    async with running() as fake, ApiServer.connect(fake.kubeconfig(tmp_path)) as api:
-        tasks = [
-            asyncio.create_task(Reflector(api, SERVICES, services, pulse=shared).run()),
-            asyncio.create_task(
-                Reflector(api, "/api/v1/nodes", nodes, watch_seconds=2, pulse=shared, canary=True).run()
-            ),
-        ]
-        await until(lambda: [path for _, path in fake.requests].count("/api/v1/nodes") >= 5)
-        assert not shared.silent
-        assert [path for _, path in fake.requests].count(SERVICES) == 2, "one list, one watch"
-        for task in tasks:
-            await stopped(task)
 
 
 async def stopped(task: asyncio.Task[None]) -> None:
