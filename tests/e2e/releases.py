@@ -18,8 +18,6 @@ class Release:
     """A commit that somebody may have installed."""
 
     commit: str
-    chart: bool
-    """Whether it has a Helm chart."""
 
     def __str__(self) -> str:
         return self.commit
@@ -30,12 +28,13 @@ class Release:
         return _tree(self.commit)
 
 
-BEFORE_LAST = Release("2ba0e5c", chart=False)
-"""N-2: it keeps the Leases of worker names next to the workers, and needs the rights for that."""
-LAST = Release("bbd8e02", chart=True)
+BEFORE_LAST = Release("2ba0e5c")
+"""N-2 by kubectl and kustomize: it keeps the Leases of worker names next to the workers, and needs the rights
+for that."""
+LAST = Release("bbd8e02")
 """N-1."""
-FIRST_CHART = Release("309932d", chart=True)
-"""The first chart: it lacks most of the values of today."""
+FIRST_CHART = Release("309932d")
+"""N-2 by Helm, the first chart: it lacks most of the values of today."""
 
 
 @cache
