@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,12 @@ def test_the_same_commit_gives_the_same_digests(tmp_path: Path, repository: Path
         assert hashlib.sha256((tmp_path / "first" / name).read_bytes()).hexdigest() == digest
     with tarfile.open(tmp_path / "first" / f"ml-chassis-{number}.tgz") as chart:
         assert {"ml-chassis/Chart.yaml", "ml-chassis/templates/_defaults.tpl"} <= set(chart.getnames())
+    files = {str(path.relative_to(ROOT)) for path in (ROOT / "manifests").rglob("*.yaml")}
+    with tarfile.open(tmp_path / "first" / f"ml_chassis-{number}.tar.gz") as sources:
+        assert files <= {name.partition("/")[2] for name in sources.getnames()}, "what install.md applies"
+    with zipfile.ZipFile(tmp_path / "first" / f"ml_chassis-{number}-py3-none-any.whl") as wheel:
+        installed = {name.partition("/share/ml-chassis/")[2] for name in wheel.namelist()}
+        assert files <= installed, "what `chassis manifests` prints"
     bom = json.loads((tmp_path / "first" / f"ml_chassis-{number}.cdx.json").read_text())
     assert {"aiohttp", "pydantic"} <= {component["name"] for component in bom["components"]}
 
