@@ -9,7 +9,7 @@ _shtab_chassis_policy_subparsers=(check diff schema)
 _shtab_chassis_certs_subparsers=(issue show)
 _shtab_chassis_subparsers=(serve review fix scan why graph exemptions explain policy test manifests log-level completion certs unregister)
 
-_shtab_chassis_serve_option_strings=(-h --help --policy --tls-cert --tls-key --tls-ca --self-signed --tls-secret --tls-host --kubeconfig --facts --namespace --service --webhook-configurations --events --host --port --workers --memo --fast-path --drain-grace --drain-patience --tracing --log-level --log-format)
+_shtab_chassis_serve_option_strings=(-h --help --policy --tls-cert --tls-key --tls-ca --self-signed --tls-secret --tls-host --kubeconfig --facts --node --namespace --service --webhook-configurations --events --host --port --workers --memo --fast-path --drain-grace --drain-patience --tracing --log-level --log-format)
 _shtab_chassis_review_option_strings=(-h --help -f --filename --policy --operation --old --skip-non-kubernetes --profile -o --output --split-by-namespace --statistics --unknown-kinds --warnings-as-errors)
 _shtab_chassis_fix_option_strings=(-h --help --policy --profile --only --diff --dry-run)
 _shtab_chassis_scan_option_strings=(-h --help -A --all-namespaces -n --namespace --kubeconfig --context --policy --report --profile -o --output --split-by-namespace --statistics --unknown-kinds --warnings-as-errors)

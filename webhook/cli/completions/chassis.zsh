@@ -249,6 +249,7 @@ _shtab_chassis_serve_options=(
   "*--tls-host[another name in the certificate\; may be repeated (in the environment\: commas) \[CHASSIS_TLS_HOST\]]:NAME|IP:"
   "--kubeconfig[API server to use (default\: the pod\'s own) \[CHASSIS_KUBECONFIG\]]:FILE:_files"
   "--facts[manifests that stand for the cluster where there is none, as for chassis review \[CHASSIS_FACTS\]]:PATH:_files"
+  "--node[the node that we run on\: while its Lease is renewed and watches bring that, they are long \[CHASSIS_NODE\]]:NAME:"
   "--namespace[our own namespace (default\: the pod\'s) \[CHASSIS_NAMESPACE\]]:NAME:"
   "--service[Service in front of us (mlchassis) \[CHASSIS_SERVICE\]]:NAME:"
   "--webhook-configurations[name of the Mutating- and ValidatingWebhookConfiguration that call us (chassis.mlchassis.dev) \[CHASSIS_WEBHOOK_CONFIGURATIONS\]]:NAME:"
