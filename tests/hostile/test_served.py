@@ -72,7 +72,7 @@ class Chassis:
     """A `chassis serve` of its own, asked over one connection for reviews and one for its health."""
 
     def __init__(self, child: asyncio.subprocess.Process, port: int, session: aiohttp.ClientSession) -> None:
-        self._child, self._session = child, session
+        self._child, self.port, self._session = child, port, session
         self._url = f"https://127.0.0.1:{port}"
 
     async def post(self, endpoint: str, body: bytes) -> Json:
@@ -87,6 +87,10 @@ class Chassis:
     async def healthy(self) -> None:
         async with self._session.get(f"{self._url}/healthz") as answer:
             assert answer.status == 200
+
+    async def metrics(self) -> bytes:
+        async with self._session.get(f"{self._url}/metrics") as answer:
+            return await answer.read()
 
     def seconds(self) -> float:
         """CPU seconds of all its processes until now."""

@@ -214,7 +214,11 @@ class Connection(web.RequestHandler):
 
     @property
     def unsent(self) -> bool:
-        """Whether a part of an answer has not been taken in."""
+        """Whether a part of an answer has not been taken in.
+
+        Over TLS the event loop does not show what it has already encrypted: a connection with only that left
+        counts as idle, and gives way like one.
+        """
         return self.transport is not None and self.transport.get_write_buffer_size() > 0
 
     @property

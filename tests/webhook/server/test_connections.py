@@ -6,6 +6,7 @@ import asyncio
 import json
 import resource
 import socket
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
@@ -183,6 +184,51 @@ async def test_1100_slow_callers_keep_nobody_out() -> None:
         await fine(running)
         assert refused(running, "too-many-connections") >= 1_101 - connections.MOST
         assert refused(running, "slow-body") == 0
+
+
+LONG = json.dumps(review(uid="u" * 1_000_000)).encode()
+SLOW_OVER_TLS: Final = {
+    "no handshake": None,
+    "a part of a head": SLOW["a part of a head"],
+    "a byte of a body": SLOW["a byte of a body"],
+    "the most of a body": SLOW["the most of a body"],
+    "an answer that is not taken in": HEAD + b"Content-Length: %d\r\n\r\n%b" % (len(LONG), LONG),
+}
+
+
+async def test_slow_callers_of_every_kind_over_tls_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each place that is needed is taken from one of them; none of them is ended by a timeout."""
+    monkeypatch.setattr(connections, "MOST", 12)
+    monkeypatch.setattr(connections, "CREDIT_SECONDS", 0.02)
+    certificate = certificates.ServingCertificate()
+    certificate.install(pki.issue(["127.0.0.1"], datetime.now(UTC)))
+    trusting = ssl.create_default_context()
+    trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+    async with AsyncExitStack() as stack:
+        running = await stack.enter_async_context(serving(tls=lambda: certificate.context))
+        gate = gate_of(running)
+
+        async def connected(sent: bytes | None) -> Caller:
+            raw = socket.socket()
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            raw.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(raw, running.address)
+            tls = {} if sent is None else {"ssl": trusting, "server_hostname": ""}
+            reader, writer = await asyncio.open_connection(sock=raw, limit=1024, **tls)  # type: ignore[arg-type]
+            stack.callback(writer.close)
+            stack.callback(writer.transport.abort)
+            writer.write((sent or b"").replace(b"/validate", b"/validate?timeout=30s"))
+            return Caller(reader, writer)
+
+        slow = [await connected(sent) for sent in SLOW_OVER_TLS.values() for _ in range(3)]
+        for _ in range(3):
+            assert await (await connected(WHOLE)).status() == 200
+        assert len(gate) <= 12
+        ended = refused(running, "too-many-connections")
+        needed = len(slow) + 3 - 12
+        assert needed <= ended <= needed + 1, "a place is made before the next caller comes"
+        for timeout in ("slow-head", "slow-body", "no-handshake", "answer-not-taken"):
+            assert refused(running, timeout) == 0
 
 
 async def test_the_one_with_the_least_progress_for_the_longest_time_gives_way_first(running: Running) -> None:
