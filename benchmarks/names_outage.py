@@ -6,13 +6,15 @@ when KubeRay creates pods twice. During the outage workers and a head fail, a gr
 created. Nothing is scaled down: an outage of ten minutes takes ten minutes, and then as long as the
 operators' backoff.
 
-Writes its section of docs/worker-names.md. `OUTAGES=60,600` names the outages in seconds.
+Writes its section of docs/worker-names.md, and keeps the rows of it that were measured before and not now.
+`OUTAGES=60,600` names the outages in seconds, `RELEASES=kuberay-1.0,kuberay-1.2` the operators.
 """
 
 from __future__ import annotations
 
 import copy
 import os
+import re
 import tempfile
 import time
 from collections.abc import Sequence
@@ -227,8 +229,20 @@ def _row(outage: float, place: Place, cluster: str) -> str:
     return f"| {outage / 60:g} min | {release} | {watch} | {WHAT[cluster]} | `{place.policy}` | {figures} |"
 
 
+def kept(page: str, rows: Sequence[str]) -> list[str]:
+    """The rows of the page for outages and releases that were not measured this time."""
+    measured = [_measured_what(row) for row in rows]
+    of_page = [line for line in page.splitlines() if re.match(r"\| \S+ min \| v", line)]
+    return [row for row in of_page if _measured_what(row) not in measured]
+
+
+def _measured_what(row: str) -> list[str]:
+    """Outage and release."""
+    return row.split(" | ")[:2]
+
+
 def main() -> None:
-    rows = []
+    rows: list[str] = []
     for outage in OUTAGES:
         with tempfile.TemporaryDirectory() as directory:
             places = measured(outage, Path(directory) / "cluster")
@@ -236,8 +250,10 @@ def main() -> None:
             for place in sorted(places, key=lambda each: (each.release, each.delay, each.policy)):
                 rows.append(_row(outage, place, cluster))
                 print(rows[-1], flush=True)
-    page = (Path(__file__).parent / "peers" / "names_outage.md").read_text().format(rows="\n".join(rows))
-    put("names_outage", page, DOCS / "worker-names.md")
+    path = DOCS / "worker-names.md"
+    every = "\n".join([*kept(path.read_text(), rows), *rows])
+    page = (Path(__file__).parent / "peers" / "names_outage.md").read_text().format(rows=every)
+    put("names_outage", page, path)
 
 
 if __name__ == "__main__":
