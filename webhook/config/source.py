@@ -193,8 +193,8 @@ class ConfigMap:
         async with asyncio.TaskGroup() as tasks:
             layers = _Layers(policy, self._recorder, f"{self._namespace}/{self._name}", tasks)
             for name, sink in (
-                (self._name, _PolicySink(layers)),
-                (override.NAME, _OverrideSink(layers)),
+                (self._name, _OneConfigMap(layers.below)),
+                (override.NAME, _OneConfigMap(layers.above, layers.above_unreadable)),
             ):
                 following = Reflector(
                     self._lister,
@@ -227,14 +227,14 @@ class _Layers:
         self._below, self._why_missing, self._known = item, why_missing, True
         self._offer(item)
 
-    def above(self, item: Json | None) -> None:
+    def above(self, item: Json | None, why_missing: str = "") -> None:
         """The override; None if there is none, or it may not be read."""
         if item is None and self._above is None and self._known_above:
             return
         self._above, self._known_above = item, True
         self._offer(item)
 
-    def not_told(self) -> None:
+    def above_unreadable(self) -> None:
         """The override can't be read: an earlier one stays, and nothing waits for the first."""
         if not self._known_above:
             self.above(None)
@@ -253,45 +253,31 @@ class _Layers:
             self._tasks.create_task(events.warn(self._recorder, regarding, "PolicyInvalid", error))
 
 
-class _PolicySink:
-    def __init__(self, layers: _Layers) -> None:
-        self._layers, self._listed = layers, False
+class _OneConfigMap:
+    """Passes on what a list or watch of one ConfigMap shows: its content, or why there is none."""
+
+    def __init__(
+        self, changed: Callable[[Json | None, str], None], unreadable: Callable[[], None] | None = None
+    ) -> None:
+        """`unreadable` is called if it can't be read; without it, the content that was read last stays in
+        force, and the reflector logs the error."""
+        self._changed, self._unreadable = changed, unreadable
+        self._listed = False
 
     def begin(self) -> None:
         self._listed = False
 
     def put(self, item: Json) -> None:
         self._listed = True
-        self._layers.below(item)
+        self._changed(item, "")
 
     def commit(self) -> None:
         if not self._listed:
-            self._layers.below(None, "there is no such ConfigMap")
+            self._changed(None, "there is no such ConfigMap")
 
     def remove(self, item: Json) -> None:
-        self._layers.below(None, "the ConfigMap was deleted")
+        self._changed(None, "the ConfigMap was deleted")
 
     def lost(self, error: ApiError) -> None:
-        """Nothing to do: what was read stays in force, and the reflector tells the log."""
-
-
-class _OverrideSink:
-    def __init__(self, layers: _Layers) -> None:
-        self._layers, self._listed = layers, False
-
-    def begin(self) -> None:
-        self._listed = False
-
-    def put(self, item: Json) -> None:
-        self._listed = True
-        self._layers.above(item)
-
-    def commit(self) -> None:
-        if not self._listed:
-            self._layers.above(None)
-
-    def remove(self, item: Json) -> None:
-        self._layers.above(None)
-
-    def lost(self, error: ApiError) -> None:
-        self._layers.not_told()
+        if self._unreadable:
+            self._unreadable()
