@@ -71,7 +71,7 @@ def uses() -> Iterator[Use]:
                 target = node.targets[0] if isinstance(node, ast.Assign) else node.target
                 named[node.value] = target.id if isinstance(target, ast.Name) else ""
         for call in ast.walk(tree):
-            if not isinstance(call, ast.Call) or ast.unparse(call.func).partition(".")[0] != "re":
+            if not isinstance(call, ast.Call) or not is_of_re(call.func):
                 continue
             method = ast.unparse(call.func).removeprefix("re.")
             if method not in METHODS | {"compile"}:
@@ -80,6 +80,12 @@ def uses() -> Iterator[Use]:
             methods = methods_of(named.get(call, ""), tree) if method == "compile" else {method}
             for each in sorted(methods):
                 yield Use(name, call.lineno, ast.unparse(source), evaluated(source, name), flags, each)
+
+
+def is_of_re(function: ast.expr) -> bool:
+    while isinstance(function, ast.Attribute):
+        function = function.value
+    return isinstance(function, ast.Name) and function.id == "re"
 
 
 def flags_of(call: ast.Call, module: str) -> int:

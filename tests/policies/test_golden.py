@@ -38,6 +38,8 @@ CASES = sorted(
     path.parent for policy_id in registry.mutators() for path in HERE.glob(f"*/{policy_id}/*/input.yaml")
 )
 
+DEFAULTS = load({})
+
 
 def case_id(case: Path) -> str:
     return f"{case.parent.name}/{case.name}"
@@ -50,7 +52,7 @@ def documents(path: Path) -> list[Any]:
 def facts_of(case: Path, policy: Mutator[Any], obj: Json) -> Facts:
     """The facts of a case: its settings loaded as the server loads them, its manifests as the cluster."""
     settings = case / "settings.yaml"
-    config = load({f"{policy.id}.yaml": settings.read_text()} if settings.exists() else {})
+    config = load({f"{policy.id}.yaml": settings.read_text()}) if settings.exists() else DEFAULTS
     namespace = mapping(obj, "metadata").get("namespace", "default")
     effective = config.effective(obj, namespace, None)
     return Facts(namespace, ManifestCluster(documents(case / "facts.yaml")), effective.settings)
@@ -92,6 +94,12 @@ def test_case(case: Path, request: pytest.FixtureRequest) -> None:
     assert policy.mutate(after, settings, facts) is after, "a second pass changes something"
     stored = with_api_defaults(after)
     assert policy.mutate(stored, settings, facts) is stored, "the API server's defaults set it off again"
+    assert_every_field_that_is_added_has_its_reason(policy, obj, after, why)
+    for each in why:
+        if each.annotation:
+            assert with_annotation(after, each.annotation) == policy.mutate(
+                with_annotation(obj, each.annotation), settings, facts
+            ), f"the annotation of a reason, as it is given, changes something: {each.annotation}"
 
 
 def shown(why: Reasons) -> list[str]:
@@ -112,14 +120,9 @@ def write(case: Path, after: Json, warnings: list[str], why: Reasons) -> None:
             (case / name).unlink(missing_ok=True)
 
 
-@pytest.mark.parametrize("case", CASES, ids=case_id)
-def test_every_field_that_is_added_has_its_reason(case: Path) -> None:
-    policy = registry.mutators()[case.parent.name]
-    assert policy.mutate is not None
-    [obj] = documents(case / "input.yaml")
-    facts = facts_of(case, policy, obj)
-    why = Reasons(policy.id)
-    after = policy.mutate(obj, facts.settings(policy.settings), facts, why)
+def assert_every_field_that_is_added_has_its_reason(
+    policy: Mutator[Any], obj: Json, after: Json, why: Reasons
+) -> None:
     fields = [place_of(obj, operation) for operation in diff(obj, after)]
     reasons = [each.path for each in why]
     without = [field for field in fields if not any(overlap(field, reason) for reason in reasons)]
@@ -134,22 +137,6 @@ def test_every_field_that_is_added_has_its_reason(case: Path) -> None:
 def overlap(one: str, other: str) -> bool:
     """Whether one of two field paths lies in the other, or is the same."""
     return one in scopes(other) or other in scopes(one)
-
-
-@pytest.mark.parametrize("case", CASES, ids=case_id)
-def test_the_annotation_of_a_reason_as_it_is_given_changes_nothing(case: Path) -> None:
-    policy = registry.mutators()[case.parent.name]
-    assert policy.mutate is not None
-    [obj] = documents(case / "input.yaml")
-    facts = facts_of(case, policy, obj)
-    settings, why = facts.settings(policy.settings), Reasons(policy.id)
-    after = policy.mutate(obj, settings, facts, why)
-    for each in why:
-        if each.annotation:
-            annotated = with_annotation(obj, each.annotation)
-            assert with_annotation(after, each.annotation) == policy.mutate(
-                annotated, settings, facts_of(case, policy, obj)
-            ), each.annotation
 
 
 def with_annotation(obj: Json, written: str) -> Json:

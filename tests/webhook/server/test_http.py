@@ -259,7 +259,7 @@ ITEMS = [b"{}", b"[]", b'{"a":1}', b"[1.5]", b'"abcdef"', b'{"\\u003a":1}']
 
 @pytest.mark.parametrize("item", ITEMS, ids=[item.decode() for item in ITEMS])
 async def test_no_body_within_the_limit_makes_more_than_a_bounded_number_of_objects(
-    running: Running, item: bytes
+    waiting: Running, item: bytes
 ) -> None:
     """The collector runs for each 700 of them. Without a bound it ran 8,000 times for one body."""
     collections = 0
@@ -275,7 +275,7 @@ async def test_no_body_within_the_limit_makes_more_than_a_bounded_number_of_obje
         gc.collect()
         gc.callbacks.append(counted)
         try:
-            status, answer = await running.post(io.BytesIO(body))
+            status, answer = await waiting.post(io.BytesIO(body))
         finally:
             gc.callbacks.remove(counted)
         assert status == 200
@@ -284,7 +284,7 @@ async def test_no_body_within_the_limit_makes_more_than_a_bounded_number_of_obje
         assert read or "more than 300,000 values" in " ".join(warnings)
     assert collections < 1_500
     undecidable = {"endpoint": "validate", "outcome": "undecidable", "kind": "other"}
-    assert running.metric("chassis_admission_requests_total", **undecidable) == 1
+    assert waiting.metric("chassis_admission_requests_total", **undecidable) == 1
 
 
 async def test_a_body_of_too_many_values_and_without_a_uid_is_refused(running: Running) -> None:

@@ -65,8 +65,13 @@ class Run:
         self.left["lose"] = scenario.losses
 
     def enabled(self) -> list[tuple[str, int]]:
-        """What may happen next."""
-        waiting = [n for n, request in enumerate(self.requests) if not request.done]
+        """What may happen next. Requests in the same state do the same: one of them is enough."""
+        distinct = {
+            (request.key(), request.workers.drawn): n
+            for n, request in enumerate(self.requests)
+            if not request.done
+        }
+        waiting = list(distinct.values())
         steps = [("step", n) for n in waiting]
         if len(self.requests) < self.scenario.creates:
             steps.append(("begin", 0))
@@ -139,14 +144,17 @@ def explore(scenario: Scenario, kind: type[Run] = Run) -> int:
         try:
             for choice in path:
                 run.do(*choice)
-            key = run.key()
-            if key in seen:
-                continue
-            seen.add(key)
-            choices = run.enabled()
-            frontier += [(*path, choice) for choice in choices]
-            if all(request.done for request in run.requests):
-                run.recovers()
+            while (key := run.key()) not in seen:
+                seen.add(key)
+                choices = run.enabled()
+                if all(request.done for request in run.requests):
+                    frontier += [(*path, choice) for choice in choices]
+                    run.recovers()
+                    break
+                # One of the choices goes on from here; each of the others runs the path again.
+                frontier += [(*path, choice) for choice in choices[1:]]
+                path = (*path, choices[0])
+                run.do(*choices[0])
         except Broken as error:
             raise Broken(f"{error}, after {' '.join(f'{what}:{n}' for what, n in path)}") from None
     return len(seen)

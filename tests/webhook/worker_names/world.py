@@ -110,6 +110,8 @@ class FakeWorkers:
     def __init__(self, world: World) -> None:
         self.world = world
         self.log: list[tuple[str, str]] = []
+        self.drawn = ""
+        """The epoch that it would begin a record with."""
 
     def _note(self, label: str, result: object) -> None:
         self.log.append((label, repr(result)))
@@ -150,7 +152,8 @@ class FakeWorkers:
 
     def epoch(self) -> str:
         self.world.epochs += 1
-        return f"epoch-{self.world.epochs}"
+        self.drawn = f"epoch-{self.world.epochs}"
+        return self.drawn
 
     async def create_lease(self, lease: Json) -> bool:
         await Step("create lease")
