@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks._load import cpu
+from benchmarks._load import family, used
 from benchmarks._page import put
 from tests.e2e.api import ApiError
 from tests.e2e.binaries import TABLE
@@ -68,8 +68,7 @@ def _changes(control_plane: ControlPlane) -> bool:
 
 
 def _cpu(pid: int) -> float:
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return cpu(pid) + sum(cpu(int(child)) for child in children)
+    return used(family(pid))
 
 
 def _forget(control_plane: ControlPlane) -> None:

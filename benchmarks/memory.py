@@ -8,7 +8,6 @@ else has, and what the supervisor and the worker take together, shared pages cou
 from __future__ import annotations
 
 import os
-import re
 import socket
 import subprocess
 import sys
@@ -67,12 +66,6 @@ def _await(port: int, process: subprocess.Popen[bytes]) -> None:
     raise SystemExit(f"the server ended with status {process.returncode} before it served")
 
 
-def _mib(pid: int) -> dict[str, float]:
-    """What the kernel counts of a process's memory, in MiB, by its name for it."""
-    counted = Path(f"/proc/{pid}/smaps_rollup").read_text()
-    return {name: int(kib) / 1024 for name, kib in re.findall(r"^(\w+): +(\d+) kB", counted, re.MULTILINE)}
-
-
 def _sent(port: int, seed: int) -> int:
     """Send one batch; how many reviews that were."""
     workloads = Workloads(seed)
@@ -94,7 +87,7 @@ def main() -> None:
         sent, batch, due = 0, 0, 0
         while True:
             if sent >= due:
-                ours, theirs = _mib(worker), _mib(supervisor)
+                ours, theirs = load.memory(worker), load.memory(supervisor)
                 own = ours["Private_Dirty"] + ours["Private_Clean"]
                 both = ours["Pss"] + theirs["Pss"]
                 print(f"  {sent:>9,}   {ours['Rss']:>12.1f}   {own:>13.1f}   {both:>19.1f}", flush=True)

@@ -85,7 +85,7 @@ def _node(number: int) -> Json:
     }
 
 
-def _object(resource: Resource, number: int) -> Json:
+def made(resource: Resource, number: int) -> Json:
     """An object of a resource, about as large as they are in clusters."""
     namespace, app = f"team-{number % 100}", f"app-{number}"
     if resource is Resource.NODES:
@@ -123,7 +123,7 @@ def _object(resource: Resource, number: int) -> Json:
 
 def _pages(resource: Resource, count: int) -> Iterator[bytes]:
     for first in range(0, count, LIST_PAGE):
-        items = [_object(resource, number) for number in range(first, min(first + LIST_PAGE, count))]
+        items = [made(resource, number) for number in range(first, min(first + LIST_PAGE, count))]
         yield orjson.dumps({"metadata": {"resourceVersion": "1"}, "items": items})
 
 
@@ -164,7 +164,7 @@ def _one(size: int) -> None:
     request = parse(Workloads(2).deployments(1, 0).measured[0])
     spent = 0.0
     for number in range(REVIEWS):
-        changed = _object(Resource.SERVICES, number)
+        changed = made(Resource.SERVICES, number)
         changed["spec"]["clusterIP"] = f"10.255.0.{number}"
         began = time.process_time()
         services.put(changed)

@@ -111,7 +111,7 @@ CERT_MANAGER = ("cert-manager",)
 KUBERAY = ("kuberay-1.0", "kuberay-1.2", "kuberay-1.5", "kuberay-1.6")
 OPERATORS = ("lws",)
 """The operators of `make e2e-operators`, except KubeRay's."""
-BENCHMARKS = ("kserve-agent",)
+BENCHMARKS = ("kserve-agent", "kyverno")
 """What benchmarks alone start, and so build when they need it."""
 TABLE: dict[str, Tool] = {
     tool.name: tool
@@ -140,6 +140,7 @@ TABLE: dict[str, Tool] = {
         _kuberay("1.6"),
         Tool("lws", "sigs.k8s.io/lws", "sigs.k8s.io/lws/cmd", "lws"),
         Tool("kserve-agent", "github.com/kserve/kserve", "github.com/kserve/kserve/cmd/agent", "kserve"),
+        Tool("kyverno", "github.com/kyverno/kyverno", "github.com/kyverno/kyverno/cmd/kyverno", "kyverno"),
     )
 }
 

@@ -73,7 +73,7 @@ class ControlPlane:
         """One JSON object a line for every Deployment that was written, and every request of the webhook."""
         self.port = free_port()
         self.url = f"https://{HOST}:{self.port}"
-        self._etcd_url = f"http://{HOST}:{free_port()}"
+        self.etcd_url = f"http://{HOST}:{free_port()}"
         self._authority = Authority("ml-chassis-test-cluster")
         self._processes: list[Process] = []
         self.kubeconfig = Path()
@@ -118,6 +118,10 @@ class ControlPlane:
         (process,) = (each for each in self._processes if each.name == component)
         process.kill()
         self._processes.remove(process)
+
+    def process_ids(self, *components: str) -> list[int]:
+        """The process ids of these components."""
+        return [each.pid for each in self._processes if each.name in components]
 
     def watch_over(self, *others: Process) -> NoReturn:
         """Block for as long as every component, and every other process given, runs.
@@ -293,8 +297,8 @@ class ControlPlane:
     def _etcd_flags(self) -> list[str]:
         return [
             f"--data-dir={self.state / 'etcd'}",
-            f"--listen-client-urls={self._etcd_url}",
-            f"--advertise-client-urls={self._etcd_url}",
+            f"--listen-client-urls={self.etcd_url}",
+            f"--advertise-client-urls={self.etcd_url}",
             f"--listen-peer-urls=http://{HOST}:0",
             "--unsafe-no-fsync",  # nothing has to survive a crash
             "--log-level=warn",
@@ -302,7 +306,7 @@ class ControlPlane:
 
     def _api_server_flags(self) -> list[str]:
         return [
-            f"--etcd-servers={self._etcd_url}",
+            f"--etcd-servers={self.etcd_url}",
             f"--bind-address={HOST}",
             f"--advertise-address={HOST}",
             f"--secure-port={self.port}",

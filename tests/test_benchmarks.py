@@ -1,0 +1,100 @@
+"""The pages that benchmarks write, without the ten minutes that the measurements take."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from benchmarks import against_kyverno as kyverno
+from benchmarks import cluster_size
+from benchmarks._page import put
+from policies.kube.json import Json
+
+CPU = {kyverno.OURS: 2.0, kyverno.GO: 1.5, kyverno.CLASSIC: 12.0, kyverno.CEL: 6.0}
+
+
+def _found() -> list[kyverno.Measured]:
+    """Every measurement of a run: the second round used twice the CPU, as on a machine that got busy."""
+
+    def one(way: str, form: str, number: int, others: int, seen: float, rate: int) -> kyverno.Measured:
+        cpu = CPU.get(way, 0.0) * (number + 1)
+        return kyverno.Measured(
+            way, form, number, others, seen, rate, rate * 4, rate, cpu, 5.0, 3.0, 9.0, 120.0, 100.0
+        )
+
+    return [
+        *(
+            one(way, form, number, 0, seen, rate)
+            for form, ways in kyverno.PHASES.items()
+            for way, number, seen, rate in product(ways, range(2), kyverno.SEEN, kyverno.RATES)
+        ),
+        *(
+            one(way, form, 0, others, 0.0, kyverno.OTHERS_RATE)
+            for form, ways in kyverno.PHASES.items()
+            for way, others in product(ways, kyverno.OTHERS)
+        ),
+    ]
+
+
+def test_a_ratio_is_of_one_round() -> None:
+    page = kyverno._page(_found())
+    (classic,) = (
+        line for line in page.splitlines() if line.startswith("| all new | 200 | Kyverno, ClusterP")
+    )
+    # Of medians it would be the same; of one round and another 3 or 12.
+    assert "| 18.00 | **6.0** (6.0 to 6.0) |" in classic
+    (cel,) = (line for line in page.splitlines() if line.startswith("| 90 % replicas | 20 | Kyverno, CEL"))
+    assert "**3.0** (3.0 to 3.0)" in cel
+
+
+def test_the_page_has_a_loss_too() -> None:
+    (go,) = (line for line in kyverno._page(_found()).splitlines() if line.startswith("| all new | 200 | Go"))
+    assert "**0.8** (0.8 to 0.8)" in go
+
+
+def test_what_the_api_server_does_by_itself_has_no_webhook() -> None:
+    for way in (kyverno.NONE, kyverno.POLICIES):
+        (line,) = (
+            line
+            for line in kyverno._page(_found()).splitlines()
+            if line.startswith(f"| all new | 200 | {way}")
+        )
+        assert line == f"| all new | 200 | {way} | 200 |  |  | 5.00 | 3.0 | 9.0 |"
+
+
+def test_every_form_of_the_job_has_the_same_checks() -> None:
+    """Or one of them would be measured at less work."""
+
+    def messages(policies: list[Json]) -> list[str]:
+        return [
+            check["message"]
+            for policy in policies
+            for check in (
+                *policy["spec"].get("validations", ()),
+                *(rule["validate"] for rule in policy["spec"].get("rules", ()) if "validate" in rule),
+            )
+        ]
+
+    own = [each for each in kyverno._admission_policies() if not each["kind"].endswith("Binding")]
+    assert len(messages(own)) == 6
+    assert messages(own) == messages(list(kyverno._cel_policies()))
+    assert messages(own) == messages(list(kyverno._cluster_policies()))
+
+
+def test_objects_are_stored_where_the_api_server_looks_for_them() -> None:
+    keys = [cluster_size._stored(resource, 7)[0] for resource in cluster_size.STORED]
+    assert "/registry/minions/node-7" in keys
+    assert "/registry/services/specs/team-7/app-7" in keys
+    assert "/registry/namespaces/team-7" in keys
+
+
+@pytest.mark.parametrize("section", ["first", "second"])
+def test_a_benchmark_rewrites_its_own_section_only(section: str, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# Page\n")
+    for each in ("first", "second", section):
+        put(each, f"text of {each}", page)
+    assert page.read_text().count("text of first") == 1
+    assert page.read_text().count("text of second") == 1
