@@ -7,8 +7,8 @@ and has its policies once as ClusterPolicies and once in CEL; while it has the o
 
 Writes its section of docs/benchmarks.md and the raw numbers into benchmarks/peers/against_kyverno.json.
 Environment: ROUNDS, SECONDS of each measurement, RATES (pods a second), OTHERS (numbers of policies of other
-teams), KYVERNO=off (measure the others only). The defaults take about ten minutes; ROUNDS=5 SECONDS=10 is the
-long run.
+teams), WITHOUT=kyverno,go (do not build those). The defaults take about ten minutes; ROUNDS=5 SECONDS=10 is
+the long run.
 """
 
 from __future__ import annotations
@@ -59,16 +59,14 @@ NAMESPACES = {
     NONE: "bench-none", POLICIES: "bench-policies", GO: "bench-go", OURS: "bench-ours",
     CLASSIC: "bench-kyverno", CEL: "bench-kyverno",
 }  # fmt: skip
-WITH_KYVERNO = os.environ.get("KYVERNO", "on") != "off"
-PHASES = (
-    {CLASSIC: (NONE, POLICIES, GO, OURS, CLASSIC), CEL: (OURS, CEL)}
-    if WITH_KYVERNO
-    else {"": (NONE, POLICIES, GO, OURS)}
-)
+WITHOUT = {each for each in os.environ.get("WITHOUT", "").split(",") if each}
+WITH_KYVERNO, WITH_GO = "kyverno" not in WITHOUT, "go" not in WITHOUT
+COMMON = (NONE, POLICIES, *([GO] if WITH_GO else []), OURS)
+PHASES = {CLASSIC: (*COMMON, CLASSIC), CEL: (OURS, CEL)} if WITH_KYVERNO else {"": COMMON}
 """What takes turns while Kyverno has these policies."""
 CONTROLLER = ("kube-system", "replicaset-controller")
 KYVERNO, ACCOUNT = "kyverno", "kyverno-admission-controller"
-LEFT_OUT = "\n**Kyverno was left out of this run** (`KYVERNO=off`): the table has the others only.\n"
+LEFT_OUT = "\n**Left out of this run** (`WITHOUT={}`).\n"
 KINDS = {
     "mutatingwebhookconfigurations": "MutatingWebhookConfiguration",
     "validatingwebhookconfigurations": "ValidatingWebhookConfiguration",
@@ -121,7 +119,7 @@ class Cluster:
         self._go: Process | None = None
         self._chassis = Chassis(control_plane)
 
-    def start(self, peer: Path) -> None:
+    def start(self, peer: Path | None) -> None:
         for way, namespace in NAMESPACES.items():
             if not self.api.exists("namespaces", namespace):
                 labels = {} if way == OURS else {"mlchassis.dev/admission": "disabled"}
@@ -131,7 +129,8 @@ class Cluster:
         self._chassis.install()
         self._chassis.start()
         self._stack.callback(self._chassis.stop)
-        self._start_go(peer)
+        if peer is not None:
+            self._start_go(peer)
         _apply(self.control_plane, [*_admission_policies()])
         self._until_mutated(POLICIES)
         # Nobody collects pods without an owner or looks for a node for them: that would be CPU, too.
@@ -584,7 +583,7 @@ def _page(found: Sequence[Measured]) -> str:
             line="|".join("---" for _ in (0, *OTHERS)),
             memory="\n".join(_memory_rows(found)),
             kyverno=TABLE["kyverno"].version,
-            absent="" if WITH_KYVERNO else LEFT_OUT,
+            absent=LEFT_OUT.format(",".join(sorted(WITHOUT))) if WITHOUT else "",
             version=TABLE["kube-apiserver"].version,
             rounds=ROUNDS,
             seconds=f"{SECONDS:g}",
@@ -599,10 +598,9 @@ def _page(found: Sequence[Measured]) -> str:
 def main() -> None:
     with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
         scratch = Path(directory)
-        peer = built_peer(scratch)
-        if peer is None:
-            print("Go is not there, so no peer is built and nothing is measured.")
-            return
+        peer = built_peer(scratch) if WITH_GO else None
+        if WITH_GO and peer is None:
+            raise SystemExit("Go is not there: install it, or leave out what it builds (WITHOUT=kyverno,go).")
         if WITH_KYVERNO:
             binary("kyverno")  # built before anything runs next to it
         control_plane = stack.enter_context(ControlPlane(scratch / "cluster"))
