@@ -15,8 +15,10 @@ from policies.kube.json import Json, dig, mapping, text
 
 Places = Mapping[str, str]
 """By a field path in the pod, the field path in the object that holds it."""
+ELSEWHERE: Final = "@"
+"""Begins a place in the other object that completes the pod."""
 
-_OF_A_POD: Final = (
+OF_A_POD: Final = (
     "activeDeadlineSeconds",
     "affinity",
     "dnsConfig",
@@ -72,7 +74,7 @@ def composed_pod(node: Json, at: str, entry: Composed) -> tuple[Json, Json, Plac
     if entry.spec:
         holders.append((_at(node, entry.spec), f"{at}.{entry.spec}"))
     for holder, place in holders:
-        for name in _OF_A_POD:
+        for name in OF_A_POD:
             if name in holder:
                 spec[name] = holder[name]
                 places[f"spec.{name}"] = f"{place}.{name}"
@@ -165,11 +167,20 @@ def _is_probe(value: Json) -> bool:
 def patched_pod(template: Json, at: str, patch: Json, patch_at: str) -> tuple[Json, Places]:
     """A pod template with a patch merged over it as a strategic merge does, and where its parts are."""
     places = {"": at, "spec": f"{at}.spec", "metadata": f"{at}.metadata"}
-    merged = _merge(template, patch, "", patch_at, places)
+    merged = merged_map(template, patch, "", patch_at, places)
     return merged, places
 
 
-def _merge(base: Json, patch: Json, path: str, at: str, places: dict[str, str]) -> Json:
+def without_nulls(value: Any) -> Any:
+    """The value without fields that are null: in an operator's types they are not set, and remove nothing."""
+    if isinstance(value, dict):
+        return {key: without_nulls(each) for key, each in value.items() if each is not None}
+    return [without_nulls(each) for each in value] if isinstance(value, list) else value
+
+
+def merged_map(base: Json, patch: Json, path: str, at: str, places: dict[str, str]) -> Json:
+    """A map with a patch merged over it; `places` gets the place of each part of the patch. `path` is that of
+    the map in the pod, `at` that of the patch."""
     result = dict(base)
     for key, value in patch.items():
         inside, where = _below(path, key), _below(at, key)
@@ -177,9 +188,13 @@ def _merge(base: Json, patch: Json, path: str, at: str, places: dict[str, str]) 
         if value is None:
             result.pop(key, None)
         elif isinstance(value, dict) and isinstance(old, dict):
-            result[key] = _merge(old, value, inside, where, places)
+            below = place(inside, places)
+            for each in old:
+                places.setdefault(_below(inside, each), _below(below, each))
+            places[inside] = where  # the map is the patch's, but for what only the base has
+            result[key] = merged_map(old, value, inside, where, places)
         elif isinstance(value, list) and isinstance(old, list) and key in _MERGED:
-            result[key] = _merged_list(old, value, inside, where, places)
+            result[key] = merged_list(old, value, inside, where, places)
         else:
             result[key] = value
             places[inside] = where
@@ -191,7 +206,8 @@ def _below(path: str, key: str) -> str:
     return f"{path}.{name}" if path and not name.startswith("[") else path + name
 
 
-def _merged_list(old: list[Any], new: list[Any], path: str, at: str, places: dict[str, str]) -> list[Any]:
+def merged_list(old: list[Any], new: list[Any], path: str, at: str, places: dict[str, str]) -> list[Any]:
+    """A list with another merged over it by the key of its elements."""
     result = list(old)
     known = {key: number for number, each in enumerate(old) if (key := _key(each))}
     for number, item in enumerate(new):
@@ -200,7 +216,7 @@ def _merged_list(old: list[Any], new: list[Any], path: str, at: str, places: dic
             places[f"{path}[{len(result)}]"] = f"{at}[{number}]"
             result.append(item)
         else:
-            result[same] = _merge(old[same], item, f"{path}[{same}]", f"{at}[{number}]", places)
+            result[same] = merged_map(old[same], item, f"{path}[{same}]", f"{at}[{number}]", places)
     return result
 
 

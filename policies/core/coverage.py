@@ -92,7 +92,9 @@ def coverage(
     if kind == POD:
         return _of(kind, read, missing)
     if workload is not None:
-        missing += _unread(obj, "", workload, workloads, MOST_EMBEDDED)
+        completed = {path for template in read for path in template.reads}
+        unread = _unread(obj, "", workload, workloads, MOST_EMBEDDED)
+        missing += [each for each in unread if each.path not in completed]
         if not read and not missing:
             missing.append(Unread("", "it has no pod template where the kind keeps one"))
         return _of(kind, read, missing)

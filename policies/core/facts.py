@@ -11,6 +11,7 @@ from policies.core.listing import Index, Listing
 from policies.core.look import Looks, PodLook
 from policies.core.resources import Resource
 from policies.core.settings import SettingsLookup, default_settings
+from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json, maps, text
 from policies.kube.metadata import labels_of
 
@@ -21,6 +22,14 @@ class Cluster(Protocol):
     def listing(self, resource: Resource, namespace: str | None = None) -> Listing | None:
         """The objects of a resource (in one namespace, or all); None when that is not known."""
         ...
+
+
+class WholeObjects:
+    """A cluster that has whole objects by name, as files and a scan do; the webhook's caches keep parts."""
+
+    def named(self, kind: GroupKind, namespace: str, name: str) -> Json | None:
+        """The object of a kind, a namespace (empty: of none) and a name; None if it is not at hand."""
+        raise NotImplementedError
 
 
 class NoCluster:

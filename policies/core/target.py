@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from policies.core.composing import Places, composed_pod, patched_pod, place
+from policies.core.completing import Base, Completed, Find, base_of, completed
+from policies.core.composing import ELSEWHERE, Places, composed_pod, patched_pod, place
 from policies.core.groups import leader_of
 from policies.core.look import PodLook
 from policies.core.workloads import KSERVE_CONTAINER, Composed, Override, Shape, Workload
@@ -25,6 +26,7 @@ class PodTemplate:
     """
 
     __slots__ = (
+        "base",
         "by_shape",
         "container_path",
         "look",
@@ -32,6 +34,7 @@ class PodTemplate:
         "path",
         "places",
         "pod",
+        "reads",
         "shape",
         "spec",
         "spec_path",
@@ -52,6 +55,8 @@ class PodTemplate:
         shape: Shape | None = None,
         places: Places | None = None,
         by_shape: bool = False,
+        base: Base | None = None,
+        reads: tuple[str, ...] = (),
         unprojected: Json | None = None,
     ) -> None:
         self.look = look
@@ -67,6 +72,10 @@ class PodTemplate:
         """Where the parts of the pod are, if it is put together from several fields of the object."""
         self.by_shape = by_shape
         """Whether the kind is unknown, and the template was found by its structure."""
+        self.base = base
+        """The other object that completes the pod."""
+        self.reads = reads
+        """Fields that the table calls unread, and that are read in this pod."""
         self.unprojected = look.pod if unprojected is None else unprojected
         """The pod as the object has it, before the pod-level policies."""
         self.memo: dict[Any, Any] = {}
@@ -84,6 +93,8 @@ class PodTemplate:
             shape=self.shape,
             places=self.places,
             by_shape=self.by_shape,
+            base=self.base,
+            reads=self.reads,
             unprojected=self.unprojected,
         )
 
@@ -96,7 +107,8 @@ class PodTemplate:
     def metadata_path(self) -> str:
         """Field path of the metadata that the pods carry."""
         if self.places is not None:
-            return self.places.get("metadata", "metadata")
+            found = self.places.get("metadata", "metadata")
+            return self.base.at if self.base is not None and found.startswith(ELSEWHERE) else found
         inline = self.workload is not None and (self.shape is Shape.SPEC or bool(self.container_path))
         return "metadata" if inline or not self.path else f"{self.path}.metadata"
 
@@ -119,16 +131,19 @@ class PodTemplate:
         return ".".join((place, *fields))
 
     def placed(self, path: str) -> str:
-        """The field path, in the object that holds the template, of a field path in its pod."""
+        """The field path, in the object that holds the template, of a field path in its pod; that of the
+        reference, if another object has the field."""
         if self.places is not None and path.startswith("spec"):
-            return place(path, self.places)
+            found = place(path, self.places)
+            return self.base.at if self.base is not None and found.startswith(ELSEWHERE) else found
         for root, where in (("metadata", self.metadata_path), ("spec", self.spec_path)):
             if path.startswith(root) and path[len(root) : len(root) + 1] in ("", ".", "["):
                 return where + path[len(root) :]
         return path
 
     def written(self, path: str) -> str:
-        """The field path that holds what a rule calls `spec_path` and a field below it."""
+        """The field path that holds what a rule calls `spec_path` and a field below it; one in the object
+        that completes the pod begins with `ELSEWHERE`."""
         if self.places is None or not path.startswith(self.spec_path):
             return path
         rest = path[len(self.spec_path) :]
@@ -156,13 +171,40 @@ MOST_EMBEDDED: Final = 4
 """How deep objects may lie in objects."""
 
 
-def pod_templates(obj: Json, workloads: Mapping[GroupKind, Workload]) -> tuple[PodTemplate, ...]:
-    """Every pod template of an object; a Pod is its own."""
+def pod_templates(
+    obj: Json, workloads: Mapping[GroupKind, Workload], find: Find | None = None, namespace: str = ""
+) -> tuple[PodTemplate, ...]:
+    """Every pod template of an object; a Pod is its own. `find` looks up the objects that it names."""
     kind = kind_of(obj)
     if kind == POD:
         return (PodTemplate(PodLook(obj), "", "spec", None),)
     workload = workloads.get(kind)
-    return () if workload is None else tuple(_templates(obj, (), workload, workloads, MOST_EMBEDDED))
+    if workload is None:
+        return ()
+    found = tuple(_templates(obj, (), workload, workloads, MOST_EMBEDDED))
+    if find is None or workload.completed_by is None:
+        return found
+    base = base_of(obj, workload, namespace, find)
+    pods = completed(obj, workload, base) if base is not None else []
+    replaced_at = {path for each in pods for path in each.replaces}
+    rest = (each for each in found if each.path not in replaced_at)
+    return (*(_completed_template(obj, workload, each, base) for each in pods), *rest)
+
+
+def _completed_template(obj: Json, workload: Workload, each: Completed, base: Base | None) -> PodTemplate:
+    pod = _pod(obj, workload, each.metadata, each.spec)
+    steps = tuple(each.path.split("."))
+    return PodTemplate(
+        PodLook(pod),
+        each.path,
+        each.path,
+        workload,
+        steps,
+        shape=Shape.SPEC,
+        places=each.places,
+        base=base,
+        reads=each.reads,
+    )
 
 
 def _templates(

@@ -36,6 +36,17 @@ class Restarts(StrEnum):
     """The pod is retried as the workload's retry settings say."""
 
 
+class Completion(StrEnum):
+    """How another object, which the workload names, completes its pods."""
+
+    SERVING_RUNTIME = "serving-runtime"
+    """KServe merges the predictor over the containers of a ServingRuntime or ClusterServingRuntime."""
+    TRAINING_RUNTIME = "training-runtime"
+    """Trainer merges the TrainJob over the templates of a TrainingRuntime or ClusterTrainingRuntime."""
+    TEMPLATE = "template"
+    """Argo Rollouts takes the pod template of a Deployment, a ReplicaSet or a PodTemplate."""
+
+
 class Composed(Model):
     """A pod whose parts are in fields of the kind. All other paths are relative to `at`."""
 
@@ -97,6 +108,12 @@ class Workload(Model):
     )
     objects: tuple[str, ...] = Field(
         (), description="paths of whole objects, such as a Job, that are read as their own kind is"
+    )
+    completed_by: Completion | None = Field(
+        None,
+        description="how an object that the workload names completes its pods: `serving-runtime`, "
+        "`training-runtime` or `template`; findings in the merged pods warn at most. If that object is not "
+        "at hand, as in admission, the fields in `unread` are not read",
     )
     unread: tuple[Unread, ...] = Field((), description="fields that decide about pods and that are not read")
     completes: bool = Field(False, description="whether its pods run to completion, as a Job's do")

@@ -15,6 +15,7 @@ from typing import Any, Final
 from policies.commands import Budget, BudgetSpent
 from policies.containers.commands import Allowance, affords
 from policies.core.annotations import DOMAIN, EXEMPT
+from policies.core.completing import Find
 from policies.core.coverage import Coverage, coverage
 from policies.core.finding import Finding
 from policies.core.shapes import Shapes, found_by_shape
@@ -78,14 +79,21 @@ def allowance() -> Allowance:
     return Allowance(Budget(STEPS))
 
 
-def bounded(obj: Json, workloads: Mapping[GroupKind, Workload], allowance: Allowance) -> Bounds:
-    """What of an object the allowance of its review reaches, which pays for it."""
+def bounded(
+    obj: Json,
+    workloads: Mapping[GroupKind, Workload],
+    allowance: Allowance,
+    find: Find | None = None,
+    namespace: str = "",
+) -> Bounds:
+    """What of an object the allowance of its review reaches, which pays for it. `find` looks up the objects
+    that complete its pods."""
     budget = allowance.budget
     try:
         if problem := _measured(obj, budget):
             return Bounds((), (_sentence("", problem),), whole=False)
         shapes = None if _is_known(kind_of(obj), workloads) else found_by_shape(obj)
-        templates = pod_templates(obj, workloads) if shapes is None else shapes.templates
+        templates = pod_templates(obj, workloads, find, namespace) if shapes is None else shapes.templates
         budget.spend(_TEMPLATE * len(templates))
     except BudgetSpent:
         return Bounds((), (_sentence("", "it is larger than a review can look at"),), whole=False)

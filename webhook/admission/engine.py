@@ -11,8 +11,9 @@ from dataclasses import replace
 from itertools import chain
 
 from policies.core.annotations import OVERRIDE, POLICY_LABEL
+from policies.core.completing import Base
 from policies.core.coverage import Coverage, left_alone
-from policies.core.facts import Cluster
+from policies.core.facts import Cluster, WholeObjects
 from policies.core.look import Looks
 from policies.core.mode import Mode
 from policies.kube.field_paths import scopes
@@ -104,7 +105,8 @@ def validate(
     if not in_scope(request, config):
         return Decision(obj, coverage=_left_alone(request, config))
     allowed = allowance()
-    bounds = bounded(obj, config.workloads, allowed)
+    find = cluster.named if isinstance(cluster, WholeObjects) else None
+    bounds = bounded(obj, config.workloads, allowed, find, request.namespace)
     covered = bounds.coverage(obj, config.workloads)
     owned = owner_behind(request, config.webhook.controllers) is not None
     if not bounds.whole:
@@ -118,7 +120,7 @@ def validate(
     looks = Looks(template.look for template in bounds.templates)
     context = Context.of(obj, request.namespace, config, cluster, looks)
     projection = project(obj, bounds.templates, context, folding)
-    found, crashes = findings(projection.target, context)
+    found, crashes = findings(projection.target, context, lambda base: _found_in(base, context, folding))
     exemptions = exemptions_of(obj, projection.target, config, context.namespace)
     results = [
         Result(
@@ -163,6 +165,13 @@ def validate(
         docs_url=config.webhook.docs_url,
         coverage=covered,
     )
+
+
+def _found_in(base: Base, context: Context, folding: Folding) -> frozenset[tuple[str, str]]:
+    """Rule and field path of what is found in an object that completes the pods of another, by itself."""
+    templates = bounded(base.obj, context.config.workloads, allowance()).templates
+    found, _ = findings(project(base.obj, templates, context, folding).target, context)
+    return frozenset((rule.id, finding.path) for rule, finding in found)
 
 
 def _left_alone(request: Request, config: Config) -> Coverage:

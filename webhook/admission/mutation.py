@@ -135,7 +135,8 @@ def project(
             replace(change, template=template.path, why=change.why.placed(template.placed))
             for change in folded.changes
         ]
-        advice += [_at_template(template, result) for result in folded.results]
+        if template.base is None:  # else the object that completes the pods is advised about them
+            advice += [_at_template(template, result) for result in folded.results]
         crashes += folded.crashes
     target = Target(obj, kind_of(obj), tuple(judged))
     return Projection(target, projected, tuple(changes), tuple(advice), tuple(crashes))

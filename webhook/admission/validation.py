@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
 from policies.core import registry
 from policies.core.annotations import EXEMPT
+from policies.core.completing import Base
+from policies.core.composing import ELSEWHERE
 from policies.core.contracts import Rule
 from policies.core.finding import Certainty, Finding
 from policies.core.mode import Mode
@@ -23,10 +25,16 @@ from webhook.admission.context import Context
 from webhook.admission.decision import Crash, crash_of
 from webhook.admission.exemptions import Exemptions
 
+InBase = Callable[[Base], Collection[tuple[str, str]]]
+"""Rule and field path of what is found in an object that completes the pods of another, by itself."""
 
-def findings(target: Target, context: Context) -> tuple[list[tuple[Rule, Finding]], list[Crash]]:
+
+def findings(
+    target: Target, context: Context, in_base: InBase = lambda _: ()
+) -> tuple[list[tuple[Rule, Finding]], list[Crash]]:
     """What every rule that is not off finds in a target, in the order in which rules are named, the webhook's
-    own last; and the rules that failed on it."""
+    own last; and the rules that failed on it. What the review of another object reports (`in_base`) is left
+    out."""
     config, effective, facts = context.config, context.effective, context.facts
     found: list[tuple[Rule, Finding]] = []
     crashes: list[Crash] = []
@@ -46,15 +54,21 @@ def findings(target: Target, context: Context) -> tuple[list[tuple[Rule, Finding
             denies = config.webhook.on_error == "deny" and effective.rule_mode(rule) is Mode.ENFORCE
             crashes.append(crash_of(rule.id, error, denies=denies))
     if not all(template.sure for template in target.templates):
-        found = [(rule, _placed(finding, target)) for rule, finding in found]
+        known = _remembered(in_base)
+        found = [
+            (rule, placed)
+            for rule, finding in found
+            if (placed := _placed(rule, finding, target, known)) is not None
+        ]
     if len(found) > 1:
         found.sort(key=lambda each: (each[0].id in config.own_rules, *registry.place(each[0])))
     return found, crashes
 
 
-def _placed(finding: Finding, target: Target) -> Finding:
+def _placed(rule: Rule, finding: Finding, target: Target, in_base: InBase) -> Finding | None:
     """The finding with the path of the field that holds what it is about; it warns at most unless the pods
-    are certain."""
+    are certain. A field of another object is named in the message, at the reference to that object; None if
+    the review of that object reports the same."""
     around = [each for each in target.templates if _is_in(finding.path, each.spec_path)]
     template = max(around, key=lambda each: len(each.spec_path), default=None)
     if template is None:
@@ -62,7 +76,25 @@ def _placed(finding: Finding, target: Target) -> Finding:
         return finding if sure else replace(finding, certainty=Certainty.UNDECIDED)
     if template.sure:
         return finding
-    return replace(finding, path=template.written(finding.path), certainty=Certainty.UNDECIDED)
+    path, base = template.written(finding.path), template.base
+    if base is None or not path.startswith(ELSEWHERE):
+        return replace(finding, path=path, certainty=Certainty.UNDECIDED)
+    path = path.removeprefix(ELSEWHERE)
+    if (rule.id, path) in in_base(base):
+        return None
+    message = f"{base.kind.kind} {base.name}, {path}: {finding.message}"
+    return replace(finding, path=base.at, message=message, certainty=Certainty.UNDECIDED)
+
+
+def _remembered(in_base: InBase) -> InBase:
+    found: dict[int, Collection[tuple[str, str]]] = {}
+
+    def known(base: Base) -> Collection[tuple[str, str]]:
+        if id(base) not in found:
+            found[id(base)] = in_base(base)
+        return found[id(base)]
+
+    return known
 
 
 def _is_in(path: str, place: str) -> bool:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 
-from policies.core.workloads import Restarts, Workload, known_without_pods, known_workloads
+from policies.core.workloads import Completion, Restarts, Workload, known_without_pods, known_workloads
 from webhook.cli import connection
 from webhook.kube import crds
 
@@ -15,6 +15,14 @@ _MEANINGS = {
     Restarts.POD: "",
     Restarts.GROUP: "a failed pod restarts its group",
     Restarts.JOB: "failed pods are retried as the workload says",
+}
+_COMPLETED = {
+    Completion.SERVING_RUNTIME: "spec.predictor.model.runtime: merged over the ServingRuntime or "
+    "ClusterServingRuntime that it names, if that is in the same files or cluster",
+    Completion.TRAINING_RUNTIME: "spec.runtimeRef: merged over the TrainingRuntime or "
+    "ClusterTrainingRuntime that it names, if that is in the same files or cluster",
+    Completion.TEMPLATE: "spec.workloadRef: the template of the Deployment, ReplicaSet or PodTemplate "
+    "that it names, if that is in the same files or cluster",
 }
 
 
@@ -57,6 +65,8 @@ def facts(workload: Workload) -> Iterator[str]:
         yield f"{override.at}: {override.patch} merged over {override.base} (findings only warn)"
     for path in workload.objects:
         yield f"{path}: a whole object, read as its own kind"
+    if workload.completed_by is not None:
+        yield f"{_COMPLETED[workload.completed_by]} (findings only warn; not in admission)"
     for field in workload.unread:
         yield f"not read: {field.path}: {field.why}"
     about = [

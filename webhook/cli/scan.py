@@ -10,7 +10,7 @@ import argparse
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -18,8 +18,10 @@ import orjson
 
 from policies.core import registry
 from policies.core.annotations import ADMISSION, EXEMPT, MODEL_CONFIG, POLICY_LABEL
-from policies.core.facts import Facts
+from policies.core.completing import COMPLETING, named_by
+from policies.core.facts import Facts, WholeObjects
 from policies.core.resources import Resource
+from policies.core.workloads import Workload
 from policies.kube.group_kinds import CONFIG_MAP, JOB, POD, GroupKind, kind_of
 from policies.kube.json import Json, maps, text
 from policies.kube.metadata import controller
@@ -42,6 +44,11 @@ from webhook.kube.discovery import Collection as Served
 from webhook.kube.discovery import may_list, served
 from webhook.kube.errors import ApiError
 from webhook.kube.offline import Document
+
+MOST_WHOLE: Final = 2_000
+"""Objects that others name, which are kept from page to page."""
+AT_ONCE: Final = 16
+"""Such objects that are read at once."""
 
 SELECTORS: Final[Mapping[GroupKind, Sequence[str]]] = {
     CONFIG_MAP: (f"{POLICY_LABEL}=true", f"{MODEL_CONFIG}=true"),
@@ -184,9 +191,21 @@ def _spelled(where: str) -> str:
 # --- what is known of the cluster ------------------------------------------------------------------
 
 
-async def facts_of(api: ApiServer, namespace: str) -> tuple[ClusterCache, list[str]]:
+class Surroundings(ClusterCache, WholeObjects):
+    """What rules may ask of a cluster that is scanned, with the objects that the scanned ones name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.whole: dict[tuple[GroupKind, str, str], Json | None] = {}
+        """By kind, namespace and name; None where there is no such object, or it may not be read."""
+
+    def named(self, kind: GroupKind, namespace: str, name: str) -> Json | None:
+        return self.whole.get((kind, namespace, name))
+
+
+async def facts_of(api: ApiServer, namespace: str) -> tuple[Surroundings, list[str]]:
     """What rules may ask of the cluster, or of one namespace, and the kinds that may not be read."""
-    cache = ClusterCache()
+    cache = Surroundings()
     forbidden: list[str] = []
 
     async def read(path: str, query: Mapping[str, str], store: Store) -> None:
@@ -234,8 +253,12 @@ class Scan:
     source: str
     configs: Sequence[Config]
     workloads: Collection[GroupKind]
-    cluster: ClusterCache
+    cluster: Surroundings
     resources: Sequence[Served]
+    naming: Mapping[GroupKind, Workload] = field(default_factory=dict)
+    """The kinds whose pods another object completes."""
+    completing: Mapping[GroupKind, Served] = field(default_factory=dict)
+    """The kinds that complete the pods of others, as they are served."""
     quiet: bool = False
     """Whether unknown kinds are counted only."""
 
@@ -261,7 +284,15 @@ class Scan:
             tell(f"not scanned, since you may not list them in {place}: {', '.join(forbidden)}")
         if unknown:
             tell(f"not known to the rules, since you may not read them: {', '.join(unknown)}")
-        scan = cls(api, api.context or "cluster", configs, workloads, cluster, resources)
+        naming = {
+            kind: each
+            for config in configs
+            for kind, each in config.workloads.items()
+            if each.completed_by is not None
+        }
+        there = any(each.kind in naming for each in resources)
+        completing = {each.kind: each for each in await served(api, COMPLETING)} if there else {}
+        scan = cls(api, api.context or "cluster", configs, workloads, cluster, resources, naming, completing)
         if namespace and scan.leaves_alone(namespace):
             tell(f"the policy leaves namespace {namespace} alone")
         return scan
@@ -292,7 +323,42 @@ class Scan:
         for listed in self.resources:
             async for items, _ in self.api.pages(listed.path, listed.query, consistent=False):
                 # The items of a list need not carry their kind.
-                yield [{"apiVersion": listed.api_version, "kind": listed.kind.kind, **item} for item in items]
+                page = [_with_kind(item, listed) for item in items]
+                if listed.kind in self.naming:
+                    await self._fetch(page, self.naming[listed.kind])
+                yield page
+
+    async def _fetch(self, page: Iterable[Json], workload: Workload) -> None:
+        """Read the objects that complete the pods of those on a page."""
+        whole = self.cluster.whole
+        if len(whole) > MOST_WHOLE:
+            whole.clear()
+        wanted = [
+            (kind, text(obj, "metadata", "namespace") if namespaced else "", named.name)
+            for obj in page
+            if (named := named_by(obj, workload)) is not None
+            for kind, namespaced in named.candidates
+        ]
+        missing = list(dict.fromkeys(key for key in wanted if key not in whole))
+        for start in range(0, len(missing), AT_ONCE):
+            batch = missing[start : start + AT_ONCE]
+            found = await asyncio.gather(*(self._one(*key) for key in batch))
+            whole.update(zip(batch, found, strict=True))
+
+    async def _one(self, kind: GroupKind, namespace: str, name: str) -> Json | None:
+        """An object, by a list of one: who may scan may list, and need not be able to get."""
+        listed = self.completing.get(kind)
+        if listed is None:
+            return None
+        collection = listed.inside(namespace) if namespace else listed
+        try:
+            answer = await self.api.get(collection.path, {"fieldSelector": f"metadata.name={name}"})
+        except ApiError as error:
+            if error.status in (400, 403):
+                return None
+            raise
+        items = (each for each in maps(answer or {}, "items") if text(each, "metadata", "name") == name)
+        return next((_with_kind(item, listed) for item in items), None)
 
     def _reviews(self, obj: Json) -> tuple[Review, ...]:
         exempted_at = _written_at(obj, EXEMPT)
@@ -318,6 +384,10 @@ class Scan:
         return all(
             kind in config.workloads and config.workloads[kind].whole for config in self.configs
         ) and any(each.kind == kind for each in self.resources)
+
+
+def _with_kind(item: Json, listed: Served) -> Json:
+    return {"apiVersion": listed.api_version, "kind": listed.kind.kind, **item}
 
 
 def _written_at(obj: Json, annotation: str) -> str:

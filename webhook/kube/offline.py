@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
+from policies.core.facts import WholeObjects
 from policies.core.listing import Listing
 from policies.core.resources import KNOWN, Known, Resource
 from policies.kube.field_paths import named
@@ -193,7 +194,7 @@ def _items(value: Json, at: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, .
         yield at, value
 
 
-class ManifestCluster:
+class ManifestCluster(WholeObjects):
     """The `policies.core.facts.Cluster` made of manifests.
 
     A resource of which the input holds no object is not known, rather than known to be empty: a
@@ -216,6 +217,20 @@ class ManifestCluster:
                     (known.resource, text(obj, "metadata", "namespace") or "default"), []
                 ).append(obj)
         return {key: Listing(objects) for key, objects in found.items()}
+
+    @cached_property
+    def _named(self) -> dict[tuple[GroupKind, str, str], Json]:
+        return {
+            (
+                kind_of(obj),
+                text(obj, "metadata", "namespace") or "default",
+                text(obj, "metadata", "name"),
+            ): obj
+            for obj in self._objects
+        }
+
+    def named(self, kind: GroupKind, namespace: str, name: str) -> Json | None:
+        return self._named.get((kind, namespace or "default", name))
 
     def listing(self, resource: Resource, namespace: str | None = None) -> Listing | None:
         if (resource, None) not in self._known:

@@ -21,6 +21,7 @@ def test_every_kind_is_listed_with_what_is_read(capsys: pytest.CaptureFixture[st
         assert f"  {kind}: " in text
     assert "spec.leaderWorkerTemplate.leaderTemplate: pod template" in text
     assert "spec.predictor.model: a container that a serving runtime completes" in text
+    assert "spec.workloadRef: the template of the Deployment, ReplicaSet or PodTemplate" in text
     assert "not read: spec.podSpecPatch: a string with a patch over every pod" in text
     assert max(map(len, text.splitlines())) <= 110
 

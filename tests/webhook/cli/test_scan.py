@@ -87,6 +87,23 @@ async def test_only_what_runs_and_is_not_judged_elsewhere(fake: FakeApiServer, c
     assert not allowed["alone"]
 
 
+async def test_a_service_is_read_with_the_runtime_of_its_cluster(fake: FakeApiServer, chassis: Scan) -> None:
+    services = "/apis/serving.kserve.io/v1beta1/namespaces/ml/inferenceservices"
+    runtimes = "/apis/serving.kserve.io/v1alpha1/namespaces/ml/servingruntimes"
+    for name, runtime in (("merged", "own"), ("alone", "gone")):
+        model = {"modelFormat": {"name": "x"}, "runtime": runtime, "args": ["--a"]}
+        await fake.put(services, named(name, {"predictor": {"model": model}}))
+    container = {"name": "kserve-container", "image": "example.org/server:1"}
+    await fake.put(runtimes, named("own", {"containers": [container]}))
+    answer = await chassis("-n", "ml", "-o", "json")
+    readings = {each["name"]: each["coverage"]["reading"] for each in json.loads(answer.out)}
+    assert readings == {"merged": "reviewed", "alone": "partly reviewed", "own": "reviewed"}
+    await fake.forbid(runtimes)
+    answer = await chassis("-n", "ml", "-o", "json")
+    readings = {each["name"]: each["coverage"]["reading"] for each in json.loads(answer.out)}
+    assert readings == {"merged": "partly reviewed", "alone": "partly reviewed"}
+
+
 async def test_of_a_running_object_what_it_lacks_is_told(fake: FakeApiServer, chassis: Scan) -> None:
     await fake.put(PODS, pod("alone", SERVER))
     await fake.put(DEPLOYMENTS, deployment("server", SERVER))

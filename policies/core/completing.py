@@ -1,0 +1,325 @@
+"""Pods that another object completes: a serving runtime, a training runtime, a workload with the template.
+
+Each function does what the operator does, on JSON. Where it can't be done, because the other object is not at
+hand or lacks what the operator needs, nothing is made, and the object counts as partly read.
+
+Source: KServe v0.16, pkg/controller/v1beta1/inferenceservice/components/predictor.go and utils/utils.go;
+Trainer v2.1, pkg/runtime/core/trainingruntime.go and pkg/runtime/framework/plugins/jobset/builder.go; Argo
+Rollouts v1.8, rollout/templateref.go.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from policies.core.composing import (
+    ELSEWHERE,
+    OF_A_POD,
+    Places,
+    merged_list,
+    merged_map,
+    without_nulls,
+)
+from policies.core.workloads import KSERVE_CONTAINER, Completion, Workload
+from policies.kube.group_kinds import DEPLOYMENT, REPLICA_SET, GroupKind
+from policies.kube.json import Json, dig, indexed_maps, mapping, maps, strings, text
+from policies.kube.metadata import labels_of
+
+Find = Callable[[GroupKind, str, str], Json | None]
+"""The whole object of a kind, a namespace (empty: of none) and a name; None if it is not at hand."""
+
+SERVING_RUNTIME: Final = GroupKind("serving.kserve.io", "ServingRuntime")
+CLUSTER_SERVING_RUNTIME: Final = GroupKind("serving.kserve.io", "ClusterServingRuntime")
+TRAINING_RUNTIME: Final = GroupKind("trainer.kubeflow.org", "TrainingRuntime")
+CLUSTER_TRAINING_RUNTIME: Final = GroupKind("trainer.kubeflow.org", "ClusterTrainingRuntime")
+POD_TEMPLATE: Final = GroupKind("", "PodTemplate")
+COMPLETING: Final = (
+    SERVING_RUNTIME,
+    CLUSTER_SERVING_RUNTIME,
+    TRAINING_RUNTIME,
+    CLUSTER_TRAINING_RUNTIME,
+    DEPLOYMENT,
+    REPLICA_SET,
+    POD_TEMPLATE,
+)
+"""The kinds whose objects complete the pods of others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A reference to an object that completes pods."""
+
+    at: str
+    """Field path of the reference."""
+    candidates: tuple[tuple[GroupKind, bool], ...]
+    """The kinds that are looked for, in order, each with whether its objects are in a namespace."""
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """The object that completes pods, as found."""
+
+    obj: Json
+    kind: GroupKind
+    at: str
+    """Field path of the reference to it."""
+
+    @property
+    def name(self) -> str:
+        return text(self.obj, "metadata", "name")
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """One pod that is completed by another object."""
+
+    spec: Json
+    metadata: Json
+    places: Places
+    """Paths in the other object begin with `ELSEWHERE`."""
+    path: str
+    """Where the pod is described in the object that names the other."""
+    reads: tuple[str, ...]
+    """Field paths that are read by this, of those that the table calls unread."""
+    replaces: tuple[str, ...]
+    """Field paths of templates whose pods these are."""
+
+
+def named_by(obj: Json, workload: Workload) -> Named | None:
+    """The object that completes the pods of another; None if it names none."""
+    match workload.completed_by:
+        case Completion.SERVING_RUNTIME:
+            name = text(obj, "spec", "predictor", "model", "runtime")
+            candidates = ((SERVING_RUNTIME, True), (CLUSTER_SERVING_RUNTIME, False))
+            return Named("spec.predictor.model.runtime", candidates, name) if name else None
+        case Completion.TRAINING_RUNTIME:
+            name = text(obj, "spec", "runtimeRef", "name")
+            kind = text(obj, "spec", "runtimeRef", "kind") or CLUSTER_TRAINING_RUNTIME.kind
+            known = {each.kind: each for each in (TRAINING_RUNTIME, CLUSTER_TRAINING_RUNTIME)}
+            if not name or kind not in known:
+                return None
+            return Named("spec.runtimeRef", ((known[kind], kind == TRAINING_RUNTIME.kind),), name)
+        case Completion.TEMPLATE:
+            name, kind = text(obj, "spec", "workloadRef", "name"), text(obj, "spec", "workloadRef", "kind")
+            known = {each.kind: each for each in (DEPLOYMENT, REPLICA_SET, POD_TEMPLATE)}
+            return Named("spec.workloadRef", ((known[kind], True),), name) if name and kind in known else None
+    return None
+
+
+def base_of(obj: Json, workload: Workload, namespace: str, find: Find) -> Base | None:
+    """The object that completes the pods of another, if it is at hand."""
+    named = named_by(obj, workload)
+    for kind, namespaced in named.candidates if named is not None else ():
+        assert named is not None
+        found = find(kind, namespace if namespaced else "", named.name)
+        if found is not None:
+            return Base(found, kind, named.at)
+    return None
+
+
+def completed(obj: Json, workload: Workload, base: Base) -> list[Completed]:
+    """The pods of an object, with what another object gives them; empty where its operator makes none."""
+    match workload.completed_by:
+        case Completion.SERVING_RUNTIME:
+            return list(_served(obj, base.obj))
+        case Completion.TRAINING_RUNTIME:
+            return list(_trained(obj, base.obj))
+        case Completion.TEMPLATE:
+            return list(_of_template(base))
+    return []
+
+
+# --- KServe ------------------------------------------------------------------------------------------
+
+_OF_A_MODEL: Final = frozenset(
+    {"modelFormat", "protocolVersion", "runtime", "runtimeVersion", "storage", "storageUri"}
+)
+"""Fields of a predictor's `model` that are none of a container."""
+_OF_A_RUNTIME: Final = ("nodeSelector", "affinity", "tolerations", "volumes", "imagePullSecrets")
+"""Fields of a runtime's pods that KServe takes over."""
+_WORKER: Final = "worker-container"
+_TRANSFORMER: Final = "transformer-container"
+_PLACEHOLDER: Final = re.compile(r"\{\{-?\s*\.(Name|Namespace)\s*-?\}\}")
+_TAG: Final = re.compile(r"(:([\w.\-_]*))$")
+
+
+def _served(obj: Json, runtime: Json) -> Iterator[Completed]:
+    given, predictor = mapping(runtime, "spec"), mapping(obj, "spec", "predictor")
+    if given.get("disabled") is True:
+        return
+    model = {key: value for key, value in mapping(predictor, "model").items() if key not in _OF_A_MODEL}
+    at, metadata = "spec.predictor", _labelled(obj, given, predictor)
+    made = _of_runtime(obj, given, "spec", predictor, at, KSERVE_CONTAINER, model, f"{at}.model")
+    if made is None:
+        return
+    spec, places = made
+    version = text(predictor, "model", "runtimeVersion")
+    image = text(spec["containers"][0], "image")
+    if version and image and "@sha256:" not in image:
+        tagged = _TAG.sub(f":{version}", image) if _TAG.search(image) else f"{image}:{version}"
+        spec["containers"][0]["image"] = tagged
+        places["spec.containers[0].image"] = f"{at}.model.runtimeVersion"
+    _other_containers(spec, places, given, predictor, at)
+    reads = (f"{at}.model",)
+    yield Completed(spec, metadata, places, f"{at}.model", reads, (at, f"{at}.model"))
+    worker, own = mapping(given, "workerSpec"), predictor.get("workerSpec")
+    if isinstance(own, dict) and worker:
+        first = next(iter(maps(own, "containers")), {})
+        place = f"{at}.workerSpec"
+        made = _of_runtime(
+            obj, worker, "spec.workerSpec", own, place, _WORKER, first, f"{place}.containers[0]"
+        )
+        if made is not None:
+            yield Completed(made[0], metadata, made[1], place, reads, (place,))
+
+
+def _of_runtime(
+    obj: Json, given: Json, given_at: str, own: Json, at: str, name: str, container: Json, container_at: str
+) -> tuple[Json, dict[str, str]] | None:
+    """The pod of a runtime's container of a name, with a container merged over it; None where the runtime
+    has none of that name."""
+    base = next((each for each in indexed_maps(given, "containers") if text(each[1], "name") == name), None)
+    if base is None:
+        return None
+    index, below = base
+    below_at = f"{ELSEWHERE}{given_at}.containers[{index}]"
+    places = {"spec": at, "metadata": "metadata", "spec.containers[0]": container_at}
+    places |= {f"spec.containers[0].{key}": f"{below_at}.{key}" for key in below}
+    merged = merged_map(below, without_nulls(container), "spec.containers[0]", container_at, places)
+    merged["name"] = text(container, "name") or name
+    first, last = strings(below, "args"), strings(container, "args")
+    if first or last:  # KServe joins them, where a strategic merge replaces
+        merged["args"] = [*first, *last]
+        places["spec.containers[0].args"] = f"{container_at if last else below_at}.args"
+        for number in range(len(first) + len(last)):
+            where = (
+                f"{below_at}.args[{number}]"
+                if number < len(first)
+                else (f"{container_at}.args[{number - len(first)}]")
+            )
+            places[f"spec.containers[0].args[{number}]"] = where
+    pod: Json = {key: given[key] for key in _OF_A_RUNTIME if key in given}
+    places |= {f"spec.{key}": f"{ELSEWHERE}{given_at}.{key}" for key in pod}
+    beside = {key: own[key] for key in (*OF_A_POD, "initContainers") if own.get(key) is not None}
+    spec = merged_map(pod, without_nulls(beside), "spec", at, places)
+    return {**spec, "containers": [_with_names(merged, obj)]}, places
+
+
+def _other_containers(spec: Json, places: dict[str, str], given: Json, predictor: Json, at: str) -> None:
+    """The transformer, merged from both, then the runtime's other containers, then the service's."""
+    theirs, own = [*indexed_maps(given, "containers")], [*indexed_maps(predictor, "containers")]
+    transformers = [
+        [
+            (f"{place}.containers[{index}]", each)
+            for index, each in found
+            if text(each, "name") == _TRANSFORMER
+        ]
+        for place, found in ((f"{ELSEWHERE}spec", theirs), (at, own))
+    ]
+    base, patch = (next(iter(found), None) for found in transformers)
+    into = spec["containers"]
+    if base or patch:
+        where, below = base or patch or ("", {})
+        path = f"spec.containers[{len(into)}]"
+        places[path] = where
+        if base and patch:
+            below = merged_map(below, without_nulls(patch[1]), path, patch[0], places)
+            joined = [*strings(base[1], "args"), *strings(patch[1], "args")]
+            below = {**below, "args": joined} if joined else below
+        into.append(below)
+    for place, found in ((f"{ELSEWHERE}spec", theirs), (at, own)):
+        for index, each in found:
+            name = text(each, "name")
+            if name == _TRANSFORMER or (place != at and name == KSERVE_CONTAINER):
+                continue
+            places[f"spec.containers[{len(into)}]"] = f"{place}.containers[{index}]"
+            into.append(each)
+
+
+def _with_names(value: Any, obj: Json) -> Any:
+    """The container with the placeholders for the service's name and namespace filled in; others stay."""
+    if isinstance(value, str):
+        named = {key: text(obj, "metadata", key.lower()) for key in ("Name", "Namespace")}
+        return _PLACEHOLDER.sub(lambda match: named[match[1]], value) if "{{" in value else value
+    if isinstance(value, dict):
+        return {key: _with_names(each, obj) for key, each in value.items()}
+    return [_with_names(each, obj) for each in value] if isinstance(value, list) else value
+
+
+def _labelled(obj: Json, given: Json, predictor: Json) -> Json:
+    """Labels and annotations of the predictor's pods: the component's win, then the service's."""
+    own = mapping(obj, "metadata")
+    fields = {
+        key: {**mapping(given, key), **mapping(own, key), **mapping(predictor, key)}
+        for key in ("labels", "annotations")
+    }
+    fields["labels"] |= {"serving.kserve.io/inferenceservice": text(own, "name"), "component": "predictor"}
+    return fields
+
+
+# --- Trainer -----------------------------------------------------------------------------------------
+
+_STEP: Final = "trainer.kubeflow.org/trainjob-ancestor-step"
+_NODE: Final = "node"
+
+
+def _trained(obj: Json, runtime: Json) -> Iterator[Completed]:
+    spec = mapping(obj, "spec")
+    for index, job in indexed_maps(runtime, "spec", "template", "spec", "replicatedJobs"):
+        at = f"{ELSEWHERE}spec.template.spec.replicatedJobs[{index}].template.spec.template"
+        template = mapping(job, "template", "spec", "template")
+        places = {"": at, "spec": f"{at}.spec", "metadata": f"{at}.metadata"}
+        for number, override in indexed_maps(spec, "podTemplateOverrides"):
+            targets = {text(each, "name") for each in maps(override, "targetJobs")}
+            if text(job, "name") in targets:
+                patch = {key: override[key] for key in ("metadata", "spec") if key in override}
+                where = f"spec.podTemplateOverrides[{number}]"
+                template = merged_map(template, without_nulls(patch), "", where, places)
+        pod = dict(mapping(template, "spec"))
+        if labels_of(mapping(job, "template")).get(_STEP) == "trainer":
+            pod["containers"] = [
+                _with_trainer(each, number, mapping(spec, "trainer"), places)
+                for number, each in enumerate(maps(pod, "containers"))
+            ]
+        reads = ("spec.runtimeRef", "spec.podTemplateOverrides")
+        path = f"spec.runtimeRef.{text(job, 'name') or index}"
+        metadata = mapping(template, "metadata")
+        if pod.get("containers"):
+            yield Completed(pod, metadata, places, path, reads, ("spec.trainer",))
+
+
+def _with_trainer(container: Json, number: int, trainer: Json, places: dict[str, str]) -> Json:
+    """The container `node` with what the TrainJob sets; only variables are merged."""
+    if text(container, "name") != _NODE:
+        return container
+    result, path = dict(container), f"spec.containers[{number}]"
+    resources = mapping(trainer, "resourcesPerNode")
+    given = {key: trainer[key] for key in ("image", "command", "args") if trainer.get(key)}
+    if resources.get("limits") or resources.get("requests"):
+        given["resources"] = resources
+    for key, value in given.items():
+        result[key] = value
+        places[f"{path}.{key}"] = f"spec.trainer.{'resourcesPerNode' if key == 'resources' else key}"
+    if maps(trainer, "env"):
+        result["env"] = merged_list(
+            maps(container, "env"), maps(trainer, "env"), f"{path}.env", "spec.trainer.env", places
+        )
+    return result
+
+
+# --- Argo Rollouts -----------------------------------------------------------------------------------
+
+
+def _of_template(base: Base) -> Iterator[Completed]:
+    steps = ("template",) if base.kind == POD_TEMPLATE else ("spec", "template")
+    template = dig(base.obj, *steps)
+    if not isinstance(template, dict):
+        return
+    at = ELSEWHERE + ".".join(steps)
+    places: Mapping[str, str] = {"": at, "spec": f"{at}.spec", "metadata": f"{at}.metadata"}
+    spec, metadata = mapping(template, "spec"), mapping(template, "metadata")
+    yield Completed(spec, metadata, places, base.at, (base.at,), ())

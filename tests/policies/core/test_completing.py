@@ -1,0 +1,347 @@
+"""Pods that another object completes are read as the operator makes them."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from policies.core.coverage import Reading
+from policies.core.finding import Certainty
+from policies.core.target import PodTemplate, pod_templates
+from policies.core.workloads import known_workloads
+from policies.kube.json import Json
+from webhook.admission.decision import Decision
+from webhook.admission.engine import decide
+from webhook.config.load import load
+from webhook.kube.offline import Document, ManifestCluster
+
+TABLE = {workload.gk: workload for workload in known_workloads()}
+CONFIG = load({})
+HAZARD: Json = {"exec": {"command": ["curl", "-f", "http://payments.shop/health"]}, "timeoutSeconds": 5}
+RULE = "liveness-external-dependency"
+
+
+def obj(api: str, kind: str, name: str, spec: Json, namespace: str = "ml") -> Json:
+    metadata = {"name": name, **({"namespace": namespace} if namespace else {})}
+    return {"apiVersion": api, "kind": kind, "metadata": metadata, "spec": spec}
+
+
+def decided(judged: Json, *others: Json) -> Decision:
+    request = Document("test", 0, judged).request()
+    return decide(request, CONFIG, ManifestCluster([judged, *others]))
+
+
+def templates(judged: Json, *others: Json) -> tuple[PodTemplate, ...]:
+    return pod_templates(judged, TABLE, ManifestCluster([judged, *others]).named, "ml")
+
+
+# --- KServe ------------------------------------------------------------------------------------------
+
+
+def runtime(kind: str = "ClusterServingRuntime", **container: Any) -> Json:
+    spec = {
+        "annotations": {"prometheus.io/port": "8080"},
+        "tolerations": [{"key": "of-the-runtime"}],
+        "nodeSelector": {"pool": "runtime", "zone": "a"},
+        "containers": [
+            {
+                "name": "kserve-container",
+                "image": "example.org/server:1",
+                "args": ["--model_name={{.Name}}", "--port=8080"],
+                "env": [{"name": "A", "value": "runtime"}, {"name": "B", "value": "runtime"}],
+                "resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "1"}},
+                **container,
+            },
+            {"name": "exporter", "image": "example.org/exporter:1"},
+        ],
+    }
+    namespace = "ml" if kind == "ServingRuntime" else ""
+    return obj("serving.kserve.io/v1alpha1", kind, "own", spec, namespace)
+
+
+def service(model: Json | None = None, **predictor: Any) -> Json:
+    model = {"modelFormat": {"name": "x"}, "runtime": "own", "storageUri": "pvc://a/b", **(model or {})}
+    return obj(
+        "serving.kserve.io/v1beta1", "InferenceService", "llm", {"predictor": {"model": model, **predictor}}
+    )
+
+
+def test_a_predictor_is_merged_over_its_runtime() -> None:
+    judged = service(
+        {
+            "args": ["--tp=2"],
+            "env": [{"name": "B", "value": "service"}, {"name": "C", "value": "service"}],
+            "resources": {"limits": {"cpu": "2", "nvidia.com/gpu": "1"}},
+            "runtimeVersion": "2",
+            "livenessProbe": None,
+        },
+        nodeSelector={"zone": "b"},
+        tolerations=[{"key": "of-the-service"}],
+        minReplicas=1,
+    )
+    (template,) = templates(judged, runtime(livenessProbe=HAZARD))
+    pod, (server, exporter) = template.pod, template.spec["containers"]
+    assert exporter == {"name": "exporter", "image": "example.org/exporter:1"}
+    assert server == {
+        "name": "kserve-container",
+        "image": "example.org/server:2",
+        "args": ["--model_name=llm", "--port=8080", "--tp=2"],
+        "env": [
+            {"name": "A", "value": "runtime"},
+            {"name": "B", "value": "service"},
+            {"name": "C", "value": "service"},
+        ],
+        "resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "2", "nvidia.com/gpu": "1"}},
+        "livenessProbe": HAZARD,
+    }
+    assert template.spec["nodeSelector"] == {"pool": "runtime", "zone": "b"}
+    assert template.spec["tolerations"] == [{"key": "of-the-service"}]
+    assert "minReplicas" not in template.spec
+    assert pod["metadata"]["annotations"] == {"prometheus.io/port": "8080"}
+    assert pod["metadata"]["labels"]["serving.kserve.io/inferenceservice"] == "llm"
+    container = template.containers()[0]
+    assert {each: template.written(template.at(container, *each.split("."))) for each in PLACES} == PLACES
+
+
+PLACES = {
+    "image": "spec.predictor.model.runtimeVersion",
+    "args[1]": "@spec.containers[0].args[1]",
+    "args[2]": "spec.predictor.model.args[0]",
+    "env[0].value": "@spec.containers[0].env[0].value",
+    "env[1].value": "spec.predictor.model.env[0].value",
+    "env[2]": "spec.predictor.model.env[1]",
+    "resources.requests": "@spec.containers[0].resources.requests",
+    "resources.limits.cpu": "spec.predictor.model.resources.limits.cpu",
+    "livenessProbe.exec": "@spec.containers[0].livenessProbe.exec",
+    "readinessProbe": "spec.predictor.model.readinessProbe",
+}
+
+
+def test_the_image_of_a_digest_keeps_it() -> None:
+    digest = f"example.org/server@sha256:{'0' * 64}"
+    (template,) = templates(service({"runtimeVersion": "2"}), runtime(image=digest))
+    assert template.containers()[0].image == digest
+
+
+def test_a_runtime_of_the_namespace_comes_before_one_of_the_cluster() -> None:
+    near = runtime("ServingRuntime", image="example.org/near:1")
+    (template,) = templates(service(), runtime(), near)
+    assert template.containers()[0].image == "example.org/near:1"
+    elsewhere = copy.deepcopy(near)
+    elsewhere["metadata"]["namespace"] = "other"
+    (template,) = templates(service(), runtime(), elsewhere)
+    assert template.containers()[0].image == "example.org/server:1"
+
+
+def test_a_service_with_its_runtime_is_reviewed() -> None:
+    coverage = decided(service(), runtime()).coverage
+    assert coverage is not None
+    assert coverage.reading is Reading.REVIEWED
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        [],
+        [{**runtime(), "spec": {**runtime()["spec"], "disabled": True}}],
+        [{**runtime(), "spec": {"containers": [{"name": "other", "image": "a"}]}}],
+    ],
+    ids=["absent", "disabled", "without-the-container"],
+)
+def test_a_service_without_its_runtime_is_partly_reviewed(others: list[Json]) -> None:
+    coverage = decided(service({"livenessProbe": HAZARD}), *others).coverage
+    assert coverage is not None
+    assert coverage.reading is Reading.PARTLY
+    assert "spec.predictor.model" in coverage.sentence
+
+
+def test_a_hazard_of_the_service_s_own_is_found_at_its_path() -> None:
+    decision = decided(service({"livenessProbe": HAZARD}), runtime())
+    (found,) = (each for each in decision.results if each.rule == RULE)
+    assert found.finding.path == "spec.predictor.model.livenessProbe.exec.command"
+    assert found.finding.certainty is Certainty.UNDECIDED
+    assert decision.allowed
+
+
+def test_what_the_runtime_s_own_review_finds_is_not_said_twice() -> None:
+    given = runtime(livenessProbe=HAZARD)
+    assert [each for each in decided(service(), given).results if each.rule == RULE] == []
+    assert [each for each in decided(given).results if each.rule == RULE]
+
+
+def test_what_only_both_together_make_is_named_at_the_runtime() -> None:
+    """The probe is sound for the runtime, and too impatient for what the service loads."""
+    probe = {"httpGet": {"path": "/health", "port": 8080}, "periodSeconds": 5, "failureThreshold": 3}
+    given = runtime(image="vllm/vllm-openai:v0.11.0", livenessProbe=probe, startupProbe={**probe})
+    judged = service({"args": ["--model=meta-llama/Llama-3.3-70B-Instruct"]})
+    found = [
+        each.finding for each in decided(judged, given).results if "startupProbe" in each.finding.message
+    ]
+    assert [each.path for each in found] == ["spec.predictor.model.runtime"]
+    assert found[0].message.startswith("ClusterServingRuntime own, spec.containers[0].startupProbe")
+    assert found[0].certainty is Certainty.UNDECIDED
+
+
+def test_a_worker_is_merged_over_that_of_the_runtime() -> None:
+    given = runtime()
+    given["spec"]["workerSpec"] = {
+        "pipelineParallelSize": 2,
+        "containers": [
+            {"name": "worker-container", "image": "example.org/worker:1", "livenessProbe": HAZARD}
+        ],
+    }
+    judged = service(workerSpec={"containers": [{"name": "worker-container", "livenessProbe": HAZARD}]})
+    head, worker = templates(judged, given)
+    assert head.path == "spec.predictor.model"
+    container = worker.containers()[0]
+    assert container.image == "example.org/worker:1"
+    assert (
+        worker.written(worker.at(container, "livenessProbe", "exec"))
+        == "spec.predictor.workerSpec.containers[0].livenessProbe.exec"
+    )
+    assert worker.written(worker.at(container, "image")) == "@spec.workerSpec.containers[0].image"
+    (alone,) = (each for each in templates(judged, runtime()) if each.path.endswith("workerSpec"))
+    assert alone.places is None, "the runtime has no worker: what the service has is still read"
+
+
+def test_the_transformer_and_the_others_come_after_the_server() -> None:
+    given = runtime()
+    given["spec"]["containers"].append(
+        {
+            "name": "transformer-container",
+            "image": "t:1",
+            "args": ["--a"],
+            "env": [{"name": "X", "value": "1"}],
+        }
+    )
+    own = [
+        {"name": "sidecar", "image": "s:1"},
+        {"name": "transformer-container", "image": "t:2", "args": ["--b"]},
+    ]
+    (template,) = templates(service(containers=own), given)
+    names = [(each.name, each.image) for each in template.containers()]
+    assert names == [
+        ("kserve-container", "example.org/server:1"),
+        ("transformer-container", "t:2"),
+        ("exporter", "example.org/exporter:1"),
+        ("sidecar", "s:1"),
+    ]
+    transformer, sidecar = template.containers()[1], template.containers()[3]
+    assert transformer.spec["args"] == ["--a", "--b"]
+    assert template.written(template.at(transformer, "image")) == "spec.predictor.containers[1].image"
+    assert template.written(template.at(transformer, "env")) == "@spec.containers[2].env"
+    assert template.written(template.at(sidecar)) == "spec.predictor.containers[0]"
+    (only,) = templates(service(containers=own[1:]), runtime())
+    assert [each.name for each in only.containers()] == [
+        "kserve-container",
+        "transformer-container",
+        "exporter",
+    ]
+
+
+# --- Trainer -----------------------------------------------------------------------------------------
+
+
+def training(kind: str = "ClusterTrainingRuntime", **container: Any) -> Json:
+    def job(name: str, step: str, **more: Any) -> Json:
+        spec = {"containers": [{"name": name, "image": f"example.org/{name}:1", **more}]}
+        labels = {"trainer.kubeflow.org/trainjob-ancestor-step": step}
+        template = {"metadata": {"labels": labels}, "spec": {"template": {"spec": spec}}}
+        return {"name": name, "template": template}
+
+    jobs = [job("model-initializer", "model-initializer"), job("node", "trainer", **container)]
+    namespace = "ml" if kind == "TrainingRuntime" else ""
+    spec = {"template": {"spec": {"replicatedJobs": jobs}}}
+    return obj("trainer.kubeflow.org/v1alpha1", kind, "torch", spec, namespace)
+
+
+def train_job(runtime_ref: Json | None = None, **spec: Any) -> Json:
+    spec = {"runtimeRef": {"name": "torch", **(runtime_ref or {})}, **spec}
+    return obj("trainer.kubeflow.org/v1alpha1", "TrainJob", "fine-tune", spec)
+
+
+def test_a_train_job_is_merged_over_its_runtime() -> None:
+    trainer = {
+        "image": "example.org/mine:1",
+        "command": ["torchrun"],
+        "env": [{"name": "A", "value": "mine"}],
+        "resourcesPerNode": {"limits": {"nvidia.com/gpu": 8}},
+    }
+    override = {
+        "targetJobs": [{"name": "node"}],
+        "metadata": {"labels": {"team": "ml"}},
+        "spec": {"nodeSelector": {"pool": "h100"}, "containers": [{"name": "node", "env": [{"name": "B"}]}]},
+    }
+    given = training(
+        args=["run.py"], resources={"requests": {"cpu": 1}}, env=[{"name": "A", "value": "runtime"}]
+    )
+    initializer, node = templates(train_job(trainer=trainer, podTemplateOverrides=[override]), given)
+    assert initializer.containers()[0].image == "example.org/model-initializer:1"
+    assert node.spec["nodeSelector"] == {"pool": "h100"}
+    assert node.pod["metadata"]["labels"] == {"team": "ml"}
+    assert node.pod["metadata"]["ownerReferences"][0]["kind"] == "Job"
+    container = node.containers()[0]
+    assert container.spec == {
+        "name": "node",
+        "image": "example.org/mine:1",
+        "command": ["torchrun"],
+        "args": ["run.py"],
+        "env": [{"name": "A", "value": "mine"}, {"name": "B"}],
+        "resources": {"limits": {"nvidia.com/gpu": 8}},
+    }
+    at = "@spec.template.spec.replicatedJobs[1].template.spec.template.spec"
+    places = {
+        "image": "spec.trainer.image",
+        "args": f"{at}.containers[0].args",
+        "env[0]": f"{at}.containers[0].env[0]",
+        "env[0].value": "spec.trainer.env[0].value",
+        "env[1]": "spec.podTemplateOverrides[0].spec.containers[0].env[0]",
+        "resources.limits": "spec.trainer.resourcesPerNode.limits",
+    }
+    assert {each: node.written(node.at(container, each)) for each in places} == places
+
+
+def test_a_train_job_is_reviewed_with_its_runtime_only() -> None:
+    with_it, without = decided(train_job(), training()).coverage, decided(train_job()).coverage
+    assert with_it is not None
+    assert without is not None
+    assert (with_it.reading, without.reading) == (Reading.REVIEWED, Reading.NOT)
+
+
+def test_the_kind_of_the_runtime_decides_where_it_is_looked_for() -> None:
+    near = training("TrainingRuntime")
+    assert templates(train_job(), near) == ()
+    assert len(templates(train_job({"kind": "TrainingRuntime"}), near)) == 2
+    assert templates(train_job({"kind": "Other"}), near, training()) == ()
+
+
+# --- Argo Rollouts -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("api", "kind"), [("apps/v1", "Deployment"), ("apps/v1", "ReplicaSet"), ("v1", "PodTemplate")]
+)
+def test_a_rollout_has_the_pods_of_the_workload_that_it_names(api: str, kind: str) -> None:
+    template = {"spec": {"containers": [{"name": "api", "image": "a:1", "livenessProbe": HAZARD}]}}
+    named = obj(api, kind, "web", {"template": template})
+    if kind == "PodTemplate":
+        named = {**named, "template": template}
+    reference = {"apiVersion": api, "kind": kind, "name": "web"}
+    rollout = obj("argoproj.io/v1alpha1", "Rollout", "web", {"workloadRef": reference})
+    decision = decided(rollout, named)
+    assert decision.coverage is not None
+    assert decision.coverage.reading is Reading.REVIEWED
+    assert [each for each in decision.results if each.rule == RULE] == [], "the review of the other has it"
+    assert [each for each in decided(named).results if each.rule == RULE]
+    (made,) = templates(rollout, named)
+    assert made.pod["metadata"]["ownerReferences"][0]["kind"] == "ReplicaSet"
+    assert decided(rollout).coverage.reading is Reading.NOT  # type: ignore[union-attr]
+
+
+def test_a_rollout_of_another_kind_is_not_read() -> None:
+    reference = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "web"}
+    rollout = obj("argoproj.io/v1alpha1", "Rollout", "web", {"workloadRef": reference})
+    stateful = obj("apps/v1", "StatefulSet", "web", {"template": {"spec": {"containers": []}}})
+    assert templates(rollout, stateful) == ()
