@@ -398,11 +398,36 @@ SHARES: Final = (
     "gpu-fraction",
     "gpu-fraction-num-devices",
     "gpu-memory",
+    "tensor-fusion.ai/enabled",
     "tensor-fusion.ai/inject-container",
+    "tensor-fusion.ai/gpu-count",
+    "tensor-fusion.ai/tflops-request",
+    "tensor-fusion.ai/compute-percent-request",
+    "tensor-fusion.ai/vram-request",
+    "tensor-fusion.ai/workload-profile",
 )
 """Annotations and labels by which schedulers give a pod a share of a GPU: Run:ai and KAI (github.com/NVIDIA/
-KAI-Scheduler, docs/gpu-sharing), TensorFusion."""
+KAI-Scheduler, pkg/common/constants), TensorFusion (github.com/NexusGPU/tensor-fusion, docs)."""
+_NONE: Final = (None, "", "0", "false")
+_SHARED_RESOURCES: Final = (
+    "volcano.sh/vgpu-*",
+    "*.com/gpumem*",
+    "*.com/gpucores",
+    "deviceclass.resource.kubernetes.io/*",
+)
+"""Extended resources that are a share of an accelerator: Volcano's vGPU, HAMi (github.com/Project-HAMi/HAMi,
+charts/hami/values.yaml); and the implicit name of a DeviceClass (k8s.io/api, resource/v1)."""
+_DEVICE_CLASS: Final = "deviceclass.resource.kubernetes.io"
 _KUBERNETES: Final = (".kubernetes.io", ".k8s.io")
+
+
+def shares_accelerator(pod: Json) -> bool:
+    """Whether the pod asks for a share of an accelerator, in a form that a scheduler's project documents."""
+    marks = {**labels_of(pod), **annotations_of(pod)}
+    if any(marks.get(key) not in _NONE for key in SHARES):
+        return True
+    names = {name for container, *_ in placed(pod) for name in _asked_names(container) if "/" in name}
+    return any(fnmatchcase(name, glob) for name in names for glob in _SHARED_RESOURCES)
 
 
 def asks_for_devices(pod: Json) -> bool:
@@ -412,10 +437,7 @@ def asks_for_devices(pod: Json) -> bool:
     HAMi, Volcano vGPU and others have names of their own (`volcano.sh/vgpu-memory`, `nvidia.com/gpucores`),
     and a DRA DeviceClass may have any name as its extended resource.
     """
-    if claims_devices(pod):
-        return True
-    marks = {**labels_of(pod), **annotations_of(pod)}
-    if any(marks.get(key) not in (None, "", "0") for key in SHARES):
+    if claims_devices(pod) or shares_accelerator(pod):
         return True
     return any(_is_extended(name) for container, *_ in placed(pod) for name in _asked_names(container))
 
@@ -428,9 +450,11 @@ def _asked_names(container: Json) -> Iterator[str]:
 
 def _is_extended(resource: str) -> bool:
     domain, slash, _ = resource.partition("/")
-    return bool(slash) and not f".{domain}".endswith(_KUBERNETES)
+    return bool(slash) and (domain == _DEVICE_CLASS or not f".{domain}".endswith(_KUBERNETES))
 
 
 def wants_accelerator(pod: Json, facts: Facts) -> bool:
-    """Whether a pod asks for an accelerator, by resource or by claim."""
-    return claims_devices(pod) or bool(facts.settings(GpuAffinity).catalogue.requests(pod))
+    """Whether a pod asks for an accelerator or a share of one, by resource, by claim or by annotation."""
+    if claims_devices(pod) or facts.settings(GpuAffinity).catalogue.requests(pod):
+        return True
+    return shares_accelerator(pod)

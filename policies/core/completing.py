@@ -4,8 +4,8 @@ Each function does what the operator does, on JSON. Where it can't be done, beca
 hand or lacks what the operator needs, nothing is made, and the object counts as partly read.
 
 Source: KServe v0.16, pkg/controller/v1beta1/inferenceservice/components/predictor.go and utils/utils.go;
-Trainer v2.1, pkg/runtime/core/trainingruntime.go and pkg/runtime/framework/plugins/jobset/builder.go; Argo
-Rollouts v1.8, rollout/templateref.go.
+Trainer v2.1 and v2.3, pkg/runtime/core/trainingruntime.go, pkg/runtime/framework/plugins/jobset/builder.go;
+Argo Rollouts v1.8, rollout/templateref.go.
 """
 
 from __future__ import annotations
@@ -276,20 +276,33 @@ def _trained(obj: Json, runtime: Json) -> Iterator[Completed]:
         for number, override in indexed_maps(spec, "podTemplateOverrides"):
             targets = {text(each, "name") for each in maps(override, "targetJobs")}
             if text(job, "name") in targets:
-                patch = {key: override[key] for key in ("metadata", "spec") if key in override}
+                patch: Json = {key: override[key] for key in ("metadata", "spec") if key in override}
                 where = f"spec.podTemplateOverrides[{number}]"
                 template = merged_map(template, without_nulls(patch), "", where, places)
+        for where, given in _runtime_patches(spec, text(job, "name")):
+            template = merged_map(template, without_nulls(given), "", where, places)
         pod = dict(mapping(template, "spec"))
         if labels_of(mapping(job, "template")).get(_STEP) == "trainer":
             pod["containers"] = [
                 _with_trainer(each, number, mapping(spec, "trainer"), places)
                 for number, each in enumerate(maps(pod, "containers"))
             ]
-        reads = ("spec.runtimeRef", "spec.podTemplateOverrides")
+        reads = ("spec.runtimeRef", "spec.podTemplateOverrides", "spec.runtimePatches")
         path = f"spec.runtimeRef.{text(job, 'name') or index}"
         metadata = mapping(template, "metadata")
         if pod.get("containers"):
             yield Completed(pod, metadata, places, path, reads, ("spec.trainer",))
+
+
+def _runtime_patches(spec: Json, name: str) -> Iterator[tuple[str, Json]]:
+    """The patches over the pod template of a job of the runtime, as Trainer 2.2 and later have them."""
+    steps = ("trainingRuntimeSpec", "template", "spec", "replicatedJobs")
+    for number, patch in indexed_maps(spec, "runtimePatches"):
+        for index, job in indexed_maps(patch, *steps):
+            template = mapping(job, "template", "spec", "template")
+            if text(job, "name") == name and template:
+                at = f"spec.runtimePatches[{number}].{'.'.join(steps)}[{index}].template.spec.template"
+                yield at, template
 
 
 def _with_trainer(container: Json, number: int, trainer: Json, places: dict[str, str]) -> Json:

@@ -24,6 +24,8 @@ LWS_SIZE: Final = "leaderworkerset.sigs.k8s.io/size"
 STARTUP_POLICY: Final = "startupPolicy"
 SIZE: Final = "size"
 LEADER_READY: Final = "LeaderReady"
+GROUP_PATIENCE: Final = 2
+"""A restart of one member restarts or stalls its group: liveness waits this many times as long."""
 
 
 class Waits(Enum):
@@ -35,6 +37,13 @@ class Waits(Enum):
     """The operator makes the others once this pod is Ready."""
     UNKNOWN = auto()
     """They may, by settings that are not at hand."""
+
+
+def in_leader_worker_set(pod: Json) -> bool:
+    """Whether a restart of any container of the pod may recreate its whole group: `ContainerRestarted` in
+    pkg/utils/pod counts init containers, and so native sidecars, too."""
+    owner = controller(pod)
+    return LWS_NAME in labels_of(pod) or (owner is not None and STARTUP_POLICY in owner)
 
 
 def leads(pod: Json, facts: Facts) -> Waits | None:

@@ -56,6 +56,7 @@ from policies.core.annotations import MODEL_CLAIM, MODEL_CONFIG, MODEL_DIR, MODE
 from policies.core.contracts import Mutator
 from policies.core.facts import Facts
 from policies.core.finding import Finding
+from policies.core.groups import GROUP_PATIENCE, Waits, in_leader_worker_set, leads
 from policies.core.look import completes
 from policies.core.reasons import UNREAD, Reasons
 from policies.core.resources import Resource
@@ -137,7 +138,7 @@ def _with_puller(pod: Json, settings: ModelPuller, facts: Facts, why: Reasons = 
         {"name": config_volume, "mountPath": settings.config_dir, "readOnly": True},
         *claim_mounts,
     ]
-    puller = _puller(pod, pull, settings, native=native, size=size) | {"volumeMounts": mounts}
+    puller = _puller(pod, pull, settings, facts, native=native, size=size) | {"volumeMounts": mounts}
     place = ("spec", "initContainers" if native else "containers")
     why.give(
         f"spec.{place[1]}[{puller['name']}]",
@@ -268,7 +269,9 @@ def _is_native(settings: ModelPuller, facts: Facts) -> bool:
 # --- the sidecar -------------------------------------------------------------------------------
 
 
-def _puller(pod: Json, pull: ModelPull, settings: ModelPuller, *, native: bool, size: int | None) -> Json:
+def _puller(
+    pod: Json, pull: ModelPull, settings: ModelPuller, facts: Facts, *, native: bool, size: int | None
+) -> Json:
     """The sidecar's container, without its mounts."""
     # Both Ray autoscalers take the first container by name for Ray's own: an ordinary one comes last.
     name = f"zz-{settings.name}" if is_ray_node(pod) and not native else settings.name
@@ -289,7 +292,7 @@ def _puller(pod: Json, pull: ModelPull, settings: ModelPuller, *, native: bool, 
     if dig(pod, "spec", "hostNetwork") is not True:
         container["ports"] = [{"name": "puller", "containerPort": settings.port}]
     if own and not istio_came_first(pod):
-        container |= _probes(pod, pull, settings, native=native)
+        container |= _probes(pod, pull, settings, facts, native=native)
     container["resources"] = _resources(pod, settings, size)
     user, group = (dig(pod, "spec", "securityContext", name) for name in ("runAsUser", "runAsGroup"))
     container["securityContext"] = {
@@ -365,7 +368,7 @@ def _variables(settings: ModelPuller) -> Iterator[Json]:
     }
 
 
-def _probes(pod: Json, pull: ModelPull, settings: ModelPuller, *, native: bool) -> Json:
+def _probes(pod: Json, pull: ModelPull, settings: ModelPuller, facts: Facts, *, native: bool) -> Json:
     """Liveness asks whether the loop turns; readiness, or a Job's start, whether the models are there."""
     live = {"httpGet": {"path": "/healthz", "port": settings.port}}
     ready = {"httpGet": {"path": "/readyz", "port": settings.port}}
@@ -377,6 +380,10 @@ def _probes(pod: Json, pull: ModelPull, settings: ModelPuller, *, native: bool) 
             "failureThreshold": 6,
         }
     }
+    patience = GROUP_PATIENCE if in_leader_worker_set(pod) else 1  # its restart recreates the whole group
+    probes["livenessProbe"]["failureThreshold"] *= patience
+    if pull.server != "none" and leads(pod, facts) in (Waits.YES, Waits.UNKNOWN):
+        return probes  # the server loads nothing before its workers are there, and they wait for this pod
     if not completes(pod):
         # What was ready once stays so: a puller that hangs is restarted before it takes the pod out.
         lasting = settings.ready_when is ReadyWhen.FIRST
@@ -384,7 +391,7 @@ def _probes(pod: Json, pull: ModelPull, settings: ModelPuller, *, native: bool) 
             **ready,
             "periodSeconds": 5,
             "timeoutSeconds": 5,
-            "failureThreshold": 36 if lasting else 3,
+            "failureThreshold": 36 * patience if lasting else 3,
         }
     elif native and settings.jobs_wait and pull.server == "none":
         # The containers after a native sidecar wait for its startupProbe. A server among them could

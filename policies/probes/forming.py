@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
 from policies.containers.programs import option
 from policies.core.facts import Facts
@@ -13,9 +12,6 @@ from policies.kube.json import Json
 from policies.kube.pods import Container
 from policies.probes.servers import Server
 from policies.probes.serving import StandardProbes, recognised
-
-GROUP_PATIENCE: Final = 2
-"""A restart of one member restarts or stalls its group: liveness waits this many times as long."""
 
 
 def waits_for(pod: Json, container: Container, settings: StandardProbes, facts: Facts) -> Waits:

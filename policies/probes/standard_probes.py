@@ -87,7 +87,7 @@ from policies.core.annotations import (
 from policies.core.contracts import Mutator
 from policies.core.facts import Facts
 from policies.core.finding import Finding
-from policies.core.groups import Waits
+from policies.core.groups import GROUP_PATIENCE, Waits, in_leader_worker_set
 from policies.core.nearest import nearest
 from policies.core.reasons import UNREAD, Reasons, lasting, times
 from policies.kube import probe_timing
@@ -98,7 +98,7 @@ from policies.kube.metadata import annotations_of
 from policies.kube.names import is_label_key, listed
 from policies.kube.pods import Container, Role, edited
 from policies.probes.endpoints import declared_http_port, http_get, preset_health, unsure
-from policies.probes.forming import GROUP_PATIENCE, deadlocks, left_unready, waits_for
+from policies.probes.forming import deadlocks, left_unready, waits_for
 from policies.probes.health import AnnotationError, annotated_health, is_meant, right_port
 from policies.probes.mirror import handler_of, mirrored
 from policies.probes.progress import (
@@ -170,10 +170,10 @@ def _with_probes(
         watched = not held and startup is None and ready is not None and _is_watched(pod, container, budget)
         check = _progress(pod, container, found, facts, budget.seconds if watched else 0)
         watched = watched and check is not None and check.handler is not None
-        if held:
+        if held or in_leader_worker_set(pod):
             live["failureThreshold"] = min(live["failureThreshold"] * GROUP_PATIENCE, _MOST_FAILURES)
-            if startup is None:
-                live["initialDelaySeconds"] = budget.seconds * GROUP_PATIENCE
+        if held and startup is None:
+            live["initialDelaySeconds"] = budget.seconds * GROUP_PATIENCE
         elif startup is None and (found.mirrored or container.role is Role.SIDECAR):
             live["initialDelaySeconds"] = budget.seconds
         elif startup is None and not watched:

@@ -74,6 +74,23 @@ def rolling_update(deployment: Json) -> RollingUpdate | None:
     return RollingUpdate(replicas, surge, min(unavailable, replicas))
 
 
+def group_update(workload: Json) -> RollingUpdate | None:
+    """What a rolling update of a LeaderWorkerSet may do at its `spec.replicas`, in groups.
+
+    By default none is added and one may be unavailable. Surge is rounded up, unavailable down, and both are
+    never more than the replicas (`rollingUpdateParameters` in LWS 0.9, leaderworkerset_controller.go).
+    """
+    replicas = replicas_of(workload)
+    if replicas < 1:
+        return None
+    steps = mapping(workload, "spec", "rolloutStrategy", "rollingUpdateConfiguration")
+    surge = count_of(steps.get("maxSurge", 0), replicas, up=True)
+    unavailable = count_of(steps.get("maxUnavailable", 1), replicas, up=False)
+    if surge is None or unavailable is None:
+        return None
+    return RollingUpdate(replicas, min(surge, replicas), min(unavailable, replicas))
+
+
 def _given(value: Any) -> Any:
     return DEFAULT_STEP if value is None else value
 

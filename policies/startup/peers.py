@@ -1,4 +1,8 @@
-"""Waits for a pod of the same StatefulSet, which OrderedReady may never make."""
+"""Waits for a pod of the same workload that its controller makes only after this one is ready.
+
+Source: JobSet v0.10, pkg/controllers (startup_policy.go, depends_on.go, and the names in pkg/util/placement);
+LeaderWorkerSet v0.9, pkg/controllers/pod_controller.go.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +11,19 @@ from typing import Final
 
 from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding
+from policies.core.groups import LEADER_READY, STARTUP_POLICY
 from policies.core.names import asked, meanings
 from policies.core.services import hides_not_ready
 from policies.core.target import PodTemplate, Target
-from policies.kube.group_kinds import STATEFUL_SET
-from policies.kube.json import integer, maps, text
+from policies.kube.group_kinds import JOB_SET, LEADER_WORKER_SET, STATEFUL_SET
+from policies.kube.json import Json, integer, maps, text
 from policies.kube.pods import Container
 from policies.startup.waits import Wait, init_waits
 
 _OWN_NAME: Final = re.compile(r"hostname|pod_?name|ordinal|pod_?index|\buname\b", re.IGNORECASE)
+
+ORDERED: Final = (STATEFUL_SET, JOB_SET, LEADER_WORKER_SET)
+"""Kinds that may make some pods only after others are ready."""
 
 _READ_HOSTS_FILE: Final = frozenset({"getent", "ping"})
 """What is content with the pod's own full name and address, which kubelet writes into /etc/hosts."""
@@ -24,8 +32,8 @@ _READ_HOSTS_FILE: Final = frozenset({"getent", "ping"})
 def waits_for_peer(
     target: Target, template: PodTemplate, container: Container, facts: Facts
 ) -> Finding | None:
-    """The finding about an init container that waits for a pod of its own StatefulSet."""
-    if target.kind != STATEFUL_SET:
+    """The finding about an init container that waits for a pod of its own workload."""
+    if target.kind not in ORDERED:
         return None
     waits = init_waits(template, container)
     judged = (peer_finding(target, template, wait, container, "Init", facts) for wait in waits)
@@ -40,6 +48,8 @@ def peer_finding(
     Pod N+1 is made when pod N is ready. The first pod's own name is no better: it does not resolve
     before that pod is ready, unless the Service publishes pods that are not.
     """
+    if target.kind != STATEFUL_SET:
+        return _later_finding(target, template, wait, container, who, facts)
     named = asked(wait.host.name, template, container)
     peer = _peer(target, named.host, facts.namespace) if named is not None else None
     if named is None or peer is None or target.spec.get("podManagementPolicy") == "Parallel":
@@ -67,6 +77,56 @@ def peer_finding(
         "podManagementPolicy: Parallel and publishNotReadyAddresses.",
         wait.certainty_of(certainty),
     )
+
+
+def _later_finding(
+    target: Target, template: PodTemplate, wait: Wait, container: Container, who: str, facts: Facts
+) -> Finding | None:
+    """A wait for a pod of a group that its operator makes only once this pod is ready."""
+    named = asked(wait.host.name, template, container)
+    if named is None or _names_itself(wait.script, container):
+        return None
+    network = text(target.obj, "spec", "network", "subdomain") if target.kind == JOB_SET else ""
+    here = (network or target.name, facts.namespace)
+    pods = [pod for service, place, pod in meanings(named.host, facts.namespace) if (service, place) == here]
+    later = _after(target, template)
+    found = ((pod, why) for pod in pods for prefix, why in later.items() if _is_numbered(pod, prefix))
+    pod, reason = next(found, ("", ""))
+    if not pod:
+        return None
+    certainty = Certainty.SURE if named.certain else Certainty.UNDECIDED
+    return Finding(
+        wait.path,
+        f"{who} container {container.name} waits for pod {pod}, {reason}.",
+        "Wait in the main container, without a probe that depends on it, or let members start in any order.",
+        wait.certainty_of(certainty),
+    )
+
+
+def _after(target: Target, template: PodTemplate) -> dict[str, str]:
+    """What the names of pods begin with that come only after those of a template are ready, and why."""
+    if target.kind == LEADER_WORKER_SET:
+        waits = text(target.obj, "spec", STARTUP_POLICY) == LEADER_READY
+        leads = template.path.endswith("leaderTemplate")
+        why = "which startupPolicy LeaderReady makes only after the leader is ready"
+        return {f"{target.name}-0-": why} if waits and leads else {}
+    jobs = maps(target.obj, "spec", "replicatedJobs")
+    own = next((step for step in template.steps if isinstance(step, int)), len(jobs))
+    if own >= len(jobs):
+        return {}
+    name, later = text(jobs[own], "name"), list[Json]()
+    if text(target.obj, "spec", "startupPolicy", "startupPolicyOrder") == "InOrder":
+        later, why = jobs[own + 1 :], "which startupPolicy InOrder makes only after this one is ready"
+    else:
+        later = [job for job in jobs if any(text(on, "name") == name for on in maps(job, "dependsOn"))]
+        why = f"which is made only after its dependsOn {name}"
+    return {f"{target.name}-{text(job, 'name')}-": why for job in later if text(job, "name") != name}
+
+
+def _is_numbered(pod: str, prefix: str) -> bool:
+    """Whether a name is a prefix and one or two numbers, such as `train-workers-0-3`."""
+    numbers = pod.removeprefix(prefix).split("-")
+    return pod.startswith(prefix) and len(numbers) <= 2 and all(map(str.isdecimal, numbers))
 
 
 def _peer(target: Target, host: str, namespace: str) -> tuple[str, int] | None:

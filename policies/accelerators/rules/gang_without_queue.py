@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from policies.accelerators.requests import GpuAffinity
@@ -11,11 +11,31 @@ from policies.core.facts import Facts
 from policies.core.finding import Finding
 from policies.core.needs import Need
 from policies.core.target import PodTemplate, Target
-from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET, KUBEFLOW_JOBS, RAY_CLUSTER, RAY_JOB
+from policies.kube.field_paths import Steps
+from policies.kube.group_kinds import (
+    CRON_JOB,
+    JOB,
+    JOB_SET,
+    KUBEFLOW_JOBS,
+    LEADER_WORKER_SET,
+    RAY_CLUSTER,
+    RAY_JOB,
+    GroupKind,
+)
 from policies.kube.json import Json, dig, integer, mapping, text
 from policies.kube.metadata import annotations_of, labels_of
 
-_GANGS: Final = (JOB, CRON_JOB, JOB_SET, RAY_CLUSTER, RAY_JOB, *KUBEFLOW_JOBS)
+_TRAIN_JOB: Final = GroupKind("trainer.kubeflow.org", "TrainJob")
+_RAY: Final = (
+    RAY_CLUSTER,
+    RAY_JOB,
+    GroupKind("ray.io", "RayService"),
+    GroupKind("ray.io", "RayCronJob"),
+    GroupKind("orchestration.aibrix.ai", "RayClusterFleet"),
+)
+_LEADS: Final = (LEADER_WORKER_SET, GroupKind("disaggregatedset.x-k8s.io", "DisaggregatedSet"))
+"""Kinds of sets of groups: a leader and its workers need each other, and the groups do not."""
+_GANGS: Final = (JOB, CRON_JOB, JOB_SET, _TRAIN_JOB, *_RAY, *_LEADS, *KUBEFLOW_JOBS)
 
 
 _QUEUE_LABELS: Final = (
@@ -42,9 +62,18 @@ _QUEUE_ANNOTATIONS: Final = (
 
 def check(target: Target, facts: Facts) -> Iterator[Finding]:
     catalogue = facts.settings(GpuAffinity).catalogue
-    gang = [template for template in target.templates if catalogue.requests(template.pod)]
-    workers = sum(_workers(target.obj, template) for template in gang)
-    if workers < 2 or _is_queued(target.obj) or any(_is_queued(template.pod) for template in gang):
+    asking = [template for template in target.templates if catalogue.requests(template.pod)]
+    workers, gang = _together(target, asking)
+    if workers < 2 or _is_queued(target.obj) or any(map(_is_scheduled_together, gang)):
+        return
+    if target.kind in _LEADS:
+        yield Finding(
+            f"{gang[0].spec_path}.schedulerName",
+            f"The {workers} pods of a group with accelerators are scheduled one by one: two such groups can "
+            "each hold a part of the nodes and wait for the rest.",
+            "Give it a queue, as Kueue's label kueue.x-k8s.io/queue-name, or a scheduler that places a group "
+            "as one.",
+        )
         return
     yield Finding(
         f"{gang[0].spec_path}.schedulerName",
@@ -53,6 +82,20 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
         "Give it a queue, as Kueue's label kueue.x-k8s.io/queue-name, or a scheduler that places a gang "
         "as one.",
     )
+
+
+def _together(target: Target, gang: Sequence[PodTemplate]) -> tuple[int, Sequence[PodTemplate]]:
+    """How many pods of those templates need each other, and their templates; of the largest group."""
+    groups: dict[Steps, list[PodTemplate]] = {}
+    for template in gang:  # the leader's and the worker's template are next to each other
+        groups.setdefault(template.steps[:-1] if target.kind in _LEADS else (), []).append(template)
+    counted = [(sum(_workers(target.obj, each) for each in group), group) for group in groups.values()]
+    return max(counted, key=lambda each: each[0], default=(0, gang))
+
+
+def _is_scheduled_together(template: PodTemplate) -> bool:
+    policy = template.base is not None and dig(template.base.obj, "spec", "podGroupPolicy") is not None
+    return policy or _is_queued(template.pod)
 
 
 def _workers(obj: Json, template: PodTemplate) -> int:
@@ -64,7 +107,14 @@ def _workers(obj: Json, template: PodTemplate) -> int:
         case "JobSet":
             sets = integer(mapping(obj, *template.steps[:-3]), "replicas", default=1)
             return sets * max(1, integer(above, "parallelism", default=1))
-        case "RayCluster" | "RayJob":
+        case "TrainJob":
+            given = integer(obj, "spec", "trainer", "numNodes", default=0)
+            runtime = {} if template.base is None else template.base.obj
+            return given or integer(runtime, "spec", "mlPolicy", "numNodes", default=1)
+        case "LeaderWorkerSet" | "DisaggregatedSet":
+            size = integer(above, "size", default=1)
+            return 1 if template.steps[-1] == "leaderTemplate" else size - bool(above.get("leaderTemplate"))
+        case "RayCluster" | "RayJob" | "RayService" | "RayCronJob" | "RayClusterFleet":
             if template.steps[-2] == "headGroupSpec":
                 return 1
             return integer(above, "replicas", default=0) * integer(above, "numOfHosts", default=1)

@@ -1,4 +1,4 @@
-"""ordered-start-deadlock: the first pod of a StatefulSet waits for peers that come only after it."""
+"""ordered-start-deadlock: pods wait for members of their group that are made only after them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from policies.core.contracts import rule
 from policies.core.facts import Facts
 from policies.core.finding import Finding
 from policies.core.target import Target
-from policies.kube.group_kinds import STATEFUL_SET
 from policies.kube.pods import Role
-from policies.startup.peers import peer_finding, waits_for_peer
+from policies.startup.peers import ORDERED, peer_finding, waits_for_peer
 from policies.startup.waits import probe_waits
 
 
@@ -29,4 +28,4 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
                     yield finding
 
 
-RULE = rule(__name__, check, (STATEFUL_SET,))
+RULE = rule(__name__, check, ORDERED)

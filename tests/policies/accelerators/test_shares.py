@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from policies.accelerators.gpu_affinity import mutate
-from policies.accelerators.requests import GpuAffinity, Strength
+from policies.accelerators.requests import GpuAffinity, Strength, wants_accelerator
 from policies.kube.json import Json
 from tests.policies.accelerators.nodes import facts, node
 
@@ -32,7 +32,10 @@ def pod(metadata: Json | None = None, resources: Json | None = None, **spec: Any
         pod({"annotations": {"gpu-memory": "2000"}}),
         pod({"labels": {"gpu-fraction": "0.25"}}),
         pod({"labels": {"tensor-fusion.ai/inject-container": "a"}}),
+        pod({"annotations": {"tensor-fusion.ai/vram-request": "4Gi"}}),
+        pod({"labels": {"tensor-fusion.ai/enabled": "true"}}),
         pod(resources={"limits": {"nvidia.com/gpumem": "3000"}}),
+        pod(resources={"requests": {"deviceclass.resource.kubernetes.io/gpu.example.com": "1"}}),
         pod(resources={"limits": {"volcano.sh/vgpu-number": "1", "volcano.sh/vgpu-memory": "3000"}}),
         pod(resources={"requests": {"aliyun.com/gpu-mem": "4"}}),
         pod(resources={"limits": {"example.com/gpu-by-dra": "1"}}),
@@ -50,6 +53,7 @@ def test_a_share_of_a_gpu_is_left_where_it_may_land(asking: Json, strength: Stre
     [
         pod(),
         pod({"annotations": {"gpu-fraction": "0"}}),
+        pod({"labels": {"tensor-fusion.ai/enabled": "false"}}),
         pod(resources={"limits": {"nvidia.com/gpu": "0"}}),
         pod(
             resources={
@@ -64,3 +68,21 @@ def test_a_pod_without_devices_is_kept_off(plain: Json) -> None:
     settings = GpuAffinity(cpu_pods=Strength.REQUIRED)
     after = mutate(plain, settings, facts(GPU_NODE, CPU_NODE))
     assert "requiredDuringSchedulingIgnoredDuringExecution" in after["spec"]["affinity"]["nodeAffinity"]
+
+
+@pytest.mark.parametrize(
+    ("asking", "expected"),
+    [
+        (pod({"annotations": {"gpu-fraction": "0.5"}}), True),
+        (pod(resources={"limits": {"volcano.sh/vgpu-number": "1"}}), True),
+        (pod(resources={"limits": {"nvidia.com/gpumem-percentage": "50"}}), True),
+        (pod(resources={"limits": {"nvidia.com/mig-1g.5gb": "1"}}), True),
+        (pod(resources={"limits": {"deviceclass.resource.kubernetes.io/gpu": "1"}}), True),
+        (pod(resources={"limits": {"rdma/hca": "1"}}), False),
+        (pod(resources={"limits": {"smarter-devices/fuse": "1"}}), False),
+        (pod(), False),
+    ],
+    ids=str,
+)
+def test_a_share_counts_as_an_accelerator_and_any_other_device_does_not(asking: Json, expected: bool) -> None:
+    assert wants_accelerator(asking, facts(GPU_NODE)) is expected

@@ -303,6 +303,25 @@ def test_a_train_job_is_merged_over_its_runtime() -> None:
     assert {each: node.written(node.at(container, each)) for each in places} == places
 
 
+def test_patches_of_a_manager_are_merged_over_the_job_that_they_name() -> None:
+    template = {
+        "spec": {"nodeSelector": {"pool": "h100"}, "containers": [{"name": "node", "env": [{"name": "B"}]}]}
+    }
+    jobs = [{"name": "node", "template": {"spec": {"template": template}}}]
+    patch = {"manager": "kueue", "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": jobs}}}}
+    judged = train_job(runtimePatches=[{"manager": "other"}, patch])
+    initializer, node = templates(judged, training(env=[{"name": "A"}]))
+    assert "nodeSelector" not in initializer.spec
+    assert node.spec["nodeSelector"] == {"pool": "h100"}
+    assert node.containers()[0].spec["env"] == [{"name": "A"}, {"name": "B"}]
+    job = "spec.runtimePatches[1].trainingRuntimeSpec.template.spec.replicatedJobs[0]"
+    at = f"{job}.template.spec.template.spec"
+    assert node.written(f"{node.spec_path}.nodeSelector") == f"{at}.nodeSelector"
+    coverage = decided(judged, training()).coverage
+    assert coverage is not None
+    assert coverage.reading is Reading.REVIEWED
+
+
 def test_a_train_job_is_reviewed_with_its_runtime_only() -> None:
     with_it, without = decided(train_job(), training()).coverage, decided(train_job()).coverage
     assert with_it is not None

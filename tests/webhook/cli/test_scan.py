@@ -96,11 +96,11 @@ async def test_a_service_is_read_with_the_runtime_of_its_cluster(fake: FakeApiSe
     container = {"name": "kserve-container", "image": "example.org/server:1"}
     await fake.put(runtimes, named("own", {"containers": [container]}))
     answer = await chassis("-n", "ml", "-o", "json")
-    readings = {each["name"]: each["coverage"]["reading"] for each in json.loads(answer.out)}
+    readings = {each["name"]: each["reading"] for each in json.loads(answer.out)}
     assert readings == {"merged": "reviewed", "alone": "partly reviewed", "own": "reviewed"}
     await fake.forbid(runtimes)
     answer = await chassis("-n", "ml", "-o", "json")
-    readings = {each["name"]: each["coverage"]["reading"] for each in json.loads(answer.out)}
+    readings = {each["name"]: each["reading"] for each in json.loads(answer.out)}
     assert readings == {"merged": "partly reviewed", "alone": "partly reviewed"}
 
 
