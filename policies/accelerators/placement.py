@@ -85,7 +85,8 @@ class Placement:
 
 def placement(pod: Json, settings: GpuAffinity, facts: Facts) -> Placement | None:
     """Where a pod could run. None where nothing can be said: it asks for no accelerator, is bound
-    to a node already, it demands more of its nodes than can be followed, or these are not known."""
+    to a node already, it demands more of its nodes than can be followed, or these are not known.
+    Nodes of which none has an accelerator say nothing about those that have."""
     asked = ("placement", id(pod), id(settings))
     known = facts.memo.get(asked)
     if known is None:  # both are kept: their ids are nobody else's meanwhile
@@ -100,6 +101,10 @@ def _placed(pod: Json, settings: GpuAffinity, facts: Facts) -> Placement | None:
     if not requests or not nodes or text(pod, "spec", "nodeName") or not is_surveyable(pod):
         return None
     inventory = inventory_of(settings, facts)
+    if not settings.fixed_size and not any(
+        fleet.likenesses or fleet.barren_likenesses for fleet in inventory.fleets.values()
+    ):
+        return None  # these nodes belong to another part of the cluster, or are an example among manifests
     question = _question(pod, requests)
     answer: Placement | None = inventory.answers.get(question)
     if answer is None:
@@ -209,9 +214,9 @@ def _by_memory(pod: Json, requests: Mapping[str, int], fleets: list[Fleet], node
         left = tuple(node for node in nodes if request.fits(node.described))
         if not left:
             amount = f"{bound.operator}{bound.amount // MIB}Mi"
-            message = f"No node and no declared pool that is left has accelerators with {amount} of memory."
+            message = f"None of the other nodes and declared pools has accelerators with {amount} of memory."
             hint = (
-                f"There is {_listed(request.present)}; a card sold as 40 GB reports less than 40Gi, so "
+                f"Nodes have {_listed(request.present)}. A card sold as 40 GB reports less than 40Gi, so "
                 "write 40G."
             )
             return (), Obstacle(Place.MEMORY, message, hint)
@@ -226,9 +231,7 @@ def _by_selector(pod: Json, requests: Mapping[str, int], fleets: list[Fleet], no
     asked = _listed(f"{count} {resource}" for resource, count in requests.items())
     blamed = list(_unmet(pod, nodes))
     what = (
-        f"carries {_listed(blamed)}"
-        if blamed
-        else "fits its node selector and required node affinity together"
+        f"has {_listed(blamed)}" if blamed else "fits its node selector and required node affinity together"
     )
     message = f"None of the {len(nodes)} nodes and pools with {asked} {what}."
     hint = "Correct the node selector or affinity, or declare the pool in gpu-affinity.yaml."
@@ -285,7 +288,7 @@ def _by_taints(pod: Json, requests: Mapping[str, int], fleets: list[Fleet], node
             left.append(node)
     if left:
         return tuple(left), None
-    message = f"Every node that could take the pod bears a taint that it does not tolerate: {_listed(borne)}."
+    message = f"Every node that could run the pod has a taint that it does not tolerate: {_listed(borne)}."
     return (), Obstacle(
         Place.TAINTS, message, "Tolerate the taint, if these nodes are meant for it.", certain=False
     )

@@ -89,8 +89,8 @@ def _unsure(container: Container, server: Server, port: int | None) -> tuple[str
     if _only_loopback(server):
         flag = "".join(f" ({flag} 0.0.0.0)" for flag in preset.host_flags[:1])
         return (
-            "it listens on loopback alone",
-            f"Let it listen on all addresses{flag}, or write probes with a command",
+            "it listens on loopback only",
+            f"Make it listen on all addresses{flag}, or write probes with a command",
         )
     if _has_own_config(container, preset):
         return "a mounted file may change its port or require TLS", _ANNOTATE
@@ -98,7 +98,7 @@ def _unsure(container: Container, server: Server, port: int | None) -> tuple[str
         return "its options move its health endpoint or keep it from everybody", _ANNOTATE
     if port is None:
         return (
-            "nothing tells its port for certain",
+            "its port is not certain",
             "Declare the port it listens on, or give it in a flag",
         )
     if preset.protocol is Protocol.GRPC:
@@ -106,8 +106,8 @@ def _unsure(container: Container, server: Server, port: int | None) -> tuple[str
         return ("the kubelet's gRPC probes don't use TLS", "Write probes with a command") if tls else None
     if health_paths(server) == (None, None):
         named = preset.live_path or preset.ready_path
-        what = "the model's name, which its health endpoint has in it" if named else "its health endpoint"
-        return f"nothing tells {what}", _ANNOTATE
+        what = "the model's name, which is part of its health endpoint," if named else "its health endpoint"
+        return f"{what} is unknown", _ANNOTATE
     return None
 
 

@@ -21,11 +21,11 @@ _CONSEQUENCE: Final = {
     STARTUP: "no replica can start or restart",
 }
 _REMEDIATION: Final = {
-    LIVENESS: "Let liveness ask the container alone (httpGet without host, or localhost in a command) and "
-    "leave the dependency to retries and alerts.",
-    READINESS: "Let readiness ask the container alone, and answer errors of the dependency in the "
-    "application: a degraded answer serves better than none.",
-    STARTUP: "Let the startup probe ask the container alone, and wait for the dependency in the application.",
+    LIVENESS: "Make liveness check only the container (httpGet without host, or localhost in a command), and "
+    "handle failures of the dependency with retries and alerts.",
+    READINESS: "Make readiness check only the container, and handle errors of the dependency in the "
+    "application: a degraded answer is better than none.",
+    STARTUP: "Make the startup probe check only the container; wait for the dependency in the application.",
 }
 
 
@@ -77,12 +77,12 @@ def _host_finding(probe: Probe, handler: str, host: str) -> Finding | None:
             return None
         return Finding(
             path,
-            f"The {probe.name} asks {host}, which is the node's own loopback and not the pod's: kubelet "
-            "probes from the node.",
-            "Drop host: empty means the pod's own address. What listens on loopback alone needs an exec "
-            "probe.",
+            f"The {probe.name} asks {host}, which is the node's loopback and not the pod's: kubelet "
+            "sends probes from the node.",
+            "Remove host: without it kubelet asks the pod's own address. A server that listens on loopback "
+            "only needs an exec probe.",
         )
-    hint = "Drop host: empty means the pod's own address."
+    hint = "Remove host: without it kubelet asks the pod's own address."
     if on_host or reach is Reach.UNDECIDABLE:
         # With hostNetwork an address may well be the node's own, as in the static pods of a control plane.
         return Finding(

@@ -370,7 +370,7 @@ def _give(
         if source == _MIRRORED:
             return f"{_asked(probe)}, as readiness does: that tells it is alive; {patience}"
         if source == _NOBODY:
-            return f"{_asked(probe)}, since nothing tells its health endpoint; {patience}"
+            return f"{_asked(probe)}, since its health endpoint is unknown; {patience}"
         who = "by its annotation" if source == _ANNOTATION else source
         if is_program(probe):
             asked = "its health, the engine's counters, and one token while these do not move"
@@ -433,8 +433,11 @@ def _cost(patience: int, budget: Budget) -> str:
     """What a long budget costs, and what makes it shorter."""
     if patience < _LONG or budget.annotated:
         return ""
-    volume = "a volume that keeps the download halves it, " if budget.fetches else ""
-    return f". A hung start is restarted only after {lasting(patience)}: {volume}{EXPECTED_START} sets it"
+    volume = "A volume that keeps the download halves this; the" if budget.fetches else "The"
+    return (
+        f". If a start hangs, kubelet restarts it only after {lasting(patience)}. "
+        f"{volume} annotation {EXPECTED_START} sets it"
+    )
 
 
 def _asked(probe: Json) -> str:
@@ -564,14 +567,14 @@ def _left_alone(pod: Json, container: Container, settings: StandardProbes) -> Fi
             "Let this webhook run before Istio's: configurations are called in the order of their names.",
         )
     server = recognised(container, settings)
-    why = "nothing tells where it answers for its health"
+    why = "its health endpoint is unknown"
     hint = "Annotate the pod template with mlchassis.dev/health-path"
     if server is not None and (doubt := unsure(container, server)):
         why, hint = f"it runs {server.name}, and {doubt[0]}", doubt[1]
     elif dig(container.spec, "readinessProbe", "exec") is not None:
-        why = "its readinessProbe runs a command, which must not decide about a restart"
+        why = "its readinessProbe runs a command, and a failing command must not restart it"
     elif container.spec.get("readinessProbe") is not None:
-        why = "its readinessProbe tells whether it should get traffic, not whether it is alive"
+        why = "its readinessProbe shows whether it can take traffic, not whether it is alive"
         hint = "Write a livenessProbe, or annotate the pod template with mlchassis.dev/live-path"
     rule = "readiness-without-liveness" if container.spec.get("readinessProbe") else "liveness-missing"
     sentence = f"Container {container.name} gets no liveness probe: {why}."

@@ -61,7 +61,7 @@ class Budget:
 
     seconds: int
     why: Callable[[], str]
-    """In words: `140 GB at 64 MiB/s, three times (vllm, from Llama-3.1-70B)`."""
+    """In words: `three times the 36 min that 140 GB take at 64 MiB/s (vllm, from Llama-3.1-70B)`."""
     setting: str
     """The setting of standard-probes by which it is more or less."""
     annotated: bool = False
@@ -147,7 +147,7 @@ def budget_of(pod: Json, container: Container, facts: Facts) -> Budget:
         known, why = start, _because(fetches=fetches, compiles=compiles)
         return Budget(
             _whole(start.seconds, factor),
-            lambda: f"{_product(known.reason, factor)}{why} ({known.source})",
+            lambda: f"{_product(_time(known), factor)}{why} ({known.source})",
             "startupFactor",
             fetches=fetches,
         )
@@ -160,23 +160,31 @@ def budget_of(pod: Json, container: Container, facts: Facts) -> Budget:
             filling, lambda: f"filling the {_gigabytes(most)} it has room for, at {rate}", "loadRate"
         )
     what = start.reason if start is not None and start.seconds >= settings.default_start else ""
-    said = what or f"{lasting(settings.default_start)}, as nothing tells how much it loads"
+    said = what or f"{lasting(settings.default_start)}, the default for an unknown model size"
     why = _because(fetches=False, compiles=compiles)
     return Budget(
         several, lambda: f"{times(factor)} {said}{why}".strip(), "startupFactor" if what else "defaultStart"
     )
 
 
+def _time(start: Start) -> str:
+    """Why a start takes as long as it does, with that time."""
+    if start.usual >= start.loading:
+        return start.reason
+    size, _, rate = start.reason.partition(" at ")
+    return f"the {lasting(start.seconds)} that {size} take at {rate}"
+
+
 def _product(said: str, factor: float) -> str:
-    return f"{said}, {times(factor)}" if factor != 1 else said
+    return f"{times(factor)} {said}" if factor != 1 else said
 
 
 def _because(*, fetches: bool, compiles: bool) -> str:
     why = [
-        *(["no volume keeps what was fetched"] if fetches else []),
+        *(["no volume keeps the download"] if fetches else []),
         *(["models are compiled for its accelerator"] if compiles else []),
     ]
-    return f" since {' and '.join(why)}" if why else ""
+    return f", since {' and '.join(why)}" if why else ""
 
 
 def _whole(seconds: float, factor: float) -> int:

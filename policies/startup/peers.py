@@ -61,14 +61,14 @@ def peer_finding(
         template.memo[key] = _names_itself(wait.script, container)
     if template.memo[key]:
         return None
-    until = "which OrderedReady makes only after this one is ready"
+    until = "which the StatefulSet (OrderedReady) creates only after this pod is ready"
     if ordinal == integer(target.obj, "spec", "ordinals", "start", default=0):
         if ".svc." in wait.host.name and wait.host.client in _READ_HOSTS_FILE:
             return None
         hidden = hides_not_ready(text(target.obj, "spec", "serviceName"), facts)
         if hidden is False:
             return None
-        until = "whose name the Service shows only after it is ready"
+        until = "whose DNS name exists only after that pod is ready"
         certainty = certainty if hidden else Certainty.UNDECIDED
     return Finding(
         wait.path,

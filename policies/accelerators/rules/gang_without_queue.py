@@ -79,8 +79,7 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
         f"{gang[0].spec_path}.schedulerName",
         f"Its {workers} workers with accelerators are scheduled one by one: two such jobs can each hold "
         "half of the nodes and wait for the other half.",
-        "Give it a queue, as Kueue's label kueue.x-k8s.io/queue-name, or a scheduler that places a gang "
-        "as one.",
+        "Set Kueue's label kueue.x-k8s.io/queue-name, or use a scheduler that places all workers at once.",
     )
 
 

@@ -36,8 +36,8 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
             asked = listed(f"{count} {resource}" for resource, count in found.requests.items())
             yield Finding(
                 "spec.strategy.rollingUpdate.maxUnavailable",
-                f"A rollout starts a pod with {asked} before it stops one, and beside the "
-                f"{rollout.replicas} that run there is no room: all nodes and pools together take "
+                f"A rollout starts a new pod with {asked} before it stops an old one. With "
+                f"{rollout.replicas} running, no node has room for it: all nodes and pools together fit "
                 f"{room:g} such pods.",
                 "Set maxUnavailable to 1 and maxSurge to 0, or declare a pool that can grow in "
                 "gpu-affinity.yaml.",

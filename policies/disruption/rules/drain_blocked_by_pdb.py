@@ -18,7 +18,7 @@ from policies.kube.metadata import labels_of
 from policies.kube.selectors import matches
 from policies.rollouts.rollouts import autoscaler_of, count_of, least_replicas
 
-_HINT: Final = "Let at least one pod go: maxUnavailable 1, or more replicas than minAvailable asks for."
+_HINT: Final = "Allow one eviction: set maxUnavailable to 1, or run more replicas than minAvailable requires."
 
 
 def check(target: Target, facts: Facts) -> Iterator[Finding]:

@@ -24,8 +24,9 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
                 length = "forever" if math.isinf(sleep) else f"{sleep:g} s"
                 yield Finding(
                     template.at(container, "lifecycle.preStop"),
-                    f"The preStop hook of container {container.name} sleeps {length} and the pod has "
-                    f"{grace} s to end: the kubelet kills it before SIGTERM gives it time to stop.",
+                    f"The preStop hook of container {container.name} sleeps {length}, but "
+                    f"terminationGracePeriodSeconds is {grace}: kubelet kills the container before it can "
+                    "stop by itself.",
                     "Raise terminationGracePeriodSeconds above the sleep plus the time to finish requests, "
                     "or sleep less.",
                 )

@@ -8,12 +8,13 @@ from policies.core.contracts import rule
 from policies.core.facts import Facts
 from policies.core.finding import Finding
 from policies.core.target import Target
+from policies.jobs.idle import only_idles
 from policies.jobs.jobs import JobRetries, is_gang, own_jobs, trains
 from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET
 
 
 def check(target: Target, facts: Facts) -> Iterator[Finding]:
-    if is_gang(target.obj, facts):  # the loss of one is the loss of all, and the Job says so
+    if is_gang(target.obj, facts) or only_idles(target):  # a gang loses all with one pod, and says so
         return
     for job in own_jobs(target):
         if job.backoff_limit or job.on_disruption() == "Ignore":

@@ -8,11 +8,14 @@ from policies.core.contracts import rule
 from policies.core.facts import Facts
 from policies.core.finding import Finding
 from policies.core.target import Target
+from policies.jobs.idle import only_idles
 from policies.jobs.jobs import JobRetries, own_jobs, trains
 from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET
 
 
 def check(target: Target, facts: Facts) -> Iterator[Finding]:
+    if only_idles(target):
+        return
     settings = facts.settings(JobRetries)
     for job in own_jobs(target):
         if not job.restarts_in_place or job.has_failure_policy or not job.leaves_retries_open:

@@ -24,8 +24,8 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
     for template, container, server, certainty in never_ending_beside_others(target, program):
         yield Finding(
             template.at(container),
-            f"Container {container.name} is a model server ({server}) and goes on when its client is done: "
-            "the Job is not complete before all its containers are.",
+            f"Container {container.name} is a model server ({server}) and keeps running when its client "
+            "is done: the Job completes only when all its containers have ended.",
             "Make it a native sidecar: move it to initContainers with restartPolicy: Always.",
             certainty,
         )

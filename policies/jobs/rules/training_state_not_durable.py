@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Final
 
 from policies.accelerators.requests import GpuAffinity
-from policies.commands import SHELLS, Command, is_python
 from policies.containers.commands import container_command
 from policies.core.annotations import CHECKPOINT, TRAINING
 from policies.core.contracts import rule
@@ -15,6 +14,7 @@ from policies.core.facts import Facts
 from policies.core.finding import Finding
 from policies.core.needs import Need
 from policies.core.target import PodTemplate, Target
+from policies.jobs.idle import idles, programs_of
 from policies.jobs.jobs import has_label, is_someone_elses
 from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET, KUBEFLOW_JOBS
 from policies.kube.images import repository
@@ -62,12 +62,6 @@ _TRAINS: Final = re.compile(
 """What names, images, programs and arguments of a training have in them. Other work on accelerators, such as
 batch inference and conversions, begins again at no loss that anybody can see."""
 
-_IDLE: Final = frozenset(
-    {"sleep", "tail", "true", "echo", "pause", "nvidia-smi", "rocm-smi", "neuron-ls"}
-    | {"pip", "pip3", "apt", "apt-get", "export", "cd", "ls", "cat", "env", "set"}
-)
-"""Programs of a pod that a person works in or that shows what is there, and what prepares for them."""
-
 
 def check(target: Target, facts: Facts) -> Iterator[Finding]:
     catalogue = facts.settings(GpuAffinity).catalogue
@@ -84,7 +78,7 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
         return
     yield Finding(
         f"{training[0].spec_path}.volumes",
-        "Whatever the training writes dies with its pod: no container mounts a volume that outlives it.",
+        "What the training writes is lost with its pod: no container mounts a volume that outlives it.",
         "Mount a PersistentVolumeClaim for checkpoints, or name where they go in the annotation "
         f"{CHECKPOINT}.",
     )
@@ -99,9 +93,9 @@ def _trains(target: Target, template: PodTemplate) -> bool:
         if not container.image:
             return False
         summary = container_command(template, container)
-        programs = {command.name for command in summary.commands if not _is_line(command)} - SHELLS
-        if summary.commands and programs <= _IDLE:
+        if idles(summary):
             continue
+        programs = programs_of(summary)
         names += [container.name, repository(container.image).rpartition("/")[2], *programs]
         names += [script.path for script in summary.scripts]
         words += [*strings(container.spec, "command"), *strings(container.spec, "args")]
@@ -110,11 +104,6 @@ def _trains(target: Target, template: PodTemplate) -> bool:
     if target.kind in KUBEFLOW_JOBS or has_label(labels_of(template.pod), (f"{TRAINING}=true",)):
         return True
     return any(_TRAINS.search(word.lower()) for word in (target.name, *names, *words))
-
-
-def _is_line(command: Command) -> bool:
-    """Whether it is Python with code among its arguments, as one looks at devices with."""
-    return is_python(command.name) and "-c" in command.argv
 
 
 def _names_storage(template: PodTemplate) -> bool:

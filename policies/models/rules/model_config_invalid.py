@@ -17,7 +17,7 @@ from policies.kube.metadata import labels_of
 from policies.models.settings import ModelPuller, Program
 from puller import spec
 
-_HINT = "Correct the entry; while it stands, the puller refuses this model and serves the others."
+_HINT = "Correct the entry: until then the puller refuses this model and serves the others."
 
 _HINT_UNKNOWN = "Remove the field, or correct its name."
 

@@ -30,7 +30,7 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
         yield Finding(
             probe.at(),
             f"The {probe.name} kills it {budget} s after its start, but it takes about {start.seconds} s "
-            f"until it serves ({start.reason}): it is killed again and again and never gets there.",
+            f"until it serves ({start.reason}): kubelet kills it again and again, and it never serves.",
             _slow_start_hint(probe, start.seconds),
             Certainty.SURE if start.told or budget < start.usual else Certainty.UNDECIDED,
         )

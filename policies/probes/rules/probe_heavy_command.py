@@ -51,8 +51,8 @@ _FRAMEWORKS: Final = frozenset(
 )
 
 _CONSEQUENCE: Final = {
-    Certainty.SURE: "under load the check takes what the server needs, times out, and fails.",
-    Certainty.LIKELY: "what that costs can't be seen here, and under load it may time out and fail.",
+    Certainty.SURE: "under load the check competes with the server, times out, and fails.",
+    Certainty.LIKELY: "its cost is unknown, and under load it may time out and fail.",
 }
 
 _TREE_TESTS: Final = frozenset({"-name", "-iname", "-path", "-ipath", "-regex", "-type", "-size", "-empty"})
@@ -68,8 +68,7 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
         yield Finding(
             probe.at("exec.command"),
             f"The {probe.name} {what}, every {probe.period} s: {_CONSEQUENCE[certainty]}",
-            "Let the server answer for itself over httpGet or grpc, and do such work once, at start or in a "
-            "CronJob.",
+            "Ask the server itself with httpGet or grpc, and do such work once: at start or in a CronJob.",
             Certainty.LIKELY if probe.field == STARTUP else certainty,
         )
 

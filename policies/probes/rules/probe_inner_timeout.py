@@ -20,7 +20,7 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
             continue
         if seconds == math.inf:
             found = "may wait without end"
-            hint = "Ask once: kubelet itself repeats the probe every period."
+            hint = "Ask once in each probe: kubelet repeats the probe every period."
         else:
             found = f"may take {seconds:g} s by its own timeouts"
             hint = (

@@ -26,8 +26,8 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
             probe.at(),
             f"The {probe.name} kills it {budget} s after its start, but it takes about {start.seconds} s "
             f"until it serves ({start.reason}).",
-            f"Raise failureThreshold until periodSeconds * failureThreshold is well above {start.seconds}: a "
-            "start that is over sooner ends it sooner.",
+            f"Raise failureThreshold until periodSeconds * failureThreshold is well above {start.seconds}. "
+            "This does not delay a faster start.",
             Certainty.SURE if start.told else Certainty.UNDECIDED,
         )
 

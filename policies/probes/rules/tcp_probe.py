@@ -28,13 +28,13 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
         yield Finding(
             probe.at("tcpSocket"),
             f"The {probe.name} checks for an open port only. A port can be open while the model is not "
-            f"loaded or the server hangs; {_known_by(health.source)} knows a health endpoint.",
+            f"loaded or the server hangs. {_known_by(health.source)} gives a health endpoint.",
             f"Use {_endpoint(known)} instead, or remove the probe: the webhook then adds the right one.",
         )
 
 
 def _known_by(source: str) -> str:
-    return f"the {source}" if source.startswith("preset") else "an annotation"
+    return f"The {source}" if source.startswith("preset") else "An annotation"
 
 
 def _endpoint(handler: dict[str, dict[str, object]]) -> str:

@@ -9,7 +9,7 @@ from policies.core.contracts import rule
 from policies.core.facts import Facts
 from policies.core.finding import Finding
 from policies.core.target import Target
-from policies.kube.group_kinds import DEPLOYMENT
+from policies.kube.group_kinds import DEPLOYMENT, ROLLOUT, kind_of
 from policies.kube.json import Json, integer, mapping
 from policies.kube.pods import Role, containers
 from policies.kube.probe_timing import initial_delay, kill_budget
@@ -18,7 +18,7 @@ from policies.rollouts.rollouts import replicas_of
 
 READINESS: Final = "readinessProbe"
 DEFAULT_PROGRESS_DEADLINE: Final = 600
-"""Seconds; what the API server fills in."""
+"""Seconds; what the API server fills in, and what Argo Rollouts assumes (utils/defaults of v1.8.3)."""
 NO_PROGRESS_DEADLINE: Final = 2**31 - 1
 """The value that switches the deadline off."""
 
@@ -33,7 +33,9 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
         or not isinstance(given, int | None)
     ):
         return
-    failed = f"The rollout counts as failed after {deadline} s{'' if given else ' (the default)'}, but"
+    after = f"after {deadline} s{'' if given else ' (the default)'}, but"
+    aborts = kind_of(target.obj) == ROLLOUT and target.spec.get("progressDeadlineAbort") is True
+    failed = f"{'Argo Rollouts aborts the rollout' if aborts else 'The rollout counts as failed'} {after}"
     # The user's own template: what the webhook injects is generous on purpose and must not count.
     own = mapping(target.obj, "spec", "template")
     slowest = _slowest_start(own)
@@ -100,4 +102,4 @@ def _time_until_ready(container: Json) -> int:
     return max(startup, readiness, liveness)
 
 
-RULE = rule(__name__, check, (DEPLOYMENT,))
+RULE = rule(__name__, check, (DEPLOYMENT, ROLLOUT))

@@ -45,12 +45,12 @@ def _volume_finding(template: PodTemplate, index: int, claim: str, certainty: Ce
     if certainty is Certainty.SURE:
         message = (
             f"Claim {claim} is ReadWriteOncePod and the new pod starts before the old one stops: it waits "
-            "for the volume, and the old pod keeps that until the new one is ready."
+            "for the volume, which the old pod keeps until the new one is ready."
         )
     else:
         message = (
             f"Claim {claim} is ReadWriteOnce and the new pod starts before the old one stops: on another "
-            "node it waits for the volume, and the old pod keeps that until the new one is ready."
+            "node it waits for the volume, which the old pod keeps until the new one is ready."
         )
     return Finding(
         f"{template.spec_path}.volumes[{index}].persistentVolumeClaim",

@@ -33,10 +33,10 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
                 continue
             yield Finding(
                 template.at(container, "command" if strings(container.spec, "command") else "args"),
-                f"Init container {container.name} waits for {host.name or 'a host'} in a loop without an "
-                "end: if that never answers, the pod stays in Init and nothing says why.",
-                "Give up with an error after some minutes (timeout 10m …): kubelet tries again, and it "
-                "shows.",
+                f"Init container {container.name} waits for {host.name or 'a host'} in a loop without a "
+                "limit: if it never answers, the pod stays in Init without an error.",
+                "End the wait with an error after some minutes (timeout 10m …): kubelet tries again, and the "
+                "error is visible.",
             )
 
 
