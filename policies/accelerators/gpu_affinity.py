@@ -152,7 +152,7 @@ def _tolerating(pod: Json, vendor: Vendor, fleet: Fleet | None, asked: str, why:
     for each in tolerations:
         why.give(
             f"spec.tolerations[{each['key']}]",
-            f"asks for {asked}, whose nodes bear the taint {each['key']}:{each['effect']}",
+            f"asks for {asked}, whose nodes have the taint {each['key']}:{each['effect']}",
             setting="vendors",
         )
     return appended(pod, TOLERATIONS, *tolerations) if tolerations else pod

@@ -108,7 +108,7 @@ def _with_policy(obj: Json, job: JobSpec, settings: JobRetries, facts: Facts, wh
             f"{RETRYABLE_EXIT_CODES}={','.join(map(str, codes))}" if 0 < len(codes) <= _MOST_CODES else ""
         ),
     )
-    why.give(f"{place}.podReplacementPolicy", "the API server demands Failed beside a podFailurePolicy")
+    why.give(f"{place}.podReplacementPolicy", "the API server requires Failed with a podFailurePolicy")
     return {**job.spec, "podFailurePolicy": {"rules": rules}, "podReplacementPolicy": "Failed"}
 
 

@@ -63,7 +63,7 @@ def test_a_pod_says_what_was_added_and_why() -> None:
     assert written.splitlines() == [
         "disruption-guard spec.containers[vllm].lifecycle.preStop: sleeps 5 s while Services take it out: "
         "requests still arrive then",
-        "gpu-affinity spec.tolerations[nvidia.com/gpu]: asks for nvidia.com/gpu, whose nodes bear the taint "
+        "gpu-affinity spec.tolerations[nvidia.com/gpu]: asks for nvidia.com/gpu, whose nodes have the taint "
         "nvidia.com/gpu:NoSchedule",
         "standard-probes spec.containers[vllm].startupProbe: 215 min: six times the 36 min that 140 GB take "
         "at 64 MiB/s, since no volume keeps the download (vllm, from meta-llama/Llama-3.1-70B). If a start "

@@ -69,7 +69,7 @@ def test_a_workload_is_told_what_its_pods_get_and_why() -> None:
     assert said(judged(deployment())) == [
         "disruption-guard will add lifecycle: sleeps 5 s while Services take it out: requests still arrive "
         "then",
-        "gpu-affinity will add tolerations: asks for nvidia.com/gpu, whose nodes bear the taint "
+        "gpu-affinity will add tolerations: asks for nvidia.com/gpu, whose nodes have the taint "
         "nvidia.com/gpu:NoSchedule",
         "standard-probes will add startupProbe, livenessProbe, readinessProbe: 101 min: 64 GB at 64 MiB/s, "
         "six times since no vo…",
