@@ -70,12 +70,12 @@ DEDICATED = node("dedicated", {"zone": "b"}, 4, ({"key": "team", "value": "visio
         (
             pod(annotations={GPU_MEMORY: ">=80G"}),
             Place.MEMORY,
-            "No node and no declared pool that is left has accelerators with >=76293Mi of memory.",
+            "None of the other nodes and declared pools has accelerators with >=76293Mi of memory.",
         ),
         (
             pod(nodeSelector={"zone": "c", "disk": "ssd"}),
             Place.SELECTOR,
-            f"None of the 2 nodes and pools with 1 {GPU} carries zone=c, disk=ssd.",
+            f"None of the 2 nodes and pools with 1 {GPU} has zone=c, disk=ssd.",
         ),
         (
             pod(
@@ -84,7 +84,7 @@ DEDICATED = node("dedicated", {"zone": "b"}, 4, ({"key": "team", "value": "visio
                 )
             ),
             Place.SELECTOR,
-            f"None of the 2 nodes and pools with 1 {GPU} carries zone NotIn a,b.",
+            f"None of the 2 nodes and pools with 1 {GPU} has zone NotIn a,b.",
         ),
         (
             pod(
@@ -98,7 +98,7 @@ DEDICATED = node("dedicated", {"zone": "b"}, 4, ({"key": "team", "value": "visio
                 )
             ),
             Place.SELECTOR,
-            f"None of the 2 nodes and pools with 1 {GPU} carries disk Exists.",
+            f"None of the 2 nodes and pools with 1 {GPU} has disk Exists.",
         ),
         (
             pod(nodeSelector={"zone": "a", "kubernetes.io/hostname": "dedicated"}),
@@ -109,7 +109,7 @@ DEDICATED = node("dedicated", {"zone": "b"}, 4, ({"key": "team", "value": "visio
         (
             pod(nodeSelector={"zone": "b"}),
             Place.TAINTS,
-            "Every node that could take the pod bears a taint that it does not tolerate: "
+            "Every node that could run the pod has a taint that it does not tolerate: "
             "team=vision:NoSchedule.",
         ),
     ],
