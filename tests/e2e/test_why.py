@@ -68,7 +68,7 @@ def test_a_pod_tells_who_set_what_and_the_commands_work(
         "standard-probes",
         "startupFactor",
     )
-    assert start["why"].startswith("215 min: 140 GB at 64 MiB/s")
+    assert start["why"].startswith("215 min: six times the 36 min that 140 GB take at 64 MiB/s")
     assert start["today"] is None
     assert by_path["spec.terminationGracePeriodSeconds"]["by"] == "user"
     assert by_path["spec.tolerations[node.kubernetes.io/not-ready]"]["by"] == "default"

@@ -71,8 +71,8 @@ def test_a_workload_is_told_what_its_pods_get_and_why() -> None:
         "then",
         "gpu-affinity will add tolerations: asks for nvidia.com/gpu, whose nodes have the taint "
         "nvidia.com/gpu:NoSchedule",
-        "standard-probes will add startupProbe, livenessProbe, readinessProbe: 101 min: 64 GB at 64 MiB/s, "
-        "six times since no vo…",
+        "standard-probes will add startupProbe, livenessProbe, readinessProbe: 101 min: six times the "
+        "17 min that 64 GB take at …",
     ]
 
 
@@ -96,7 +96,7 @@ def test_an_update_says_what_it_newly_brings_about() -> None:
     old = deployment()
     larger = judged(replaced(old, ARGS, ["--model", "meta-llama/Llama-3.1-70B"]), old)
     (line,) = said(larger)
-    assert line.startswith("standard-probes will add startupProbe: 215 min: 140 GB at 64 MiB/s")
+    assert line.startswith("standard-probes will add startupProbe: 215 min: six times the 36 min that 140 GB")
     added = deepcopy(old)
     added["spec"]["template"]["spec"]["containers"].append(
         {"name": "api", "image": "vllm/vllm-openai:v0.10.2", "args": ["--model", "x/y-7B", "--port", "9000"]}
