@@ -584,7 +584,7 @@ CLOUD: dict[str, Client] = {
     "s5cmd": _cloud("S3", hosts="--endpoint-url"),
     "huggingface-cli": _cloud("Hugging Face", offline="env scan-cache"),
     "hf": _cloud("Hugging Face", offline="env"),
-    "rclone": client(default=Reach.UNDECIDABLE, offline="version config help"),
+    "rclone": client(default=Reach.UNDECIDABLE, offline="version config help rc"),  # rc asks its own pod
     "mc": client(default=Reach.UNDECIDABLE, offline="--version --help alias"),
 }
 

@@ -75,7 +75,7 @@ MODES: dict[str, tuple[Mode, Mode] | tuple[Mode, Mode, tuple[Mode, Mode]]] = {
     "ray-start-without-block": (Mode.WARN, Mode.ENFORCE),
     "liveness-kills-slow-start": (Mode.ENFORCE, Mode.ENFORCE),
     "liveness-as-strict-as-readiness": (Mode.WARN, Mode.WARN),
-    "readiness-before-liveness": (Mode.WARN, Mode.WARN),
+    "readiness-before-liveness": (Mode.AUDIT, Mode.WARN),
     "tcp-probe": (Mode.WARN, Mode.WARN),
     "probe-timeout-exceeds-period": (Mode.AUDIT, Mode.WARN),
     "probe-inner-timeout": (Mode.WARN, Mode.WARN),
