@@ -86,7 +86,7 @@ def test_a_pod_tells_who_set_what_and_the_commands_work(
     _, shorter = fields(shell, f"deploy/llm -n {namespace}")
     assert (
         shorter["spec.template." + START]["why"]
-        == "30 min: 10 min (mlchassis.dev/expected-start), three times"
+        == "30 min: three times 10 min (mlchassis.dev/expected-start)"
     )
 
     shell(told["without"]["standard-probes"])
