@@ -138,6 +138,10 @@ version: $(SYNCED) ## write the version of pyproject.toml wherever it is stated
 release: $(SYNCED) ## build what users download into dist/; ARGS="--base python:3.11-slim-bookworm@sha256:…" or --no-images
 	@$(BIN)/python -m release $(ARGS)
 
+.PHONY: release-check
+release-check: $(SYNCED) ## build the release twice, images included, and compare (needs root and Debian's packages)
+	@$(BIN)/python -m tests.e2e.node.release_check $(ARGS)
+
 .PHONY: vllm
 vllm: $(SYNCED) ## the liveness probe of a real vLLM, hung and loaded in every way (two hours; ARGS="-m ci_vllm": ten minutes)
 	@$(BIN)/pytest -m vllm -q tests/vllm $(ARGS)

@@ -15,6 +15,7 @@ import pytest
 
 from release import __main__ as release
 from release.version import PLACES, ROOT, main, stamped, version
+from tests.e2e.node.release_check import differences
 
 
 @pytest.fixture
@@ -113,7 +114,7 @@ def layout(directory: Path, layers: list[dict[str, str]]) -> None:
                 entry.size = len(text)
                 layer.addfile(entry, io.BytesIO(text.encode()))
         described.append({"digest": blob(written.getvalue())})
-    manifest = blob(json.dumps({"layers": described}).encode())
+    manifest = blob(json.dumps({"layers": described, "config": {"digest": blob(b"{}")}}).encode())
     (directory / "index.json").write_text(json.dumps({"manifests": [{"digest": manifest}]}))
 
 
@@ -141,3 +142,20 @@ def test_a_program_that_is_missing_or_fails_ends_the_build_with_a_sentence(
         release.run("no-such-program")
     assert release.main(["--no-images", "--commit", "no-such-commit", "--out", str(tmp_path / "out")]) == 1
     assert "no-such-commit" in capsys.readouterr().err
+
+
+def test_a_file_of_an_image_that_differs_is_named(tmp_path: Path) -> None:
+    """`make release-check` compares two builds down to the files of their layers."""
+    for build, text in (("first", "same"), ("second", "other")):
+        (tmp_path / build).mkdir()
+        (tmp_path / build / "SHA256SUMS").write_text("equal")
+        files = {"opt/a.pyc": text, "opt/b.py": "b", release.SBOM_IN_IMAGE: "{}"}
+        layout(tmp_path / f"layout-{build}", [files])
+        release.packed_image(tmp_path / f"layout-{build}", tmp_path / build / "image.oci.tar", 7)
+    (tmp_path / "second" / "more.txt").touch()
+    found = differences(tmp_path / "first", tmp_path / "second")
+    assert [line.split(": ")[0] for line in found] == [
+        "image.oci.tar", "  layer 0", "  layer 0", "more.txt",
+    ]  # fmt: skip
+    assert any(line.startswith("  layer 0: opt/a.pyc: ") for line in found)
+    assert differences(tmp_path / "first", tmp_path / "first") == []

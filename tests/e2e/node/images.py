@@ -16,7 +16,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -236,39 +237,54 @@ def _base_archive() -> Path:
     return archive
 
 
-def _build(images: Sequence[Image], layout: Path) -> None:
-    """Build the images, and put them and the base into one OCI layout, which stores a shared layer once."""
+IN_CHROOT = ("--isolation=chroot", "--pull=never", f"--volume={CERTIFICATES}:{CERTIFICATES}:ro")
+"""How `buildah build` runs here: without a runtime or a registry."""
+
+
+@contextmanager
+def buildah_storage() -> Iterator[Path]:
+    """The storage of buildah, locked, with the base image under the name that `base_tag` gives."""
     archive = _base_archive()
     storage = cache_directory() / "buildah"
     with locked(storage):
         if storage.exists() and _size(storage) > LARGEST_CACHE:
             shutil.rmtree(storage)
         storage.mkdir(exist_ok=True)
-        tagged = f"localhost/base:{_base_key()}"
-        if not _has(storage, tagged):
-            container = _buildah(storage, "from", "scratch").strip()
-            _buildah(storage, "add", "--quiet", container, str(archive), "/")
-            _buildah(storage, "config", *BASE_CONFIG, container)
-            _buildah(storage, "commit", "--quiet", "--rm", "--format", "oci", container, tagged)
-        _buildah(storage, "tag", tagged, base_name())
+        if not _has(storage, base_tag()):
+            container = buildah(storage, "from", "scratch").strip()
+            buildah(storage, "add", "--quiet", container, str(archive), "/")
+            buildah(storage, "config", *BASE_CONFIG, container)
+            buildah(storage, "commit", "--quiet", "--rm", "--format", "oci", container, base_tag())
+        yield storage
+
+
+def base_tag() -> str:
+    """What the base image is called in `buildah_storage`."""
+    return f"localhost/base:{_base_key()}"
+
+
+def _build(images: Sequence[Image], layout: Path) -> None:
+    """Build the images, and put them and the base into one OCI layout, which stores a shared layer once."""
+    with buildah_storage() as storage:
+        buildah(storage, "tag", base_tag(), base_name())
         for image in images:
-            _buildah(
+            buildah(
                 storage,
-                "build", "--quiet", "--isolation", "chroot", "--layers", "--pull=never", "--format", "oci",
-                "--volume", f"{CERTIFICATES}:{CERTIFICATES}:ro",
+                "build", "--quiet", "--layers", "--format", "oci", *IN_CHROOT,
                 *(["--target", image.target] if image.target else []),
                 "--tag", image.name, str(image.context),
             )  # fmt: skip
         for name in (base_name(), *(image.name for image in images)):
-            _buildah(storage, "push", "--quiet", "--disable-compression", name, f"oci:{layout}:{name}")
+            buildah(storage, "push", "--quiet", "--disable-compression", name, f"oci:{layout}:{name}")
 
 
 def _has(storage: Path, name: str) -> bool:
-    listed = json.loads(_buildah(storage, "images", "--json") or "[]") or []
+    listed = json.loads(buildah(storage, "images", "--json") or "[]") or []
     return any(name in (image.get("names") or ()) for image in listed)
 
 
-def _buildah(storage: Path, command: str, *arguments: str) -> str:
+def buildah(storage: Path, command: str, *arguments: str) -> str:
+    """Run buildah in a mount namespace of its own; what it prints."""
     # It asks whose images to trust even where none is pulled, in /etc or below the home directory.
     trust = storage / ".config" / "containers" / "policy.json"
     trust.parent.mkdir(parents=True, exist_ok=True)
