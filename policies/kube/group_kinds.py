@@ -20,10 +20,10 @@ class GroupKind:
 
     @property
     def resource(self) -> str:
-        """The plural in lower case, as `UnsafeGuessKindToResource` of k8s.io/apimachinery forms it. A CRD may
-        choose another: ask the API server where it can be asked."""
+        """The plural in lower case, as `UnsafeGuessKindToResource` of k8s.io/apimachinery forms it, and `es`
+        after x, as in English. A CRD may choose another: ask the API server where it can be asked."""
         singular = self.kind.lower()
-        if singular.endswith("s"):
+        if singular.endswith(("s", "x")):
             return f"{singular}es"
         return f"{singular[:-1]}ies" if singular.endswith("y") else f"{singular}s"
 
