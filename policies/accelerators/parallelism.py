@@ -131,6 +131,16 @@ _SERVERS: Final[Mapping[str, Parallelism]] = {
 }
 
 
+_EXACT: Final = frozenset(
+    flag
+    for known in _SERVERS.values()
+    for factor in (*known.copy, known.copies)
+    if factor is not None
+    for flag in factor.flags
+)
+"""Flags that are read as they are, although they begin like others."""
+
+
 def knows_weights(server: Server) -> bool:
     """Whether it is known what one copy of a server's weights is."""
     known = _SERVERS.get(server.name)
@@ -159,9 +169,23 @@ def _is_readable(server: Server, flags: tuple[str, ...]) -> bool:
     return not (
         server.sometimes
         or has_option(server.words, *flags)
+        or _abbreviates(server, flags)
         or any("$" in word for word in server.words)  # a variable may hold any option
         or server.may_have_option(*flags)
     )
+
+
+def _abbreviates(server: Server, flags: tuple[str, ...]) -> bool:
+    """Whether an option may be one of the flags in another spelling: argparse accepts the beginning of a long
+    flag, and a value right after a short one. vLLM accepts underscores."""
+    for word in server.words:
+        given = word.partition("=")[0].replace("_", "-")
+        if not given.startswith("-") or given in _EXACT:
+            continue
+        long = given.startswith("--")
+        if any(flag.startswith(given) if long else given.startswith(flag) for flag in flags if len(flag) > 1):
+            return True
+    return False
 
 
 def _product(server: Server, factors: tuple[Factor, ...]) -> int:
