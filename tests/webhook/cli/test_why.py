@@ -24,7 +24,7 @@ def test_a_file_tells_what_its_pods_get_and_why(capsys: pytest.CaptureFixture[st
         "\nspec.template.spec.containers[triton].startupProbe\n  by      standard-probes of ML Chassis\n"
         in out
     )
-    assert "  why     44 min: 26 GB at 64 MiB/s" in out
+    assert "  why     44 min: six times the 7.4 min that 26 GB take at 64 MiB/s" in out
     assert "spec.template.metadata.annotations: mlchassis.dev/expected-start.triton: " in out
     assert "key standard-probes.yaml: startupFactor: 3.0" in out
     assert "  by      the author of Deployment vision/resnet\n" in out
