@@ -76,7 +76,7 @@ def job_sets(control_plane: ControlPlane) -> Iterator[None]:
 
 def job_set(**fields: object) -> JSON:
     """One pod with an accelerator, written in the version that nobody knows."""
-    main = container(resources={"limits": {"nvidia.com/gpu": "1"}}, **fields)
+    main = container(resources={"limits": {"nvidia.com/gpu": "1"}}) | fields
     pod = {"restartPolicy": "Never", "containers": [main]}
     job = {"name": "workers", "replicas": 1, "template": {"spec": {"template": {"spec": pod}}}}
     return {
