@@ -195,7 +195,7 @@ def _slow_start(arm: Arm, own: dict[str, Any], advised: dict[str, Any], rule: st
 def slow_start(arm: Arm) -> Figures:
     """A liveness probe that waits for 20 s; the webhook adds a startup probe to it."""
     own = {
-        "annotations": {},  # the expected start is the preset's
+        "annotations": {"mlchassis.dev/expected-start": "45s"},
         "livenessProbe": http(initialDelaySeconds=5, periodSeconds=5, failureThreshold=3),
     }
     return _slow_start(arm, own, own, "liveness-kills-slow-start")
