@@ -23,6 +23,8 @@ SOON = {"mlchassis.dev/expected-start": "20s"}
 SERVER = "server.py"
 PATIENCE = 240
 """Seconds for what must happen; on a busy machine it takes several times as long as on an idle one."""
+KNOWN_SECONDS = 3
+"""Seconds after which the webhook's watches have brought every object that an experiment has just made."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +58,12 @@ class Arm:
         The object is reviewed without its `hostAliases`: they replace the name server that this node lacks,
         and rules about Services are silent about names that a pod defines itself.
         """
-        item = copy.deepcopy(item)
-        spec = item.get("spec", {}).get("template", {}).get("spec", {})
-        spec.pop("hostAliases", None)
+        until = time.monotonic() + KNOWN_SECONDS
+        while not (said := self._said(rule, unaliased(item))) and time.monotonic() < until:
+            time.sleep(0.5)
+        return said
+
+    def _said(self, rule: str, item: JSON) -> str:
         try:
             answer = self.node.api.create(item, self.namespace, dry_run=True)
         except ApiError as error:
@@ -121,6 +126,13 @@ class Arm:
         """Whether kubectl, run in the namespace, ends with the status 0."""
         command = ("-n", self.namespace, *arguments)
         return self.node.kubectl(*command, timeout=PATIENCE, check=False).returncode == 0
+
+
+def unaliased(workload: JSON) -> JSON:
+    """The workload without the names that its pods define themselves."""
+    bare = copy.deepcopy(workload)
+    bare.get("spec", {}).get("template", {}).get("spec", {}).pop("hostAliases", None)
+    return bare
 
 
 def is_ready(item: JSON) -> bool:

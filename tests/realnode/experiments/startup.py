@@ -6,7 +6,7 @@ import time
 
 from tests.e2e.api import JSON
 from tests.e2e.workloads import UNKNOWN
-from tests.realnode.arms import Arm, api
+from tests.realnode.arms import Arm, api, unaliased
 from tests.realnode.experiments.model_api import (
     BASE,
     WATCHED,
@@ -62,8 +62,12 @@ def wait_cycle(arm: Arm) -> Figures:
         made = waiting(name, f'until python3 -c "{once}"; do sleep 1; done')
         return named(made, addresses[other], other)
 
-    arm.create(until("gateway", "model"))
-    said = arm.put("startup-wait-cycle", until("model", "gateway"), api("model"))
+    said = ""
+    if arm.webhook:
+        arm.create(unaliased(until("gateway", "model")))
+        said = arm.verdict("startup-wait-cycle", until("model", "gateway"))
+        arm.kubectl("delete", "deployment/gateway")
+    arm.create(until("gateway", "model"), api("model") if arm.webhook else until("model", "gateway"))
     if arm.webhook:
         return {"said": said, "ready after": arm.wait_ready("gateway", 1)}
     time.sleep(WATCHED)
