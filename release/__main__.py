@@ -91,7 +91,7 @@ def python(source: Source, out: Path) -> None:
     built = source.root.parent / "python"
     # hatchling is in our own environment, at the version that pyproject.toml pins.
     build = (
-        "uv",
+        _uv(),
         "build",
         "--quiet",
         "--no-cache",
@@ -104,7 +104,7 @@ def python(source: Source, out: Path) -> None:
     for path in sorted(built.glob("ml_chassis-*")):
         shutil.move(path, out / path.name)
     export = (
-        "uv",
+        _uv(),
         "export",
         "--quiet",
         "--no-cache",
@@ -116,6 +116,11 @@ def python(source: Source, out: Path) -> None:
     )
     bom = json.loads(run(*export, env=_with_tools(source), cwd=source.root))
     _write_sbom(out / f"ml_chassis-{source.version}.cdx.json", _timeless(bom))
+
+
+def _uv() -> str:
+    """The program uv: that of the variable UV, as uv sets it for its children, else the one on PATH."""
+    return os.environ.get("UV") or "uv"
 
 
 def _with_tools(source: Source) -> dict[str, str]:

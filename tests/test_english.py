@@ -17,7 +17,7 @@ ABOVE = {
     "benchmarks": 165,
     "CHANGELOG.md": 135,
     "docs": 150,
-    "examples": 150,
+    "examples": 160,
     "manifests": 105,
     "charts": 45,
     "policies": 167,
