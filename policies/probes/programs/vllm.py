@@ -88,7 +88,7 @@ def ask(path, seconds, body=None):
     key = next((os.environ[name] for name in VARIABLES if os.environ.get(name)), "")
     if path.startswith("/v1") and key.isprintable() and key.isascii():
         head += ["Authorization: Bearer " + key] if key else []
-    page = b""
+    page, more = b"", b"more"
     for address in ("127.0.0.1", "::1"):
         try:
             with socket.create_connection((address, PORT), max(until - time.monotonic(), 0.1)) as connection:
@@ -97,15 +97,19 @@ def ask(path, seconds, body=None):
 
                     connection = ssl._create_unverified_context().wrap_socket(connection)
                 connection.sendall("\r\n".join([*head, "", ""]).encode() + data)
-                while len(page) < LARGEST:
-                    connection.settimeout(max(until - time.monotonic(), 0.1))
-                    more = connection.recv(1 << 16)
-                    if not more or time.monotonic() > until:
-                        break
-                    page += more
-                start, _, rest = page.partition(b"\r\n\r\n")
-                status = int(start.split(b" ", 2)[1])
-                return status, None if more else rest
+                try:
+                    while more and len(page) < LARGEST:
+                        connection.settimeout(max(until - time.monotonic(), 0.1))
+                        more = connection.recv(1 << 16)
+                        page += more
+                        if time.monotonic() > until:
+                            break
+                except socket.timeout:
+                    pass  # a status may be there already
+            start, _, rest = page.partition(b"\r\n\r\n")
+            if more and b"\r\n" not in page:
+                return None, None
+            return int(start.split(b" ", 2)[1]), None if more else rest
         except ConnectionRefusedError:
             continue
         except OSError as error:

@@ -348,9 +348,10 @@ def test_two_servers_in_a_pod_are_told_apart(start: Start, ask: Ask, silent_sinc
     assert ask(second, faster=HUNG).status == FAILS
 
 
+@pytest.mark.parametrize("pause", [0.1, 60])
 @pytest.mark.parametrize("path", ["/health", "/metrics", "/v1/completions"])
-def test_an_answer_that_drips(path: str, start: Start, ask: Ask, silent_since: Silent) -> None:
-    """A byte now and then keeps no probe beyond its time."""
+def test_an_answer_that_drips(path: str, pause: float, start: Start, ask: Ask, silent_since: Silent) -> None:
+    """A status counts, and a byte now and then, or none, keeps no probe beyond its time."""
     listening = socket.create_server(("127.0.0.1", 0))
     port = int(listening.getsockname()[1])
 
@@ -361,7 +362,7 @@ def test_an_answer_that_drips(path: str, start: Start, ask: Ask, silent_since: S
             connection.sendall(b"HTTP/1.0 200 OK\r\n\r\n")
             while asked == path:
                 connection.sendall(b"x")
-                time.sleep(0.1)
+                time.sleep(pause)
             connection.sendall(answers.get(asked, b""))
         except OSError:
             pass
