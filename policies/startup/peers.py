@@ -56,10 +56,7 @@ def peer_finding(
         return None
     pod, ordinal = peer
     certainty = Certainty.SURE if named.certain else Certainty.UNDECIDED
-    key = ("names itself", wait.path)
-    if key not in template.memo:
-        template.memo[key] = _names_itself(wait.script, container)
-    if template.memo[key]:
+    if _names_itself(template, wait, container):
         return None
     until = "which the StatefulSet (OrderedReady) creates only after this pod is ready"
     if ordinal == integer(target.obj, "spec", "ordinals", "start", default=0):
@@ -84,7 +81,7 @@ def _later_finding(
 ) -> Finding | None:
     """A wait for a pod of a group that its operator makes only once this pod is ready."""
     named = asked(wait.host.name, template, container)
-    if named is None or _names_itself(wait.script, container):
+    if named is None or _names_itself(template, wait, container):
         return None
     network = text(target.obj, "spec", "network", "subdomain") if target.kind == JOB_SET else ""
     here = (network or target.name, facts.namespace)
@@ -144,14 +141,17 @@ def _peer(target: Target, host: str, namespace: str) -> tuple[str, int] | None:
     return None
 
 
-def _names_itself(script: str, container: Container) -> bool:
-    """Whether a script asks which pod it runs in: then it may wait for lower ordinals only."""
-    fields = (
-        (text(entry, "name"), text(entry, "valueFrom", "fieldRef", "fieldPath"))
-        for entry in maps(container.spec, "env")
-    )
-    return _OWN_NAME.search(script) is not None or any(
-        path.startswith(("metadata.name", "metadata.labels")) and bool(name) and name in script
-        for name, path in fields
-        if path != "metadata.namespace"
-    )
+def _names_itself(template: PodTemplate, wait: Wait, container: Container) -> bool:
+    """Whether the wait's script asks which pod it runs in: then it may wait for lower ordinals only."""
+    key = ("names itself", wait.path)
+    if key not in template.memo:
+        fields = (
+            (text(entry, "name"), text(entry, "valueFrom", "fieldRef", "fieldPath"))
+            for entry in maps(container.spec, "env")
+        )
+        template.memo[key] = _OWN_NAME.search(wait.script) is not None or any(
+            path.startswith(("metadata.name", "metadata.labels")) and bool(name) and name in wait.script
+            for name, path in fields
+            if path != "metadata.namespace"
+        )
+    return bool(template.memo[key])
