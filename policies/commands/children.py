@@ -2,7 +2,7 @@
 
 dash 0.5.12, bash 5.2 and busybox ash 1.35 were tried with 46 forms of script as the first process of a
 container. None of them makes way for a command that another one follows, in a pipeline, in the background
-or in a loop. For the last command of a script they differ, so nothing is said of it.
+or in a loop. They differ for the last command of a script, which is left out.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from policies.commands.budget import Budget, BudgetSpent
-from policies.commands.reader import SHELLS
+from policies.commands.reader import SHELLS, shell_operands
 from policies.commands.shell import ShellError, parse
 from policies.commands.syntax import Case, Command, Group, If, Loop, Redirected, Script, Simple
 
@@ -20,8 +20,9 @@ _HANDLING: Final = ("trap", "exec", "kill", "tini", "dumb-init", "catatonit", "s
 
 
 def children(argv: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """The words of each program that the shell which `argv` runs starts as a child, and waits for; nothing
-    where `argv` is no shell with a script, or the script may handle signals or cannot be read."""
+    """The words of each program that the shell in `argv` starts as a child and waits for.
+
+    None if `argv` is no shell with a script, or the script may handle signals or cannot be read."""
     script = _script(argv)
     if script is None or any(word in script for word in _HANDLING):
         return
@@ -39,13 +40,8 @@ def _script(argv: Sequence[str]) -> str | None:
     """The text that a shell gets with `-c`."""
     if not argv or argv[0].rpartition("/")[2] not in SHELLS:
         return None
-    at = 1
-    while at < len(argv) and argv[at].startswith("-"):
-        letters = "" if argv[at].startswith("--") else argv[at]
-        at += 2 if "o" in letters else 1
-        if "c" in letters:
-            return argv[at] if at < len(argv) else None
-    return None
+    given, operands = shell_operands(argv[1:])
+    return operands[0] if given and operands else None
 
 
 def _awaited(script: Script, *, followed: bool) -> Iterator[Simple]:

@@ -595,7 +595,7 @@ class _Reader:
     # Shells and interpreters
 
     def _shell(self, words: Sequence[str], name: str, given: str | None) -> float:
-        script, operands = _shell_operands(words[1:])
+        script, operands = shell_operands(words[1:])
         is_file = not script and bool(operands) and operands[0] != "-"
         self.record((words[0], *operands) if is_file else words[:1])
         with self.scope.branch(leaks=False):
@@ -708,7 +708,7 @@ def _stays(words: Sequence[str]) -> bool:
     return False
 
 
-def _shell_operands(words: Sequence[str]) -> tuple[bool, list[str]]:
+def shell_operands(words: Sequence[str]) -> tuple[bool, list[str]]:
     """Whether a shell was given `-c`, and its operands: the script, `$0`, `$1` … or a file's name."""
     script = False
     at = 0
