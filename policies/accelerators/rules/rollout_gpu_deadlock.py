@@ -10,7 +10,7 @@ from policies.core.contracts import rule
 from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding
 from policies.core.needs import Need
-from policies.core.target import Target
+from policies.core.target import PodTemplate, Target
 from policies.kube.group_kinds import DEPLOYMENT, LEADER_WORKER_SET
 from policies.kube.json import integer
 from policies.kube.names import listed
@@ -25,12 +25,7 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
     rollout = rolling_update(target.obj)
     if rollout is None or rollout.unavailable:
         return
-    settings = facts.settings(GpuAffinity)
-    certainty = Certainty.SURE if settings.pools or settings.fixed_size else Certainty.UNDECIDED
-    for template in target.templates:
-        found = placement(template.pod, settings, facts)
-        if found is None or not found.nodes:
-            continue  # with no node at all it is gpu-unschedulable's
+    for template, found in _placed(target, facts):
         room = found.room(one_each=kept_apart(template.pod, HOSTNAME))
         if room <= rollout.replicas:
             asked = listed(f"{count} {resource}" for resource, count in found.requests.items())
@@ -41,7 +36,7 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
                 f"{room:g} such pods.",
                 "Set maxUnavailable to 1 and maxSurge to 0, or declare a pool that can grow in "
                 "gpu-affinity.yaml.",
-                certainty,
+                _certainty(facts),
             )
 
 
@@ -51,15 +46,10 @@ def _of_groups(target: Target, facts: Facts) -> Iterator[Finding]:
     rollout = group_update(target.obj)
     if rollout is None or rollout.unavailable or not rollout.surge:
         return
-    settings = facts.settings(GpuAffinity)
-    certainty = Certainty.SURE if settings.pools or settings.fixed_size else Certainty.UNDECIDED
     size = integer(target.obj, "spec", "leaderWorkerTemplate", "size", default=1)
     leads = any(template.path.endswith("leaderTemplate") for template in target.templates)
     alike: list[tuple[Placement, int]] = []
-    for template in target.templates:
-        found = placement(template.pod, settings, facts)
-        if found is None or not found.nodes:
-            continue
+    for template, found in _placed(target, facts):
         pods = 1 if template.path.endswith("leaderTemplate") else size - leads
         same = next((n for n, (each, _) in enumerate(alike) if _compete(each, found)), None)
         if same is None:
@@ -78,9 +68,24 @@ def _of_groups(target: Target, facts: Facts) -> Iterator[Finding]:
                 f"together have room for {room:g}.",
                 "Set maxUnavailable to 1 and maxSurge to 0, or declare a pool that can grow in "
                 "gpu-affinity.yaml.",
-                certainty,
+                _certainty(facts),
             )
             return
+
+
+def _placed(target: Target, facts: Facts) -> Iterator[tuple[PodTemplate, Placement]]:
+    """The templates whose pods some node can take; one without any node is gpu-unschedulable's."""
+    settings = facts.settings(GpuAffinity)
+    for template in target.templates:
+        found = placement(template.pod, settings, facts)
+        if found is not None and found.nodes:
+            yield template, found
+
+
+def _certainty(facts: Facts) -> Certainty:
+    """Sure only if the nodes and pools are all that there can be."""
+    settings = facts.settings(GpuAffinity)
+    return Certainty.SURE if settings.pools or settings.fixed_size else Certainty.UNDECIDED
 
 
 def _compete(one: Placement, other: Placement) -> bool:
