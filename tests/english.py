@@ -39,7 +39,7 @@ MARKERS: Final = {
         r"(?:^|[.;:,(\"'#]\s*|\b(?:if|that|when|where|and|but|so|which|because|since|while|for|or|as|than)\s+)"
         r"(?:nothing|nobody)\b"
     ),
-    "may stand": r"\bto be had\b|\bhow to have it\b",
+    "to be had": r"\bto be had\b|\bhow to have it\b",
 }
 """Constructions by name. Names of things in the code and quotations are left out by `code_free`."""
 
