@@ -91,7 +91,7 @@ def python(source: Source, out: Path) -> None:
     built = source.root.parent / "python"
     # hatchling is in our own environment, at the version that pyproject.toml pins.
     build = (
-        _uv(),
+        "uv",
         "build",
         "--quiet",
         "--no-cache",
@@ -103,30 +103,16 @@ def python(source: Source, out: Path) -> None:
     run(*build, "--python", sys.executable, "--out-dir", built, env=_with_tools(source), cwd=source.root)
     for path in sorted(built.glob("ml_chassis-*")):
         shutil.move(path, out / path.name)
-    export = (
-        _uv(),
-        "export",
-        "--quiet",
-        "--no-cache",
-        "--frozen",
-        "--no-dev",
-        "--format",
-        "cyclonedx1.5",
-        "--preview",
-    )
-    bom = json.loads(run(*export, env=_with_tools(source), cwd=source.root))
+    export = ("uv", "export", "--quiet", "--no-cache", "--frozen", "--no-dev", "--format", "cyclonedx1.5")
+    bom = json.loads(run(*export, "--preview", env=_with_tools(source), cwd=source.root))
     _write_sbom(out / f"ml_chassis-{source.version}.cdx.json", _timeless(bom))
 
 
-def _uv() -> str:
-    """The program uv: that of the variable UV, as uv sets it for its children, else the one on PATH."""
-    return os.environ.get("UV") or "uv"
-
-
 def _with_tools(source: Source) -> dict[str, str]:
-    """The environment with our own uv first on PATH."""
+    """The environment with our own uv first on PATH, then the one that the variable UV names, as uv does."""
     environment = source.environment
-    return {**environment, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', '')}"}
+    places = [Path(sys.executable).parent, *(Path(uv).parent for uv in [environment.get("UV")] if uv)]
+    return {**environment, "PATH": os.pathsep.join([*map(str, places), environment.get("PATH", "")])}
 
 
 def _timeless(bom: dict[str, Any]) -> dict[str, Any]:
