@@ -78,14 +78,8 @@ _SERVERS: Final[Mapping[str, Parallelism]] = {
             "-dpl",
             "--data-parallel-start-rank",
             "-dpr",
-            "--data_parallel_address",
-            "--data_parallel_backend",
-            "--data_parallel_rank",
-            "--data_parallel_size_local",
-            "--data_parallel_start_rank",
             "--device",
             "--distributed-executor-backend",
-            "--distributed_executor_backend",
             "--headless",
             "--master-addr",
             "--nnodes",
@@ -168,24 +162,23 @@ def _is_readable(server: Server, flags: tuple[str, ...]) -> bool:
     """Whether all options of a server can be read, and none of the flags is among them."""
     return not (
         server.sometimes
-        or has_option(server.words, *flags)
-        or _abbreviates(server, flags)
         or any("$" in word for word in server.words)  # a variable may hold any option
-        or server.may_have_option(*flags)
+        or any(_may_be_one_of(flags, word) for word in server.words)
     )
 
 
-def _abbreviates(server: Server, flags: tuple[str, ...]) -> bool:
-    """Whether an option may be one of the flags in another spelling: argparse accepts the beginning of a long
-    flag, and a value right after a short one. vLLM accepts underscores."""
-    for word in server.words:
-        given = word.partition("=")[0].replace("_", "-")
-        if not given.startswith("-") or given in _EXACT:
-            continue
-        long = given.startswith("--")
-        if any(flag.startswith(given) if long else given.startswith(flag) for flag in flags if len(flag) > 1):
-            return True
-    return False
+def _may_be_one_of(flags: tuple[str, ...], word: str) -> bool:
+    """Whether a word may be one of the flags.
+
+    argparse accepts the beginning of a long flag, and a value right after a short one. vLLM accepts
+    underscores.
+    """
+    given = word.partition("=")[0].replace("_", "-")
+    if given in flags or given in _EXACT:
+        return given in flags
+    if given.startswith("--"):
+        return any(flag.startswith(given) for flag in flags)
+    return given.startswith(flags)
 
 
 def _product(server: Server, factors: tuple[Factor, ...]) -> int:
