@@ -1,10 +1,15 @@
-"""Options of `make vllm`."""
+"""Options of `make vllm`, and what its tests report."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import pytest
 
 from tests.vllm.install import NEWEST, RELEASES
+from tests.vllm.kubelet import Seen
+
+Keep = Callable[[Seen], None]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -14,3 +19,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture(scope="session")
 def release(request: pytest.FixtureRequest) -> str:
     return str(request.config.getoption("--release"))
+
+
+@pytest.fixture
+def keep(record_property: Callable[[str, object], None]) -> Keep:
+    """Adds what a probe did to the test's report, and prints it."""
+
+    def kept(seen: Seen) -> None:
+        for name, value in seen.figures.items():
+            record_property(name, value)
+        print(seen.figures)
+        previous = None
+        for result in seen.results:
+            if result.said != previous:
+                print(f"{result.after:.0f}: {result.said}")
+            previous = result.said
+
+    return kept

@@ -45,6 +45,17 @@ class Seen:
     def slowest(self) -> float:
         return max((result.took for result in self.results), default=0.0)
 
+    @property
+    def figures(self) -> dict[str, float | None]:
+        """The measurements for a test's report."""
+        return {
+            "probes": len(self.results),
+            "failures": self.failures,
+            "in a row": self.in_a_row,
+            "slowest": round(self.slowest, 1),
+            "restarted after": self.restarted_after and round(self.restarted_after),
+        }
+
 
 def run_once(probe: Mapping[str, Any], env: Mapping[str, str]) -> tuple[bool, str]:
     """One run of the command: exit status 0 in time is success. A process that is too slow is killed."""

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.processes import free_port
+from tests.vllm.conftest import Keep
 from tests.vllm.container import FASTER, Starting
-from tests.vllm.kubelet import Seen
 from tests.vllm.server import model_of
 
 pytestmark = pytest.mark.vllm
@@ -43,26 +43,6 @@ def _first(server: Starting) -> int:
         return server.first
     except (OSError, IndexError):
         return 0
-
-
-@pytest.fixture
-def keep(record_property: Callable[[str, object], None]) -> Callable[[Seen], None]:
-    def kept(seen: Seen) -> None:
-        figures = {
-            "probes": len(seen.results),
-            "failures": seen.failures,
-            "slowest": round(seen.slowest, 1),
-            "restarted after": seen.restarted_after and round(seen.restarted_after),
-        }
-        for name, value in figures.items():
-            record_property(name, value)
-        print(figures, *(f"{result.after:.0f}: {result.said}" for result in seen.results[::10]), sep="\n")
-        print(seen.results[-1])
-
-    return kept
-
-
-Keep = Callable[[Seen], None]
 
 
 def downloads(start: Start, model: Path, stops_after: float = float("inf")) -> Starting:

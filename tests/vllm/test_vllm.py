@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.vllm.conftest import Keep
 from tests.vllm.kubelet import Kubelet, Result, Seen, run_once
 from tests.vllm.server import Vllm
 
@@ -33,25 +34,6 @@ def server(tmp_path_factory: pytest.TempPathFactory, release: str) -> Iterator[V
         running.stop()
 
 
-@pytest.fixture
-def said(record_property: Callable[[str, object], None]) -> Callable[[Seen], None]:
-    """Keeps what a probe did in the test's report, and prints it."""
-
-    def keep(seen: Seen) -> None:
-        figures = {
-            "probes": len(seen.results),
-            "failures": seen.failures,
-            "in a row": seen.in_a_row,
-            "slowest": round(seen.slowest, 1),
-            "restarted after": seen.restarted_after and round(seen.restarted_after),
-        }
-        for name, value in figures.items():
-            record_property(name, value)
-        print(figures, {result.said for result in seen.results})
-
-    return keep
-
-
 def at_once(server: Vllm, times: int) -> Seen:
     """Run the probe so many times without a pause."""
     probe, seen = server.probe(), Seen()
@@ -74,28 +56,28 @@ def watched(server: Vllm, seconds: float) -> Seen:
 
 
 @pytest.mark.ci_vllm
-def test_an_idle_server_with_an_api_key_passes(server: Vllm, said: Callable[[Seen], None]) -> None:
+def test_an_idle_server_with_an_api_key_passes(server: Vllm, keep: Keep) -> None:
     seen = at_once(server, 120)
-    said(seen)
+    keep(seen)
     assert seen.failures == 0
     assert {result.said for result in seen.results[1:]} == {"the engine answers"}
 
 
 @pytest.mark.ci_vllm
-def test_a_loaded_server_passes_and_gets_no_canary(server: Vllm, said: Callable[[Seen], None]) -> None:
+def test_a_loaded_server_passes_and_gets_no_canary(server: Vllm, keep: Keep) -> None:
     with server.clients(SLOTS):
         seen = watched(server, 100)
-    said(seen)
+    keep(seen)
     assert seen.failures == 0
     assert {result.said for result in seen.results} <= {"the engine works", "cannot tell: no time left"}
 
 
 @pytest.mark.ci_vllm
-def test_a_stopped_engine_fails_until_it_continues(server: Vllm, said: Callable[[Seen], None]) -> None:
+def test_a_stopped_engine_fails_until_it_continues(server: Vllm, keep: Keep) -> None:
     with server.clients(2), server.stopped("EngineCore"):
         assert server.health() == 200, "the endpoint does not notice"
         seen = at_once(server, 6)
-    said(seen)
+    keep(seen)
     assert not seen.results[-1].success, "it has been silent for longer than any pod's patience"
     assert seen.restarted_after is None
     server.process.wait_until(lambda: server.complete() == 200, 600, 1)
@@ -107,30 +89,28 @@ def test_a_stopped_engine_fails_until_it_continues(server: Vllm, said: Callable[
 
 @pytest.mark.parametrize("title", ["EngineCore", "Worker"])
 @pytest.mark.parametrize("clients", [0, SLOTS])
-def test_what_hangs_is_restarted(
-    server: Vllm, said: Callable[[Seen], None], title: str, clients: int
-) -> None:
+def test_what_hangs_is_restarted(server: Vllm, keep: Keep, title: str, clients: int) -> None:
     with server.clients(clients, 2000), server.stopped(title):
         seen = watched(server, WITHIN + 60)
         assert server.health() == 200, "the endpoint does not notice"
-    said(seen)
+    keep(seen)
     assert seen.restarted_after is not None
     assert 120 < seen.restarted_after < WITHIN
     server.process.wait_until(lambda: server.complete() == 200, 600, 1)
 
 
-def test_what_continues_in_time_is_not_restarted(server: Vllm, said: Callable[[Seen], None]) -> None:
+def test_what_continues_in_time_is_not_restarted(server: Vllm, keep: Keep) -> None:
     with Kubelet(server.probe(), server.env) as kubelet:
         with server.stopped("EngineCore"):
             kubelet.wait(150)
         seen = kubelet.wait(120)
-    said(seen)
+    keep(seen)
     assert seen.failures > 0
     assert seen.restarted_after is None
     assert seen.results[-1].success
 
 
-def test_a_hung_front_end_is_restarted(server: Vllm, said: Callable[[Seen], None]) -> None:
+def test_a_hung_front_end_is_restarted(server: Vllm, keep: Keep) -> None:
     pid = server.process.pid
     with Kubelet(server.probe(), server.env) as kubelet:
         kubelet.wait(5)
@@ -139,18 +119,18 @@ def test_a_hung_front_end_is_restarted(server: Vllm, said: Callable[[Seen], None
             seen = kubelet.wait(WITHIN + 60)
         finally:
             server.signal(signal.SIGCONT, "serve")
-    said(seen)
+    keep(seen)
     assert pid == server.process.pid
     assert seen.restarted_after is not None
     assert seen.restarted_after < WITHIN
 
 
-def test_saturated_with_fifty_times_its_capacity(server: Vllm, said: Callable[[Seen], None]) -> None:
+def test_saturated_with_fifty_times_its_capacity(server: Vllm, keep: Keep) -> None:
     """Most of the requests preempt each other: 40 blocks hold fewer tokens than they ask for."""
     with server.clients(50 * SLOTS, 1500) as statuses:
         seen = watched(server, 600)
         preempted = server.metric("vllm:num_preemptions_total")
-    said(seen)
+    keep(seen)
     print(f"{len(statuses)} answers, {preempted:g} preemptions")
     assert preempted > 0
     assert seen.restarted_after is None
@@ -159,16 +139,16 @@ def test_saturated_with_fifty_times_its_capacity(server: Vllm, said: Callable[[S
 
 
 @pytest.mark.parametrize("clients", [0, SLOTS])
-def test_throttled_to_a_tenth(server: Vllm, said: Callable[[Seen], None], clients: int) -> None:
+def test_throttled_to_a_tenth(server: Vllm, keep: Keep, clients: int) -> None:
     with server.clients(clients), server.throttled(0.1):
         seen = watched(server, 300)
-    said(seen)
+    keep(seen)
     assert seen.restarted_after is None
     assert seen.in_a_row < 3
     server.process.wait_until(lambda: server.complete() == 200, 600, 1)
 
 
-def test_a_long_prefill(tmp_path: Path, release: str, said: Callable[[Seen], None]) -> None:
+def test_a_long_prefill(tmp_path: Path, release: str, keep: Keep) -> None:
     """One request at a time, in small pieces, with a prompt that takes about ten minutes."""
     options = ("--max-model-len", "30000", "--max-num-seqs", "1", "--max-num-batched-tokens", "128")
     running = Vllm(tmp_path, (*options, "--no-enable-prefix-caching"), release)
@@ -181,7 +161,7 @@ def test_a_long_prefill(tmp_path: Path, release: str, said: Callable[[Seen], Non
         with running.throttled(min(1.0, max(0.02, whole / 600))), running.clients(1, 1, "b" * 29_000) as done:
             seen = watched(running, 600)
             answered = len(done)
-        said(seen)
+        keep(seen)
         print(f"{answered} answers in {seen.results[-1].after:.0f} s")
         assert seen.restarted_after is None
         assert seen.in_a_row < 3
@@ -189,13 +169,13 @@ def test_a_long_prefill(tmp_path: Path, release: str, said: Callable[[Seen], Non
         running.stop()
 
 
-def test_a_killed_worker_is_noticed(tmp_path: Path, release: str, said: Callable[[Seen], None]) -> None:
+def test_a_killed_worker_is_noticed(tmp_path: Path, release: str, keep: Keep) -> None:
     running = Vllm(tmp_path, ("--max-model-len", "2048", "--max-num-seqs", str(SLOTS)), release)
     try:
         running.wait_until_it_serves()
         running.signal(signal.SIGKILL, "Worker")
         seen = watched(running, WITHIN + 60) if running.process.running else Seen()
-        said(seen)
+        keep(seen)
         assert seen.restarted_after is not None or not running.process.running, "it ended by itself"
     finally:
         running.stop()
