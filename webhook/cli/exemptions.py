@@ -26,47 +26,23 @@ _COLUMNS: Final = ("object", "rule", "state", "until", "age", "used", "reason")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `chassis exemptions`."""
-    from webhook.cli import connection
-    from webhook.cli.named_policy import WHERE
+    from webhook.cli import files_or_cluster
 
     parser.description = (
         "Every exemption that objects or their pod templates carry, and every override with an end: whether "
         "it counts, when it ends, how old it is, and whether there is anything that it exempts from."
     )
-    parser.add_argument("paths", nargs="*", metavar="PATH", help="manifests (default: the cluster)")
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument("-A", "--all-namespaces", action="store_true", help="of all namespaces")
-    where.add_argument("-n", "--namespace", metavar="NS", help="default: the namespace of the context")
-    parser.add_argument(
-        "--policy", metavar="WHERE", help=f"{WHERE} (default: the one installed, or built-in)"
-    )
+    files_or_cluster.add_arguments(parser)
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
-    connection.add_arguments(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the exemptions; the exit status."""
-    from webhook.cli.connection import connected
-    from webhook.cli.named_policy import read_policy
+    from webhook.cli.files_or_cluster import chosen
 
-    if args.paths:
-        from webhook.cli.review import review_documents
-        from webhook.kube.offline import ManifestCluster, read
-
-        config = read_policy(args.policy, None, args.kubeconfig, args.context)
-        documents = read(args.paths)
-        cluster = ManifestCluster([document.obj for document in documents])
-        found = list(_exemptions(review_documents(documents, config, cluster), config))
-    else:
-        from webhook.cli.scan import Scan, policy_of
-
-        with connected(args.kubeconfig, args.context) as (api, wait):
-            namespace = "" if args.all_namespaces else args.namespace or api.namespace
-            config, _ = wait(policy_of(api, args.policy))
-            scan: Scan = wait(Scan.prepare(api, namespace, config))
-            found = list(_exemptions((review for (review,) in scan.reviews(wait)), config))
-    found += _overrides(config)
+    with chosen(args) as read:
+        found = [*_exemptions(read.reviews(), read.config), *_overrides(read.config)]
     if args.output == "json":
         print(printable_json(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode()))
     else:

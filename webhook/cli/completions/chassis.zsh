@@ -94,9 +94,9 @@ _shtab_chassis_exemptions_options=(
   {-A,--all-namespaces}"[of all namespaces]"
   {-n,--namespace}"[default\: the namespace of the context]:NS:"
   "--policy[a directory, a file, - for standard input, or configmap\:NAMESPACE\/NAME (default\: the one installed, or built-in)]:WHERE:_files"
-  {-o,--output}"[output]:output:(text json)"
   "--kubeconfig[default\: \$KUBECONFIG, \~\/.kube\/config, or the pod\'s own account]:FILE:_files"
   "--context[default\: the kubeconfig\'s current context]:NAME:"
+  {-o,--output}"[output]:output:(text json)"
   "(*)::manifests (default\: the cluster):_files"
 )
 
@@ -130,11 +130,11 @@ _shtab_chassis_graph_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   {-A,--all-namespaces}"[of all namespaces]"
   {-n,--namespace}"[default\: the namespace of the context]:NS:"
-  "--from[only what depends on an object or what it depends on, and what its failure takes down\; NAME is a name, KIND\/NAME or NAMESPACE\/KIND\/NAME]:NAME:"
   "--policy[a directory, a file, - for standard input, or configmap\:NAMESPACE\/NAME (default\: the one installed, or built-in)]:WHERE:_files"
-  {-o,--output}"[output]:output:(text json mermaid dot html)"
   "--kubeconfig[default\: \$KUBECONFIG, \~\/.kube\/config, or the pod\'s own account]:FILE:_files"
   "--context[default\: the kubeconfig\'s current context]:NAME:"
+  "--from[only what depends on an object or what it depends on, and what its failure takes down\; NAME is a name, KIND\/NAME or NAMESPACE\/KIND\/NAME]:NAME:"
+  {-o,--output}"[output]:output:(text json mermaid dot html)"
   "(*)::manifests (default\: the cluster):_files"
 )
 

@@ -1,0 +1,73 @@
+"""The input of a command: manifests, or a cluster if none are given."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from policies.core.facts import Cluster
+    from policies.kube.json import Json
+    from webhook.admission.configuration import Config
+    from webhook.cli.output.review import Review
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """Objects, the policy that decides about them, and the facts that rules may ask for."""
+
+    config: Config
+    cluster: Cluster
+    objects: Callable[[], Iterator[Json]]
+    """Reads the objects."""
+    reviews: Callable[[], Iterator[Review]]
+    """Reads the objects and decides about each."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments that choose the input and the policy."""
+    from webhook.cli import connection
+    from webhook.cli.named_policy import WHERE
+
+    parser.add_argument("paths", nargs="*", metavar="PATH", help="manifests (default: the cluster)")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("-A", "--all-namespaces", action="store_true", help="of all namespaces")
+    where.add_argument("-n", "--namespace", metavar="NS", help="default: the namespace of the context")
+    parser.add_argument(
+        "--policy", metavar="WHERE", help=f"{WHERE} (default: the one installed, or built-in)"
+    )
+    connection.add_arguments(parser)
+
+
+@contextmanager
+def chosen(args: argparse.Namespace) -> Iterator[Input]:
+    """The input that the arguments choose. UserError if it can't be read."""
+    if args.paths:
+        from webhook.cli.named_policy import read_policy
+        from webhook.cli.review import review_documents
+        from webhook.kube.offline import ManifestCluster, read
+
+        config = read_policy(args.policy, None, args.kubeconfig, args.context)
+        documents = read(args.paths)
+        objects = [document.obj for document in documents]
+        cluster = ManifestCluster(objects)
+        yield Input(
+            config, cluster, lambda: iter(objects), lambda: review_documents(documents, config, cluster)
+        )
+    else:
+        from webhook.cli.connection import connected
+        from webhook.cli.scan import Scan, policy_of
+
+        with connected(args.kubeconfig, args.context) as (api, wait):
+            namespace = "" if args.all_namespaces else args.namespace or api.namespace
+            config, _ = wait(policy_of(api, args.policy))
+            scan: Scan = wait(Scan.prepare(api, namespace, config))
+            yield Input(
+                config,
+                scan.cluster,
+                lambda: scan.objects(wait),
+                lambda: (review for (review,) in scan.reviews(wait)),
+            )
