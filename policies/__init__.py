@@ -1,1 +1,1 @@
-"""What is enforced: pure functions over JSON. No I/O, no clock, no HTTP, no Kubernetes client."""
+"""Rules and mutators: pure functions over JSON. No I/O, no clock, no HTTP, no Kubernetes client."""

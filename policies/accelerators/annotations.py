@@ -33,7 +33,7 @@ class Resolution:
     alternatives: tuple[Alternative, ...]
     """Empty where no node carries a label that could be asked for."""
     keys: frozenset[str]
-    """The label keys that speak of the same thing: where the user's own terms have one, they stand."""
+    """The label keys with the same meaning: if the user's own terms have one of them, no term is added."""
     good: frozenset[tuple[str, str]]
     """The labels, key and value, that fulfil the request."""
     present: tuple[str, ...]
@@ -57,8 +57,8 @@ def resolve_product(fleet: Fleet, globs: Sequence[str]) -> Resolution:
     """The products that match one of the globs, as the fleet's labels name them; case does not count.
 
     A slice (MIG, time-slicing) matches only where a glob spells it or no whole accelerator does.
-    Where nothing matches, a plain name is still demanded, and a glob excludes what is there: the
-    pod waits for the product it asked for rather than run on another.
+    If no product matches, a plain name is still demanded, and a glob excludes the existing products: the pod
+    waits for the product it asked for and does not run on another.
     """
     order = fleet.vendor.product_labels
     named = [(key, variant[key]) for variant in fleet.described for key in order if key in variant]

@@ -1,7 +1,7 @@
 """Whether the weights of a served model fit into the memory of the accelerators that its pod can get.
 
 Law: certain or silent. A model's name gives its parameters as a round number, so only three quarters of the
-weights count. Options that change what is loaded make it unknown.
+weights count. Options that change the loaded weights make their size unknown.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _REDUCED: Final = re.compile(
     r"|(?:fp|int|nf|mxfp)[48]|[2348]-?bit|w[48]a|1\.58",
     re.IGNORECASE,
 )
-"""What a name says of weights that are not written in 16 bits, or of a part of a model."""
+"""Words in a model's name for weights that are not written in 16 bits, or for a part of a model."""
 _MIG: Final = re.compile(r"/mig-\d+g\.(\d+)gb")
 """`nvidia.com/mig-3g.40gb`: under the mixed strategy the resource itself names the memory of a slice."""
 
@@ -100,7 +100,7 @@ class Load:
 
 
 def _load(pod: Json, container: Container, facts: Facts) -> Load | None:
-    """What a container loads; None if nothing names it for certain."""
+    """The weights that a container loads; None unless a model is named for certain."""
     server = recognised(container, facts.settings(StandardProbes))
     accelerators = per_copy(server) if server is not None and knows_weights(server) else 0
     if server is None or not accelerators:
@@ -109,12 +109,12 @@ def _load(pod: Json, container: Container, facts: Facts) -> Load | None:
     if not weights or _REDUCED.search(" ".join((*server.words, model))):
         return None
     if model not in server.words:
-        return None  # a volume, a variable or an image names it: what is loaded from there may be a part
+        return None  # a volume, a variable or an image names it: it may hold only a part of the model
     return Load(model, weights, accelerators)
 
 
 def _memories(pod: Json, facts: Facts) -> tuple[tuple[int, Node], ...]:
-    """The memory of an accelerator of each node that can take the pod; nothing if one is not known."""
+    """The memory of an accelerator of each node that can take the pod; empty if one is not known."""
     found = placement(pod, facts.settings(GpuAffinity), facts)
     if found is None:
         return ()
@@ -124,7 +124,7 @@ def _memories(pod: Json, facts: Facts) -> tuple[tuple[int, Node], ...]:
 
 
 def _memory(node: Node, requests: Mapping[str, int], facts: Facts) -> int | None:
-    """Bytes of one accelerator of a node, as the pod asks for it; None if nothing names it."""
+    """Bytes of one accelerator of a node, as the pod asks for it; None if it is unknown."""
     slices = [int(match[1]) * 10**9 for resource in requests if (match := _MIG.search(resource))]
     if slices:
         return max(slices) if len(slices) == len(requests) else None

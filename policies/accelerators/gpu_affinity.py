@@ -18,9 +18,9 @@ A server whose model fits into the memory of some nodes' accelerators only prefe
 requires them (`weights`). The model must be named in the server's options, and the pod must not
 select a product or memory itself.
 
-A pod that asks for none gets a preference for nodes without accelerators, where it could land on
-one. Pods of DaemonSets and of system namespaces, pods bound to a node, and whatever the user's own
-node selector or terms already say of accelerators stay as they are. So do pods that ask for devices in
+A pod that asks for none gets a preference for nodes without accelerators, if it could land on one. Pods of
+DaemonSets and of system namespaces and pods bound to a node stay as they are, and so do the node selectors
+and terms about accelerators that a user wrote. The policy does not change pods that ask for devices in
 another form: DRA claims, any other extended resource (HAMi's `nvidia.com/gpumem`, `volcano.sh/vgpu-memory`),
 and a share of a GPU by the annotations of Run:ai, KAI and TensorFusion (`gpu-fraction`, `gpu-memory`).
 
@@ -132,7 +132,7 @@ def _vendors(requests: Mapping[str, int], settings: GpuAffinity) -> Iterable[str
 
 
 def _tolerating(pod: Json, vendor: Vendor, fleet: Fleet | None, asked: str, why: Reasons) -> Json:
-    """Exact tolerations: by the vendor's key and effect, whatever the value."""
+    """Exact tolerations: by the vendor's key and effect, with any value."""
     if not takes_more(pod, TOLERATIONS):
         return pod
     present = maps(pod, *TOLERATIONS)
@@ -233,7 +233,7 @@ def _drawn(pod: Json, fleet: Fleet, settings: GpuAffinity, asked: str, why: Reas
                     setting="affinity",
                 )
             return demanding
-        return pod  # every node carries a label: a preference would tell none from another
+        return pod  # every node carries a label: a preference would not distinguish them
     if mentioned_keys(pod).isdisjoint(own):
         for label in fleet.cover or fleet.known_labels[:1]:
             preferring = prefer(pod, settings.weight, [label.required])
@@ -277,7 +277,7 @@ def _kept_off(pod: Json, settings: GpuAffinity, facts: Facts, why: Reasons) -> J
 
 
 def _avoiding(pod: Json, inventory: Inventory) -> list[Expression]:
-    """What tells other nodes from the accelerator nodes whose taints, if any, the pod tolerates."""
+    """The labels that only those accelerator nodes have whose taints, if any, the pod tolerates."""
     reachable = [
         exposure for exposure in inventory.exposed if all(tolerates(pod, taint) for taint in exposure.taints)
     ]
@@ -288,7 +288,8 @@ def _avoiding(pod: Json, inventory: Inventory) -> list[Expression]:
 
 
 def _seeks_accelerators(pod: Json, settings: GpuAffinity) -> bool:
-    """Whether the pod is meant for accelerator nodes all the same: it names their labels or taints."""
+    """Whether the pod is meant for accelerator nodes although it asks for none: it names their labels or
+    taints."""
     named = mentioned_keys(pod)
     for each in maps(pod, *PREFERRED):
         named.update(text(e, "key") for e in maps(each, "preference", "matchExpressions"))
@@ -370,7 +371,7 @@ def _labels_said(labels: Mapping[str, str]) -> str:
 
 
 def _group(pod: Json) -> dict[str, str]:
-    """The labels that the pods of its group have in common; empty where none tell it from others."""
+    """The labels that only the pods of its group have in common; empty if there are none."""
     labels = labels_of(pod)
     if labels.get(_LEADER_WORKER_SET) and not labels.get(_LEADER_WORKER_GROUP):
         return {}  # a leader: its set's own webhook may come after this one, which is then asked again

@@ -12,7 +12,7 @@ from policies.kube.json import Json, text
 from policies.kube.nodes import HOSTNAME
 
 MOST_HOSTNAMES: Final = 20
-"""Accelerator nodes without a label of their vendor that are told by name; it must stay a short list."""
+"""The most accelerator nodes without a label of their vendor that are listed by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,8 @@ class Node:
 
 
 class Likeness(NamedTuple):
-    """What tells a node from others to the pods of all: thousands of nodes have a few likenesses."""
+    """The properties of a node that decide which pods it can take: thousands of nodes have a few
+    likenesses."""
 
     labels: tuple[tuple[str, str], ...]
     """Those that speak of accelerators; of an autoscaler's only the key."""
@@ -68,8 +69,8 @@ Members = Callable[[], tuple[tuple[Node, ...], tuple[Node, ...]]]
 
 @dataclass(frozen=True)
 class Fleet:
-    """The nodes of one vendor. What follows from their likenesses costs the same for ten nodes as for ten
-    thousand; the nodes themselves are put in a row when somebody asks for them."""
+    """The nodes of one vendor. Questions about their likenesses cost the same for ten nodes as for ten
+    thousand; the nodes are sorted when they are first asked for."""
 
     vendor: Vendor
     likenesses: tuple[Node, ...]
@@ -89,7 +90,8 @@ class Fleet:
 
     @cached_property
     def barren(self) -> tuple[Node, ...]:
-        """Those that carry its labels but have nothing to give now: a device plugin that restarts, say."""
+        """Those that carry its labels but offer no accelerators now, for example while a device plugin
+        restarts."""
         return self.members()[1]
 
     @cached_property
@@ -118,19 +120,19 @@ class Fleet:
 
     @cached_property
     def variants(self) -> tuple[Mapping[str, str], ...]:
-        """The distinct values of the product and memory labels that stand together on one node."""
+        """The distinct pairs of product and memory labels of the nodes."""
         return self._distinct(
             node.labels if node.pool and node.pool.labels else node.described for node in self.likenesses
         )
 
     @cached_property
     def described(self) -> tuple[Mapping[str, str], ...]:
-        """The same with what pools promise, though their own labels tell them better."""
+        """The same with the labels that pools promise."""
         return self._distinct(node.described for node in self.likenesses)
 
     @cached_property
     def labelled_pools(self) -> tuple[Node, ...]:
-        """The pools with labels of their own, by which their autoscaler knows them."""
+        """The pools that declare labels, by which their autoscaler knows them."""
         return tuple(node for node in self.likenesses if node.pool and node.pool.labels)
 
     def _distinct(self, labelled: Iterable[Mapping[str, str]]) -> tuple[Mapping[str, str], ...]:
@@ -159,7 +161,7 @@ class Inventory:
 
     @cached_property
     def answers(self) -> dict[bytes, Any]:
-        """What was worked out from this inventory before, by the question; it goes when a node changes."""
+        """Earlier answers from this inventory, by the question; a change of a node drops them."""
         return {}
 
     @cached_property
@@ -206,17 +208,17 @@ def _lasting(node: Node) -> Taints:
 
 @dataclass(frozen=True, slots=True)
 class Exposure:
-    """Accelerator nodes that bear the same taints, and how a pod tells them from others."""
+    """Accelerator nodes with the same taints, and how a pod selects them."""
 
     taints: tuple[Json, ...]
     labels: tuple[NodeLabel, ...]
-    """Each of the nodes carries one of these, or else stands in `hostnames`."""
+    """Each of the nodes carries one of these labels or is listed in `hostnames`."""
     hostnames: tuple[str, ...]
 
 
 def cover_of(labels: Iterable[NodeLabel], nodes: list[Node]) -> tuple[tuple[NodeLabel, ...], list[Node]]:
-    """Labels such that each node carries one, the fewest that a look for one alone and then a greedy
-    search find; and the nodes that carry none."""
+    """Labels such that each node carries one, and the nodes that carry none. The search tries single labels
+    first and is then greedy."""
     labels = tuple(labels)
     for label in labels:
         if nodes and all(label.on(node.labels) for node in nodes):

@@ -33,7 +33,7 @@ MOST_TOLERATIONS: Final = 256
 
 def is_surveyable(pod: Json) -> bool:
     """Whether a pod demands so little of its nodes that it can be followed: some thousands of terms, compared
-    with thousands of nodes and multiplied by what is added, take seconds and megabytes."""
+    with thousands of nodes and multiplied by the added terms, take seconds and megabytes."""
     if len(maps(pod, "spec", "tolerations")) > MOST_TOLERATIONS:
         return False
     if len(mapping(pod, "spec", "nodeSelector")) > MOST_LABELS:
@@ -125,7 +125,7 @@ def _tolerates(toleration: Json, taint: Mapping[str, Any]) -> bool:
             return bool(key) and text(toleration, "value") == (taint.get("value") or "")
         case "Exists":
             return True
-    return True  # Gt and Lt are newer than what is known here: unsure, so no obstacle
+    return True  # Gt and Lt are not evaluated here: unsure, so no obstacle
 
 
 def mentioned_keys(pod: Json) -> set[str]:
@@ -141,7 +141,7 @@ def _keys(term: Json) -> set[str]:
 def takes_more(pod: Json, path: Sequence[str]) -> bool:
     """Whether something can be appended at a path: it leads through maps to a list, or ends before.
 
-    What is malformed is the API server's to refuse, and must not be written over.
+    The API server refuses a malformed field; it must not be overwritten.
     """
     value: Any = pod
     for step in path:
@@ -162,8 +162,8 @@ class Alternative:
 
     expressions: tuple[Expression, ...]
     labels: Mapping[str, str] | None = None
-    """What is known of the nodes that satisfy them, where these are the nodes of one pool: in a term
-    that such nodes can't satisfy, the alternative would be noise."""
+    """The known properties of the nodes that satisfy them, if these are the nodes of one pool. In a term that
+    such nodes can't satisfy, the alternative would be noise."""
 
 
 def require(pod: Json, alternatives: Sequence[Alternative], *, unless: Set[str]) -> Json:
@@ -204,7 +204,7 @@ def _narrowed(term: Any, alternatives: Sequence[Alternative], unless: Set[str]) 
 def prefer(pod: Json, weight: int, expressions: Sequence[Expression]) -> Json:
     """The pod, rather on nodes that satisfy all the expressions.
 
-    Where the user's own preferences speak of one of their keys, nothing is added.
+    No preference is added if the user's own preferences use one of the keys.
     """
     keys = {text(expression, "key") for expression in expressions}
     present = maps(pod, *PREFERRED)

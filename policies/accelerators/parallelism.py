@@ -26,16 +26,16 @@ class Factor:
 
 @dataclass(frozen=True, slots=True)
 class Parallelism:
-    """How a server says over how many accelerators it spreads itself."""
+    """The options of a server that set over how many accelerators it spreads itself."""
 
     copy: tuple[Factor, ...]
-    """What one copy of the weights is spread over."""
+    """The number of accelerators that one copy of the weights is spread over."""
     copies: Factor | None = None
-    """How many copies there are, each on accelerators of its own."""
+    """The number of copies, each on separate accelerators."""
     shared_with: tuple[str, ...] = ()
     """Options with which copies share accelerators."""
     unknown_with: tuple[str, ...] = ()
-    """Options that change what is loaded or where."""
+    """Options that change which weights are loaded or where."""
     elsewhere_with: tuple[str, ...] = ()
     """Options with which a part of the processes runs on other nodes, or on no accelerator."""
 
@@ -136,7 +136,7 @@ _EXACT: Final = frozenset(
 
 
 def knows_weights(server: Server) -> bool:
-    """Whether it is known what one copy of a server's weights is."""
+    """Whether the size of one copy of a server's weights can be computed."""
     known = _SERVERS.get(server.name)
     return known is not None and bool(known.unknown_with) and _is_readable(server, known.unknown_with)
 
@@ -148,7 +148,7 @@ def per_copy(server: Server) -> int:
 
 
 def on_this_node(server: Server) -> int:
-    """How many accelerators of its own node a server takes at least; 0 if that is not known."""
+    """The least number of accelerators on its node that a server takes; 0 if that is not known."""
     known = _SERVERS.get(server.name)
     if known is None or not _is_readable(server, known.elsewhere_with):
         return 0

@@ -1,4 +1,4 @@
-"""Which nodes, or nodes of declared pools, could ever take a pod with accelerators; or what is in the way.
+"""Which nodes, or nodes of declared pools, could ever take a pod with accelerators; or the obstacle.
 
 The scheduler's filters as far as they last: what other pods hold, a cordon, a node that is not
 ready pass, and so are no obstacle here.
@@ -57,12 +57,12 @@ class Obstacle:
     message: str
     hint: str
     certain: bool = True
-    """Whether it lasts, as far as the nodes and pools tell."""
+    """Whether it lasts, as far as the nodes and pools show."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The nodes that could take the pod were they empty; with none, what is in the way."""
+    """The nodes that could take the pod if they were empty; with none, the obstacle."""
 
     requests: Mapping[str, int]
     nodes: tuple[Node, ...]
@@ -84,9 +84,8 @@ class Placement:
 
 
 def placement(pod: Json, settings: GpuAffinity, facts: Facts) -> Placement | None:
-    """Where a pod could run. None where nothing can be said: it asks for no accelerator, is bound
-    to a node already, it demands more of its nodes than can be followed, or these are not known.
-    Nodes of which none has an accelerator say nothing about those that have."""
+    """Where a pod could run. None if that is undecided: the pod asks for no accelerator, is bound to a node,
+    demands more of its nodes than can be evaluated, or no node with an accelerator is known."""
     asked = ("placement", id(pod), id(settings))
     known = facts.memo.get(asked)
     if known is None:  # both are kept: their ids are nobody else's meanwhile
@@ -187,7 +186,7 @@ def _by_product(pod: Json, requests: Mapping[str, int], fleets: list[Fleet], nod
     for fleet in fleets if globs else ():
         request = resolve_product(fleet, globs)
         if not request.alternatives:
-            continue  # no node says what it has: the annotation is not followed
+            continue  # no node shows its products: the annotation is not followed
         left = tuple(node for node in nodes if request.fits(node.described))
         if not left:
             asked = _listed(f"{count} {resource}" for resource, count in requests.items())

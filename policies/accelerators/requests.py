@@ -1,7 +1,7 @@
 """Accelerators: which pods ask for them, and which nodes have them.
 
-One opinion for the policies and rules that speak of accelerators. Law: what can't be known from
-the nodes and the declared pools is not demanded of a pod.
+The policies and rules about accelerators share this reading. Law: a pod is only required to have properties
+that nodes or declared pools show.
 """
 
 from __future__ import annotations
@@ -101,9 +101,9 @@ class GpuAffinity(Settings):
 
     @cached_property
     def catalogue(self) -> Catalogue:
-        """What these settings say of accelerators, ready for use."""
+        """The vendors and pools of these settings, ready for use."""
         if not (self.vendors or self.pools or "autoscaler_labels" in self.model_fields_set):
-            return standard()  # one object, so that what is derived from the nodes is shared
+            return standard()  # one object, so that values derived from the nodes are shared
         return Catalogue({**known_vendors(), **self.vendors}, self.pools, self.autoscaler_labels)
 
 
@@ -128,7 +128,8 @@ _CHANGED: Final = 1000
 
 @dataclass(eq=False)
 class Catalogue:
-    """The vendors and pools of one configuration. Compared by identity: it keys what is derived of nodes."""
+    """The vendors and pools of one configuration. Compared by identity: it is the key of values derived from
+    nodes."""
 
     vendors: Mapping[str, Vendor]
     pools: tuple[Pool, ...]
@@ -137,11 +138,12 @@ class Catalogue:
     _remembered: dict[int, tuple[Json, _Reading]] = field(default_factory=dict, repr=False)
 
     def vendor_of(self, resource: str) -> str | None:
-        """The name of the vendor of an extended resource; None for whatever is no accelerator."""
+        """The name of the vendor of an extended resource; None if it is no accelerator."""
         if "/" not in resource or len(resource) > _LONGEST_RESOURCE:
             return None
         if resource not in self._vendor_of:
-            if len(self._vendor_of) > 1000:  # names come from users; what is remembered of them is bounded
+            # names come from users, so the number of remembered ones is bounded
+            if len(self._vendor_of) > 1000:
                 self._vendor_of.clear()
             self._vendor_of[resource] = next(
                 (
@@ -156,8 +158,8 @@ class Catalogue:
     def requests(self, pod: Json) -> dict[str, int]:
         """How many accelerators a pod asks for, by resource, as the scheduler counts them.
 
-        Sidecars run beside everything after them, so: the greater of all main containers with all
-        sidecars, and of each init container with the sidecars before it (`PodRequests` in
+        Sidecars run at the same time as all containers after them, so: the greater of all main containers
+        with all sidecars, and of each init container with the sidecars before it (`PodRequests` in
         `k8s.io/component-helpers/resource`).
         """
         main: dict[str, int] = {}
@@ -205,7 +207,7 @@ class Catalogue:
         groups = listing.by(self._by_likeness)
         known: Inventory | None = groups.memo.get("inventory")
         if known is None:
-            # A row of its own: the groups go over to the next listing.
+            # A separate list: the next listing takes over the groups.
             found = {key: tuple(groups[key]) for key in groups}
             if len(self._remembered) > 2 * sum(map(len, found.values())) + _CHANGED:
                 kept = {id(obj): obj for objects in found.values() for obj in objects}
@@ -215,7 +217,7 @@ class Catalogue:
 
     @cached_property
     def declared(self) -> Inventory:
-        """What the pools alone say, where the nodes are not known."""
+        """The inventory of the pools, for when the nodes are not known."""
         return self._inventory({}, nodes_known=False)
 
     def _inventory(self, found: _Found, *, nodes_known: bool) -> Inventory:
@@ -263,7 +265,7 @@ class Catalogue:
 
     @cached_property
     def _telling_keys(self) -> tuple[str, ...]:
-        """The labels that any vendor's nodes are told by."""
+        """The labels that identify any vendor's nodes."""
         return tuple(
             dict.fromkeys(key for vendor in self.vendors.values() for key in sorted(vendor.own_keys))
         )
@@ -275,7 +277,7 @@ class Catalogue:
     def _labelled(self, labels: Mapping[str, str]) -> list[str]:
         """The vendors whose labels a node carries."""
         if labels.keys().isdisjoint(self._label_keys):
-            return []  # most nodes; the rest is dear beside 5,000 of them
+            return []  # most nodes end here: with 5,000 of them the rest is expensive
         return [
             name for name, vendor in self.vendors.items() if any(label.on(labels) for label in vendor.labels)
         ]
@@ -330,7 +332,7 @@ class Catalogue:
         )
 
     def _nodes(self, found: Iterable[Iterable[Json]]) -> tuple[Node, ...]:
-        """In an order of their own: which of them changed last must tell nothing."""
+        """Sorted, so that the order of changes has no effect."""
         nodes = (self._read(obj).node for objects in found for obj in objects)
         return tuple(sorted(nodes, key=lambda node: node.name))
 
@@ -364,7 +366,7 @@ def _add(total: dict[str, int], asked: Mapping[str, int]) -> None:
 
 
 def whole_number(value: object) -> int:
-    """A quantity of an extended resource, which is a whole number; 0 for what is none."""
+    """A quantity of an extended resource, which is a whole number; 0 for other values."""
     if type(value) is str and value.isascii() and value.isdigit() and len(value) <= MOST_CHARACTERS:
         return int(value)
     try:
@@ -375,7 +377,7 @@ def whole_number(value: object) -> int:
 
 @cache
 def standard() -> Catalogue:
-    """What is known without configuration."""
+    """The vendors without configuration."""
     labels = GpuAffinity.model_fields["autoscaler_labels"].get_default(call_default_factory=True)
     return Catalogue(known_vendors(), (), labels)
 
@@ -390,7 +392,7 @@ def inventory_of(settings: GpuAffinity, facts: Facts) -> Inventory:
 
 
 def claims_devices(pod: Json) -> bool:
-    """Whether the pod asks for devices by DRA resource claims, whose allocation is DRA's alone."""
+    """Whether the pod asks for devices by DRA resource claims, which only DRA allocates."""
     return bool(maps(pod, "spec", "resourceClaims"))
 
 
@@ -434,7 +436,7 @@ def asks_for_devices(pod: Json) -> bool:
     """Whether the pod may need a node with devices in a form that no vendor's table has: a claim, a share of
     a GPU by annotation, or an extended resource of any other name.
 
-    HAMi, Volcano vGPU and others have names of their own (`volcano.sh/vgpu-memory`, `nvidia.com/gpucores`),
+    HAMi, Volcano vGPU and others define further names (`volcano.sh/vgpu-memory`, `nvidia.com/gpucores`),
     and a DRA DeviceClass may have any name as its extended resource.
     """
     if claims_devices(pod) or shares_accelerator(pod):

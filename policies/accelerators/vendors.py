@@ -1,6 +1,6 @@
-"""What is known of an accelerator vendor: the resources that pods ask for, the node labels, the taints.
+"""Accelerator vendors: the resources that pods ask for, the node labels, the taints.
 
-The vendors themselves stand in vendors.yaml.
+vendors.yaml lists the vendors.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Taint(Model):
 
     @property
     def as_json(self) -> Json:
-        """As it stands in a node's `spec.taints`."""
+        """As in a node's `spec.taints`."""
         return {"key": self.key, "value": self.value, "effect": self.effect.value}
 
 

@@ -1,11 +1,11 @@
 """Reading container and probe commands: argv and environment in, a typed summary out.
 
-Pure: nothing is run, nothing is looked up, and no input makes `read` raise. Where only the running
-container knows what a command reaches, the summary says so; a rule then warns and never denies. What is
-read is paid for from a `Budget`, one for all the commands of a review: a command that can't be read whole
-within it gives a summary that is not `complete` and holds nothing, on which nothing may rest.
+The reading is pure: it runs no command, looks up no name, and no input makes `read` raise. If only the
+running container knows what a command reaches, the summary is undecided; a rule then warns and never denies.
+Reading is paid for from a `Budget`, one for all the commands of a review. A command that can't be read whole
+within it gives an empty summary that is not `complete`, and no decision may rest on it.
 
-Used through the names below alone; the modules are the package's own.
+Other packages import only the names below; the modules are internal.
 """
 
 from policies.commands.budget import Budget, BudgetSpent

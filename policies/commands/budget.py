@@ -1,7 +1,8 @@
 """What reading commands may cost: a budget of steps, which every reader takes from.
 
-Whoever may create a pod decides what is read here, so the cost of a review has a ceiling. It is counted in
-steps, never in seconds: the same text costs the same on every machine, and is undecided on all or on none.
+Anyone who may create a pod chooses the text that is read here, so the cost of a review has a limit. It is
+counted in steps, never in seconds: the same text costs the same on every machine, and is undecided on all or
+on none.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ CHARACTERS = 64
 
 
 class BudgetSpent(Exception):
-    """Nothing is left of the budget: what isn't read yet stays unread."""
+    """The budget is spent: the rest of the text stays unread."""
 
 
 class Budget:

@@ -1,8 +1,8 @@
-"""The network and database clients that commands use, as data: where each one's host and timeouts stand.
+"""The network and database clients that commands use, as data: where each one takes its host and timeouts
+from.
 
-A row says which options take a value (so that the value isn't taken for a host), which of them name a
-host, what the operands are, and what the client reaches when nothing names a host. Read from each
-client's manual page or `--help`.
+A row lists which options take a value (so that the value isn't taken for a host), which of them name a host,
+what the operands are, and the default host. The source is each client's manual page or `--help`.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ class Client:
     env: tuple[str, ...] = ()
     """Variables that name the host when no option does."""
     default: Reach | None = None
-    """What is reached when nothing names a host; None where nothing is."""
+    """The default host; None if there is none."""
     default_name: str = ""
     timeouts: dict[str, float] = field(default_factory=dict)
     """Options that bound the run, with the seconds that a bare number of theirs counts."""
     parts: frozenset[str] = frozenset()
-    """Timeouts of one part alone (connecting, say): they count only where none of `timeouts` is given."""
+    """Timeouts of one part, such as connecting: they count only if none of `timeouts` is given."""
     repeats: dict[str, int] = field(default_factory=dict)
     """Options that repeat the run: what to add to their number to get the tries."""
     proxies: frozenset[str] = frozenset()
@@ -62,9 +62,9 @@ class Client:
     connect_to: frozenset[str] = frozenset()
     """Options that put another host in place of one: curl's `host:port:host:port`."""
     sockets: frozenset[str] = frozenset()
-    """Options that name a Unix socket: nothing leaves the container."""
+    """Options that name a Unix socket: no traffic leaves the container."""
     unread: frozenset[str] = frozenset()
-    """Options that name a file or a profile with further settings, which nobody can read here."""
+    """Options that name a file or a profile with further settings, which can't be read here."""
     offline: frozenset[str] = frozenset()
     """Options and first operands with which the client reaches nothing (`--version`)."""
 

@@ -19,7 +19,7 @@ _DIGITS = re.compile(r"\d+")
 class Scope:
     """The variables of one shell, known and unknown, and its positional parameters.
 
-    `substitute` reads the commands of a `$(…)` and returns what is known of its output.
+    `substitute` reads the commands of a `$(…)` and returns the known part of its output.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Scope:
         self._log: list[tuple[str, str | None]] = []
 
     def lookup(self, name: str) -> str | None:
-        """A variable's value, or None where nothing is known to set it."""
+        """A variable's value, or None if it is unknown."""
         value = self.variables.get(name)
         if value is not None:
             return values.unknown(name) if self.sourced and value and values.is_known(value) else value
@@ -152,7 +152,7 @@ class Scope:
         return self._trimmed(name, value, operator, variable.operand)
 
     def _trimmed(self, name: str, value: str | None, operator: str, operand: Word | None) -> str:
-        """`${x%suffix}`, `${x%%suffix*}`, `${x#prefix}` and `${x##*prefix}` of what is known."""
+        """`${x%suffix}`, `${x%%suffix*}`, `${x#prefix}` and `${x##*prefix}` of a known text."""
         pattern = operand.literal if operand else None
         if value is None or not values.is_known(value) or not pattern:
             return values.unknown(name)
@@ -182,6 +182,6 @@ class Scope:
 
 
 def _is_all_arguments(word: Word) -> bool:
-    """Whether the word is `$@`, `"$@"` or `$*` and nothing else."""
+    """Whether the whole word is `$@`, `"$@"` or `$*`."""
     parts = [part for part in word.parts if not isinstance(part, Literal) or part.text]
     return len(parts) == 1 and isinstance(parts[0], Variable) and parts[0].name in ("@", "*")

@@ -1,4 +1,5 @@
-"""Taking hosts out of URLs, host:port pairs and connection strings, and telling where they stand."""
+"""Taking hosts out of URLs, host:port pairs and connection strings, and locating them: loopback, pod, cluster
+or outside."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ def is_url(text: str) -> bool:
 
 
 def reach_of(name: str, local_names: Collection[str] = ()) -> Reach:
-    """Where the host `name` stands. `local_names`: further names known to be the pod's own."""
+    """Where the host `name` is. `local_names`: further names known to be the pod's own."""
     name = name.strip("[]").rstrip(".").lower()
     if not name:
         return Reach.UNDECIDABLE
@@ -50,7 +51,7 @@ def reach_of(name: str, local_names: Collection[str] = ()) -> Reach:
     if values.starts_with_other(name):
         return Reach.EXTERNAL
     if not values.is_known(name):
-        # "db.$NAMESPACE.svc" can't be loopback, whatever the namespace; "$RELEASE-db" could be this pod.
+        # "db.$NAMESPACE.svc" can't be loopback in any namespace; "$RELEASE-db" could be this pod.
         label, dot, _ = name.partition(".")
         named = dot and values.is_known(label) and _LABEL.fullmatch(label) and label != "localhost"
         return Reach.EXTERNAL if named else Reach.UNDECIDABLE

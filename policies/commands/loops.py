@@ -38,7 +38,7 @@ MAX_COUNT = 1_000_000
 def is_bounded(loop: Loop, budget: Budget) -> bool:
     """Whether the text shows an end: a list, `read`, or a counter or clock that is compared.
 
-    A `break` that depends on the awaited thing alone is no bound.
+    A `break` that depends only on the awaited thing is no bound.
     """
     if loop.head is not None:
         return bool(_COMPARISON.search(loop.head))
@@ -62,7 +62,7 @@ def is_endless(loop: Loop, budget: Budget) -> bool:
 
 
 def count(loop: Loop, budget: Budget) -> int | None:
-    """How often the loop goes round at most, where the text says so."""
+    """The greatest number of rounds, if the text limits it."""
     if loop.words is not None:
         return _count_of_words(loop.words, budget)
     text = loop.head
@@ -254,6 +254,6 @@ def _leaves_by_counter(script: Script, counters: set[str], budget: Budget) -> bo
 
 
 def _leaves(script: Script, budget: Budget) -> bool:
-    """Whether `exit`, `break` or `return` stands in it."""
+    """Whether it contains `exit`, `break` or `return`."""
     simples = _simples(script, budget)
     return any(isinstance(each, Simple) and _program(each) in _LEAVING for each in simples)

@@ -1,4 +1,4 @@
-"""What a command does, as far as its text tells: the types that the reader returns."""
+"""The types that the reader of commands returns."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Reach(StrEnum):
-    """Where a host stands, seen from inside the container."""
+    """Where a host is, seen from inside the container."""
 
     LOCAL = "local"
     """Loopback, a Unix socket, or the pod's own address or name."""
@@ -21,27 +21,29 @@ class Reach(StrEnum):
 class Host:
     """One host that a command reaches.
 
-    `name` is the host alone, lower case, without brackets and without a trailing dot; a part that only
-    the running container knows is shown as the script spells it (`$DB_HOST`), and `name` is empty where
-    nothing names the host. `client`: the program that reaches it.
+    `name` is the host without its port, lower case, without brackets and without a trailing dot; a part that
+    only the running container knows is shown as the script spells it (`$DB_HOST`), and `name` is empty if no
+    host is named. `client`: the program that reaches it.
     """
 
     name: str
     reach: Reach
     client: str
     name_lookup: bool = False
-    """Only the name is resolved (nslookup, getent): nothing is connected to."""
+    """The name is only resolved (nslookup, getent), without a connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
     """One simple command of a script, in reading order, its wrappers (`timeout`, `env`, `exec`) removed.
 
-    `argv` holds the words after expansion; what only the running container knows stays as it is spelled.
+    `argv` holds the words after expansion; parts that only the running container knows stay as they are
+    spelled.
     """
 
     name: str
-    """The program: the last part of argv[0]'s path, in lower case. Empty for a redirection alone."""
+    """The program: the last part of argv[0]'s path, in lower case. Empty for a redirection without a
+    command."""
     argv: tuple[str, ...]
     hosts: tuple[Host, ...] = ()
     timeout: float | None = None
@@ -49,7 +51,7 @@ class Command:
     calls: tuple[str, ...] = ()
     """For code given to an interpreter (`python -c`): the dotted names it imports and calls."""
     conditional: bool = False
-    """It runs in some cases alone: in a branch, after a test, or unless a branch before it took over."""
+    """It runs only in some cases: in a branch, after a test, or unless a branch before it took over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ class Loop:
     """It ends by itself: a list, a counter, a deadline, or an enclosing `timeout N`."""
     hosts: tuple[Host, ...] = ()
     count: int | None = None
-    """How often it goes round at most, where the text says so."""
+    """The greatest number of rounds, if the text limits it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,18 +83,18 @@ class CommandSummary:
     loops: tuple[Loop, ...] = ()
     scripts: tuple[ScriptFile, ...] = ()
     seconds: float = 0.0
-    """The longest time that the stated timeouts and sleeps allow: summed over what runs in sequence, the
+    """The longest time that the stated timeouts and sleeps allow: summed over a sequence, the
     longest of a pipeline's or a branch's parts, capped by an enclosing `timeout N`; infinite for an
-    unbounded loop around any of them; 0 where nothing states a time."""
+    unbounded loop around any of them; 0 if no time is stated."""
     undecidable: tuple[str, ...] = ()
-    """Sentences for people: what the text doesn't tell, and why."""
+    """Sentences for people: what can't be decided from the text, and why."""
     complete: bool = True
     """False where reading it all would cost more than the budget had left, or the text is longer than
-    Linux executes: the summary then holds a sentence about that and nothing else. That it names no host
-    and no command tells nothing: no rule may do more than warn, no mutator may act on it."""
+    Linux executes: the summary then holds only a sentence about that. Its lack of hosts and commands is no
+    evidence: no rule may do more than warn, no mutator may act on it."""
     steps: int = field(default=0, compare=False)
     """What reading it cost, taken off the budget. Who keeps a summary takes them again where it is used
-    again: whether a command can be decided must not depend on what was read before."""
+    again: whether a command can be decided must not depend on earlier readings."""
 
     @property
     def hosts(self) -> tuple[Host, ...]:
@@ -100,5 +102,5 @@ class CommandSummary:
         return tuple(host for command in self.commands for host in command.hosts)
 
     def reaching(self, reach: Reach) -> tuple[Host, ...]:
-        """The hosts that stand at `reach`."""
+        """The hosts at `reach`."""
         return tuple(host for host in self.hosts if host.reach is reach)

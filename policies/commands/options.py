@@ -34,7 +34,7 @@ class OptionSyntax:
     """Short options whose optional value can only be attached: mysql's `-psecret`."""
     style: Style = Style.GNU
     stop_at_operand: bool = False
-    """What follows the first operand belongs to another program (`timeout 5 curl …`)."""
+    """The words after the first operand belong to another program (`timeout 5 curl …`)."""
 
 
 @dataclass(slots=True)

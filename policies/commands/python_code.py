@@ -1,6 +1,6 @@
 """What the code given to `python -c` reaches: its syntax tree, read by `ast`, never run.
 
-Known calls tell hosts from their arguments: string literals, f-strings, `os.environ`, names bound to
+The arguments of known calls name hosts: string literals, f-strings, `os.environ`, names bound to
 these, `socket.gethostname()`. Code that can't be parsed is undecidable.
 """
 
@@ -71,7 +71,7 @@ _KEYWORD_CALLS: dict[str, str] = {
 _CLOUD_CALLS = frozenset({"boto3.client", "boto3.resource", "boto3.Session", "storage.Client"})
 _NAME_LOOKUPS = frozenset({"socket.gethostbyname", "socket.getaddrinfo"})
 _SOCKET_KEYWORDS = frozenset({"unix_socket", "unix_socket_path", "uds"})
-"""Arguments that name a Unix socket, which counts whatever the host is (PyMySQL, redis-py, httpx)."""
+"""Arguments that name a Unix socket, which takes precedence over the host (PyMySQL, redis-py, httpx)."""
 _BETWEEN_KEYWORDS = frozenset({"proxies", "proxy", "transport", "mounts", "connector"})
 """Arguments that put something between a call and the host in its URL (requests, httpx, aiohttp)."""
 _HOST_KEYWORDS = (
@@ -104,7 +104,7 @@ class Code:
 
 
 def read_python(code: str, context: Context, budget: Budget) -> Code:
-    """What `code` reaches, calls and runs. Raises BudgetSpent, and nothing else."""
+    """What `code` reaches, calls and runs. Raises only BudgetSpent."""
     budget.spend(len(code))
     tree = _parsed(code) if len(code) <= MAX_CODE else None
     if tree is None:

@@ -1,4 +1,5 @@
-"""What one client program reaches and how long it may take: a row of `clients` applied to an argv."""
+"""The hosts that one client program reaches and its longest duration: a row of `clients` applied to an
+argv."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from policies.commands.model import Host, Reach
 from policies.commands.options import OptionSyntax, Parsed, Style, parse_options, seconds
 
 Lookup = Callable[[str], str | None]
-"""A variable's value in the command's environment, or None if nothing is known to set it."""
+"""A variable's value in the command's environment, or None if it is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ def _perhaps(found: Host) -> Host:
 def _proxy_hosts(name: str, client: Client, parsed: Parsed, context: Context) -> Iterator[Host]:
     """The proxy that the client's options name, or, where that is in the pod, its environment.
 
-    One that the environment names elsewhere is not looked at: what is asked through it counts.
+    A proxy that the environment sets elsewhere is not read: the host that is asked through it counts.
     """
     named = [value for option, value in parsed.options if option in client.proxies]
     named += redirection.wget_proxies(parsed.values(("-e", "--execute"))) if name == "wget" else []
@@ -101,7 +102,7 @@ def _bypass(client: Client, parsed: Parsed, context: Context) -> str:
 
 def _hosts_named(name: str, client: Client, parsed: Parsed, context: Context) -> Iterator[Host]:
     if "PGHOSTADDR" in client.env and (address := context.stated("PGHOSTADDR")):
-        yield from _named(address, name, context)  # libpq connects to it, whatever the host is called
+        yield from _named(address, name, context)  # libpq connects to it and ignores the host's name
         return
     found = False
     redirect = redirection.redirect(
@@ -202,7 +203,7 @@ def _remote(text: str, name: str, context: Context) -> Iterator[Host]:
 
 
 def _name_lookup(operands: Sequence[str], name: str, context: Context) -> Iterator[Host]:
-    """A look-up touches the DNS server; without one named, it is the name that tells what is waited for."""
+    """A look-up touches the DNS server; if none is named, the looked-up name is the awaited host."""
     if len(operands) > 1:
         yield host(operands[1].removeprefix("@"), name, local_names=context.local_names)
     else:

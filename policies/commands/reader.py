@@ -90,7 +90,7 @@ _MENTIONED = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
 _AMBIGUOUS = frozenset(
     {"host", "http", "https", "ray", "mc", "hf", "az", "ab", "nats", "influx", "consul", "vault"}
 )
-"""Client names that are also ordinary words: in text that isn't shell they tell nothing."""
+"""Client names that are also ordinary words: in text that isn't shell they are no evidence."""
 
 
 def read(
@@ -106,14 +106,14 @@ def read(
     """What a command reaches, runs and waits for.
 
     `argv`: an exec probe's `command`, or a container's `command` + `args`. `env`, `env_from`: the
-    container's own, as JSON. `static`: kubelet expands `$(VAR)` from literal values alone, as it does in
-    probes and lifecycle hooks; False for a container's own command. `host_network`: the node's address
-    is the pod's. `local_names`: further host names of the pod (spec.hostname, hostAliases on loopback).
+    container's own, as JSON. `static`: kubelet expands `$(VAR)` only from literal values, as it does in
+    probes and lifecycle hooks; False for a container's own command. `host_network`: the node's address is the
+    pod's. `local_names`: further host names of the pod (spec.hostname, hostAliases on loopback).
 
     `budget`: what the reading may cost, shared by all the commands of a review; a whole one where none is
     given. Once it is spent, every further summary is incomplete.
 
-    Never raises, whatever the input: what can't be read is undecidable.
+    Never raises: text that can't be read is undecidable.
     """
     budget = Budget() if budget is None else budget
     before = budget.spent
@@ -167,7 +167,7 @@ def _tests(pipeline: Pipeline) -> bool:
 
 
 class _Reader:
-    """One command's reading: what is known so far, and what was found."""
+    """The state while one command is read: known variables and functions, and findings so far."""
 
     def __init__(self, environment: values.Environment, local_names: Collection[str], budget: Budget) -> None:
         self.environment = environment
@@ -185,9 +185,9 @@ class _Reader:
         self.printed: str | None = None
         """What the last command printed, likewise."""
         self.limits = 0
-        """How many `timeout N` enclose what is being read."""
+        """How many `timeout N` enclose the current position."""
         self.conditions = 0
-        """How many conditions what is being read depends on."""
+        """How many conditions the current position depends on."""
         self.seconds = 0.0
         self.ends: dict[int, tuple[LoopNode, bool, int | None]] = {}
         self.substituted = 0.0
@@ -243,7 +243,7 @@ class _Reader:
             self.scope.positional = before
 
     def _partial(self, error: shell.ShellError, text: str) -> float:
-        """Read what can be read of broken text. What it reaches is a guess: a shell may refuse all of it."""
+        """Read the parsed part of broken text. The hosts in it are a guess: a shell may refuse all of it."""
         first = len(self.commands)
         length = self.script(error.partial)
         self.budget.spend(len(self.commands) - first)
@@ -275,7 +275,7 @@ class _Reader:
 
     @contextmanager
     def branch(self) -> Iterator[None]:
-        """Commands that run in some cases alone."""
+        """Commands that run only in some cases."""
         self.conditions += 1
         with self.scope.branch():
             yield
@@ -371,7 +371,8 @@ class _Reader:
         return around + (once * count if count is not None and once > 0 else once)
 
     def _end_of(self, node: LoopNode) -> tuple[bool, int | None]:
-        """Whether the loop ends, and after how many rounds; told once, however often a function runs it."""
+        """Whether the loop ends, and after how many rounds; recorded once, however often a function runs
+        it."""
         known = self.ends.get(id(node))
         if known is None:
             ends = loops.is_bounded(node, self.budget)
@@ -380,7 +381,7 @@ class _Reader:
         return known[1:]
 
     def _loop_value(self, node: LoopNode, words: list[str]) -> str:
-        """The last word of a `for` loop's list where it tells as much as any: numbers, or hosts alike.
+        """The last word of a `for` loop's list if it represents all of them: numbers, or similar hosts.
 
         The last, because a script that goes through the pods of a StatefulSet waits for the last one too.
         """
@@ -392,7 +393,7 @@ class _Reader:
         return words[-1] if len(reaches) == 1 else values.unknown(node.variable)
 
     def substitute(self, script: Script) -> str:
-        """Read the commands of a `$(…)`; what is known of its output: the pod's own name or address."""
+        """Read the commands of a `$(…)`; its output if that is the pod's own name or address."""
         outer = self.substituted
         self.substituted = 0.0
         first = len(self.commands)
@@ -457,7 +458,7 @@ class _Reader:
         return found
 
     def _input(self, redirects: Sequence[Redirect], piped: str | None) -> str | None:
-        """The text of the last here-document or here-string, else what comes through the pipe."""
+        """The text of the last here-document or here-string, else the text from the pipe."""
         for redirect in reversed(redirects):
             if redirect.operator in ("<<", "<<-", "<<<"):
                 return self.scope.text(redirect.target)
@@ -491,7 +492,7 @@ class _Reader:
         self.budget.spend(10 + len(words))
         unwrapped = unwrap(words)
         if self.conditions and unwrapped.words and (unwrapped.replaced or _stays(unwrapped.words)):
-            self.conditions += 1  # for good: what follows runs only where this branch was not taken
+            self.conditions += 1  # for good: the rest runs only if this branch was not taken
         if not unwrapped.words:
             if touched or words:
                 self.record(words[:1] if not touched else (), touched)
@@ -649,7 +650,7 @@ class _Reader:
         return length
 
     def _interpreter(self, words: Sequence[str], name: str) -> float:
-        """Code of another language is not parsed: its string literals alone tell URLs."""
+        """Code of another language is not parsed: only URLs in its string literals are read."""
         options = _CODE_OPTIONS[name]
         for index, word in enumerate(words[1:], 1):
             if word in options and index + 1 < len(words):

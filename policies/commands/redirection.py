@@ -1,4 +1,5 @@
-"""What makes a client ask another place than the host in its URL: curl's options, proxies, names of gRPC."""
+"""Settings that make a client ask another place than the host in its URL: curl's options, proxies, gRPC
+names."""
 
 from __future__ import annotations
 
@@ -53,7 +54,7 @@ def _address(listed: str) -> str:
 
 
 def proxy_address(text: str) -> str:
-    """The proxy in an option's value; HTTPie says for which scheme, `http:http://localhost`."""
+    """The proxy in an option's value; HTTPie adds the scheme, `http:http://localhost`."""
     return re.sub(r"^(?:https?|all):(?!//)", "", text)
 
 

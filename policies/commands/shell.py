@@ -1,14 +1,14 @@
 r"""A POSIX shell parser, with what bash adds: a script's text in, a small syntax tree out. No expansion here.
 
 Why our own. Three parsers were tried on hostile text. `tree-sitter-bash` 0.25 takes 18 s for 64 KiB of
-`()`, far from linear; it also never says "this is no shell" but guesses
-commands out of broken text. `bashlex` is GPL, knows no `case`, and answers 300 nested `$(` with a
-RecursionError. `shlex` knows no substitutions, here-documents or reserved words. An admission webhook
-reads text that anyone may send, so the parser must first of all be linear in it and bounded in depth.
+`()`, far from linear; it also never rejects text that is no shell, but guesses commands out of broken text.
+`bashlex` is GPL, knows no `case`, and answers 300 nested `$(` with a RecursionError. `shlex` knows no
+substitutions, here-documents or reserved words. An admission webhook reads text that anyone may send, so the
+parser must first of all be linear in it and bounded in depth.
 
 Its law: one pass, each character read once (a `((` twice per level of nesting, and the levels are
 bounded), and every piece is paid for; nesting deeper than `MAX_DEPTH` and broken syntax end the parse with
-`ShellError`, which carries what was read so far.
+`ShellError`, which carries the part that was read.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ MAX_DEPTH = 32
 
 
 class ShellError(ValueError):
-    """The text isn't shell, or is nested too deep. `partial`: what was read before; `position`: its end."""
+    """The text isn't shell, or is nested too deep. `partial`: the part before the error; `position`: its
+    end."""
 
     def __init__(self, message: str, position: int) -> None:
         super().__init__(message)
@@ -419,7 +420,7 @@ class _Parser:
         """The word that begins here, or None at an operator, a blank or the end."""
         self.budget.spend(1)
         start = self.at
-        if bare := _BARE_WORD.match(self.text, start):  # most words: nothing to expand
+        if bare := _BARE_WORD.match(self.text, start):  # most words have no expansion
             self.at = bare.end()
             return Word((Literal(bare[0]),))
         parts: list[Part] = []

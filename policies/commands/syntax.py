@@ -1,4 +1,4 @@
-"""The syntax tree of a shell script, as `shell.parse` returns it: nothing is expanded yet.
+"""The syntax tree of a shell script, as `shell.parse` returns it, before any expansion.
 
 The nodes aren't frozen: making a frozen dataclass costs three times as much, and a script may have thousands.
 """
@@ -47,7 +47,7 @@ class Word:
 
     @property
     def literal(self) -> str | None:
-        """The word's text if nothing in it is expanded."""
+        """The word's text if it has no expansion."""
         if any(not isinstance(part, Literal) for part in self.parts):
             return None
         return "".join(part.text for part in self.parts if isinstance(part, Literal))

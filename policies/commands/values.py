@@ -68,7 +68,7 @@ def starts_with_other(text: str) -> bool:
 
 
 def after_mark(text: str) -> str:
-    """What follows the mark that `text` starts with."""
+    """The text after the mark that `text` starts with."""
     return text.partition(_END)[2]
 
 
@@ -107,7 +107,7 @@ class Environment:
         """Variables that `$(VAR)` replaces by nothing."""
         budget.spend(len(env) // 4)
         values, emptied = self.values, self.emptied
-        plain = 0  # steps for values that are what they say: most are, and there may be hundreds
+        plain = 0  # steps for plain values: most are plain, and there may be hundreds
         for entry in env:
             if type(entry) is not dict or type(name := entry.get("name")) is not str:
                 continue
@@ -139,7 +139,7 @@ class Environment:
         self.references = {**values, **dict.fromkeys(emptied, "")} if emptied else values
 
     def expand(self, text: str) -> str:
-        """`text` of a command with Kubernetes' `$(VAR)` replaced; `$$(VAR)` stands for `$(VAR)`."""
+        """`text` of a command with Kubernetes' `$(VAR)` replaced; `$$(VAR)` becomes `$(VAR)`."""
         if "$" not in text and text.isascii():  # as most words are
             self.budget.scan(len(text))
             return text

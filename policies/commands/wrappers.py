@@ -10,7 +10,7 @@ from policies.commands.options import OptionSyntax, Parsed, parse_options, secon
 
 @dataclass(frozen=True, slots=True)
 class Wrapper:
-    """`syntax` of the options before the wrapped program, and how many operands stand before it."""
+    """`syntax` of the options before the wrapped program, and the number of operands before it."""
 
     syntax: OptionSyntax
     operands: int = 0
@@ -58,16 +58,16 @@ _CHAIN_LIMIT = 20
 
 @dataclass(slots=True)
 class Unwrapped:
-    """What is left after the wrappers: the program's words, and what the wrappers set for it."""
+    """The rest after the wrappers: the program's words, and the environment that the wrappers set for it."""
 
     words: list[str]
     environment: dict[str, str]
     limit: float | None = None
     """The tightest `timeout N` around it, in seconds."""
     arguments_from_input: bool = False
-    """xargs adds arguments that stand in its input."""
+    """xargs adds arguments from its input."""
     replaced: bool = False
-    """`exec`: nothing after it runs."""
+    """`exec`: no command after it runs."""
 
 
 def unwrap(words: Sequence[str]) -> Unwrapped:

@@ -53,18 +53,17 @@ def exec_command(template: PodTemplate, container: Container, *handler: str) -> 
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """What one review may spend: a budget of steps, and the commands that it has paid for already."""
+    """The budget of one review, in steps, and the commands that it has paid for."""
 
     budget: Budget
     paid: set[bytes] = field(default_factory=set)
 
 
 def affords(template: PodTemplate, allowance: Allowance) -> bool:
-    """Whether all commands of a template can be read with what is left to a review, which pays for them.
+    """Whether all commands of a template can be read with the rest of a review's budget, which pays for them.
 
-    What was read is remembered, so that mutators and rules find it; what was remembered is paid for all
-    the same, once a review, since whether an object can be decided must not depend on what was reviewed
-    before.
+    Readings are remembered for mutators and rules. A review also pays, once, for a remembered reading:
+    whether an object can be decided must not depend on earlier reviews.
     """
     try:
         named = template.spec.get("hostNetwork") is True or bool(_own_names(template))
@@ -92,7 +91,7 @@ def _handled(container: Json) -> Iterator[list[str]]:
 
 
 def launched(container: Container, allowance: Allowance | None = None) -> CommandSummary:
-    """What a container runs, whatever its pod is: the programs, not what their host names mean."""
+    """The programs that a container runs, independent of its pod: host names are not located."""
     known: CommandSummary | None = container.memo.get("launched")
     if known is None or allowance is not None:
         argv = _argv(container)
@@ -180,7 +179,7 @@ def _read(
 
 
 def _charged(key: bytes | None, allowance: Allowance) -> Budget | None:
-    """The budget that pays for reading what the key tells; None where it is paid for. Raises BudgetSpent."""
+    """The budget that pays for the reading with this key; None if it is paid for. Raises BudgetSpent."""
     if key is None:
         return allowance.budget
     if key in allowance.paid:
@@ -191,7 +190,7 @@ def _charged(key: bytes | None, allowance: Allowance) -> Budget | None:
 
 
 def written_out(*parts: object) -> bytes | None:
-    """JSON that tells one thing from another; None where it has what JSON from an API server can't have."""
+    """JSON that is equal for equal values; None for values that JSON from an API server can't contain."""
     try:
         return orjson.dumps(parts)
     except orjson.JSONEncodeError:

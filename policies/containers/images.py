@@ -1,5 +1,5 @@
-"""Many globs held against one image at once, and remembered: a hundred globs tell servers and sidecars apart,
-and a workload's next image differs in its tag alone."""
+"""Many globs held against one image at once, and remembered: a hundred globs identify servers and sidecars,
+and only the tag of a workload's next image differs."""
 
 from __future__ import annotations
 

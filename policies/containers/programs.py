@@ -39,7 +39,7 @@ Program = tuple[str, ...]
 
 
 class Launch:
-    """How a container is started, as far as its spec says. Never changed once made."""
+    """How a container is started, as far as its spec shows. Never changed once made."""
 
     __slots__ = ("_variables", "args", "command", "env", "key", "open")
 
@@ -52,7 +52,7 @@ class Launch:
         """Whether `envFrom` may set further variables."""
         words, environment = written_out(self.command, self.args), environment_written(container)
         self.key = None if words is None or environment is None else b"%b,%b" % (words, environment)
-        """What tells one launch from another; None where it has what can't be written as JSON."""
+        """A key that is equal for equal launches; None for values that can't be written as JSON."""
         self._variables: dict[str, str | None] | None = None
 
     @property
@@ -84,10 +84,10 @@ class Started(NamedTuple):
 
     all: tuple[Program, ...]
     sometimes: frozenset[Program]
-    """Those of them that it starts in some cases alone, as a script does that serves in the first of a
+    """Those of them that it starts only in some cases, as a script does that serves in the first of a
     group of pods and joins it in the others."""
     complete: bool = True
-    """Whether all that it starts could be read: else nothing may rest on what is not among them."""
+    """Whether all programs that it starts could be read; if not, the absence of one is no evidence."""
 
 
 def programs(container: Container) -> tuple[Program, ...]:
@@ -98,7 +98,7 @@ def programs(container: Container) -> tuple[Program, ...]:
 def started(container: Container) -> Started:
     """What a container starts, variables expanded where the container itself sets them.
 
-    What only the running container knows stays as it is spelled (`$PORT`). With no `command` the
+    Parts that only the running container knows stay as they are spelled (`$PORT`). With no `command` the
     image's entrypoint is not known: the arguments are then read as if they were the program, which is
     what many entrypoints make of them.
     """

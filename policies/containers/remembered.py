@@ -1,4 +1,4 @@
-"""What was worked out before, kept up to a size: a cache must not be a way to eat memory."""
+"""A cache of limited size, so that requests cannot fill the memory."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ LARGEST: Final = 2 << 20
 workload that it was made from. Counted in bytes and not in entries: a thousand small containers fit as well
 as ten large ones, so that one review never drives out what it needs again."""
 _ENTRY: Final = 500
-"""Bytes of an entry beside what it holds."""
+"""Bytes of an entry without its content."""
 
 
 class Remembered(Generic[K, V]):
-    """Values by key; what was not asked for longest goes first."""
+    """Values by key; the least recently used one is dropped first."""
 
     def __init__(self, largest: int = LARGEST) -> None:
         self._largest, self._size = largest, 0

@@ -1,6 +1,5 @@
-"""Known sidecars: proxies, log shippers and exporters. Their vendors set their probes, what their ports
-answer says nothing about a model, and most of them run until something stops them. The table is
-`sidecars.yaml`.
+"""Known sidecars: proxies, log shippers and exporters. Their vendors set their probes, the answers of their
+ports show nothing about a model, and most of them run until they are stopped. The table is `sidecars.yaml`.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from policies.kube.images import image_matches
 
 
 class Sidecar(Model):
-    """One program that runs beside what a pod is for."""
+    """One program that runs next to the main program of a pod."""
 
     program: str = Field(description="what a sentence calls it")
     images: tuple[str, ...] = Field((), description="its images, by the end of their path; they never end")

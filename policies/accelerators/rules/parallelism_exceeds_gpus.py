@@ -1,4 +1,4 @@
-"""parallelism-exceeds-gpus: servers told to use more GPUs than their container gets."""
+"""parallelism-exceeds-gpus: servers whose flags use more GPUs than their container gets."""
 
 from __future__ import annotations
 
