@@ -5,22 +5,15 @@ The baseline is `orjson.loads` of the list of the group's pods, which the decisi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import orjson
 
 from benchmarks._timing import best, table
 from policies.kube.json import Json
-from policies.worker_names.worker_names import (
-    Answer,
-    Group,
-    Strategy,
-    WorkerNames,
-    by_index,
-    by_record,
-    name_of,
-)
+from policies.worker_names import worker_names
+from policies.worker_names.worker_names import Answer, Group, WorkerNames, name_of
 from policies.worker_names.workers import AllocationRecord, Owner, Reservation, Want, Worker, existing
 
 SIZES = (10, 200, 2_000)
@@ -34,7 +27,7 @@ def pod(number: int) -> Json:
     labels = {"ray.io/cluster": "demo", "ray.io/group": "small", "ray.io/node-type": "worker"}
     env = [{"name": f"RAY_SETTING_{n}", "value": "a value of a common length"} for n in range(40)]
     return {
-        "metadata": {"name": name_of(WORKER, Strategy.SEQUENCE, number), "labels": labels},
+        "metadata": {"name": name_of(WORKER, number), "labels": labels},
         "spec": {"containers": [{"name": "ray-worker", "image": "rayproject/ray:2.52.0", "env": env}]},
         "status": {"phase": "Running"},
     }
@@ -45,9 +38,7 @@ def main() -> None:
     for size in SIZES:
         pods = [pod(number) for number in range(size)]
         listed = orjson.dumps({"items": pods})
-        promises = tuple(
-            Reservation((name_of(WORKER, Strategy.SEQUENCE, size + n),), 1000.0) for n in range(8)
-        )
+        promises = tuple(Reservation((name_of(WORKER, size + n),), 1000.0) for n in range(8))
         record = AllocationRecord(size + 8, promises)
 
         table(
@@ -55,18 +46,15 @@ def main() -> None:
             "orjson.loads of the list",
             {
                 "orjson.loads of the list": best(partial(orjson.loads, listed)),
-                "sequence": best(partial(decide, by_record, pods, record)),
-                "index": best(partial(decide, by_index, pods, AllocationRecord())),
+                "the decision": best(partial(decide, pods, record)),
                 "the record, read and written": best(partial(rewrite, record)),
             },
         )
 
 
-def decide(
-    by: Callable[[Worker, Group, WorkerNames], Answer], pods: Sequence[Json], record: AllocationRecord
-) -> Answer:
+def decide(pods: Sequence[Json], record: AllocationRecord) -> Answer:
     group = Group(Want(len(pods) + 100), [existing(item) for item in pods], record, 1000.0)
-    return by(WORKER, group, SETTINGS)
+    return worker_names.decide(WORKER, group, SETTINGS)
 
 
 def rewrite(record: AllocationRecord) -> AllocationRecord:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import Annotated, Any, ClassVar, Protocol, TypeVar
 
 import orjson
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
@@ -28,8 +30,21 @@ class Model(BaseModel):
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Retired:
+    """A setting that no longer exists: a policy that names it loads without it."""
+
+    instead: str
+    """One sentence: what happens now, and what to write instead."""
+    off_with: frozenset[str] = frozenset()
+    """Values without which the policy would do harm: with one of them it is off."""
+
+
 class Settings(Model):
     """The settings of one policy: the content of its key `<policy id>.yaml`."""
+
+    retired: ClassVar[Mapping[str, Retired]] = {}
+    """By name in YAML, the settings that earlier releases had."""
 
     mode: Mode | None = Field(
         None, description="enforce, warn, audit or off; when absent, what the profile says"

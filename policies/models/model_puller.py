@@ -42,8 +42,7 @@ taken as it is, names that are in use are avoided, mounts that are there stay. I
 passes the Pod Security level `restricted`. It does not join pods for Windows.
 
 **KServe.** With `kserveAgent: true`, for clusters in which KServe's own injector does not run, pods with
-`internal.serving.kserve.io/agent` get the sidecar too. With `program: kserve-agent` the image may be
-KServe's agent: only flags that it knows are then passed.
+`internal.serving.kserve.io/agent` get the sidecar too.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ from policies.kube.metadata import annotations_of, has_room, labels_of
 from policies.kube.pods import Container, containers, is_ray_node
 from policies.kube.quantities import parse_quantity
 from policies.models.pulling import ModelPull, PullError, claims_of, pull_of
-from policies.models.settings import ModelPuller, Program, ReadyWhen, Sidecar
+from policies.models.settings import ModelPuller, ReadyWhen, Sidecar
 from policies.models.volumes import (
     CLAIMS_DIR,
     free_name,
@@ -275,23 +274,20 @@ def _puller(
     """The sidecar's container, without its mounts."""
     # Both Ray autoscalers take the first container by name for Ray's own: an ordinary one comes last.
     name = f"zz-{settings.name}" if is_ray_node(pod) and not native else settings.name
-    own = settings.program is Program.CHASSIS_PULLER
     container: Json = {
         "name": free_name(name, {container.name for container in containers(pod)}),
         "image": settings.image,
+        "command": [PULLER],
+        "args": [*_arguments(pull, settings, size), *settings.args],
     }
-    if own:
-        container["command"] = [PULLER]
-    container["args"] = [*_arguments(pull, settings, size), *settings.args]
     if native:
         container["restartPolicy"] = "Always"
-    if own:
-        container["env"] = list(_variables(settings))
+    container["env"] = list(_variables(settings))
     if pull.credentials:
         container["envFrom"] = [{"secretRef": {"name": pull.credentials}}]
     if dig(pod, "spec", "hostNetwork") is not True:
         container["ports"] = [{"name": "puller", "containerPort": settings.port}]
-    if own and not istio_came_first(pod):
+    if not istio_came_first(pod):
         container |= _probes(pod, pull, settings, facts, native=native)
     container["resources"] = _resources(pod, settings, size)
     user, group = (dig(pod, "spec", "securityContext", name) for name in ("runAsUser", "runAsGroup"))
@@ -344,18 +340,17 @@ def _amount(value: str) -> Decimal:
 
 
 def _arguments(pull: ModelPull, settings: ModelPuller, size: int | None) -> Iterator[str]:
-    """The flags; those that KServe's agent has too come first."""
+    """The flags."""
     yield "--enable-puller"
     yield f"--config-dir={settings.config_dir}"
     yield f"--model-dir={pull.model_dir}"
     yield f"--workers={settings.workers}"
     yield f"--component-port={pull.port}"
     yield f"--port={settings.port}"
-    if settings.program is Program.CHASSIS_PULLER:
-        yield f"--server={pull.server}"
-        yield f"--ready-when={settings.ready_when}"
-        if size is not None:  # refuse a download rather than have the kubelet evict the pod
-            yield f"--max-disk={size * 9 // 10 >> 20}Mi"
+    yield f"--server={pull.server}"
+    yield f"--ready-when={settings.ready_when}"
+    if size is not None:  # refuse a download rather than have the kubelet evict the pod
+        yield f"--max-disk={size * 9 // 10 >> 20}Mi"
 
 
 def _variables(settings: ModelPuller) -> Iterator[Json]:

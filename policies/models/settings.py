@@ -5,12 +5,13 @@ Whatever is said here ends up in pods: what the API server would refuse there is
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Self
+from typing import Annotated, ClassVar, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from policies.core.settings import AbsolutePath, ContainerName, Model, Quantity, Settings
+from policies.core.settings import AbsolutePath, ContainerName, Model, Quantity, Retired, Settings
 from policies.kube.quantities import parse_quantity
 
 
@@ -20,13 +21,6 @@ class Sidecar(StrEnum):
     AUTO = "auto"
     NATIVE = "native"
     CONTAINER = "container"
-
-
-class Program(StrEnum):
-    """Which program the image holds."""
-
-    CHASSIS_PULLER = "chassis-puller"
-    KSERVE_AGENT = "kserve-agent"
 
 
 class Scheme(StrEnum):
@@ -90,11 +84,16 @@ class ByLabel(Model):
 class ModelPuller(Settings):
     """Key `model-puller.yaml`."""
 
+    retired: ClassVar[Mapping[str, Retired]] = {
+        "program": Retired(
+            "the setting program was removed: the image must hold the puller of this project. With "
+            "kserve-agent the policy model-puller is off, since KServe's agent does not start with the "
+            "puller's flags. Remove program, and image too if it names KServe's agent",
+            frozenset({"kserve-agent"}),
+        )
+    }
+
     image: str = Field("ghcr.io/ml-chassis/puller:0.1.0", pattern=r"^\S+$", description="the puller's image")
-    program: Program = Field(
-        Program.CHASSIS_PULLER,
-        description="chassis-puller, or kserve-agent where the image is KServe's agent",
-    )
     args: tuple[str, ...] = Field((), description="further flags for the puller, such as `--max-memory=60Gi`")
     name: ContainerName = Field(
         "model-puller", description="name of the sidecar; a number follows where it is taken"

@@ -15,17 +15,17 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
-from typing import Final
+from typing import ClassVar, Final
 
 from pydantic import Field
 
 from policies.core.contracts import Mutator
 from policies.core.reasons import UNREAD, Reasons
-from policies.core.settings import Duration, Settings
+from policies.core.settings import Duration, Retired, Settings
 from policies.kube.group_kinds import POD
 from policies.kube.json import Json, replaced
 from policies.worker_names.workers import AllocationRecord, Existing, Reservation, Want, Worker, occupied
@@ -38,15 +38,6 @@ MOST_HOSTS: Final = 1024
 whatever a spec says of numOfHosts. Those beyond are promised one by one."""
 
 
-class Strategy(StrEnum):
-    """How a name is chosen."""
-
-    AUTO = "auto"
-    INDEX = "index"
-    SEQUENCE = "sequence"
-    SLOT = "slot"
-
-
 class OnUnavailable(StrEnum):
     """What becomes of a pod when the API server can't be asked in time."""
 
@@ -57,13 +48,13 @@ class OnUnavailable(StrEnum):
 class WorkerNames(Settings):
     """Key `worker-names.yaml`."""
 
-    strategy: Strategy = Field(
-        Strategy.AUTO,
-        description="sequence: numbers that only go up, never given twice, kept in a Lease for each group; "
-        "index: the operator's own replica index (KubeRay 1.6), no Lease, names are used again; slot: the "
-        "lowest free number below the desired count, as a StatefulSet does; auto: the one that gives no "
-        "name twice, which is sequence",
-    )
+    retired: ClassVar[Mapping[str, Retired]] = {
+        "strategy": Retired(
+            "the setting strategy was removed and has no effect: names have numbers that only go up. "
+            "Remove it"
+        )
+    }
+
     reservation: Duration = Field(
         75,
         ge=1,
@@ -92,8 +83,6 @@ class Reason(StrEnum):
     """As many pods as are wanted exist: a double creation."""
     PROMISED = "promised"
     """Fewer exist, but names have been given for the rest; their pods may come at any moment."""
-    BARRED = "barred"
-    """The only name it can have is in `workersToDelete`, or a terminating pod still holds it."""
     UNTRUSTED = "untrusted"
     """Its owner is gone, or another object has taken the owner's name."""
     UNAVAILABLE = "unavailable"
@@ -102,10 +91,10 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Give:
-    """The name the pod gets once `record`, if there is one, has been swapped in."""
+    """The name the pod gets once `record` has been swapped in."""
 
     name: str
-    record: AllocationRecord | None = None
+    record: AllocationRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,16 +133,17 @@ _ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"
 """Kubernetes' own for generated names: no vowels, nothing that reads as a word."""
 
 
-def _tag(worker: Worker, strategy: Strategy, epoch: str) -> str:
+def _tag(worker: Worker, epoch: str) -> str:
     """Five characters that tell apart what the readable part may not.
 
     Cluster `a`, group `b-c` and cluster `a-b`, group `c` would share their names otherwise, and so
-    would long names that are cut, or two strategies used one after the other; and so would a number
-    that is counted up again because its record was lost, or its cluster made anew.
+    would long names that are cut; and so would a number that is counted up again because its record
+    was lost, or its cluster made again.
     """
     role = "head" if worker.head else "worker"
-    begun = (epoch,) if epoch and strategy is Strategy.SEQUENCE else ()
-    return _hashed(strategy, worker.owner.name, role, worker.group, *begun)
+    begun = (epoch,) if epoch else ()
+    # The first part is in the names that earlier releases gave.
+    return _hashed("sequence", worker.owner.name, role, worker.group, *begun)
 
 
 @lru_cache(maxsize=1024)
@@ -162,80 +152,41 @@ def _hashed(*parts: str) -> str:
     return "".join(_ALPHABET[byte % len(_ALPHABET)] for byte in digest[:5])
 
 
-def name_of(worker: Worker, strategy: Strategy, number: int, host: int | None = None, epoch: str = "") -> str:
+def name_of(worker: Worker, number: int, host: int | None = None, epoch: str = "") -> str:
     """`<cluster>-<group>-worker-<tag>-<number>[-<host>]`, `<cluster>-head-<tag>-<number>`; at most 63.
 
     Only the cluster and the group are ever cut. `epoch` is the record's.
     """
     role = "-head" if worker.head else "-worker" if worker.owner.is_ray else ""
-    end = f"{role}-{_tag(worker, strategy, epoch)}-{number}" + ("" if host is None else f"-{host}")
+    end = f"{role}-{_tag(worker, epoch)}-{number}" + ("" if host is None else f"-{host}")
     stem = worker.owner.name if worker.head else f"{worker.owner.name}-{worker.group}"
     stem = re.sub(r"[^a-z0-9-]", "-", stem.lower()).lstrip("-")
     return (stem[: LONGEST_NAME - len(end)].rstrip("-") + end).lstrip("-")
 
 
-def _numbers(names: Iterable[str], worker: Worker, strategy: Strategy, epoch: str) -> list[int]:
-    """The numbers in those of the names that this strategy gave to this group in this epoch."""
-    ours = re.compile(rf"-{_tag(worker, strategy, epoch)}-(\d{{1,9}})(?:-\d+)?$")
+def _numbers(names: Iterable[str], worker: Worker, epoch: str) -> list[int]:
+    """The numbers in those of the names that were given to this group in this epoch."""
+    ours = re.compile(rf"-{_tag(worker, epoch)}-(\d{{1,9}})(?:-\d+)?$")
     return [int(found[1]) for name in names if (found := ours.search(name))]
 
 
-def _own_name(worker: Worker, strategy: Strategy, number: int, epoch: str = "") -> str:
-    return name_of(worker, strategy, number, worker.host if worker.replica else None, epoch)
-
-
-def _names(worker: Worker, strategy: Strategy, number: int, want: Want, epoch: str = "") -> tuple[str, ...]:
+def _names(worker: Worker, number: int, want: Want, epoch: str) -> tuple[str, ...]:
     """The names that one number stands for: the pod's own, or those of all hosts of its replica."""
     if not worker.replica:
-        return (_own_name(worker, strategy, number, epoch),)
+        return (name_of(worker, number, epoch=epoch),)
     hosts = dict.fromkeys((*range(min(want.hosts, MOST_HOSTS)), worker.host))
-    return tuple(name_of(worker, strategy, number, host, epoch) for host in hosts)
+    return tuple(name_of(worker, number, host, epoch) for host in hosts)
 
 
 # --- the decision ------------------------------------------------------------------------------
 
 
-def indexed(worker: Worker, strategy: Strategy) -> bool:
-    """Whether the name is a function of the operator's own index; a head under `index` is number 0."""
-    return strategy is Strategy.INDEX and (worker.replica_index is not None or worker.head)
-
-
-def recorded_strategy(strategy: Strategy) -> Strategy:
-    """The strategy of a name that comes with a record: whatever is not `slot` falls back on `sequence`."""
-    return Strategy.SLOT if strategy is Strategy.SLOT else Strategy.SEQUENCE
-
-
-def by_index(worker: Worker, group: Group, settings: WorkerNames) -> Answer:
-    """The name that cluster, group and index make; for pods that are `indexed`. Pure.
-
-    Nothing is written: of two pods with one index the API server lets in one. `Reason.BARRED` says
-    that the name can't be given though a pod is wanted.
-    """
-    number = worker.replica_index or 0
-    names = _names(worker, Strategy.INDEX, number, group.want)
-    if worker.host:
-        siblings = _siblings(worker, group)
-        if not siblings and _is_full(worker, group, settings):
-            return _full(worker, group, settings)
-        return Give(_own_name(worker, Strategy.INDEX, number))
-    same = [pod for pod in group.pods if pod.name in names or _has_index(pod, worker)]
-    live = [pod.name for pod in same if not pod.terminating]
-    if live:
-        return _index_lives(worker, live)
-    if _is_full(worker, group, settings):
-        return _full(worker, group, settings)
-    if not group.want.barred.isdisjoint(names) or any(pod.name in names for pod in same):
-        return _barred(worker, group, names)
-    return Give(_own_name(worker, Strategy.INDEX, number))
-
-
-def by_record(worker: Worker, group: Group, settings: WorkerNames) -> Answer:
-    """The next number or the lowest free slot, with the record that promises it. Pure.
+def decide(worker: Worker, group: Group, settings: WorkerNames) -> Answer:
+    """The next number, with the record that promises it. Pure.
 
     The name may be given only after that record has replaced the one that was read, by
     compare-and-swap.
     """
-    strategy = recorded_strategy(settings.strategy)
     seen = frozenset(pod.name for pod in group.pods) | group.created
     group = replace(group, record=group.record.without(seen, group.now, settings.reservation))
     siblings = _siblings(worker, group) if worker.host else []
@@ -246,16 +197,14 @@ def by_record(worker: Worker, group: Group, settings: WorkerNames) -> Answer:
     if not siblings and _is_full(worker, group, settings):
         return _full(worker, group, settings)
     epoch = group.record.epoch
-    number = max(_numbers(siblings, worker, strategy, epoch), default=None)
+    number = max(_numbers(siblings, worker, epoch), default=None)
     if number is None:
-        number = _next_number(worker, group, strategy)
-    if number is None:
-        return _no_free_slot(worker, group)
-    names = _names(worker, strategy, number, group.want, epoch)
+        number = _next_number(worker, group)
+    names = _names(worker, number, group.want, epoch)
     others = tuple(r for r in group.record.reservations if not worker.replica or r.replica != worker.replica)
     promise = Reservation(names, group.now, group.version, worker.replica, worker.replica_index)
     record = AllocationRecord(max(group.record.highest, number), (*others, promise), epoch)
-    return Give(_own_name(worker, strategy, number, epoch), record)
+    return Give(name_of(worker, number, worker.host if worker.replica else None, epoch), record)
 
 
 def _index_taken(worker: Worker, group: Group, settings: WorkerNames) -> Refuse | None:
@@ -299,19 +248,11 @@ def _siblings(worker: Worker, group: Group) -> list[str]:
     return siblings + [n for r in group.record.reservations if r.replica == worker.replica for n in r.names]
 
 
-def _next_number(worker: Worker, group: Group, strategy: Strategy) -> int | None:
-    """The number to give; None if `slot` has none left."""
-    listed = [pod.name for pod in group.pods]
-    if strategy is Strategy.SLOT:
-        held = group.want.barred.union(listed, *(r.names for r in group.record.reservations))
-        slots = range(group.want.pods // _size(worker, group.want))
-        return next(
-            (n for n in slots if held.isdisjoint(_names(worker, strategy, n, group.want))),
-            None,
-        )
-    epoch = group.record.epoch
-    number = 1 + max((group.record.highest, *_numbers(listed, worker, strategy, epoch)))
-    while not group.want.barred.isdisjoint(_names(worker, strategy, number, group.want, epoch)):
+def _next_number(worker: Worker, group: Group) -> int:
+    """The lowest number above every one that was given, whose names nothing orders deleted."""
+    listed, epoch = [pod.name for pod in group.pods], group.record.epoch
+    number = 1 + max((group.record.highest, *_numbers(listed, worker, epoch)))
+    while not group.want.barred.isdisjoint(_names(worker, number, group.want, epoch)):
         number += 1
     return number
 
@@ -361,27 +302,6 @@ def _index_lives(worker: Worker, live: Sequence[str]) -> Refuse:
     )
 
 
-def _barred(worker: Worker, group: Group, names: Iterable[str]) -> Refuse:
-    ordered = sorted(group.want.barred.intersection(names))
-    if ordered:
-        why = f"{ordered[0]} is in scaleStrategy.workersToDelete, and would be deleted as soon as it exists"
-        hint = "Remove it there"
-    else:
-        why = f"a terminating pod still holds the name {next(iter(names))}"
-        hint = "The operator tries again until that pod is gone"
-    return Refuse(Reason.BARRED, f"{worker}: {why}. {hint}, or use the strategy auto or sequence.")
-
-
-def _no_free_slot(worker: Worker, group: Group) -> Refuse:
-    return Refuse(
-        Reason.BARRED,
-        f"{worker}: {group.want.pods} wanted, and every slot is held by a terminating pod, a pod being "
-        "created or a name in scaleStrategy.workersToDelete. The operator tries again until one is "
-        "free; with the strategy sequence it need not wait.",
-        group.record.reservations,
-    )
-
-
 def _shown(names: Sequence[str]) -> str:
     if not names:
         return ""
@@ -392,16 +312,12 @@ def _shown(names: Sequence[str]) -> str:
 # --- the change ----------------------------------------------------------------------------------
 
 
-def named(pod: Json, name: str, settings: WorkerNames, why: Reasons = UNREAD) -> Json:
+def named(pod: Json, name: str, why: Reasons = UNREAD) -> Json:
     """A copy of the pod under its name.
 
     `generateName` goes with it: left in place it turns the API server's 409 for a name that is
     taken into a message about a generated name.
     """
     metadata = {key: value for key, value in pod["metadata"].items() if key != "generateName"}
-    why.give(
-        "metadata.name",
-        f"one name for each worker that is wanted ({settings.strategy}): a pod too many is refused",
-        setting="strategy",
-    )
+    why.give("metadata.name", "one name for each worker that is wanted: a pod too many is refused")
     return replaced(pod, ("metadata",), {**metadata, "name": name})

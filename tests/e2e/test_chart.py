@@ -31,7 +31,6 @@ COMPONENTS: dict[str, JSON] = {
     "events": {"events": {"enabled": True}},
     "openshift": {"openshift": True},
     "scan": {"scan": {"enabled": True}},
-    "worker-names-upgrade": {"workerNamesUpgrade": True},
     "only-this-release": {"workerNamesUpgrade": False},
 }
 """The values that stand for each component."""
@@ -98,12 +97,14 @@ def helm(request: pytest.FixtureRequest, tmp_path: Path) -> Helm:
     return Helm(request.param, tmp_path)
 
 
-def kustomized(scratch: Path, start: str, *components: str) -> dict[tuple[str, str], JSON]:
+def kustomized(
+    scratch: Path, start: str, *components: str, earlier: bool = False
+) -> dict[tuple[str, str], JSON]:
     """What kustomize makes of a directory of manifests/ and components; without the namespace.
 
-    And without the rights of replicas that no chart has installed, unless they are asked for.
+    And without the rights of replicas that no chart has installed, unless `earlier`.
     """
-    if not {"worker-names-upgrade", "only-this-release"} & set(components):
+    if not earlier and "only-this-release" not in components:
         components = (*components, "only-this-release")
     kustomization = {
         "resources": [os.path.relpath(REPOSITORY / "manifests" / start, scratch)],
@@ -156,6 +157,11 @@ def test_a_component_s_values_give_the_component(helm: Helm, tmp_path: Path, nam
     assert by_id(helm.template(COMPONENTS[name])) == kustomized(tmp_path, "base", *components)
 
 
+def test_a_value_gives_the_rights_of_earlier_replicas(helm: Helm, tmp_path: Path) -> None:
+    ours = by_id(helm.template({"workerNamesUpgrade": True}))
+    assert ours == kustomized(tmp_path, "base", earlier=True)
+
+
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_an_overlay_s_values_give_the_overlay(helm: Helm, tmp_path: Path, name: str) -> None:
     theirs, ours = kustomized(tmp_path, f"overlays/{name}"), by_id(helm.template(OVERLAYS[name]))
@@ -166,9 +172,8 @@ def test_an_overlay_s_values_give_the_overlay(helm: Helm, tmp_path: Path, name: 
 
 
 def test_all_components_together(helm: Helm, tmp_path: Path) -> None:
-    chosen = [name for name in COMPONENTS if name != "worker-names-upgrade"]
     values = merged(*COMPONENTS.values())
-    assert by_id(helm.template(values)) == kustomized(tmp_path, "base", *chosen)
+    assert by_id(helm.template(values)) == kustomized(tmp_path, "base", *COMPONENTS)
 
 
 @pytest.mark.parametrize("values", [{}, EVERYTHING, merged(*COMPONENTS.values())], ids=str)
@@ -344,8 +349,7 @@ def test_it_goes_into_any_namespace(helm: Helm, namespace: str) -> None:
     assert {item["metadata"]["namespace"] for item in objects if "namespace" in item["metadata"]} == {
         namespace
     }
-    chosen = [name for name in COMPONENTS if name != "worker-names-upgrade"]
-    ours = manifests.render(components=chosen, namespace=namespace)
+    ours = manifests.render(components=list(COMPONENTS), namespace=namespace)
     assert by_id(objects) == by_id(item for item in ours if item["kind"] != "Namespace")
 
 

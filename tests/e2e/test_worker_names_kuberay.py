@@ -23,7 +23,6 @@ from tests.e2e.kuberay import (
     prepare,
     ray_cluster,
     scale,
-    worker,
 )
 from tests.e2e.watch_proxy import WatchProxy
 from tests.e2e.workloads import pod as a_pod
@@ -183,45 +182,11 @@ def test_the_newest_kuberay_creates_again_what_it_forgot_without_the_webhook(
     assert seen.peak > 5
 
 
-@pytest.fixture
-def strategy(
-    request: pytest.FixtureRequest, control_plane: ControlPlane, chassis: Chassis, namespace: str
-) -> Iterator[str]:
-    """The strategy that the test is given as its parameter, in force while it runs."""
-    prepare(control_plane, NEW)
-    before = chassis.policy()["data"]
-    control_plane.apply(chassis.policy_with(worker_names=f"strategy: {request.param}\n"))
-    _until_names_end(control_plane.api, namespace, "-7" if request.param == "index" else "-0")
-    yield request.param
-    control_plane.api.replace(chassis.policy() | {"data": before})
-    _until_names_end(control_plane.api, namespace, "-0")
-
-
-def _until_names_end(api: Api, namespace: str, end: str) -> None:
-    """An edit of the policy is live within a second: wait until replica 7 of a cluster gets such a name."""
-    cluster = api.create(ray_cluster("probe", namespace, 1)).body
-    pod = worker(cluster, **{"ray.io/worker-group-replica-index": "7"})
-    ends = time.monotonic() + 15
-    while not api.create(pod, dry_run=True).body["metadata"]["name"].endswith(end):
-        assert time.monotonic() < ends, "the policy is not in force"
-    api.delete("rayclusters.ray.io", "probe", namespace)
-    api.wait_for("rayclusters.ray.io", lambda items: not any(map(_is_probe, items)), namespace=namespace)
-
-
-def _is_probe(cluster: JSON) -> bool:
-    return bool(cluster["metadata"]["name"] == "probe")
-
-
-@pytest.mark.parametrize("strategy", ["auto", "index"], indirect=True)
 def test_the_newest_kuberay_scales_survives_kills_and_keeps_replicas_whole(
-    control_plane: ControlPlane,
-    chassis: Chassis,
-    proxy: WatchProxy,
-    token: str,
-    namespace: str,
-    strategy: str,
+    control_plane: ControlPlane, chassis: Chassis, proxy: WatchProxy, token: str, namespace: str
 ) -> None:
     """KubeRay 1.6 labels replica indices; killed between create and observe it forgets what it created."""
+    prepare(control_plane, NEW)
     api = control_plane.api
     singles, slices = [f"single-{n}" for n in range(4)], [f"slice-{n}" for n in range(4)]
     clusters, hosts = singles + slices, 4
@@ -285,21 +250,8 @@ def test_the_newest_kuberay_scales_survives_kills_and_keeps_replicas_whole(
             seen = observer.groups[name, "small"]
             assert names[name] in seen.deleted
             assert len(seen.deleted) == removed[name] + size[name], "a worker was deleted that nobody named"
-            if strategy == "auto":
-                assert len(set(seen.created)) == len(seen.created), "a name was used twice"
-        if strategy == "index":
-            _assert_indexed(api.items("pods", namespace, "ray.io/node-type=worker"))
+            assert len(set(seen.created)) == len(seen.created), "a name was used twice"
     print(f"refused double creations: {double_creations(chassis) - refused:g}")
-
-
-def _assert_indexed(pods: list[JSON]) -> None:
-    """Each name ends with the replica's index and, in a multi-host replica, the host's."""
-    for pod in pods:
-        labels = pod["metadata"]["labels"]
-        end = labels["ray.io/worker-group-replica-index"]
-        if "ray.io/worker-group-replica-name" in labels:
-            end += f"-{labels['ray.io/replica-host-index']}"
-        assert pod["metadata"]["name"].endswith(f"-{end}")
 
 
 @dataclass(frozen=True)
@@ -378,12 +330,11 @@ def delete_from_a_frozen_list(
 
 
 @pytest.mark.parametrize("release", [GATED, NEW])
-@pytest.mark.parametrize("strategy", ["auto"], indirect=True)
-@pytest.mark.usefixtures("strategy")
+@pytest.mark.usefixtures("chassis")
 def test_an_operator_on_a_frozen_list_deletes_no_replacement(
     control_plane: ControlPlane, proxy: WatchProxy, namespace: str, release: str
 ) -> None:
-    """The names that it deletes were given once, and their pods are gone."""
+    """KubeRay deletes by name, without a UID. The names were given once, and their pods are gone."""
     prepare(control_plane, release)
     with Observer(control_plane.api, namespace) as observer:
         after = delete_from_a_frozen_list(control_plane, proxy, namespace, release, observer)
@@ -392,20 +343,6 @@ def test_an_operator_on_a_frozen_list_deletes_no_replacement(
     assert observer.violations == []
     for seen in observer.groups.values():
         assert len(set(seen.created)) == len(seen.created), "a name was used twice"
-
-
-@pytest.mark.parametrize("release", [GATED, NEW])
-@pytest.mark.parametrize("strategy", ["index"], indirect=True)
-@pytest.mark.usefixtures("strategy")
-def test_an_operator_on_a_frozen_list_deletes_the_replacements_that_have_the_names_of_the_failed(
-    control_plane: ControlPlane, proxy: WatchProxy, namespace: str, release: str
-) -> None:
-    """Why `auto` is not `index`: KubeRay deletes by name, without a UID."""
-    prepare(control_plane, release)
-    with Observer(control_plane.api, namespace) as observer:
-        after = delete_from_a_frozen_list(control_plane, proxy, namespace, release, observer)
-    assert after.lost == {"single", "slice"}
-    assert after.statuses == {200}
 
 
 @pytest.mark.parametrize("release", [GATED, NEW])

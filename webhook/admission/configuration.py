@@ -235,6 +235,8 @@ class Config:
     """A short hash of the text it was built from, for logs and `chassis_policy_info`."""
     own_rules: Mapping[str, Rule] = field(default_factory=dict)
     """The rules that are the webhook's and not the policies', by id."""
+    notes: tuple[Problem, ...] = ()
+    """Settings that it names and that no longer exist."""
     today: date = field(default_factory=utc_today, compare=False)
     """The day, in UTC, by which exemptions and overrides end. Another day is another configuration."""
 

@@ -37,7 +37,6 @@ WHEN: Final = {
     "fail-closed-validation": 'eq .Values.failurePolicy.validation "Fail"',
     "fail-closed-worker-names": 'eq .Values.failurePolicy.workerNames "Fail"',
     "name-ignore": 'eq .Values.failurePolicy.workerNames "Ignore"',
-    "worker-names-upgrade": ".Values.workerNamesUpgrade",
     "only-this-release": "not .Values.workerNamesUpgrade",
     "cert-manager": ".Values.certManager.enabled",
     "monitoring": ".Values.monitoring.enabled",

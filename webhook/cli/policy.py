@@ -23,6 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _check(args: argparse.Namespace) -> int:
     config = read_policy(args.policy, kubeconfig=args.kubeconfig, context=args.context)
+    for note in config.notes:
+        print(note)
     print(f"{args.policy}: the policy is good (profile {config.rules.profile}, digest {config.digest})")
     return OK
 

@@ -30,6 +30,7 @@ from webhook.admission.configuration import (
     raw_settings,
 )
 from webhook.config.policy_config_invalid import policy_config_invalid
+from webhook.config.retired import describe_retired, without_retired
 from webhook.errors import UserError
 from webhook.kube.documents import BadDocument, load_policy
 
@@ -62,6 +63,7 @@ def load(files: Mapping[str, str]) -> Config:
         raise PolicyError(Problem(largest, "", f"the policy is larger than {LARGEST // 1024} KiB in all"))
     known, values = models(), {}
     problems: list[Problem] = []
+    notes: list[Problem] = []
     for name, text in files.items():
         if len(problems) >= MOST_PROBLEMS:
             break
@@ -69,7 +71,9 @@ def load(files: Mapping[str, str]) -> Config:
             problems.append(Problem(name, "", f"unknown key{did_you_mean(name, known)}"))
             continue
         try:
-            values[name] = validated(known[name], load_policy(text))
+            data, retired = without_retired(name, load_policy(text))
+            values[name] = validated(known[name], data)
+            notes += retired
         except BadDocument as error:
             problems.append(Problem(name, "", str(error)))
         except ValidationError as error:
@@ -84,13 +88,13 @@ def load(files: Mapping[str, str]) -> Config:
     if problems:
         raise PolicyError(*problems[:MOST_PROBLEMS])
     digest = sha256("\0".join(f"{name}\0{files[name]}" for name in sorted(files)).encode()).hexdigest()[:12]
-    return Config(modes, webhook, by_model, overridden, digest, own_rules())
+    return Config(modes, webhook, by_model, overridden, digest, own_rules(), tuple(notes))
 
 
 @cache
 def own_rules() -> Mapping[str, Rule]:
     """The rules that are the webhook's own, by id."""
-    own = policy_config_invalid(problems_of)
+    own = policy_config_invalid(problems_of, notes_of)
     return MappingProxyType({own.id: own})
 
 
@@ -109,11 +113,20 @@ def problems_of(files: Mapping[str, str]) -> tuple[Problem, ...]:
     return ()
 
 
+def notes_of(files: Mapping[str, str]) -> tuple[Problem, ...]:
+    """The retired settings that a policy names; empty for one that does not load."""
+    try:
+        return load(files).notes
+    except PolicyError:
+        return ()
+
+
 def schema() -> Json:
     """The JSON Schema (2020-12) of a whole policy: one property per key."""
     known = sorted(models().items())
     found, definitions = models_json_schema([(model, "validation") for _, model in known], by_alias=True)
     keys = {name: found[model, "validation"] for name, model in known}
+    describe_retired(definitions["$defs"])
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "ML Chassis policy",

@@ -11,7 +11,7 @@ from functools import partial
 from policies.core.annotations import OVERRIDE, POLICY_LABEL
 from policies.core.contracts import Rule, rule
 from policies.core.facts import Facts
-from policies.core.finding import Finding
+from policies.core.finding import Certainty, Finding
 from policies.core.target import Target
 from policies.kube.group_kinds import CONFIG_MAP
 from policies.kube.json import mapping
@@ -21,16 +21,16 @@ from webhook.config import override
 from webhook.config.keys import keys
 
 ProblemsOf = Callable[[Mapping[str, str]], Iterable[Problem]]
-"""Everything that keeps the files of a policy from loading."""
+"""All that keeps the files of a policy from loading, or the retired settings in them."""
 
 
-def policy_config_invalid(problems_of: ProblemsOf) -> Rule:
-    """The rule, with what loads a policy."""
-    return rule(__name__, partial(check, problems_of), (CONFIG_MAP,))
+def policy_config_invalid(problems_of: ProblemsOf, notes_of: ProblemsOf) -> Rule:
+    """The rule, with the functions that load a policy."""
+    return rule(__name__, partial(check, problems_of, notes_of), (CONFIG_MAP,))
 
 
-def check(problems_of: ProblemsOf, target: Target, facts: Facts) -> Iterable[Finding]:
-    """The errors that keep a labelled policy ConfigMap, or the override, from loading."""
+def check(problems_of: ProblemsOf, notes_of: ProblemsOf, target: Target, facts: Facts) -> Iterable[Finding]:
+    """The errors that keep a labelled policy ConfigMap, or the override, from loading; retired settings."""
     label = labels_of(target.obj).get(POLICY_LABEL)
     if label not in ("true", OVERRIDE):
         return
@@ -41,11 +41,20 @@ def check(problems_of: ProblemsOf, target: Target, facts: Facts) -> Iterable[Fin
                 f"data[{key}]", f"The switch {key} {expected}.", "Correct the value, or remove the key."
             )
         files = {key: text for key, text in files.items() if key not in override.SWITCHES}
+    binary = mapping(target.obj, "binaryData")
     for problem in problems_of(files):
         where = f"{problem.path}: " if problem.path else ""
-        field = "binaryData" if problem.file in mapping(target.obj, "binaryData") else "data"
+        field = "binaryData" if problem.file in binary else "data"
         yield Finding(
             f"{field}[{problem.file}]",
             f"The policy does not load: {where}{problem.message}.",
             "Correct the key; the last good policy stays in force. `chassis policy check DIR` checks it.",
+        )
+    for note in notes_of(files):
+        field = "binaryData" if note.file in binary else "data"
+        yield Finding(
+            f"{field}[{note.file}]",
+            f"{note.path}: {note.message}.",
+            "The policy loads without it; the changelog has what replaces it.",
+            Certainty.UNDECIDED,
         )

@@ -99,6 +99,8 @@ class LivePolicy:
             )
             return str(error)
         self._metrics.policy_in_force(self.config.digest, self.config.rules.profile.value)
+        for note in self.config.notes:
+            log.warning("policy names a setting that was removed", origin=origin, note=str(note))
         log.info("policy in force", origin=origin, files=sorted(files), digest=self.config.digest)
         return None
 

@@ -1,9 +1,8 @@
 """The endpoint /name: names for workers, allocated against the live state of the cluster.
 
-Law: a name leaves here only after the record that promises it has been swapped into the group's Lease, or
-where the API server itself arbitrates (`index`). What to answer is decided in
-`policies.worker_names.worker_names`; here is the order of the reads, the compare-and-swap, and what happens
-when time runs out.
+Law: a name leaves here only after the record that promises it has been swapped into the group's Lease.
+`policies.worker_names.worker_names` decides the answer; here is the order of the reads, the
+compare-and-swap, and what happens when time runs out.
 """
 
 from __future__ import annotations
@@ -33,7 +32,6 @@ from policies.worker_names.worker_names import (
     OnUnavailable,
     Reason,
     Refuse,
-    Strategy,
     WorkerNames,
 )
 from policies.worker_names.workers import (
@@ -127,13 +125,11 @@ class NameMetrics:
     """What the allocation counts."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.given = Counter(
-            "chassis_worker_names_given", "Pods that got a name", ("strategy",), registry=registry
-        )
+        self.given = Counter("chassis_worker_names_given", "Pods that got a name", registry=registry)
         self.refused = Counter(
             "chassis_worker_names_refused",
-            "Pods refused; reason exists is a double creation, promised one that may be, barred a name that "
-            "can't be given, untrusted an owner that is gone, unavailable an API server that did not answer",
+            "Pods refused; reason exists is a double creation, promised one that may be, untrusted an owner "
+            "that is gone, unavailable an API server that did not answer",
             ("reason",),
             registry=registry,
         )
@@ -213,8 +209,6 @@ class Namer:
 
     async def _allocate(self, worker: Worker, settings: WorkerNames, *, dry_run: bool) -> Answer:
         try:
-            if policy.indexed(worker, settings.strategy):
-                return await allocate_by_index(self._workers, worker, settings)
             # One at a time for a group: the swaps of this process would only lose to each other.
             lock = self._locks.setdefault(lease_name(worker), asyncio.Lock())
             async with lock:
@@ -254,7 +248,7 @@ class Namer:
         config: Config,
     ) -> Response:
         if isinstance(answer, Give):
-            return self._give(request, worker, answer, settings, mode, config)
+            return self._give(request, worker, answer, mode, config)
         if answer.reason is Reason.UNAVAILABLE and settings.on_unavailable is OnUnavailable.ALLOW:
             return _let_through(mode, f"{answer.message} The pod keeps its random name.")
         if mode is not Mode.ENFORCE:
@@ -276,7 +270,6 @@ class Namer:
         request: Request,
         worker: Worker,
         answer: Give,
-        settings: WorkerNames,
         mode: Mode,
         config: Config,
     ) -> Response:
@@ -284,12 +277,10 @@ class Namer:
             warnings = [f"worker-names would name this pod {answer.name}"] if mode is Mode.WARN else []
             return allowed(warnings, {"would-name": answer.name})
         if not request.dry_run:
-            by_record = policy.recorded_strategy(settings.strategy)
-            strategy = Strategy.INDEX if answer.record is None else by_record
-            self._metrics.given.labels(strategy.value).inc()
+            self._metrics.given.inc()
             log.info("worker named", name=answer.name, worker=str(worker), namespace=worker.namespace)
         pod, why = request.object or {}, Reasons(policy.MUTATOR.id)
-        named = policy.named(pod, answer.name, settings, why)
+        named = policy.named(pod, answer.name, why)
         if config.webhook.changes.annotation:
             named = annotated(named, [why], config.digest)
         return patched(diff(pod, named), audit={"name": answer.name})
@@ -329,14 +320,6 @@ def _let_through(mode: Mode, why: str) -> Response:
 # --- allocation ----------------------------------------------------------------------------------------
 
 
-async def allocate_by_index(workers: Workers, worker: Worker, settings: WorkerNames) -> Answer:
-    """The name that the operator's index makes, if the group has room for it. Raises Untrusted."""
-    now = workers.now()
-    want = wanted(await workers.owner(worker.owner, worker.namespace), worker)
-    listed = await workers.pods(worker.namespace, worker.selector, phases=not worker.owner.is_ray)
-    return policy.by_index(worker, _group(want, listed, AllocationRecord(), now), settings)
-
-
 async def allocate(
     workers: Workers,
     worker: Worker,
@@ -365,14 +348,14 @@ async def allocate(
             record = replace(record, epoch=epoch())
         # Only now: a replica that dropped a promise before that Lease was written had seen its pod.
         listed = await workers.pods(worker.namespace, worker.selector, phases=not worker.owner.is_ray)
-        answer = policy.by_record(worker, _group(want, listed, record, now, created), settings)
+        answer = policy.decide(worker, _group(want, listed, record, now, created), settings)
         if isinstance(answer, Refuse):
             kept = await _created(workers, worker, answer)
             if not kept:
                 return answer
             created |= kept
             continue
-        if dry_run or answer.record is None:
+        if dry_run:
             return answer
         swap = workers.create_lease if lease is None else workers.replace_lease
         if await swap(written(lease or new_lease(worker, name), worker, answer.record, identity)):

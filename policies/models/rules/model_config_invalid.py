@@ -14,7 +14,7 @@ from policies.core.target import Target
 from policies.kube.group_kinds import CONFIG_MAP
 from policies.kube.json import Json, mapping
 from policies.kube.metadata import labels_of
-from policies.models.settings import ModelPuller, Program
+from policies.models.settings import ModelPuller
 from puller import spec
 
 _HINT = "Correct the entry: until then the puller refuses this model and serves the others."
@@ -34,9 +34,7 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
         yield Finding(_path(target.obj, error), _sentence(error), _HINT)
     known = set(desired.errors)
     # Whose sidecar will read it is not known here: the settings of the namespace count.
-    settings = facts.settings(ModelPuller)
-    schemes = settings.schemes if settings.program is Program.CHASSIS_PULLER else spec.SCHEMES
-    for error in spec.parse(files, schemes).errors:
+    for error in spec.parse(files, facts.settings(ModelPuller).schemes).errors:
         if error not in known:
             yield Finding(_path(target.obj, error), _sentence(error), _HINT_SCHEME, Certainty.UNDECIDED)
     for warning in desired.warnings:

@@ -16,7 +16,7 @@ import yaml
 
 from policies.kube.json import Json, mapping, maps, text
 from policies.worker_names import worker_names as policy
-from policies.worker_names.worker_names import Answer, Give, Group, Refuse, Strategy, WorkerNames
+from policies.worker_names.worker_names import Answer, Give, Group, Refuse, WorkerNames
 from policies.worker_names.workers import (
     AllocationRecord,
     Owner,
@@ -45,17 +45,12 @@ def answer(given: Json) -> Answer | None:
         return policy.untrusted(worker, str(error))
     pods = [existing(pod) for pod in maps(given, "pods")]
     record = AllocationRecord.load(json.dumps(mapping(given, "record")))
-    group = Group(want, pods, AllocationRecord(), given.get("now", 1000), "500")
-    if policy.indexed(worker, settings.strategy):
-        return policy.by_index(worker, group, settings)
-    return policy.by_record(worker, Group(want, pods, record, group.now, "500"), settings)
+    return policy.decide(worker, Group(want, pods, record, given.get("now", 1000), "500"), settings)
 
 
 def described(given: Json) -> Json:
     match answer(given):
-        case Give(name, None):
-            return {"name": name}
-        case Give(name, AllocationRecord() as record):
+        case Give(name, record):
             return {"name": name, "record": json.loads(record.dump())}
         case Refuse(reason, message, ambiguous):
             unclear = [name for promise in ambiguous for name in promise.names]
@@ -89,14 +84,13 @@ def worker(cluster: str = "demo", group: str = "small", **fields: Any) -> Worker
     ("cluster", "group"), [("a", "b"), ("c" * 63, "g" * 63), ("9lives", "GPU_a100.v2"), ("-", "-")]
 )
 def test_names_are_dns_labels_of_at_most_63_characters(cluster: str, group: str, number: int) -> None:
-    for strategy in Strategy:
-        for role in ({}, {"head": True}):
-            for host in (None, 0, 127):
-                name = policy.name_of(worker(cluster, group, **role), strategy, number, host)
-                assert len(name) <= 63
-                assert name.isascii()
-                assert name.replace("-", "").isalnum()
-                assert name == name.lower().strip("-")
+    for role in ({}, {"head": True}):
+        for host in (None, 0, 127):
+            name = policy.name_of(worker(cluster, group, **role), number, host)
+            assert len(name) <= 63
+            assert name.isascii()
+            assert name.replace("-", "").isalnum()
+            assert name == name.lower().strip("-")
 
 
 def test_names_differ_where_the_readable_part_does_not() -> None:
@@ -107,14 +101,16 @@ def test_names_differ_where_the_readable_part_does_not() -> None:
         ("c" * 80, "two"),
         ("c" * 81, "one"),
     ]
-    names = {policy.name_of(worker(*pair), Strategy.SEQUENCE, 0) for pair in pairs}
-    names |= {policy.name_of(worker(*pair), Strategy.INDEX, 0) for pair in pairs}
-    assert len(names) == 2 * len(pairs)
+    assert len({policy.name_of(worker(*pair), 0) for pair in pairs}) == len(pairs)
+
+
+def test_a_name_is_the_one_that_earlier_releases_gave() -> None:
+    assert policy.name_of(worker(), 3) == "demo-small-worker-jrhdf-3"
 
 
 def test_a_pod_loses_its_generate_name_and_nothing_else() -> None:
     pod = {"metadata": {"generateName": "demo-", "labels": {"a": "b"}}, "spec": {"containers": []}}
-    assert policy.named(pod, "demo-0", WorkerNames()) == {
+    assert policy.named(pod, "demo-0") == {
         "metadata": {"labels": {"a": "b"}, "name": "demo-0"},
         "spec": {"containers": []},
     }
@@ -176,13 +172,12 @@ def test_a_spoilt_record_is_an_empty_one(spoilt: str | None) -> None:
 
 
 def test_a_record_survives_its_lease() -> None:
-    record = policy.by_record(
+    record = policy.decide(
         worker(replica="small-x7k2p"),
         Group(wanted(_cluster(replicas=2, hosts=4), worker()), [], AllocationRecord(7), 1000.5, "88"),
         WorkerNames(),
     )
     assert isinstance(record, Give)
-    assert record.record is not None
     assert AllocationRecord.load(record.record.dump()) == record.record
     assert len(record.record.reservations[0].names) == 4
 
@@ -192,12 +187,10 @@ def test_a_record_survives_its_lease() -> None:
 def test_absurd_numbers_of_hosts_make_neither_a_long_loop_nor_a_large_lease(hosts: int, host: int) -> None:
     member = worker(replica="small-x7k2p", host=host, replica_index=0)
     group = Group(wanted(_cluster(replicas=1, hosts=hosts), member), [], AllocationRecord(), 1000)
-    given = policy.by_record(member, group, WorkerNames())
+    given = policy.decide(member, group, WorkerNames())
     assert isinstance(given, Give)
     assert given.name.endswith(f"-0-{host}")
-    assert given.record is not None
     assert len(given.record.dump()) < 100_000
-    assert isinstance(policy.by_index(member, group, WorkerNames()), Give)
 
 
 def _cluster(replicas: int, hosts: int) -> Json:

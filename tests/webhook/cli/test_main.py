@@ -333,6 +333,10 @@ def test_policy_check_and_schema(capsys: pytest.CaptureFixture[str], tmp_path: P
     status, out, _ = run(capsys, "policy", "check", tmp_path)
     assert status == 0
     assert "the policy is good (profile strict" in out
+    (tmp_path / "worker-names.yaml").write_text("strategy: slot\n")
+    status, out, _ = run(capsys, "policy", "check", tmp_path)
+    assert status == 0
+    assert out.startswith("worker-names.yaml: strategy: the setting strategy was removed")
     status, out, _ = run(capsys, "policy", "schema")
     assert status == 0
     assert "standard-probes.yaml" in json.loads(out)["properties"]

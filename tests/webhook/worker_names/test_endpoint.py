@@ -54,7 +54,7 @@ async def test_the_name_comes_with_the_promise_and_without_generate_name(setting
     [lease] = setting.leases()
     assert name in lease["metadata"]["annotations"][WORKER_NAMES]
     assert lease["spec"]["holderIdentity"] == "webhook-0"
-    assert setting.count("given_total", strategy="sequence") == 1
+    assert setting.count("given_total") == 1
 
 
 async def test_what_others_wrote_into_the_lease_stays(setting: Setting) -> None:
@@ -69,22 +69,13 @@ async def test_what_others_wrote_into_the_lease_stays(setting: Setting) -> None:
     assert lease["spec"]["strategy"] == "OldestEmulationVersion"
 
 
-async def test_an_index_is_given_without_a_lease_to_whoever_asks_for_it(setting: Setting) -> None:
-    setting.configure(worker_names="strategy: index")
-    await setting.cluster(2)
-    name = await setting.create(worker({"ray.io/worker-group-replica-index": "1"}))
-    assert name.endswith("-1")
-    assert setting.leases() == []
-    assert setting.count("given_total", strategy="index") == 1
-
-
-async def test_by_default_the_name_of_a_replica_is_not_used_again(setting: Setting) -> None:
+async def test_the_name_of_a_replica_is_not_used_again(setting: Setting) -> None:
     await setting.cluster(1)
     pod = worker({"ray.io/worker-group-replica-index": "0"})
     name = await setting.create(pod)
     await setting.fake.delete(f"{PODS}/{name}")
     assert await setting.create(pod) != name
-    assert setting.count("given_total", strategy="sequence") == 2
+    assert setting.count("given_total") == 2
 
 
 async def test_a_pod_that_came_and_went_frees_its_place_at_once(setting: Setting) -> None:

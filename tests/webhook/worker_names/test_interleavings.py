@@ -15,7 +15,7 @@ import pytest
 
 from policies.kube.json import Json
 from policies.worker_names import worker_names as policy
-from policies.worker_names.worker_names import Answer, Give, Group, Strategy, WorkerNames
+from policies.worker_names.worker_names import Answer, Give, Group, WorkerNames
 from policies.worker_names.workers import AllocationRecord, Owner, Worker, existing, wanted
 from tests.webhook.worker_names.world import (
     LIFETIME,
@@ -27,7 +27,7 @@ from tests.webhook.worker_names.world import (
     create,
     real,
 )
-from webhook.worker_names.endpoint import Listed, allocate, allocate_by_index
+from webhook.worker_names.endpoint import Listed, allocate
 
 
 class Broken(AssertionError):
@@ -112,11 +112,10 @@ class Run:
             self.given.append(request.given)
         if self.world.live > self.scenario.desired and not self.scenario.losses:
             raise Broken(f"{self.world.live} pods live, {self.scenario.desired} are wanted")
-        if self.scenario.settings.strategy is Strategy.SEQUENCE:
-            if len(set(self.given)) < len(self.given):
-                raise Broken(f"a name was given twice: {self.given}")
-            if request.outcome == "taken":
-                raise Broken(f"a name that exists was given: {request.given}")
+        if len(set(self.given)) < len(self.given):
+            raise Broken(f"a name was given twice: {self.given}")
+        if request.outcome == "taken":
+            raise Broken(f"a name that exists was given: {request.given}")
 
     def key(self) -> object:
         requests = tuple(sorted((request.key() for request in self.requests), key=repr))
@@ -160,11 +159,6 @@ def explore(scenario: Scenario, kind: type[Run] = Run) -> int:
     return len(seen)
 
 
-SEQUENCE = SETTINGS.model_copy(update={"strategy": Strategy.SEQUENCE})
-SLOT = SETTINGS.model_copy(update={"strategy": Strategy.SLOT})
-
-
-@pytest.mark.parametrize("settings", [SEQUENCE, SLOT], ids=["sequence", "slot"])
 @pytest.mark.parametrize(
     "scenario",
     [
@@ -182,41 +176,20 @@ SLOT = SETTINGS.model_copy(update={"strategy": Strategy.SLOT})
         else None
     ),
 )
-def test_all_interleavings_keep_the_promises(scenario: Scenario, settings: WorkerNames) -> None:
-    assert explore(replace(scenario, settings=settings)) > 30
+def test_all_interleavings_keep_the_promises(scenario: Scenario) -> None:
+    assert explore(scenario) > 30
 
 
 LOSSES = [
-    Scenario(creates=2, desired=1, present=1, deletes=2, losses=1, settings=SEQUENCE),
-    Scenario(creates=3, desired=1, losses=2, settings=SEQUENCE),
-    Scenario(creates=2, desired=1, present=1, deletes=1, losses=1, drops=1, settings=SEQUENCE),
+    Scenario(creates=2, desired=1, present=1, deletes=2, losses=1),
+    Scenario(creates=3, desired=1, losses=2),
+    Scenario(creates=2, desired=1, present=1, deletes=1, losses=1, drops=1),
 ]
 
 
 @pytest.mark.parametrize("scenario", LOSSES, ids=["deleted", "lost-twice", "dropped"])
 def test_no_name_is_given_twice_though_the_lease_is_lost(scenario: Scenario) -> None:
     assert explore(scenario) > 30
-
-
-async def by_index(workers: FakeWorkers, worker: Worker, settings: WorkerNames) -> Answer:
-    """The operator asks for replica 0 again and again, as it does from a stale cache."""
-    return await allocate_by_index(workers, replace(worker, replica_index=0), settings)
-
-
-@pytest.mark.parametrize("desired", [1, 2])
-def test_all_interleavings_of_one_index_leave_it_to_one_pod(desired: int) -> None:
-    class OneIndex(Run):
-        def _step(self, request: Request) -> None:
-            super()._step(request)
-            if self.world.live > 1:
-                raise Broken("two pods of one index live")
-
-        def recovers(self) -> None:
-            self.world.clock += LIFETIME
-
-    settings = SETTINGS.model_copy(update={"strategy": Strategy.INDEX})
-    scenario = Scenario(creates=3, desired=desired, deletes=1, drops=1, settings=settings, allocate=by_index)
-    assert explore(scenario, OneIndex) > 30
 
 
 # --- controls: each takes one piece out, and the search must find out -------------------------------------
@@ -227,7 +200,7 @@ async def next_free_ordinal(workers: FakeWorkers, worker: Worker, settings: Work
     listed = await workers.pods(worker.namespace, worker.selector)
     names = {pod["metadata"]["name"] for pod in listed.pods}
     number = next(n for n in range(len(names) + 1) if f"demo-small-{n}" not in names)
-    return Give(f"demo-small-{number}")
+    return Give(f"demo-small-{number}", AllocationRecord())
 
 
 async def count_only(workers: FakeWorkers, worker: Worker, settings: WorkerNames) -> Answer:
@@ -237,8 +210,7 @@ async def count_only(workers: FakeWorkers, worker: Worker, settings: WorkerNames
     listed = await workers.pods(worker.namespace, worker.selector)
     unnumbered = AllocationRecord(workers.world.version + len(workers.world.created))
     group = Group(want, [existing(pod) for pod in listed.pods], unnumbered, now)
-    answer = policy.by_record(worker, group, settings)
-    return replace(answer, record=None) if isinstance(answer, Give) else answer
+    return policy.decide(worker, group, settings)
 
 
 class ListFirst(FakeWorkers):
@@ -300,4 +272,4 @@ def one_epoch(workers: FakeWorkers, worker: Worker, settings: WorkerNames) -> Aw
 )
 def test_the_search_finds_what_is_wrong_with(control: Allocate, scenario: Scenario, broken: str) -> None:
     with pytest.raises(Broken, match=broken):
-        explore(replace(scenario, settings=SEQUENCE, allocate=control))
+        explore(replace(scenario, allocate=control))

@@ -11,7 +11,7 @@ import pytest
 
 from policies.core.annotations import WORKER_NAMES, WORKER_NAMES_OWNER
 from policies.kube.json import Json
-from policies.worker_names.worker_names import Strategy, name_of
+from policies.worker_names.worker_names import name_of
 from policies.worker_names.workers import Owner, Worker, worker_of
 from tests.webhook.worker_names.setting import (
     CLUSTERS,
@@ -100,7 +100,7 @@ async def test_numbers_go_on_from_an_earlier_lease_which_is_left_as_it_is(settin
     assert setting.fake.objects[path] == before, "the garbage collector takes it with its cluster"
     assert setting.fake.requests.count(("GET", path)) == 1
     # A replica of the earlier release may be giving this one at the same moment.
-    assert name_of(member(), Strategy.SEQUENCE, 8) not in names
+    assert name_of(member(), 8) not in names
 
 
 async def test_a_promise_in_an_earlier_lease_holds(setting: Setting) -> None:

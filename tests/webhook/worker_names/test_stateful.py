@@ -12,7 +12,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from policies.worker_names.worker_names import Reason, Refuse, Strategy
+from policies.worker_names.worker_names import Reason, Refuse
 from policies.worker_names.workers import HOST_INDEX, REPLICA_NAME
 from tests.webhook.worker_names.world import LIFETIME, SETTINGS, WORKER, Request, World, create, real
 
@@ -39,13 +39,11 @@ class Schedules(RuleBasedStateMachine):
     hosts = 1
 
     @initialize(
-        strategy=st.sampled_from([Strategy.SEQUENCE, Strategy.SLOT]),
         replicas=st.integers(1, 3),
         remembers=st.booleans(),
     )
-    def start(self, strategy: Strategy, replicas: int, remembers: bool) -> None:
+    def start(self, replicas: int, remembers: bool) -> None:
         hosts = self.hosts
-        self.settings = SETTINGS.model_copy(update={"strategy": strategy})
         self.world = World(replicas * hosts, hosts, remembers=remembers)
         self.creates: list[Create] = []
         self.names: list[str] = []
@@ -62,9 +60,7 @@ class Schedules(RuleBasedStateMachine):
     def _begin(self, replica: str, host: int) -> None:
         self.most_wanted.setdefault(replica, self.world.desired)
         labels = {REPLICA_NAME: replica, HOST_INDEX: str(host)} if replica else {}
-        request = Request(
-            self.world, real, replace(WORKER, replica=replica, host=host), self.settings, labels
-        )
+        request = Request(self.world, real, replace(WORKER, replica=replica, host=host), SETTINGS, labels)
         most = self.most_wanted[replica] if host else self.world.desired
         alive = {
             pod.name
@@ -154,8 +150,8 @@ class Schedules(RuleBasedStateMachine):
 
     @invariant()
     def no_name_is_given_twice(self) -> None:
-        if getattr(self, "settings", None) and self.settings.strategy is Strategy.SEQUENCE:
-            assert len(set(self.names)) == len(self.names)
+        names = getattr(self, "names", [])
+        assert len(set(names)) == len(names)
 
     def teardown(self) -> None:
         """When all is quiet, what is wanted is created at the latest one lifetime later, and no more."""
@@ -170,8 +166,8 @@ class Schedules(RuleBasedStateMachine):
         if self.hosts > 1:
             return
         for _ in range(self.world.desired - self.world.live):
-            assert create(self.world, settings=self.settings).outcome == "landed"
-        last = create(self.world, settings=self.settings)
+            assert create(self.world, settings=SETTINGS).outcome == "landed"
+        last = create(self.world, settings=SETTINGS)
         assert isinstance(last.answer, Refuse)
         assert last.answer.reason is Reason.EXISTS
 

@@ -153,7 +153,7 @@ _shtab_chassis_log_level_defaults_added=0
 _shtab_chassis_manifests_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--overlay[start from this instead of the plain base]:overlay:(observe strict)"
-  "*--component[add this\; may be repeated]:component:(cert-manager events fail-closed-validation fail-closed-worker-names hpa monitoring name-ignore network-policy only-this-release openshift scan worker-names-upgrade)"
+  "*--component[add this\; may be repeated]:component:(cert-manager events fail-closed-validation fail-closed-worker-names hpa monitoring name-ignore network-policy only-this-release openshift scan)"
   "--image[the image to run\; the sidecar\'s is the \`puller\` beside it, under its tag]:image:"
   "--namespace[the namespace to install into (default\: mlchassis-system)]:namespace:"
 )

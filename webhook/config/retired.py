@@ -1,0 +1,60 @@
+"""Settings that earlier releases had: an upgrade must not make a policy unreadable that was good before it.
+
+They are taken out before the policy is validated, and each is named in one sentence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from policies.core import registry
+from policies.core.settings import Settings
+from policies.kube.json import Json
+from webhook.admission.configuration import Problem
+
+
+def without_retired(file: str, data: Any) -> tuple[Any, list[Problem]]:
+    """The content of one key without retired settings, and a note on each; other data as it is."""
+    if not isinstance(data, dict):
+        return data, []
+    for policy in registry.mutators().values():
+        if file == f"{policy.id}.yaml":
+            return _without(data, policy.settings, file, "")
+    if file == "webhook.yaml" and isinstance(data.get("overrides"), list):
+        notes: list[Problem] = []
+        overrides = [_override(item, index, notes) for index, item in enumerate(data["overrides"])]
+        return {**data, "overrides": overrides}, notes
+    return data, []
+
+
+def _override(item: Any, index: int, notes: list[Problem]) -> Any:
+    settings = item.get("settings") if isinstance(item, dict) else None
+    if not isinstance(settings, dict):
+        return item
+    kept, known = {}, registry.mutators()
+    for name, fields in settings.items():
+        if name in known and isinstance(fields, dict):
+            way = f"overrides.{index}.settings.{name}."
+            fields, found = _without(fields, known[name].settings, "webhook.yaml", way)
+            notes.extend(found)
+        kept[name] = fields
+    return {**item, "settings": kept}
+
+
+def _without(data: Json, model: type[Settings], file: str, way: str) -> tuple[Json, list[Problem]]:
+    gone = [name for name in model.retired if name in data]
+    if not gone:
+        return data, []
+    kept = {name: value for name, value in data.items() if name not in gone}
+    if any(str(data[name]) in model.retired[name].off_with for name in gone):
+        kept["mode"] = "off"
+    return kept, [Problem(file, way + name, model.retired[name].instead) for name in gone]
+
+
+def describe_retired(definitions: Mapping[str, Json]) -> None:
+    """Adds the retired settings to the JSON Schemas of their models, so that editors and Helm accept them."""
+    for policy in registry.mutators().values():
+        for name, gone in policy.settings.retired.items():
+            properties = definitions[policy.settings.__name__]["properties"]
+            properties[name] = {"deprecated": True, "description": gone.instead}
