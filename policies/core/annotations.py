@@ -52,7 +52,7 @@ WORKER_GROUP: Final = f"{DOMAIN}/worker-group"
 WORKER_NAMES: Final = f"{DOMAIN}/worker-names"
 """The annotation and label of the Leases in which worker names are kept."""
 WORKER_NAMES_OWNER: Final = f"{DOMAIN}/worker-names-owner"
-"""The annotation of such a Lease that says whose it is: apiVersion, kind, namespace, name and uid as JSON."""
+"""The annotation of such a Lease that names its owner: apiVersion, kind, namespace, name and uid as JSON."""
 POLICY_LABEL: Final = f"{DOMAIN}/policy"
 """The label of the webhook's own ConfigMap, with the value `true`."""
 OVERRIDE: Final = "override"
@@ -61,7 +61,7 @@ ADMISSION: Final = f"{DOMAIN}/admission"
 """The label that keeps a namespace or an object out, with the value `disabled`."""
 
 OF_HEALTH: Final = (HEALTH_PATH, HEALTH_PORT, LIVE_PATH, READY_PATH, MODEL_SIZE, EXPECTED_START, LIVENESS)
-"""Those that may end with `.<container>`, and of which standard-probes says what is misspelt."""
+"""Those that may end with `.<container>`, and of which standard-probes reports misspelt ones."""
 OTHERS: Final = (
     EXEMPT,
     MODEL_CONFIG,

@@ -1,7 +1,7 @@
 """Pods that another object completes: a serving runtime, a training runtime, a workload with the template.
 
-Each function does what the operator does, on JSON. Where it can't be done, because the other object is not at
-hand or lacks what the operator needs, nothing is made, and the object counts as partly read.
+Each function does what the operator does, on JSON. If the other object is missing or lacks a field that the
+operator needs, no pod is made, and the object counts as partly read.
 
 Source: KServe v0.16, pkg/controller/v1beta1/inferenceservice/components/predictor.go and utils/utils.go;
 Trainer v2.1 and v2.3, pkg/runtime/core/trainingruntime.go, pkg/runtime/framework/plugins/jobset/builder.go;

@@ -1,7 +1,6 @@
 """Pods put together from fields that are no pod template, each field with its own place in the object.
 
-Law: a field of the result is the object's own value or is missing. Nothing is assumed about an operator's
-defaults.
+Law: a field of the result is the object's own value or is missing. An operator's defaults are not assumed.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ OF_A_POD: Final = (
     "volumes",
 )
 _MERGE_KEYS: Final = ("mountPath", "containerPort", "name")
-"""Fields by which a strategic merge tells the elements of a list apart, where it merges lists."""
+"""Fields that identify the elements of a list in a strategic merge."""
 _MERGED: Final = frozenset(
     {"containers", "initContainers", "ephemeralContainers", "env", "volumes", "volumeMounts", "ports"}
 )
@@ -191,7 +190,7 @@ def merged_map(base: Json, patch: Json, path: str, at: str, places: dict[str, st
             below = place(inside, places)
             for each in old:
                 places.setdefault(_below(inside, each), _below(below, each))
-            places[inside] = where  # the map is the patch's, but for what only the base has
+            places[inside] = where  # the map is the patch's, except for keys that only the base has
             result[key] = merged_map(old, value, inside, where, places)
         elif isinstance(value, list) and isinstance(old, list) and key in _MERGED:
             result[key] = merged_list(old, value, inside, where, places)
@@ -221,7 +220,7 @@ def merged_list(old: list[Any], new: list[Any], path: str, at: str, places: dict
 
 
 def _key(item: Any) -> str:
-    """What tells an element of a merged list apart; empty where there is nothing."""
+    """The key of an element of a merged list; empty if it has none."""
     found = (item[key] for key in _MERGE_KEYS if key in item) if isinstance(item, dict) else iter(())
     key = next(found, "")
     return f"{key}" if isinstance(key, (str, int)) else ""

@@ -1,8 +1,8 @@
-"""The two contracts: a mutating policy and a rule. Nothing here knows a particular one.
+"""The two contracts: a mutating policy and a rule. This module knows no particular one.
 
 A mutating policy is a settings model, a pure function and its metadata in one file of its subject's folder; a
 rule is a pure function in a module under its subject's `rules`, with its modes and texts in the YAML file
-beside it. `policies.core.registry` finds both.
+next to it. `policies.core.registry` finds both.
 """
 
 from __future__ import annotations
@@ -39,12 +39,11 @@ class Mutate(Protocol[S_contra]):
 class Mutator(Generic[S]):
     """A mutating policy.
 
-    `mutate(obj, settings, facts, why)` returns the object as it should be: the same object when
-    nothing is to change, else a copy that shares what did not change (`policies.kube.json` has the
-    helpers), and gives `why` a reason for each field that it adds. It must be idempotent. `advise`
-    sees the object that `mutate` returned and yields what a person should know beside the change;
-    its findings are warnings at most.
-    The module's docstring is the policy's documentation.
+    `mutate(obj, settings, facts, why)` returns the object as it should be: the same object if it needs no
+    change, else a copy that shares the unchanged parts (`policies.kube.json` has the helpers), and gives
+    `why` a reason for each field that it adds. It must be idempotent. `advise` sees the object that `mutate`
+    returned and yields findings for a person in addition to the change; they are warnings at most. The
+    module's docstring is the policy's documentation.
     """
 
     id: str
@@ -90,7 +89,7 @@ Text = Annotated[str, Field(min_length=1)]
 
 
 class RuleDocument(Model):
-    """What the YAML file of a rule says: the one source of `chassis explain` and of the documentation."""
+    """The YAML file of a rule: the one source of `chassis explain` and of the documentation."""
 
     family: Family
     modes: Modes
@@ -111,7 +110,7 @@ class Rule:
     id: str
     check: Check
     kinds: tuple[GroupKind, ...] | None
-    """The kinds it looks at; None: whatever holds a pod template."""
+    """The kinds it looks at; None: all kinds with a pod template."""
     load: Callable[[], RuleDocument]
     needs: frozenset[Need] = frozenset()
     """Without each of these in its pods it finds nothing, and is not asked."""
@@ -132,7 +131,7 @@ class Rule:
 def rule(
     module: str, check: Check, kinds: tuple[GroupKind, ...] | None = None, needs: Iterable[Need] = ()
 ) -> Rule:
-    """The rule of a module: `RULE = rule(__name__, check)` in `tcp_probe.py`, beside `tcp-probe.yaml`.
+    """The rule of a module: `RULE = rule(__name__, check)` in `tcp_probe.py`, next to `tcp-probe.yaml`.
 
     The module's name is the rule's id, with hyphens.
     """

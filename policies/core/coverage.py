@@ -1,4 +1,4 @@
-"""How much of an object was read. What was not read is named: silence is not a verdict."""
+"""How much of an object was read. Unread parts are named: silence is not a verdict."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Unread:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """What was read of one object, and what was not."""
+    """The read and unread parts of one object."""
 
     kind: GroupKind
     reading: Reading
@@ -54,7 +54,7 @@ class Coverage:
 
     @property
     def sentence(self) -> str:
-        """What was not read, in one sentence; empty where everything was."""
+        """The unread parts, in one sentence; empty if all was read."""
         if not self.missing:
             return ""
         parts = [str(each) for each in self.unread]
@@ -84,8 +84,8 @@ def coverage(
     undecided: Sequence[str],
     shapes: Shapes | None = None,
 ) -> Coverage:
-    """What was read of an object. `read`: the templates that were decided; `undecided`: why others were
-    not; `shapes`: what was found by its structure, where the kind is unknown."""
+    """The coverage of an object. `read`: the templates that were decided; `undecided`: why others were
+    not; `shapes`: pod specs found by their structure, if the kind is unknown."""
     kind = kind_of(obj)
     missing = [Unread("", each) for each in undecided]
     workload = workloads.get(kind)
@@ -115,7 +115,7 @@ def _of(kind: GroupKind, read: Sequence[PodTemplate], missing: Sequence[Unread])
 def _unread(
     obj: Json, at: str, workload: Workload, workloads: Mapping[GroupKind, Workload], depth: int
 ) -> Iterator[Unread]:
-    """What the table says is not read of an object that lies at a path."""
+    """The parts of an object at a path that the table of kinds declares unread."""
     for field in workload.unread:
         for steps, value in every_value_at(obj, field.path):
             if value not in (None, "", {}, []):

@@ -1,4 +1,4 @@
-"""Tables of facts as data: YAML files beside the code that reads them, in the wheel like the code.
+"""Tables of facts as data: YAML files next to the code that reads them, in the wheel like the code.
 
 A file holds what a user would write in the settings, and the same pydantic model checks it: what does not fit
 raises pydantic's ValidationError. `package` is the package in which the file lies. Law: a file is read when

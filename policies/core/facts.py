@@ -1,4 +1,4 @@
-"""What may be known of the cluster beside the object: listings of a few resources, the settings in force."""
+"""Facts about the cluster around the object: listings of a few resources, the settings in force."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from policies.kube.metadata import labels_of
 
 
 class Cluster(Protocol):
-    """What is known of the cluster. Implemented by the watch caches and by a set of manifests."""
+    """The known objects of the cluster. Implemented by the watch caches and by a set of manifests."""
 
     def listing(self, resource: Resource, namespace: str | None = None) -> Listing | None:
         """The objects of a resource (in one namespace, or all); None when that is not known."""
@@ -33,7 +33,7 @@ class WholeObjects:
 
 
 class NoCluster:
-    """Nothing is known."""
+    """A cluster without known objects."""
 
     def listing(self, resource: Resource, namespace: str | None = None) -> Listing | None:
         return None
@@ -44,7 +44,7 @@ class Facts:
     """What a policy or rule may know beyond the object: the cluster and the settings in force.
 
     Every reader answers None when the fact is not known (no permission, not synced yet, not in
-    the input); a rule must then say nothing or warn, never deny.
+    the input); a rule must then stay silent or warn, never deny.
     """
 
     namespace: str = "default"
@@ -52,11 +52,11 @@ class Facts:
     settings: SettingsLookup = default_settings
     looks: Looks = field(default_factory=Looks, repr=False, compare=False)
     memo: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """What was worked out from these facts about one pod, so that it is worked out once; other settings are
-    other facts, with a memo of their own."""
+    """Values computed from these facts about one pod, so that each is computed once. Other settings are other
+    facts, with another memo."""
 
     def look(self, pod: Json) -> PodLook:
-        """What a pod says of itself, read once a review."""
+        """A pod's spec, read once a review."""
         return self.looks.of(pod)
 
     def listing(self, resource: Resource) -> Listing | None:
@@ -70,7 +70,7 @@ class Facts:
         """(major, minor) of the oldest kubelet: what every node, and so the API server, can do.
 
         A virtual kubelet (of a serverless platform) does not count: its version is that of the library it was
-        built with, for years, and says nothing of the API server.
+        built with, for years, and shows nothing about the API server.
         """
         nodes = self.nodes()
         return min(nodes.by(_BY_KUBELET), default=None) if nodes else None
@@ -100,7 +100,7 @@ def _named(listing: Listing | None, name: str) -> Json | None:
 
 
 def _kubelet_version(node: Json) -> str:
-    """What a node says of its kubelet; empty where it says nothing, as in a manifest of a Node."""
+    """The version of a node's kubelet; empty if it is not reported, as in a manifest of a Node."""
     found: Any = node
     for key in ("status", "nodeInfo", "kubeletVersion"):
         found = found.get(key) if isinstance(found, dict) else None

@@ -1,4 +1,4 @@
-"""What a rule or a mutator has to say about one place of one object."""
+"""Findings: statements of a rule or a mutator about one place of one object."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ class Certainty(Enum):
     LIKELY = "likely"
     """The W half of a rule marked E/W: the profile's mode for likely findings applies."""
     UNDECIDED = "undecided"
-    """It can't be decided from what is known: at most a warning, in every profile."""
+    """It can't be decided from the known facts: at most a warning, in every profile."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that a rule or a policy has to say about one place of one object.
+    """One statement of a rule or a policy about one place of one object.
 
     `path` is a Kubernetes field path such as `spec.template.spec.containers[0].livenessProbe`;
     `message` one sentence why, `hint` one sentence how to fix it.

@@ -1,7 +1,7 @@
-"""Fragments: objects that are completed elsewhere, such as kustomize patches; nobody can judge them in full.
+"""Fragments: objects that are completed elsewhere, such as kustomize patches; they can't be judged in full.
 
 The API server refuses a container without an image and a Deployment without a selector, so a file that holds
-one holds a part of an object. What a fragment lacks says nothing about the object it becomes.
+one holds a part of an object. The missing fields of a fragment show nothing about the object it becomes.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def leads(pod: Json, facts: Facts) -> Waits | None:
 
 def peers_need(pod: Json, facts: Facts) -> Waits:
     """Whether the other members of a group need this pod to be Ready before they are made or find it: the pod
-    of a StatefulSet is found by its headless Service. Nothing is known about other pods: they count as NO."""
+    of a StatefulSet is found by its headless Service. Other pods are unknown and count as NO."""
     if leads(pod, facts) is not None or LWS_NAME in labels_of(pod):
         return Waits.NO  # its Service publishes addresses that are not ready
     owner = controller(pod)

@@ -1,8 +1,8 @@
-"""The objects of one resource at one moment, and what is derived from them.
+"""The objects of one resource at one moment, and values derived from them.
 
 Law: a Listing never changes. Where one object of a cluster changes, the next Listing takes over the indices
-of the one before: what is gone is taken out of them and what came is put in, so that one changed Node costs
-the same among ten thousand as among ten.
+of the one before: deleted objects are taken out of them and new ones are put in, so that one changed Node
+costs the same among ten thousand as among ten.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ Change: TypeAlias = tuple[Json | None, Json | None]
 """An object that is gone, and the one that came in its place; None where there is none."""
 
 _MOST_CHANGES: Final = 64
-"""Changes that are carried over; an index that is not asked for meanwhile is made anew after more."""
+"""Changes that are carried over; an index that is not asked for meanwhile is built again after more."""
 
 
 class Groups(Generic[K]):
-    """Objects by what an index asks of them; an object may stand in several groups, or in none."""
+    """Objects by the keys of an index; an object may be in several groups, or in none."""
 
     __slots__ = ("_groups", "memo")
 
     def __init__(self) -> None:
         self._groups: dict[K, dict[Hashable, Json]] = {}
         self.memo: dict[Any, Any] = {}
-        """What was worked out from the groups; it goes when one of them changes."""
+        """Values computed from the groups; a change of one of them drops these."""
 
     def __iter__(self) -> Iterator[K]:
         """The keys that have a group."""
@@ -41,7 +41,7 @@ class Groups(Generic[K]):
         return self._groups.get(key, _NOBODY).values()
 
     def one(self, key: K) -> Json | None:
-        """The object of a group; of several the one with the last name, whichever came last."""
+        """The object of a group; of several the one with the last name, independent of their order."""
         found = self._groups.get(key)
         if not found:
             return None
@@ -54,7 +54,7 @@ class Groups(Generic[K]):
             group = self._groups.setdefault(key, {})
             if group.get(name, obj) is obj:
                 group[name] = obj
-            else:  # in files an object may stand twice
+            else:  # in files an object may appear twice
                 group[name, id(obj)] = obj
 
     def take(self, keys: Iterable[K], obj: Json) -> None:
@@ -79,7 +79,7 @@ def _name(obj: Json) -> Hashable:
 
 
 class Index(Generic[K]):
-    """Groups the objects of a listing by keys that follow from each object alone."""
+    """Groups the objects of a listing by keys that are computed from each object."""
 
     __slots__ = ("_keys",)
 
@@ -104,10 +104,10 @@ class Index(Generic[K]):
 
 
 class Listing(Sequence[Json]):
-    """The objects of one resource at one moment, with what was derived from them.
+    """The objects of one resource at one moment, with values derived from them.
 
-    Immutable; a changed object makes a new Listing, so whatever is derived is computed at most
-    once per change however many requests ask for it.
+    Immutable; a changed object makes a new Listing, so a derived value is computed at most once per change,
+    however many requests ask for it.
     """
 
     __slots__ = ("__weakref__", "_carried", "_derived", "_indices", "_items")
@@ -158,7 +158,7 @@ class Carried:
     __slots__ = ("_indices",)
 
     def __init__(self, listing: Listing) -> None:
-        """Takes the indices away from a listing: who still asks it makes them anew."""
+        """Takes the indices away from a listing: a later question to it builds them again."""
         self._indices: dict[Index[Any], tuple[Groups[Any], list[Change]]] = {}
         if listing._carried is not None:
             self._indices |= listing._carried._indices
@@ -174,6 +174,6 @@ class Carried:
         return bool(self._indices)
 
     def groups(self, index: Index[K]) -> Groups[K] | None:
-        """The groups of an index with all changes made; None where nobody had made them before."""
+        """The groups of an index with all changes made; None if they were not made before."""
         found = self._indices.pop(index, None)
         return None if found is None else index.changed(*found)

@@ -1,7 +1,7 @@
 """One look at each pod of a review, shared by every mutator and rule that asks.
 
-Law: what a look answers follows from the pod alone. Objects are edited by copying, so a look belongs to one
-object and goes with the review; what an edit left as it was is not read again.
+Law: the answers of a look depend only on the pod. Objects are edited by copying, so a look belongs to one
+object and ends with the review; parts that an edit did not change are not read again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _OURS: Final = f"{DOMAIN}/"
 
 
 class PodLook:
-    """What a pod says of itself, read once."""
+    """A pod's spec, read once."""
 
     __slots__ = (
         "_before",
@@ -81,7 +81,7 @@ class PodLook:
 
     @property
     def running(self) -> tuple[Container, ...]:
-        """The containers that run beside each other: main ones and native sidecars."""
+        """The containers that run at the same time: main ones and native sidecars."""
         found = self._running
         if found is None:
             found = self._running = tuple(each for each in self.containers if each.role is not Role.INIT)

@@ -1,4 +1,4 @@
-"""Which Service, or which pod of a StatefulSet, a host name stands for inside a cluster.
+"""Which Service, or which pod of a StatefulSet, a host name means inside a cluster.
 
 Names resolve as the cluster DNS and kubelet's search domains resolve them: `service`, `service.namespace`,
 `….svc`, `….svc.cluster.local`, and the same with a pod's name in front for headless Services. An ExternalName
@@ -170,7 +170,7 @@ def _destination(host: str, namespace: str, cluster: Cluster) -> Destination | N
 
 
 def meanings(host: str, namespace: str) -> Iterator[tuple[str, str, str]]:
-    """(Service, namespace, pod or nothing) that a name can mean, in the order of kubelet's search domains."""
+    """(Service, namespace, pod or None) that a name can mean, in the order of kubelet's search domains."""
     labels, qualified = host.lower().rstrip(".").split("."), False
     if labels[-2:] == _CLUSTER_DOMAIN:
         labels = labels[:-2]

@@ -18,7 +18,7 @@ def nearest(name: str, known: Iterable[str], least: float = 0.6) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of a sentence that says there is no such name: `; did you mean timeout?`, or nothing."""
+    """The end of a sentence about an unknown name: `; did you mean timeout?`, or an empty text."""
     close = nearest(name, known)
     return f"; did you mean {close}?" if close else ""
 

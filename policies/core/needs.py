@@ -1,7 +1,8 @@
-"""What a rule needs of a pod to have anything to say: a rule about probes is not asked where there are none.
+"""The pod features without which a rule has no finding: a rule about probes is not called for a pod without
+probes.
 
-Law: what a pod has is told generously. A need that is met too often costs a call of a rule; one that is not
-met where the rule would have spoken hides a hazard, and a test holds every rule's needs against the corpus.
+Law: in doubt a pod has a feature. A need that is met too often costs a call of a rule; one that is missed
+hides a hazard. A test compares every rule's needs with the corpus.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def _names_extended(resources: Any) -> bool:
 
 
 def _add_asked(probe: Any, found: set[Need]) -> None:
-    """Note what is known of how a probe asks."""
+    """Note the properties of a probe's handler."""
     if type(probe) is not dict:
         return
     if "exec" in probe:

@@ -1,7 +1,7 @@
 """Why a mutator adds what it adds: given where it is decided, put into words where somebody reads them.
 
-Law: a reason costs next to nothing until it is read. What it is put into words from was worked out for the
-decision; words are made of it, and nothing is asked of the cluster again.
+Law: a reason costs next to nothing until it is read. The words are made from values that were computed for
+the decision, without another question to the cluster.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Final, TypeAlias
 from policies.kube.names import shortened
 
 Words: TypeAlias = str | Callable[[], str]
-"""A text, or what makes it."""
+"""A text, or the function that makes it."""
 
 LONGEST_REASON: Final = 400
-"""Characters: names that a user chose stand in a reason."""
+"""Characters. A limit is needed because reasons contain names that a user chose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +31,10 @@ class Reason:
     """In words, no full stop: `115 min: 140 GB at 64 MiB/s, three times (vllm, from Llama-3.1-70B)`."""
     setting: str = ""
     """The field of the policy's settings that leads there, as in YAML: `startupFactor`. Empty where it is the
-    policy's mode alone."""
+    policy's mode only."""
     annotation: str = ""
-    """The annotation, of the pod template or the Job, that says otherwise for one workload, with the value
-    that leaves all as it is: `mlchassis.dev/expected-start.vllm=39m`. Empty where there is none."""
+    """The annotation, of the pod template or the Job, that changes this for one workload, with the value that
+    changes nothing: `mlchassis.dev/expected-start.vllm=39m`. Empty where there is none."""
 
 
 class Reasons:
@@ -64,13 +64,13 @@ class Reasons:
             )
 
     def _say(self) -> None:
-        """Put the reasons into words, for whoever shares them too: they are found but once."""
+        """Put the reasons into words, once for all that share them."""
         self._given[:] = [
             (path, _said(why), setting, _said(annotation)) for path, why, setting, annotation in self._given
         ]
 
     def fields(self) -> Iterator[tuple[str, str]]:
-        """The path of each field and why it is added: all that stands in the pod itself."""
+        """The path of each field in the pod itself and the reason why it is added."""
         for path, why, _, _ in self._given:
             yield path, shortened(_said(why), LONGEST_REASON)
 
@@ -82,7 +82,7 @@ class Reasons:
         return said
 
     def local(self) -> Reasons:
-        """The same reasons, in the pod that they are about, whatever holds it."""
+        """The same reasons, with paths relative to the pod."""
         inner = Reasons(self.policy)
         inner._given = self._given
         return inner
@@ -99,7 +99,7 @@ def _said(words: Words) -> str:
 
 
 class _Unread(Reasons):
-    """Where nobody asks why."""
+    """Reasons that are not recorded."""
 
     __slots__ = ()
 
@@ -128,7 +128,7 @@ def times(factor: float) -> str:
 
 
 def lasting(seconds: int) -> str:
-    """Seconds as a person says them: `45 s`, `115 min`, `20 h`, `14 days`."""
+    """Seconds in words: `45 s`, `115 min`, `20 h`, `14 days`."""
     for unit, size, least in (("days", 86_400, 2), ("h", 3600, 5), ("min", 60, 2)):
         if seconds >= least * size:
             return f"{_number(seconds / size)} {unit}"

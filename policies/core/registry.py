@@ -1,4 +1,4 @@
-"""Every policy and rule there is. A new one is a new file: nothing here is edited for it."""
+"""Every policy and rule there is. A new one is a new file, without a change here."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _FAMILIES: Final = tuple(Family)
 def documentation(policy_id: str) -> str:
     """The documentation of a mutating policy: its module's docstring, without the id it begins with.
 
-    Markdown; the first line says in one sentence what the policy does. Raises KeyError.
+    Markdown; the first line is one sentence on the policy's effect. Raises KeyError.
     """
     for module in _modules():
         policy = getattr(module, "MUTATOR", None)

@@ -1,5 +1,5 @@
-"""The resources of a cluster that mutators and rules may ask about: the one table of what is read, kept and
-recognised. The ClusterRole `mlchassis-facts` grants just this, which a test holds.
+"""The resources of a cluster that mutators and rules may ask about: the one table of the resources that are
+read, kept and recognised. The ClusterRole `mlchassis-facts` grants just this, which a test holds.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Known:
     version: str
     plural: str
     fields: tuple[str, ...]
-    """Paths kept beside `metadata.name` and `metadata.namespace`. A rule that wants to read another field
-    adds it here; a cache of 50,000 claims must fit in memory."""
+    """Paths kept in addition to `metadata.name` and `metadata.namespace`. A rule that wants to read another
+    field adds it here; a cache of 50,000 claims must fit in memory."""
     label: str = ""
     """Only objects with this label at "true" are read."""
     namespaced: bool = True

@@ -88,7 +88,7 @@ def selects(service: Json, pod: Json) -> bool:
 
 
 def _has_others(service: Json, target: Target, facts: Facts) -> bool:
-    """Whether another workload's pods stand behind the Service too: they may be ready before."""
+    """Whether the Service selects another workload's pods too: they may be ready before."""
     listing = facts.listing(Resource.WORKLOADS)
     if not listing:
         return False

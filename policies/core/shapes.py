@@ -26,11 +26,13 @@ class Shapes:
 
     templates: tuple[PodTemplate, ...] = ()
     unread: tuple[tuple[str, str], ...] = ()
-    """Field path of what may describe pods in a form that is not read, and half a sentence on that form."""
+    """Field path of a value that may describe pods in a form that is not read, and half a sentence on that
+    form."""
 
 
 def found_by_shape(obj: Json) -> Shapes:
-    """Every pod spec of an object, with or without metadata around it, and what else may describe pods."""
+    """Every pod spec of an object, with or without metadata around it, and other values that may describe
+    pods."""
     kind = kind_of(obj)
     templates: list[PodTemplate] = []
     unread: list[tuple[str, str]] = []

@@ -18,9 +18,9 @@ from policies.kube.pods import Container, Role
 
 
 class PodTemplate:
-    """One pod template of an object: the pod that will be made, and where it stands. Never changed once made.
+    """One pod template of an object: the pod that will be made, and its path. Never changed once made.
 
-    `pod` is shaped like a Pod (apiVersion, kind, metadata, spec) whatever it was read from, with
+    `pod` is shaped like a Pod (apiVersion, kind, metadata, spec) for every kind of owner, with
     the controller's owner reference that its pods will carry. `path` is the field path of the
     template (empty for a Pod), `spec_path` that of its pod spec.
     """
@@ -65,8 +65,8 @@ class PodTemplate:
         self.spec = mapping(look.pod, "spec")
         self.path, self.spec_path, self.workload, self.steps = path, spec_path, workload, steps
         self.container_path = container_path
-        """Where the only container stands, if it is one that a serving runtime completes: what is missing in
-        it may be the runtime's to give."""
+        """The path of the only container, if a serving runtime completes it: the runtime may add the missing
+        fields."""
         self.shape = shape or (workload.shape if workload else Shape.TEMPLATE)
         self.places = places
         """Where the parts of the pod are, if it is put together from several fields of the object."""
@@ -289,7 +289,7 @@ def _patched_template(
 def _runtime_template(
     obj: Json, workload: Workload, above: Steps, steps: Steps, container: Json
 ) -> PodTemplate:
-    """The pod around a single container: the pod's other fields stand beside it."""
+    """The pod around a single container: the pod's other fields are its siblings."""
     beside = mapping(obj, *steps[:-1])
     spec = {key: value for key, value in beside.items() if key not in ("containers", "initContainers")}
     spec["containers"] = [{"name": KSERVE_CONTAINER, **container}]

@@ -19,7 +19,7 @@ KSERVE_CONTAINER: Final = "kserve-container"
 
 
 class Shape(StrEnum):
-    """What stands at a path: a pod template, or a pod spec with no metadata of its own."""
+    """The value at a path: a pod template, or a pod spec without metadata."""
 
     TEMPLATE = "template"
     SPEC = "spec"
@@ -33,7 +33,7 @@ class Restarts(StrEnum):
     GROUP = "group"
     """Every pod of the group is restarted."""
     JOB = "job"
-    """The pod is retried as the workload's retry settings say."""
+    """The pod is retried as the workload's retry settings define."""
 
 
 class Completion(StrEnum):

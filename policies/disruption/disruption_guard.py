@@ -2,7 +2,7 @@
 
 **Training pods** (of a Job, another workload that runs to completion, or Ray, with an accelerator or
 with a label in `trainingLabels`) get `cluster-autoscaler.kubernetes.io/safe-to-evict: "false"` and
-`karpenter.sh/do-not-disrupt: "true"`, unless they say otherwise themselves: an autoscaler that moves
+`karpenter.sh/do-not-disrupt: "true"`, unless they set these annotations themselves: an autoscaler that moves
 a pod to save a node throws away everything since its last checkpoint. A pod that hangs would then
 hold its node forever, so the guard is bounded by `maxDuration`: a pod whose activeDeadlineSeconds is
 longer gets none, with a warning; with `addDeadline`, one without a deadline gets that.
@@ -14,10 +14,10 @@ sleep lets them. A server that aborts its requests at SIGTERM (vLLM from 0.32 wi
 sleeps for the drain time too, since it works on during the sleep.
 terminationGracePeriodSeconds is raised to match only where it is the default: to the sleep and `drain`, or
 the sleep and the time that the server itself takes where that is known (Triton 30 s, TGI 90 s, and what the
-flags of Triton, vLLM, BentoML, uvicorn and gunicorn set). Where the user gave less than sleep and drain time
-need, nothing is added. Agents of the node (pods of a DaemonSet, or with
-hostNetwork) and controllers (that elect a leader, or have ports for metrics, health and webhooks alone)
-serve nobody whose requests would be cut off, and get none.
+flags of Triton, vLLM, BentoML, uvicorn and gunicorn set). The policy adds no sleep if the user's period is
+shorter than sleep and drain time. Agents of the node (pods of a DaemonSet, or with hostNetwork) and
+controllers (that elect a leader, or have ports only for metrics, health and webhooks) serve nobody whose
+requests would be cut off, and get none.
 
 Sources: https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/FAQ.md,
 https://karpenter.sh/docs/concepts/disruption/#pod-level-controls,
@@ -93,7 +93,7 @@ _INSIGHT: Final = ("metric", "health", "probe", "webhook", "prof")
 
 def mutate(pod: Json, settings: DisruptionGuard, facts: Facts, why: Reasons = UNREAD) -> Json:
     if kind_of(pod) != POD:
-        return pod  # Jobs are only advised about: whoever creates one reads no warning about its pods
+        return pod  # Jobs are only advised about: the person who creates one sees no warning about its pods
     if is_training(pod, settings, facts):
         return _guarded(pod, settings, why)
     if facts.look(pod).is_ray or not settings.pre_stop_sleep or not _can_sleep(facts):
@@ -188,7 +188,7 @@ def _draining(pod: Json, settings: DisruptionGuard, facts: Facts, why: Reasons) 
 
 def _is_machinery(look: PodLook, container: Container) -> bool:
     """Whether a container belongs to the cluster rather than to a Service: an agent of its node (a CSI
-    driver, a CNI plugin) or a controller. Nobody's requests are cut off when it stops, and a sleep keeps its
+    driver, a CNI plugin) or a controller. No requests are cut off when it stops, and a sleep keeps its
     successor, or the lock of its leader, waiting."""
     owner = look.owner
     if (owner is not None and owner.get("kind") == "DaemonSet") or dig(
@@ -221,7 +221,7 @@ def _has_no_pre_stop(container: Json) -> bool:
 def advise(obj: Json, settings: DisruptionGuard, facts: Facts) -> Iterator[Finding]:
     """Where a guard ends before the training's own deadline, or was not given because of that.
 
-    Said of a Job when the Job is created, since its own deadline ends its pods too, and of pods that
+    Reported for a Job when the Job is created, since its own deadline ends its pods too, and of pods that
     no Job made.
     """
     if kind_of(obj) == POD:

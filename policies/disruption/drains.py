@@ -1,6 +1,6 @@
 """How servers end: for how long they finish requests after SIGTERM, and how long their preStop hooks sleep.
 
-Law: a number is one that somebody wrote or that the server's code holds; whatever is not known is None.
+Law: a number is written by a user or in the server's code; an unknown one is None.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def pre_stop_sleep(template: PodTemplate, container: Container) -> float:
 def _slept(summary: CommandSummary) -> float:
     """The sleeps of a script, one round of each loop that the script may leave when it likes.
 
-    The summary's own bound tells of branches that exclude each other, and of an enclosing `timeout`.
+    The summary's own bound includes branches that exclude each other, and an enclosing `timeout`.
     """
     if summary.loops and all(_only_sleeps(summary, loop) for loop in summary.loops):
         return summary.seconds
@@ -90,7 +90,7 @@ def _slept(summary: CommandSummary) -> float:
 
 
 def _only_sleeps(summary: CommandSummary, loop: Loop) -> bool:
-    """Whether a loop goes round a known number of times, and nothing but sleeping bounds its time."""
+    """Whether a loop goes round a known number of times, and only sleeping bounds its time."""
     return (
         loop.keyword == "for"
         and loop.count is not None

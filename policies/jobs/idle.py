@@ -1,4 +1,4 @@
-"""Pods that do no work of their own: a person works in them, or they print one line."""
+"""Pods without a workload: a person works in them, or they print one line."""
 
 from __future__ import annotations
 

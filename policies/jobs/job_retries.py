@@ -10,22 +10,21 @@ training run, and runs a broken program seven times, hours of accelerators each.
    retryable exit codes, and leaves `backoffLimit` at the API's default, a main container that exits with
    anything but 0 and the retryable codes (`retryableExitCodes`, 143 and 137, and those of the annotation
    `mlchassis.dev/retryable-exit-codes: "75"`) fails the Job at once. Sidecars and init containers don't
-   count. Any other number of retries, `backoffLimitPerIndex` too, is a decision, and gets the first rule
-   alone.
+   count. Any other number of retries, `backoffLimitPerIndex` too, is a decision, and gets only the first
+   rule.
 
-`podReplacementPolicy` becomes `Failed` beside it, as the API demands. With `restartPolicy: OnFailure`
+`podReplacementPolicy` becomes `Failed` too, as the API demands. With `restartPolicy: OnFailure`
 no such policy is allowed, and a policy that the user wrote stays as it is.
 
 Several pods with accelerators that work as one (an Indexed Job, a JobSet) get nothing: a replaced pod
 leaves the others waiting for the lost one.
 
-What was written stays: `ttlSecondsAfterFinished`, history limits and a `backoffLimit` of 0 are warned
-about where they lose something, and raised only if the setting `raises` says so (`all`, `accelerators`).
+Written values stay: the policy warns about `ttlSecondsAfterFinished`, history limits and a `backoffLimit` of
+0 that lose something, and raises them only with the setting `raises` (`all`, `accelerators`).
 
 Suspended and Kueue-managed Jobs are treated like others: suspending deletes pods without counting
 them. Hooks of Helm and Argo CD, Jobs of another controller (a RayJob's submitter, the children of a
-JobSet), Jobs that another controller runs (`managedBy`), and JobSets with a `failurePolicy` of their own
-stay as they are.
+JobSet), Jobs that another controller runs (`managedBy`), and JobSets with a `failurePolicy` stay as they are.
 
 Source: https://kubernetes.io/docs/tasks/job/pod-failure-policy/
 """
@@ -70,7 +69,7 @@ def mutate(obj: Json, settings: JobRetries, facts: Facts, why: Reasons = UNREAD)
         return obj
     stored = bool(text(obj, "metadata", "uid"))
     if stored and kind_of(obj) != CRON_JOB:
-        return obj  # what would change can't be changed after creation
+        return obj  # these fields can't be changed after creation
     alone = not (handles_failures_itself(obj) or is_gang(obj, facts))
     for job in jobs_in(obj):
         spec = job.spec
@@ -87,14 +86,14 @@ def mutate(obj: Json, settings: JobRetries, facts: Facts, why: Reasons = UNREAD)
 
 def _with_policy(obj: Json, job: JobSpec, settings: JobRetries, facts: Facts, why: Reasons) -> Json:
     never = text(job.template, "spec", "restartPolicy") == "Never"
-    # What is neither of the two values is not overwritten; the default can't be told from what a user wrote.
+    # Any other value is not overwritten. A default can't be distinguished from a written value.
     replacement = job.spec.get("podReplacementPolicy")
     if job.has_failure_policy or not never or replacement not in (None, "Failed", "TerminatingOrFailed"):
         return job.spec
     rules: list[Json] = [
         {"action": "Ignore", "onPodConditions": [{"type": DISRUPTION_TARGET, "status": "True"}]}
     ]
-    # Order counts: an evicted pod's containers exit with 143, or with whatever they make of SIGTERM.
+    # Order counts: an evicted pod's containers exit with 143, or with their own code for SIGTERM.
     codes: list[int] = []
     if job.leaves_retries_open and (trains(obj, job, settings, facts) or _names_exit_codes(obj, job)):
         codes = _exit_codes(obj, job, settings)
@@ -131,7 +130,7 @@ def _names_exit_codes(obj: Json, job: JobSpec) -> bool:
 def _failing(job: JobSpec, retryable: list[int]) -> list[Json]:
     """The rules that end the Job when one of its main containers fails by its own fault."""
     names = [container.name for container in containers(job.template, Role.MAIN)]
-    # Named, because a sidecar that is ended after the main container exits with a code of its own.
+    # Named, because a sidecar that is ended after the main container exits with another code.
     each = [{"containerName": name} for name in names] if len(names) < _MOST_RULES else [{}]
     return [
         {"action": "FailJob", "onExitCodes": {**name, "operator": "NotIn", "values": retryable}}
@@ -160,7 +159,7 @@ def _annotated(obj: Json, job: JobSpec) -> set[int]:
 
 
 def _surviving_eviction(job: JobSpec, settings: JobRetries, path: str, why: Reasons) -> Json:
-    """Unless a rule of the user's own says what an eviction means."""
+    """Unless a rule of the user's own covers evictions."""
     if job.on_disruption() or job.spec.get("backoffLimit") != 0 or "backoffLimitPerIndex" in job.spec:
         return job.spec
     why.give(f"{path}.backoffLimit", "with 0 the first eviction fails the Job", setting="backoffLimit")
@@ -180,7 +179,7 @@ def _kept(spec: Json, settings: JobRetries, path: str, why: Reasons) -> Json:
 
 
 def _with_history(obj: Json, settings: JobRetries, facts: Facts, why: Reasons) -> Json:
-    """What the objects around the Jobs say of how long these are kept."""
+    """Findings about the fields of the objects around the Jobs that limit how long these are kept."""
     if not any(may_raise(job, settings, facts) for job in jobs_in(obj)):
         return obj
     if kind_of(obj) == JOB_SET:

@@ -1,4 +1,4 @@
-"""Jobs wherever they stand: by themselves, in a CronJob, in a JobSet; and what becomes of their failures."""
+"""Jobs by themselves, in a CronJob or in a JobSet, and the handling of their failures."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HOOKS: Final = ("helm.sh/hook", "argocd.argoproj.io/hook")
 """Annotations of Jobs that a release runs and watches: it reads their logs, or deletes them itself."""
 
 _DEFAULT_BACKOFF: Final = 6
-"""What the API server makes of a backoffLimit that nobody wrote, before any webhook sees the Job."""
+"""The API server's default of backoffLimit, which it sets before any webhook sees the Job."""
 
 _BUILT_IN: Final = (
     "",
@@ -36,7 +36,7 @@ _BUILT_IN: Final = (
     "jobset.sigs.k8s.io/jobset-controller",
     "ray.io/kuberay-operator",
 )
-"""What `managedBy` says where the kind's own controller runs it."""
+"""The value of `managedBy` if the kind's own controller runs it."""
 
 
 class Raises(StrEnum):
@@ -83,7 +83,7 @@ class JobRetries(Settings):
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """The spec of a Job, and where it stands."""
+    """The spec of a Job, and its path."""
 
     spec: Json
     steps: tuple[str | int, ...]
@@ -109,7 +109,7 @@ class JobSpec:
 
     @property
     def leaves_retries_open(self) -> bool:
-        """Whether nobody said how often it is to be tried: every other number is a decision."""
+        """Whether the number of retries is the default: every other number is a decision."""
         per_index = self.spec.get("backoffLimitPerIndex") is not None
         return self.spec.get("backoffLimit") in (None, _DEFAULT_BACKOFF) and not per_index
 
@@ -151,7 +151,7 @@ def jobs_in(obj: Json) -> Iterator[JobSpec]:
 def is_someone_elses(obj: Json) -> bool:
     """Whether another controller made the Job, as RayJob makes its submitter, or runs it.
 
-    A CronJob's Jobs are not meant: nothing compares them with what made them.
+    A CronJob's Jobs are not meant: they are not compared with their template.
     """
     owner = controller(obj)
     if owner is not None and owner.get("kind") != "CronJob":
@@ -160,7 +160,7 @@ def is_someone_elses(obj: Json) -> bool:
 
 
 def handles_failures_itself(obj: Json) -> bool:
-    """Whether it is a JobSet whose author said what a failed Job means for the whole set.
+    """Whether it is a JobSet whose author defined what a failed Job means for the whole set.
 
     The usual pattern for training that must restart as one is a Job that fails at once and a
     `failurePolicy` that restarts the set; a Job that outlives an eviction would break it.

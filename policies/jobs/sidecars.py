@@ -25,7 +25,7 @@ _ENDS: Final = re.compile(
 
 
 def is_of_a_job(template: PodTemplate) -> bool:
-    """Whether a Job waits for every ordinary container; Kubeflow's operators look at one alone."""
+    """Whether a Job waits for every ordinary container; Kubeflow's operators look at only one."""
     owner = controller(template.pod)
     return owner is not None and owner.get("kind") == "Job"
 
@@ -33,8 +33,8 @@ def is_of_a_job(template: PodTemplate) -> bool:
 def never_ending_beside_others(
     target: Target, program: Callable[[Container], P | None]
 ) -> Iterator[tuple[PodTemplate, Container, P, Certainty]]:
-    """Each container of a Job whose `program` never ends, beside containers that have none; LIKELY where
-    something may stop it."""
+    """Each container of a Job whose `program` never ends, next to containers that have none; LIKELY if it may
+    be stopped."""
     for template in target.templates:
         if not is_of_a_job(template):
             continue
@@ -56,7 +56,7 @@ def stops_another(container: Container) -> bool:
 
 
 def may_end(container: Container) -> bool:
-    """Whether it runs something else than its image, or says itself when it ends."""
+    """Whether it runs another program than its image's, or defines itself when it ends."""
     first = next(iter(strings(container.spec, "command")), "").rpartition("/")[2]
     return first in SHELLS or is_python(first) or _ENDS.search(_words(container)) is not None
 

@@ -1,5 +1,5 @@
 """Kubernetes' spelling of a place in an object (`spec.containers[0].image`), written and
-followed; and paths with wildcards, by which the table of workload kinds says where pod templates stand."""
+followed; and paths with wildcards, with which the table of workload kinds locates pod templates."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def named_path(obj: Any, steps: Iterable[str | int]) -> str:
 
 
 def segments(path: str) -> list[str]:
-    """`a.b[0].c` -> a, b, 0, c; keys with dots stand in brackets."""
+    """`a.b[0].c` -> a, b, 0, c; keys with dots are in brackets."""
     result, rest = [], path
     while rest:
         if rest[0] == "[":

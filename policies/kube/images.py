@@ -43,8 +43,9 @@ def _patterns(globs: tuple[str, ...]) -> tuple[tuple[re.Pattern[str], bool], ...
 
 @lru_cache(maxsize=1024)
 def glob_of(pattern: str) -> re.Pattern[str]:
-    """The pattern of a glob: `*` stands for anything but `/`. Each but the last one ends where what follows
-    it first stands, for good: an image's name may be long, and trying every other end costs its square."""
+    """The pattern of a glob: `*` matches any text without `/`. Each but the last one ends at the first match
+    of the text after it, without backtracking: an image's name may be long, and trying every other end costs
+    its square."""
     head, *rest = map(re.escape, pattern.split("*"))
     between = "".join(f"(?>[^/]*?{part})" for part in rest[:-1])
     return re.compile("(?:.*/)?" + head + between + "".join(f"[^/]*{part}" for part in rest[-1:]))

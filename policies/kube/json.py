@@ -1,4 +1,4 @@
-"""Reading JSON that nobody has validated, and editing it by copy-on-write.
+"""Reading JSON before validation, and editing it by copy-on-write.
 
 Objects may come from a file that no API server has seen: every reader answers an empty value for a field that
 is absent or of the wrong type, so that mutators and rules need no guards."""
@@ -15,7 +15,7 @@ Json: TypeAlias = dict[str, Any]
 def dig(obj: Any, *path: str | int) -> Any:
     """The value at a path of keys and indices, or None where the path does not lead anywhere."""
     for step in path:
-        # JSON has no subclasses: exact types are told apart faster, and this is called everywhere.
+        # JSON has no subclasses: comparing exact types is faster, and this is called everywhere.
         if type(obj) is dict:
             obj = obj.get(step)
         elif type(obj) is list and type(step) is int and -len(obj) <= step < len(obj):
@@ -91,8 +91,8 @@ def strings(obj: Any, *path: str | int) -> list[str]:
 def replaced(obj: Json, path: Iterable[str | int], value: Any) -> Json:
     """A copy of `obj` with `value` at `path`; everything off the path is shared, not copied.
 
-    Missing maps on the way are made; an index must exist, or be the list's length to append. Where a value of
-    another type stands on the way or at the path, the result is `obj` itself: the API server will refuse it.
+    Missing maps on the way are made; an index must exist, or be the list's length to append. If a value of
+    another type is on the way or at the path, the result is `obj` itself: the API server will refuse it.
     """
     try:
         result: Json = _replaced(obj, tuple(path), value)
@@ -102,7 +102,7 @@ def replaced(obj: Json, path: Iterable[str | int], value: Any) -> Json:
 
 
 class _OtherTypeError(Exception):
-    """A value of another type stands where one would be written."""
+    """A value of another type is at the path."""
 
 
 def _replaced(obj: Any, steps: tuple[str | int, ...], value: Any) -> Any:
@@ -130,7 +130,7 @@ def _are_numbers(one: Any, other: Any) -> bool:
 
 
 def defaulted(obj: Json, path: Iterable[str | int], value: Any) -> Json:
-    """`replaced`, but only where nothing (or null) stands at the path: what the user wrote stays."""
+    """`replaced`, but only if the path has no value (or null): the user's value stays."""
     steps = tuple(path)
     return obj if dig(obj, *steps) is not None else replaced(obj, steps, value)
 

@@ -1,4 +1,4 @@
-"""What stands in the metadata of every object: labels, annotations, the controlling owner."""
+"""The metadata of every object: labels, annotations, the controlling owner."""
 
 from __future__ import annotations
 

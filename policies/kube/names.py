@@ -1,4 +1,4 @@
-"""Names as the API server accepts them: whatever a policy writes into an object must be one of these.
+"""Names as the API server accepts them: every name that a policy writes into an object must be one of these.
 
 A label key that looks right and is not would turn an annotation, or a slip in the settings, into
 refused pods. Source: `k8s.io/apimachinery/pkg/util/validation`.
@@ -46,7 +46,8 @@ def is_kind(text: str) -> bool:
 
 
 def is_path_segment(text: str) -> bool:
-    """Whether it may be an object's name in the path of a request: no slash, no percent sign, no dots alone.
+    """Whether it may be an object's name in the path of a request: no slash, no percent sign, and not only
+    dots.
 
     Wider than a subdomain: roles and CustomResources of some kinds have colons and capitals in their names.
     """

@@ -1,4 +1,4 @@
-"""Where a pod may run, as far as its own spec says it."""
+"""Where a pod may run, as far as its own spec decides it."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class Role(Enum):
 
 
 _RUNS: Final = ("name", "image", "command", "args", "env", "envFrom", "ports", "volumeMounts")
-"""The fields that decide what runs in a container, and on which ports."""
+"""The fields that decide which programs run in a container, and on which ports."""
 
 
 class Container:
@@ -36,12 +36,12 @@ class Container:
         self.name = text(spec, "name")
         self.image = text(spec, "image")
         self.memo: dict[Any, Any] = {}
-        """What was worked out from its name, image, command, arguments, environment, ports, mounts alone."""
+        """Values computed only from its name, image, command, arguments, environment, ports and mounts."""
         self._tcp_ports: dict[int, str] | None = None
 
     @property
     def place(self) -> str:
-        """Where it stands in its pod, by name: `spec.containers[api]`."""
+        """Its path in its pod, by name: `spec.containers[api]`."""
         return f"spec.{self.list}[{self.name}]"
 
     @property
@@ -53,7 +53,8 @@ class Container:
         return found
 
     def edited(self, spec: Json) -> Container:
-        """The container with another spec, in the same place; what runs in it is known if that stayed."""
+        """The container with another spec, in the same place; its memo is kept if the fields that decide its
+        programs are equal."""
         other = Container(spec, self.list, self.index, self.role)
         before = self.spec
         for key in _RUNS:

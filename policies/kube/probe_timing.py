@@ -1,6 +1,6 @@
-"""A probe's numbers as the API server fills them in, and what follows from them. Seconds, or counts.
+"""A probe's numbers as the API server fills them in, and values computed from them. Seconds, or counts.
 
-A 0 counts as not given, as the API server's defaults have it. Whatever is no number counts as not given, too.
+A 0 counts as not given, as in the API server's defaults. A value that is no number counts as not given, too.
 """
 
 from __future__ import annotations

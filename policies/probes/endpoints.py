@@ -21,7 +21,7 @@ from policies.probes.serving import StandardProbes, recognised
 class Health:
     """A known health endpoint: handlers such as `{"httpGet": {"path": "/health", "port": 8000}}`.
 
-    None where that half is not known. `source` says who knows: `annotation` or `preset <name>`.
+    None where that half is not known. `source` is `annotation` or `preset <name>`.
     """
 
     source: str
@@ -142,11 +142,11 @@ _OTHERS: Final = {
 
 
 def server_port(container: Container, server: Server) -> int | None:
-    """The port on which a recognised server answers; None when that can't be told.
+    """The port on which a recognised server answers; None if it is undecided.
 
-    It is what its flag or variable says; else the preset's own, where it is declared and nothing may have
-    moved it; else a declared port of the protocol's name; else the preset's own, where no declared port
-    contradicts; else the only declared one.
+    It is the value of its flag or variable; else the preset's port, if it is declared and no unread option
+    may change it; else a declared port with the protocol's name; else the preset's port, if no declared port
+    contradicts it; else the only declared one.
     """
     preset = server.preset
     told = server.told(preset.port_flags, preset.port_env)
@@ -193,7 +193,7 @@ def declared_http_port(container: Json) -> int | None:
 
 
 _HOST_ALONE: Final = re.compile(r"[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+")
-"""In a URL the scheme would tell the port: Ollama's `http://0.0.0.0` is port 80."""
+"""In a URL the scheme would set the port: Ollama's `http://0.0.0.0` is port 80."""
 
 
 def _port_in(value: str) -> int | None:
@@ -206,7 +206,7 @@ def _port_in(value: str) -> int | None:
 
 
 def _answers_elsewhere(server: Server) -> bool:
-    """Whether it was told to answer nowhere, under another path, or not to everybody."""
+    """Whether its options remove the endpoint, move it to another path, or restrict who may ask."""
     preset = server.preset
     return (
         server.has_option(*preset.unless_flags)
@@ -222,7 +222,7 @@ def _has_own_config(container: Container, preset: Preset) -> bool:
 
 
 def _only_loopback(server: Server) -> bool:
-    """Whether the server listens on loopback alone, where kubelet's probes can't reach it."""
+    """Whether the server listens only on loopback, where kubelet's probes can't reach it."""
     preset = server.preset
     told = server.told(preset.host_flags, preset.host_env)
     if told is None:
@@ -234,7 +234,8 @@ def _only_loopback(server: Server) -> bool:
 
 
 def speaks_tls(container: Container, server: Server | None, port: int) -> bool:
-    """Whether a port of a container speaks TLS, by its name, or by the flags and variables of what runs."""
+    """Whether a port of a container speaks TLS, by its name, or by the flags and variables of its
+    programs."""
     if container.tcp_ports.get(port, "").startswith("https"):
         return True
     if server is None:

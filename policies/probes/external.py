@@ -48,7 +48,7 @@ def _is_liveness_again(probe: Probe) -> bool:
 
 
 def _is_own_service(probe: Probe, target: Target, facts: Facts) -> bool:
-    """Whether the only thing wrong is that it waits for itself: `readiness-waits-on-own-service` says so."""
+    """Whether its only fault is that it waits for itself, which `readiness-waits-on-own-service` reports."""
     if probe.field == LIVENESS:
         return False
     names = [text(probe.spec, handler, "host").lower() for handler in ("httpGet", "tcpSocket")]

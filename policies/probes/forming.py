@@ -31,7 +31,7 @@ def _spans_pods(server: Server) -> bool:
 
 
 def deadlocks(pod: Json, container: Container, facts: Facts) -> Iterator[Finding]:
-    """What is wrong with probes of the user's own on a leader whose workers wait for it."""
+    """Findings about the user's probes on a leader whose workers wait for it."""
     if leads(pod, facts) is not Waits.YES:
         return
     for name in ("readinessProbe", "startupProbe"):

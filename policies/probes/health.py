@@ -1,6 +1,6 @@
-"""What is known of a serving container: where it answers for its health, and how long it takes to start.
+"""The health endpoints and the start time of a serving container.
 
-From annotations, the server's preset (`policies.probes.endpoints`) and the model config; nothing is guessed.
+From annotations, the server's preset (`policies.probes.endpoints`) and the model config, without guesses.
 Law: unsure is None.
 """
 
@@ -48,7 +48,7 @@ class AnnotationError(ValueError):
 def known_health(pod: Json, container: Container, facts: Facts) -> Health | None:
     """Where a serving container answers for its health, by annotation or preset; None when unsure.
 
-    Annotations that can't be used count as none; `annotated_health` says what is wrong with them.
+    Annotations that can't be used count as none; `annotated_health` reports why.
     """
     asked = ("health", id(pod), id(container.memo))
     known = facts.memo.get(asked)
@@ -97,7 +97,7 @@ def right_port(pod: Json, container: Container, probe: Any, facts: Facts) -> int
 
 
 def annotated_health(pod: Json, container: Container, facts: Facts) -> Health | None:
-    """What the pod's annotations say of a container; None when they say nothing of it.
+    """The endpoints that the pod's annotations give a container; None if they give none.
 
     Raises AnnotationError when they can't be used.
     """
@@ -135,7 +135,7 @@ def annotated_health(pod: Json, container: Container, facts: Facts) -> Health | 
 def _health_annotations(
     pod: Json, container: Container, facts: Facts
 ) -> Iterator[tuple[str, tuple[str, str]]]:
-    """(annotation without suffix, (key as written, value)) of what is said of one container."""
+    """(annotation without suffix, (key as written, value)) of the annotations for one container."""
     annotations = facts.look(pod).ours
     for name in HEALTH_ANNOTATIONS if annotations else ():
         suffixed = f"{name}.{container.name}"
@@ -188,7 +188,7 @@ def _annotated_port(container: Container, given: dict[str, tuple[str, str]], ser
 
 
 def _misread(container: Container, name: str, key: str, value: str) -> Finding | None:
-    """What is wrong with the value of one health annotation."""
+    """The faults in the value of one health annotation."""
     if name == HEALTH_PORT:
         if port_number(container.spec, value.strip()) is not None:
             return None

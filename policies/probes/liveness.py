@@ -1,4 +1,4 @@
-"""Containers that nothing restarts when they hang."""
+"""Containers that stay down when they hang, since no probe restarts them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def called(containers: Sequence[Container]) -> str:
 
 
 def what_to_write(container: Container, facts: Facts) -> str | None:
-    """What the known server in a container needs, where nothing can be injected; None for an unknown one."""
+    """The liveness endpoint of the known server in a container, if it can't be injected; None for an unknown
+    one."""
     server = recognised(container, facts.settings(StandardProbes))
     doubt = unsure(container, server) if server else None
     if server is None or doubt is None:

@@ -1,9 +1,9 @@
-"""Whether a readinessProbe may be asked as liveness, too: where it tells that the server is alive.
+"""Whether a readinessProbe may be asked as liveness, too, because it shows that the server is alive.
 
-A readiness that waits for peers, for a database or for a model restarts what is healthy when it is asked
-as liveness: Qdrant's `/readyz` while a shard moves, CockroachDB's `/health?ready=1`, LiteLLM's
-`/health/readiness`.
-Law: the path says that it is about being alive, or the server is known and the path is its own liveness.
+A readiness that waits for peers, for a database or for a model restarts healthy servers when it is asked as
+liveness: Qdrant's `/readyz` while a shard moves, CockroachDB's `/health?ready=1`, LiteLLM's
+`/health/readiness`. Law: the path's name is about being alive, or the server is known and the path is its own
+liveness.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _HEALTHY: Final = "/-/healthy"
 _GENERAL: Final = frozenset(
     {"health", "healthz", "healthcheck", "health-check", "health_check", "ping", "heartbeat"}
 )
-"""What may be about being alive, and may be about everything that the server needs."""
+"""Paths that may be about being alive, or about all dependencies of the server."""
 _OTHERWISE: Final = ("ready", "readi", "status", "start", "deep", "full")
 _NEVER: Final = 24 * 3600
 """Seconds. Who lets a check fail for a day has switched it off."""
 
 
 def handler_of(probe: Any) -> Json:
-    """The handler of a probe alone, without its timing."""
+    """The handler of a probe, without its timing."""
     return {key: probe[key] for key in HANDLERS if isinstance(probe, dict) and probe.get(key)}
 
 

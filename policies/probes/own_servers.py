@@ -1,9 +1,9 @@
 """Servers whose probes are their owner's business: model servers, and programs that the owner wrote.
 
-A rule about probes that are missing or impatient helps whoever can change them. The probes of a database, a
-dashboard or a controller from a public image are its vendor's choice, and a simulator or an example is not
-worth a warning. Law: an image from a public registry is its owner's only if the manifest shows a model or a
-program that is interpreted.
+A rule about probes that are missing or impatient helps a person who can change them. The probes of a
+database, a dashboard or a controller from a public image are its vendor's choice, and a simulator or an
+example is not worth a warning. Law: an image from a public registry is its owner's only if the manifest shows
+a model or a program that is interpreted.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _INTERPRETED: Final = (
     "streamlit",
     "torchrun",
 )
-"""Programs that run what somebody wrote. Versions such as `python3.12` begin so too."""
+"""Interpreters of the user's programs. Versions such as `python3.12` begin like this too."""
 _OTHERS_MODULES: Final = ("http.server", "-c", "jupyter", "notebook")
 """What Python runs that is no server of anybody's own."""
 _MODEL_FLAGS: Final = ("--model", "--model-path", "--model-dir", "--model-id", "--model_path", "--model_dir")
@@ -48,7 +48,7 @@ _SUPPORT_PORTS: Final = frozenset(
     {"metrics", "http-metrics", "https-metrics", "metrics-port", "prometheus", "webhook", "webhook-server"}
     | {"https-webhook", "webhook-https", "profiling", "pprof", "debug", "health", "healthz", "http-health"}
 )
-"""Names of the ports of controllers: nobody sends them work."""
+"""Names of the ports of controllers, which get no requests for work."""
 _WEBHOOK_PORT: Final = 9443
 """The port of controller-runtime's webhook server."""
 
@@ -91,7 +91,7 @@ def asks_for_a_device(container: Container) -> bool:
 
 
 def is_bare(template: PodTemplate) -> bool:
-    """Whether it is a Pod that nothing replaces: somebody made it by hand and looks at it."""
+    """Whether it is a Pod without a controller: a person made it by hand and watches it."""
     return template.workload is None and controller(template.pod) is None
 
 

@@ -1,8 +1,8 @@
-"""What is known of a model server: how it is recognised, where it answers for its health, how long it starts.
+"""Presets of model servers: how a server is recognised, its health endpoints, its start time.
 
-A preset holds what the server's own documentation or source says; `source` names the page. Each one that is
-known out of the box is a file in the folder `presets`; users add to them, or change single fields, under
-`presets` in `standard-probes.yaml`.
+A preset follows the server's own documentation or source; `source` names the page. Each built-in one is a
+file in the folder `presets`; users add to them, or change single fields, under `presets` in
+`standard-probes.yaml`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Asks(Model):
 
 
 class Progress(Model):
-    """How a program in the container tells that a server makes progress."""
+    """How a program in the container checks that a server makes progress."""
 
     program: str = Field(pattern=r"^[a-z0-9]+$", description="its name among the programs of ML Chassis")
     since: str = Field(
@@ -87,7 +87,7 @@ class Drain(Model):
 
 
 class Preset(Model):
-    """One kind of model server. In the settings every field is optional: what is left out stays."""
+    """One kind of model server. In the settings every field is optional: an omitted field keeps its value."""
 
     enabled: bool = Field(True, description="false takes this preset out of use")
     images: tuple[str, ...] = Field(
@@ -251,7 +251,7 @@ class Preset(Model):
 
 
 def asked_by(preset: Preset, path: str) -> str | None:
-    """What an endpoint checks besides being alive; None for one of which nothing is known."""
+    """What an endpoint checks besides being alive; None for an unknown one."""
     if path == preset.live_path:
         return None
     return next((each.of for each in preset.asks if glob_of(each.path).fullmatch(path)), None)

@@ -62,7 +62,7 @@ class Probe:
 
     @property
     def command(self) -> CommandSummary:
-        """What its exec handler does; nothing if it has none."""
+        """The summary of its exec handler's command; empty if it has none."""
         return exec_command(self.template, self.container, self.field)
 
     def asks_as(self, other: Probe) -> bool:
@@ -87,9 +87,9 @@ def probe_of(template: PodTemplate, container: Container, field: str) -> Probe |
 
 
 def is_written(target: Target, probe: Probe) -> bool:
-    """Whether the probe stands in the object itself: the others were added by the pod-level policies.
+    """Whether the probe is in the object itself: the others were added by the pod-level policies.
 
-    In a Pod the two can't be told apart: its mutations have run before.
+    In a Pod both look the same: its mutations have run before.
     """
     template = probe.template
     if template.workload is None or template.container_path:

@@ -1,7 +1,7 @@
 """Liveness by progress: a program in the server's container that notices a hang behind a healthy endpoint.
 
-Law: only where a real server has shown that the program finds its hangs and never fails while it works. Where
-its flags, variables or image leave a doubt, the endpoint is asked as before, and a reason says so.
+Law: only where a real server has shown that the program finds its hangs and never fails while it works. If
+its flags, variables or image leave a doubt, the endpoint is asked as before, with a reason.
 designs/0009-liveness-by-progress.md.
 """
 
@@ -59,8 +59,8 @@ def annotated_liveness(pod: Json, container: Container, facts: Facts) -> Livenes
 def progress_check(
     pod: Json, container: Container, endpoint: Json | None, facts: Facts, start: int = 0
 ) -> Check | None:
-    """How the liveness of a container is told by progress; None where there is no way for its server, or
-    where the endpoint is wanted.
+    """How the liveness of a container is checked by progress; None if there is no way for its server, or if
+    the endpoint is wanted.
 
     `endpoint` is the handler that the preset gives, None where something else gives it. `start` is how many
     seconds a start may take that no startupProbe waits for, 0 where one does.
@@ -111,8 +111,8 @@ def watched_start(probe: object) -> int:
 
 
 def can_watch_start(pod: Json, container: Container) -> bool:
-    """Whether the program can tell a start that hangs from one that is slow: it sees the processes of this
-    container only, and nothing that these wait for is done by another pod.
+    """Whether the program can distinguish a start that hangs from a slow one: it sees only the processes of
+    this container, so these must not wait for another pod.
 
     Replicas that share a volume download a model once: all but one wait for its lock, and do nothing.
     """
@@ -162,7 +162,7 @@ def _given(server: Server, flags: tuple[str, ...]) -> str | None:
 
 
 def _has_open_words(server: Server) -> bool:
-    """Whether a variable stands where a flag may stand: `$ARGS`, but neither `--model $MODEL` nor
+    """Whether a variable is in a place where a flag may be: `$ARGS`, but neither `--model $MODEL` nor
     `serve $MODEL`."""
     pairs = zip(("", *server.words), server.words, strict=False)
     return any(

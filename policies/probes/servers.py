@@ -1,6 +1,6 @@
 """Which model server a container runs: by what it starts, by its ports' names, by its image.
 
-Law: a table and a container in, one opinion out; unsure is None. What was recognised is remembered,
+Law: a table and a container in, one opinion out; unsure is None. Recognised servers are remembered,
 because a workload's pods are all alike.
 """
 
@@ -24,7 +24,7 @@ from policies.kube.pods import Container
 from policies.probes.preset import Older, Preset, Unversioned
 
 PULLER: Final = "chassis-puller"
-"""The sidecar's program: no server either, whatever its container is called."""
+"""The sidecar's program: no server, even if its container has a server's name."""
 
 
 class Part(Enum):
@@ -52,9 +52,10 @@ class Server:
     own_image: bool
     """Whether the image is one of the preset's."""
     by_name: bool
-    """Whether an image with another name or a variable tells it: then its port must be declared or set."""
+    """Whether it was recognised by an image with another name or by a variable: then its port must be
+    declared or set."""
     sometimes: bool
-    """Whether it is started in some cases alone: in one branch of a script."""
+    """Whether it is started only in some cases: in one branch of a script."""
     open: bool
     """Whether `envFrom` may set further variables."""
     outdated: bool
@@ -62,7 +63,7 @@ class Server:
     undated: bool
     """Whether its version is not known, and no endpoint is right for all versions."""
     hidden: Program
-    """What a word such as `$ARGS` may stand for: words of the script that no program is seen to get."""
+    """The possible values of a word such as `$ARGS`: words of the script that no program gets."""
 
     def may_have_option(self, *flags: str) -> bool:
         """Whether a variable among its words, which can't be read, may hold one of the flags."""
@@ -86,7 +87,7 @@ class Server:
         return any(self.variables.get(name, "") != "" for name in names)
 
     def told(self, flags: tuple[str, ...], variables: tuple[str, ...]) -> str | None:
-        """What a flag or else a variable says; None where neither is given, empty where it isn't known."""
+        """The value of a flag or else of a variable; None if neither is given, empty if it isn't known."""
         told = option(self.words, *flags)
         for name in variables:
             if told is None and name in self.variables:
@@ -213,10 +214,10 @@ class Recogniser:
         )
 
     def _by_command(self, by_image: _ByImage, programs: tuple[Program, ...]) -> Found:
-        """The first program, in reading order, that a preset knows; of the presets that know it, the one
-        whose command tells most of it. One whose commands need its image comes after the others, since
-        `ray start` is only the base of what is served with it; a worker of a group comes last, and counts
-        only if nothing but waiting follows."""
+        """The first program, in reading order, that a preset knows; of the presets that know it, the one with
+        the most specific command. One whose commands need its image comes after the others, since `ray start`
+        is only the base of other servers; a worker of a group comes last, and counts only if no command but
+        waiting follows."""
         claims = [
             (preset.worker, preset.commands_need_image, n, *_generality(pattern), name)
             for n, program in enumerate(programs)
@@ -233,7 +234,7 @@ class Recogniser:
         return name, programs[n]
 
     def _of_image(self, image: str) -> _ByImage:
-        """What an image alone tells."""
+        """What follows from an image without its command."""
         matching = self._globs.matching(image)
         known = self._by_globs.get(matching)
         if known is None:
@@ -269,7 +270,7 @@ class Recogniser:
 
 @dataclass(frozen=True, slots=True)
 class _ByImage:
-    """What an image alone tells: of the presets, and whether it is infrastructure."""
+    """The presets that match an image, and whether it is infrastructure."""
 
     presets: Mapping[str, Preset]
     """Those that may be meant."""
@@ -286,16 +287,16 @@ class _ByImage:
     infrastructure: bool
 
     def version_of(self, name: str, image: str) -> tuple[int, ...]:
-        """The version of a preset's server, as the image's tag tells it; empty where it does not."""
+        """The version of a preset's server, from the image's tag; empty if the tag has none."""
         return version_of(repository_and_tag(image)[1]) if name in self.dated else ()
 
 
 _MOST_COMBINATIONS: Final = 1000
-"""Sets of globs that match one image together, of which is remembered what they tell."""
+"""Sets of globs that match one image together, whose answer is remembered."""
 
 
 def _by_arguments(by_image: _ByImage, programs: tuple[Program, ...]) -> Found:
-    """The preset whose flags tell most of arguments before which no program stands: the image starts it."""
+    """The preset with the most specific flags among arguments without a program: the image starts it."""
     if not programs or not programs[0] or not programs[0][0].startswith("-"):
         return None
     claims = [
@@ -318,7 +319,7 @@ def _by_port_name(by_image: _ByImage, launch: Launch, ports: Ports, programs: tu
 
 
 def _by_image(by_image: _ByImage, launch: Launch, programs: tuple[Program, ...]) -> Found:
-    """The preset whose image tells most of this one, if the container runs what the image was made for."""
+    """The preset with the most specific image glob, if the container runs the image's own program."""
     matching = [
         (*_vagueness(glob), name)
         for name, globs in (*by_image.own.items(), *by_image.mirrors.items())
@@ -371,7 +372,7 @@ _OTHER_PROGRAMS: Final = frozenset(
 _IDLE: Final = frozenset({"sleep", "tail", "cat"})
 """What a container runs to stay, so that somebody can work in it."""
 _WAITING: Final = _IDLE | {"wait", "echo", "true", "exit", "sh", "bash", "ray"}
-"""What may follow the start of a worker that runs in the background."""
+"""Programs that may follow the start of a worker in the background."""
 _SCRIPTS: Final = (".sh", ".bash", ".py")
 
 
@@ -382,7 +383,7 @@ def is_idle(container: Container) -> bool:
 
 
 def _runs_its_own(preset: Preset, launch: Launch, programs: tuple[Program, ...]) -> bool:
-    """Whether a container runs the entrypoint of the preset's images, as far as can be told.
+    """Whether a container runs the entrypoint of the preset's images, as far as can be decided.
 
     An image decides only that: a command or a script in the entrypoint's place may be any program.
     """
@@ -402,20 +403,20 @@ def _runs_its_own(preset: Preset, launch: Launch, programs: tuple[Program, ...])
 
 
 def _runs(program: Program, pattern: str) -> bool:
-    """Whether a program's words begin with the pattern's; the pattern's flags may stand anywhere."""
+    """Whether a program's words begin with the pattern's; the pattern's flags may be anywhere."""
     words, flags = _words_and_flags(pattern)
     return program[: len(words)] == words and all(has_option(program, flag) for flag in flags)
 
 
 def _generality(pattern: str) -> tuple[int, int]:
-    """Smaller for a command that tells more: `ray start --head` before `ray start`."""
+    """Smaller for a more specific command: `ray start --head` before `ray start`."""
     words, flags = _words_and_flags(pattern)
     return -len(words), -len(flags)
 
 
 @lru_cache(maxsize=1024)
 def _heads(patterns: tuple[str, ...]) -> frozenset[str]:
-    """The programs that patterns name; empty where one names flags alone."""
+    """The programs that patterns name; empty if one names only flags."""
     return frozenset(next(iter(_words_and_flags(pattern)[0]), "") for pattern in patterns)
 
 
@@ -440,8 +441,8 @@ def port_number(container: Json, port: object) -> int | None:
 
 
 def _older(preset: Preset, version: tuple[int, ...]) -> Older | None:
-    """What a version had instead of what the preset says; None for a new one. What counts for an unknown
-    version, the preset says."""
+    """The fields that differ for a version; None for a new one. The preset decides what counts for an unknown
+    version."""
     if not version:
         return preset.older[0] if preset.older and preset.unversioned is Unversioned.OLDEST else None
     return next((each for each in preset.older if version < version_of(each.before)), None)
@@ -449,7 +450,7 @@ def _older(preset: Preset, version: tuple[int, ...]) -> Older | None:
 
 def version_of(tag: str) -> tuple[int, ...]:
     """The numbers that a tag begins with: `v0.9.1-cpu` is (0, 9, 1), and so is `main-v0.9.1`; empty for one
-    that tells no version."""
+    without a version."""
     match = _VERSION.match(tag)
     if match is None and tag[:1].isalpha():
         match = _VERSION.match(tag.partition("-v")[2])
@@ -460,5 +461,5 @@ _VERSION: Final = re.compile(r"v?([0-9]{1,4}(?:\.[0-9]{1,4}){1,3})(?![0-9])")
 
 
 def _vagueness(glob: str) -> tuple[int, int, int]:
-    """Smaller for a glob that tells more of an image: its segments, its tag, its letters."""
+    """Smaller for a more specific glob: its segments, its tag, its letters."""
     return -glob.count("/"), -glob.count(":"), glob.count("*") - len(glob)

@@ -1,8 +1,8 @@
 """Who serves: the serving containers of a pod, and which model server each of them is.
 
-What `standard-probes` injects and what the probe rules demand must be one opinion, so it is formed here, in
-`policies.probes.endpoints` (where a server answers) and in `policies.probes.health` (that, the annotations,
-and how long it starts), from the object and the settings alone. Law: unsure is None, never a guess.
+`standard-probes` and the probe rules must agree, so both use this module, `policies.probes.endpoints` (where
+a server answers) and `policies.probes.health` (that, the annotations, and the start time). Input is only the
+object and the settings. Law: unsure is None, never a guess.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _mirror(value: object) -> object:
 
 
 class Liveness(StrEnum):
-    """How a server's liveness is told."""
+    """How a server's liveness is checked."""
 
     PROGRESS = "progress"
     ENDPOINT = "endpoint"

@@ -1,9 +1,8 @@
 """standard-probes: every serving container gets the startup, liveness and readiness probes it lacks.
 
 A model server that hangs under load is restarted only if a liveness probe asks; one that loads for
-ten minutes is killed over and over if a liveness probe asks too soon. This policy fills in the probes
-that nobody wrote, on every serving container of a pod, and leaves every probe that somebody did write
-exactly as it is.
+ten minutes is killed over and over if a liveness probe asks too soon. This policy adds missing probes to
+every serving container of a pod and does not change a probe that a user wrote.
 
 **Which containers.** Those of long-running pods that declare a TCP port, carry a readinessProbe, run a
 known model server or are named by an annotation. Never: pods of Jobs and others that run to completion,
@@ -16,43 +15,43 @@ webhook must come first).
 
 1. Annotations on the pod template. `mlchassis.dev/health-path: /health` serves both;
    `mlchassis.dev/live-path` and `mlchassis.dev/ready-path` set one. `mlchassis.dev/health-port` is a
-   number or the name of a declared port; without it the container's only port, or the one named `http`,
-   is meant. In a pod of several serving containers add the container's name:
+   number or the name of a declared port; without it the container's only port, or the one named `http`, is
+   used. In a pod of several serving containers add the container's name:
    `mlchassis.dev/health-path.ranker: /health`.
 2. A preset: the known server that the container runs, with its flags and variables heeded
-   (`--port 8001`, `MLSERVER_HTTP_PORT`, `--ssl-keyfile` …). A server that listens on loopback alone, whose
-   port can't be known, or that a script starts in some cases alone is left alone.
-3. The container's own readinessProbe, for liveness, where its path says that it is about being alive
-   (`/livez`, `/health/live`, `/-/healthy`), or is the known server's own liveness. `mirror: similar` also
-   takes over a general check (`/health`, `/ping`, an open port), `mirror: off` nothing. What is about
-   readiness by its name, asks a `host` or runs a command is never taken over: it waits for others, and asked
-   as liveness it restarts what is healthy. What is taken over is not asked at the start: liveness waits.
-4. The setting `unknown`: `warn` (default) says that nothing is known, `tcp` asks for the open port until
-   there is an endpoint, `http` asks for `GET /health`.
+   (`--port 8001`, `MLSERVER_HTTP_PORT`, `--ssl-keyfile` …). A server gets no probes if it listens only on
+   loopback, if its port can't be known, or if a script starts it only in some cases.
+3. The container's own readinessProbe, for liveness, if its path is about being alive (`/livez`,
+   `/health/live`, `/-/healthy`), or is the known server's own liveness. `mirror: similar` also takes over a
+   general check (`/health`, `/ping`, an open port), `mirror: off` none. A probe that is about readiness by
+   its name, asks a `host` or runs a command is never taken over: it waits for others, and as liveness it
+   would restart healthy servers. A probe that is taken over is not asked at the start: liveness waits.
+4. The setting `unknown`: `warn` (default) warns that no endpoint is known, `tcp` asks for the open port until
+   there is one, `http` asks for `GET /health`.
 
 **Liveness by progress.** vLLM's `/health` answers 200 for as long as its engine hangs. For such a server
 `liveness: progress` (default) puts a program into the livenessProbe that runs in the container, with the
 `python3` of the server's own image. It asks the endpoint and reads the engine's counters; while they do not
-move, it asks for one token. Only a server that answers nothing while nothing moves counts as hung, and is
-restarted after 3 to 5 minutes, at a time that differs between replicas. Whatever cannot be decided counts
-as alive: a metrics page that cannot be read, a status of 401, 404 or 429, a slow probe. The startup and
-readiness probes keep the endpoint. Where the startup budget is two hours or more, no annotation gives the
-time, and no other pod can write its volumes, there is no startupProbe: until the server has answered, the
-program fails if its processes have done almost nothing for 15 to 20 minutes, or if the budget is over. The
-annotation `mlchassis.dev/liveness: endpoint` (or `progress`) decides for one workload. Flags and variables
-with which the program was not tried keep the endpoint too; `chassis why` gives the reason, and the rule
-`liveness-blind` counts them.
+move, it asks for one token. Only a server that gives no answer while no counter moves counts as hung. It is
+restarted after 3 to 5 minutes, at a time that differs between replicas. An undecided check counts as alive: a
+metrics page that cannot be read, a status of 401, 404 or 429, a slow probe. The startup and readiness probes
+keep the endpoint. Where the startup budget is two hours or more, no annotation gives the time, and no other
+pod can write its volumes, there is no startupProbe: until the server has answered, the program fails if its
+processes have been almost idle for 15 to 20 minutes, or if the budget is over. The annotation
+`mlchassis.dev/liveness: endpoint` (or `progress`) decides for one workload. Flags and variables with which
+the program was not tried keep the endpoint too; `chassis why` gives the reason, and the rule `liveness-blind`
+counts them.
 
 **How patient they are.** Three numbers, one idea: a slow start must not look like a hang, and overload
 must shed traffic before it restarts anything.
 
 - *startup*: a check every 5 s for three times the expected start. That is the annotation
-  `mlchassis.dev/expected-start`, or the longer of what the preset says of its server and
-  60 s + size / 64 MiB/s, with the size from `mlchassis.dev/model-size`, from the sum of the model config's
-  `memory`, or from the number of parameters in the model's name. Twice that where no volume keeps what was
-  fetched, three times on accelerators for which models are compiled; where no size is known an hour, or more
-  where the accelerators and the memory could hold more. It guards the other two: neither is asked until it
-  has passed once. Being generous costs nothing in the good case, because the first success ends it.
+  `mlchassis.dev/expected-start`, or the longer of the preset's time for its server and 60 s + size / 64
+  MiB/s, with the size from `mlchassis.dev/model-size`, from the sum of the model config's `memory`, or from
+  the number of parameters in the model's name. Twice that if no volume keeps the fetched files, three times
+  on accelerators for which models are compiled. If no size is known, an hour, or more if the accelerators and
+  the memory could hold more. It guards the other two: neither is asked until it has passed once. A long
+  budget has no cost in the good case, because the first success ends it.
 - *readiness*: every 10 s, out of the Service after 3 failures.
 - *liveness*: every 20 s, restart after at least 6 failures and never before twice the time in which
   readiness (ours or the user's) gives up.
@@ -137,7 +136,7 @@ def mutate(pod: Json, settings: StandardProbes, facts: Facts, why: Reasons = UNR
     serving = {container.name for container in serving_containers(pod, facts)}
     changed = pod
     for container in look.running:
-        # Asked of the pod as it came: what is known of that is worked out once, and no probe of ours counts.
+        # Asked of the original pod: its facts are computed once, and injected probes do not count.
         if container.name in serving:
             spec = _with_probes(pod, container, settings, facts, why)
         else:
@@ -231,7 +230,8 @@ class _Handlers(NamedTuple):
     live: Json | None
     ready: Json | None
     mirrored: bool
-    """Whether liveness asks what readiness asks because nothing better is known: never asked at the start."""
+    """Whether liveness uses the readiness endpoint because no better one is known: never asked at the
+    start."""
     live_from: str
     """Who knows: `annotation`, `preset <name>`, `readinessProbe` or `nobody`."""
     ready_from: str
@@ -258,14 +258,14 @@ def _handlers(pod: Json, container: Container, settings: StandardProbes, facts: 
 
 
 def _progress(pod: Json, container: Container, found: _Handlers, facts: Facts, start: int) -> Check | None:
-    """How liveness is told by progress, if it is; see `policies.probes.progress`."""
+    """How liveness is checked by progress, if it is; see `policies.probes.progress`."""
     preset = found.live is not None and found.live_from.startswith("preset ")
     return progress_check(pod, container, found.live if preset else None, facts, start)
 
 
 def _is_watched(pod: Json, container: Container, budget: Budget) -> bool:
-    """Whether a start that hangs is to be told from a slow one: only where its budget is long, and nobody
-    has said how long it takes."""
+    """Whether to distinguish a start that hangs from a slow one: only if its budget is long, and no
+    annotation gives its time."""
     return (
         budget.seconds >= _LONG
         and not budget.annotated
@@ -275,7 +275,7 @@ def _is_watched(pod: Json, container: Container, budget: Budget) -> bool:
 
 
 def _unknown(container: Container, settings: StandardProbes) -> Json | None:
-    """What the setting `unknown` asks of a container of which nothing is known."""
+    """The probes that the setting `unknown` gives to an unknown container."""
     if recognised(container, settings) is not None:  # known, but not where it answers: a guess may kill it
         return None
     port = declared_http_port(container.spec)
@@ -393,7 +393,7 @@ def _give(
                 if source == _ANNOTATION and own in written:
                     return f"{own}={written[own]}"
         if container.spec.get("livenessProbe") is not None:
-            return ""  # what is annotated counts as right, and the user's own probe would be judged by it
+            return ""  # annotations count as right, and the user's own probe would be judged by them
         path = text(probe, "httpGet", "path")
         return f"{_of_container(_PATHS[name], container)}={path}" if path else ""
 
@@ -426,11 +426,11 @@ def _give_startup(
 
 
 _LONG: Final = 2 * 3600
-"""Seconds. What a hung start costs is said from there on."""
+"""Seconds. From this budget on, a reason names the cost of a hung start."""
 
 
 def _cost(patience: int, budget: Budget) -> str:
-    """What a long budget costs, and what makes it shorter."""
+    """The cost of a long budget, and how to make it shorter."""
     if patience < _LONG or budget.annotated:
         return ""
     volume = "A volume that keeps the download halves this; the" if budget.fetches else "The"
@@ -463,7 +463,7 @@ def _of_container(key: str, container: Container) -> str:
 
 
 def advise(pod: Json, settings: StandardProbes, facts: Facts) -> Iterator[Finding]:
-    """What is wrong with the annotations, and which containers stay without probes."""
+    """Faults in the annotations, and containers that get no probes."""
     yield from _misread_annotations(pod, facts)
     for container in serving_containers(pod, facts):
         try:
@@ -483,7 +483,7 @@ def advise(pod: Json, settings: StandardProbes, facts: Facts) -> Iterator[Findin
 
 
 def _without_progress(pod: Json, container: Container, facts: Facts) -> Finding | None:
-    """What to say where an annotation asks for liveness by progress, and there is none."""
+    """The finding if an annotation asks for liveness by progress, and there is none."""
     probe = container.spec.get("livenessProbe")
     if annotated_liveness(pod, container, facts) is not Liveness.PROGRESS or is_program(probe):
         return None

@@ -1,7 +1,7 @@
 """How many bytes a model's weights are, by its name: `Llama-3.1-70B` is 140 GB, `Qwen3-32B-AWQ` about 21 GB.
 
-Models' names carry the number of their parameters and how these are written; what is loaded before the first
-answer is the product. Law: a text that tells no number of parameters is None.
+Models' names carry the number of their parameters and how these are written; the product is loaded before the
+first answer. Law: a text without a number of parameters is None.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _SPLIT: Final = re.compile(r"[^A-Za-z0-9.]+")
 _COUNT: Final = re.compile(r"(?:([0-9]{1,2})x)?([0-9]{1,4}(?:\.[0-9]{1,3})?)([bm])", re.IGNORECASE)
 """`70B`, `8x22B`, `0.5b`, `350M`; not `A22B`, the active ones of many."""
 _EXPERTS: Final = re.compile(r"[0-9]{1,3}e", re.IGNORECASE)
-"""`17B-16E`: 17 billion are active, and nothing tells how many there are."""
+"""`17B-16E`: 17 billion are active, and their total is unknown."""
 _UNITS: Final = {"b": 10**9, "m": 10**6}
 _SHARED: Final = 0.85
 """The experts of `8x7B` share their attention: Mixtral has 47 billion parameters, not 56."""
 _ADAPTERS: Final = frozenset({"lora", "loras", "adapter", "adapters", "qlora"})
-"""Parts of names of what is loaded on top of a model: small, whatever the base that it names."""
+"""Parts of names of files that are loaded on top of a model: small, even if they name a large base."""
 _LARGEST: Final = 4 * 10**12
-"""Parameters. Nobody serves more; what says so means something else."""
+"""Parameters. A greater number in a name means something else."""
 
 _PLAIN: Final = 2.0
 """Bytes of a parameter as models are published: bfloat16."""
@@ -37,15 +37,16 @@ _WRITTEN: Final = {
     **dict.fromkeys(("fp8", "int8", "8bit", "w8a8", "w8a16"), 1.1),
     **dict.fromkeys(("awq", "gptq", "int4", "4bit", "w4a16", "w4a8", "nf4", "fp4", "nvfp4", "mxfp4"), 0.65),
 }
-"""Bytes of a parameter, scales included, by what a name says of how they are written."""
+"""Bytes of a parameter, scales included, by the number format in a name."""
 _GGUF: Final = re.compile(r"i?q([2-8])", re.IGNORECASE)
-"""`Q4_K_M`: four bits and what its blocks need beside them."""
+"""`Q4_K_M`: four bits, and the scales of its blocks."""
 _BY_FLAG: Final = {
     **dict.fromkeys(("awq", "awq_marlin"), 0.65),
     **dict.fromkeys(("gptq", "gptq_marlin", "marlin"), 1.1),
     **dict.fromkeys(("float32", "float"), 4.0),
 }
-"""What `--quantization` and `--dtype` say of the files. Others change what is loaded on the way."""
+"""The format of the files by `--quantization` and `--dtype`. Other values convert the weights while
+loading."""
 
 
 class Published(Model):
@@ -68,13 +69,13 @@ def published() -> tuple[tuple[str, bool, Published], ...]:
 def weights(texts: Iterable[str], flags: Iterable[str | None] = ()) -> int | None:
     """Bytes of the largest model that one of the texts names; None where none names any.
 
-    `flags` are the values of `--quantization` and `--dtype`; a name that says how it is written wins.
+    `flags` are the values of `--quantization` and `--dtype`; a name with a number format wins.
     """
     return heaviest(texts, flags)[0] or None
 
 
 def heaviest(texts: Iterable[str], flags: Iterable[str | None] = ()) -> tuple[int, str]:
-    """`weights`, and the text that names the model; 0 and nothing where none names any."""
+    """`weights`, and the text that names the model; 0 and an empty text if none names any."""
     written = [_BY_FLAG[flag] for flag in flags if flag in _BY_FLAG]
     usual = max(written, default=_PLAIN)
     return max(((size, each) for each in texts if (size := _size(each, usual))), default=(0, ""))
@@ -82,7 +83,7 @@ def heaviest(texts: Iterable[str], flags: Iterable[str | None] = ()) -> tuple[in
 
 def _size(text: str, usual: float) -> int | None:
     scheme, remote, place = text.partition("://")
-    if remote:  # the bucket is called after anything; what is in it, after the model
+    if remote:  # a bucket may have any name; the files in it are named after the model
         bucket, _, path = place.partition("/")
         return _size(path, usual) or _size(bucket, usual)
     parts = [part.lower() for part in _SPLIT.split(scheme)]

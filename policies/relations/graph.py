@@ -26,7 +26,7 @@ from policies.relations.links import Link, Relation, all_links
 from policies.relations.waiters import Cycle, cycle_through
 
 MOST_EDGES: Final = 100_000
-"""Edges that a graph may have; what follows is left out, and `Graph.truncated` shows it."""
+"""The greatest number of edges; the rest is left out, and `Graph.truncated` is true."""
 
 LEADS_TO: Final = "leads to"
 MOUNTS: Final = "mounts"
@@ -46,7 +46,7 @@ class Node:
     namespace: str
     name: str
     replicas: int | None = None
-    """Pods of a workload; None for what is no workload."""
+    """Pods of a workload; None for other objects."""
 
     @property
     def id(self) -> str:
@@ -117,7 +117,7 @@ class Graph:
         )
 
     def blast(self, node: Node) -> Blast:
-        """What follows if `node` fails for longer than probes tolerate."""
+        """The consequences if `node` fails for longer than probes tolerate."""
         failed = {node}
         restarted: list[Node] = []
         unready: list[Node] = []
@@ -173,7 +173,7 @@ def graph_of(objects: Iterable[Json], kinds: Mapping[GroupKind, Workload], clust
     """The graph of workloads, with what `cluster` knows of Services, autoscalers and budgets.
 
     Args:
-        objects: workloads and whatever else is to be in the graph; pods and workloads with a controller are
+        objects: workloads and other objects of the graph; pods and workloads with a controller are
             left out, since the object that made them is in it.
         kinds: the kinds that make pods.
         cluster: where names of Services are looked up.
@@ -276,7 +276,7 @@ class _Build:
             return self._node(HOST, "", link.host)
         return self._node("Service", found.namespace, found.name)
 
-    # --- what is around workloads ------------------------------------------------------------------------
+    # --- the objects around workloads --------------------------------------------------------------------
 
     def _add_service(self, service: Json) -> None:
         namespace = text(service, "metadata", "namespace") or "default"

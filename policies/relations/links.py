@@ -1,4 +1,4 @@
-"""What one workload asks of other hosts, read from its pod templates; nothing of the cluster is needed."""
+"""The requests of one workload to other hosts, read from its pod templates without the cluster."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from policies.startup.waits import init_waits, probe_waits
 
 
 class Relation(StrEnum):
-    """What one object needs of another."""
+    """How one object depends on another."""
 
     WAITS = "waits for"
     """It does not start before the other one answers."""

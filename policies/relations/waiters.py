@@ -1,8 +1,8 @@
 """The workloads of a cluster that wait for other workloads, and which of them can never start.
 
-Law: a workload counts as blocked only if some wait of it can end through blocked workloads and nothing else.
-Whatever is not known (a Service without a selector, a host outside the cluster, a workload of a kind that is
-not watched) counts as something that may answer.
+Law: a workload counts as blocked only if some wait of it can only end through blocked workloads. An unknown
+target (a Service without a selector, a host outside the cluster, a workload of a kind that is not watched)
+counts as something that may answer.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ KEPT: Final = "relations"
 
 
 def kept(obj: Json) -> Kept | None:
-    """What is to be kept of a workload from an API server; None if it neither waits nor serves."""
+    """The fields to keep of a workload from an API server; None if it neither waits nor serves."""
     workload = _WORKLOADS.get(kind_of(obj))
     if workload is None:
         return None

@@ -1,7 +1,7 @@
 """How a workload's controller replaces and counts its pods: surge, unavailability, replicas.
 
 The arithmetic is the controllers' own, so that a rule never contradicts what the cluster does.
-Values that an API server would refuse answer None: nothing is known then.
+Values that an API server would refuse answer None.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ ORDERED: Final = (STATEFUL_SET, JOB_SET, LEADER_WORKER_SET)
 """Kinds that may make some pods only after others are ready."""
 
 _READ_HOSTS_FILE: Final = frozenset({"getent", "ping"})
-"""What is content with the pod's own full name and address, which kubelet writes into /etc/hosts."""
+"""Programs that accept the pod's own full name and address, which kubelet writes into /etc/hosts."""
 
 
 def waits_for_peer(

@@ -33,8 +33,8 @@ class Wait:
     script: str
 
     def for_service(self, service: OwnService) -> bool:
-        """Whether the wait can't end before the Service has a ready pod: a name alone resolves
-        at once unless the Service is headless."""
+        """Whether the wait can't end before the Service has a ready pod: a name resolves at once unless the
+        Service is headless."""
         return service.headless or not self.host.name_lookup
 
     def certainty_of(self, other: Certainty) -> Certainty:

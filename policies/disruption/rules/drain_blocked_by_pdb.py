@@ -44,7 +44,8 @@ def _budget(target: Target, facts: Facts) -> Iterator[Finding]:
 
 
 def _is_meant(selector: Any) -> bool:
-    """Whether the selector itself says that its pods must not be evicted, as `do-not-evict: "true"` does."""
+    """Whether the selector itself declares that its pods must not be evicted, as `do-not-evict: "true"`
+    does."""
     labels = mapping(selector, "matchLabels").items()
     terms = maps(selector, "matchExpressions")
     words = [f"{key} {value}" for key, value in labels]
@@ -114,8 +115,8 @@ def _is_long(selector: Any) -> bool:
 def _owns_all(workloads: list[Json], budget: Any) -> bool:
     """Whether every pod that a budget's selector matches is one of these workloads' own.
 
-    The controller counts all pods that it selects, whoever made them, and the pods of a DaemonSet or of
-    a custom resource are not known here. What a workload's own selector matches is nobody else's.
+    The controller counts all pods that it selects, and the pods of a DaemonSet or of
+    a custom resource are not known here. Pods that a workload's own selector matches belong to that workload.
     """
     if _is_long(budget):
         return False
@@ -160,7 +161,7 @@ def _replicas(number: int) -> str:
 def _workload(target: Target, facts: Facts) -> Iterator[Finding]:
     """The same seen from the workload, for where the budget was there first.
 
-    A warning at most: whoever makes a workload may be about to make its autoscaler too.
+    A warning at most: its author may create the autoscaler next.
     """
     budgets = facts.listing(Resource.BUDGETS)
     if not budgets:
@@ -190,7 +191,7 @@ def _workload(target: Target, facts: Facts) -> Iterator[Finding]:
 
 
 def _was_there(target: Target, least: Any, facts: Facts) -> bool:
-    """Whether the workload stood there already, no larger: then the budget has its own finding."""
+    """Whether the workload existed already, no larger: then the budget has its own finding."""
     return any(
         (text(workload, "kind"), _name(workload)) == (target.kind.kind, target.name)
         and _blocks(least, least_replicas(workload, facts))

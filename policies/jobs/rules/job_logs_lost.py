@@ -46,8 +46,8 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
 
 
 def _matters(target: Target, facts: Facts) -> bool:
-    """Whether its logs show what a computation came to. Set-up work is run again in a minute; nobody looks on
-    while a CronJob runs."""
+    """Whether its logs show the result of a computation. Set-up work is run again in a minute; a CronJob runs
+    unobserved."""
     if target.kind == CRON_JOB:
         return True
     settings = facts.settings(JobRetries)
@@ -57,7 +57,7 @@ def _matters(target: Target, facts: Facts) -> bool:
 
 
 def _time_to_live(target: Target) -> Iterator[tuple[str | int, ...]]:
-    """Where it may say how long it stays after its end."""
+    """The field for how long it stays after its end."""
     name = "ttlSecondsAfterFinished"
     for job in jobs_in(target.obj):
         yield (*job.steps, name)

@@ -1,4 +1,4 @@
-"""job-server-blocks-completion: Jobs that never end because a model server beside the client doesn't."""
+"""job-server-blocks-completion: Jobs that never end because a model server next to the client does not."""
 
 from __future__ import annotations
 

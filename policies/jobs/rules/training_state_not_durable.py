@@ -130,7 +130,7 @@ def _has_durable_volume(template: PodTemplate) -> bool:
 
 
 def _is_durable(volume: Json) -> bool:
-    """Whether what is written there is found again; a hostPath may be a shared file system, so it counts."""
+    """Whether files written there are found again; a hostPath may be a shared file system, so it counts."""
     if (
         dig(volume, "persistentVolumeClaim", "readOnly") is True
         or text(volume, "csi", "driver") in _NO_STORAGE

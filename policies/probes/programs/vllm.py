@@ -2,13 +2,12 @@
 
 `python3 -I -S -c <this text> PORT http|https START [VARIABLE ...]`; the variables may hold the API key. It
 exits with 100 only if the server is known to hang: /health does not answer or answers 5xx, or a request for
-one token gets no answer, while the engine's counters have not moved for a while. Whatever cannot be decided
-passes, and the shell that starts it passes for every other status: a missing interpreter (127), one that
-fails to start (1), one that is killed (137). START is 0 if a startupProbe waits for the start, else the
-seconds that a start may take: until the server has answered, the program exits with 100 if its processes do
-nothing, or if that time is over.
-It needs the standard library of Python 3.8 or newer. designs/0009-liveness-by-progress.md and
-designs/0010-startup-by-progress.md have the reasons.
+one token gets no answer, while the engine's counters have not moved for a while. An undecided check passes,
+and the shell that starts it passes for every other status: a missing interpreter (127), one that fails to
+start (1), one that is killed (137). START is 0 if a startupProbe waits for the start, else the seconds that a
+start may take: until the server has answered, the program exits with 100 if its processes are idle, or if
+that time is over. It needs the standard library of Python 3.8 or newer. designs/0009-liveness-by-progress.md
+and designs/0010-startup-by-progress.md have the reasons.
 """
 
 import json
@@ -28,7 +27,7 @@ LARGEST = 8 << 20
 # bytes read and written, bytes received. A worker whose download hangs polls with 1.5 % of a processor.
 STALLED = 900
 LEAST = (30.0, 8 << 20, 1 << 20, 64 << 10)
-# What only the engine moves. During a chunked prefill only the use of the cache changes.
+# Counters that only the engine changes. During a chunked prefill only the use of the cache changes.
 COUNTERS = tuple(
     b"vllm:" + name
     for name in (

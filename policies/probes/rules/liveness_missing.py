@@ -1,4 +1,4 @@
-"""liveness-missing: serving containers that nothing restarts when they hang."""
+"""liveness-missing: serving containers that are not restarted when they hang."""
 
 from __future__ import annotations
 

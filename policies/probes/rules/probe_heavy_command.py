@@ -143,7 +143,7 @@ def _is_shallow(arguments: tuple[str, ...]) -> bool:
 
 
 def _costly(summary: CommandSummary) -> tuple[str, Certainty] | None:
-    """Work whose cost depends on what is there. A script's content isn't seen, so nothing is said of it."""
+    """Work whose cost depends on the data. A script's content is not read, so scripts get no finding."""
     for command in summary.commands:
         framework = next((call for call in command.calls if call.partition(".")[0] in _FRAMEWORKS), None)
         if framework:

@@ -51,7 +51,7 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
 
 def _waits_as_injected(liveness: Probe, readiness: Probe, facts: Facts) -> bool:
     """Whether liveness is a copy of readiness that waits for the whole startup budget: `standard-probes` adds
-    such ones, for what is not known to be the server's own liveness must not be asked at its start."""
+    such ones, for only the server's own liveness may be asked at its start."""
     if check_of(liveness) != check_of(readiness):
         return False
     return liveness.delay >= start_budget(liveness.template.pod, liveness.container, facts)

@@ -33,7 +33,7 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
 
 
 def _margin(start: Start) -> int:
-    """How many times the estimate may be too long: a size tells how much is loaded, not how fast."""
+    """How many times the estimate may be too long: a size is the amount to load, not the rate."""
     return 1 if start.annotated else 2
 
 

@@ -24,7 +24,7 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
         known = health and (health.live if probe.field == LIVENESS else health.ready)
         if not health or not known or "tcpSocket" in known:
             continue
-        said.add(container)  # of two such probes one is enough to say
+        said.add(container)  # one finding is enough for two such probes
         yield Finding(
             probe.at("tcpSocket"),
             f"The {probe.name} checks for an open port only. A port can be open while the model is not "

@@ -60,7 +60,7 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
 
 def _awaited(own: Json, target: Target, deadline: int, facts: Facts) -> tuple[str, Start] | None:
     """A container that would be ready at once, but for a readinessProbe that the webhook adds, and that loads
-    its model beyond the deadline. What is estimated from a size is judged with a margin of two."""
+    its model beyond the deadline. An estimate from a size is judged with a margin of two."""
     written = {main.name for main in containers(own, Role.MAIN) if main.spec.get(READINESS)}
     for template in target.templates:
         for container in template.containers(Role.MAIN):
@@ -92,9 +92,9 @@ def _startup_budget(container: Json) -> int:
 def _time_until_ready(container: Json) -> int:
     """Seconds from its start that a container's own probes allow until it is ready.
 
-    A readiness probe never gives up, so its failureThreshold bounds nothing; its initial delay is
-    time in which the pod can't be ready. A liveness probe that stands alone tells by its delay how
-    long the author lets the start take.
+    A readiness probe never gives up, so its failureThreshold is no bound; during its initial delay the pod
+    can't be ready. The delay of a liveness probe without a startup probe is the time that the author allows
+    for the start.
     """
     startup = _startup_budget(container)
     readiness = initial_delay(container.get(READINESS))

@@ -46,7 +46,7 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
 def _unavailable_of_stateful_set(stateful_set: Json, replicas: int) -> int | None:
     """Pods that a rolling update may take away at once; None if it is no such update.
 
-    The controller rounds a percentage down, to 1 at the least, whatever the API's comment says
+    The controller rounds a percentage down, to 1 at the least, contrary to the API's comment
     (`getStatefulSetMaxUnavailable` in `stateful_set_utils.go`).
     """
     if text(stateful_set, "spec", "updateStrategy", "type") == "OnDelete":

@@ -19,7 +19,7 @@ from policies.rollouts.rollouts import rolling_update
 def check(target: Target, facts: Facts) -> Iterator[Finding]:
     rollout = rolling_update(target.obj)
     claims = facts.listing(Resource.CLAIMS)
-    # Where every old pod may go first, the volume comes free whatever the surge.
+    # If every old pod may go first, any surge frees the volume.
     if rollout is None or not claims or not rollout.surge or rollout.unavailable >= rollout.replicas:
         return
     by_name = claims.by(BY_NAME)
@@ -33,7 +33,7 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
 
 
 def _exclusive(modes: list[str], *, pinned: bool) -> Certainty | None:
-    """How sure it is that a second pod can't mount a claim beside the first."""
+    """How sure it is that a second pod can't mount a claim together with the first."""
     if "ReadWriteOncePod" in modes:
         return Certainty.SURE
     if modes and set(modes) == {"ReadWriteOnce"} and not pinned:

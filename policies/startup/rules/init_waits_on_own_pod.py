@@ -16,7 +16,7 @@ from policies.kube.json import strings
 from policies.kube.pods import Role
 
 _WAITS: Final = SHELLS | {"sleep", "echo", "printf", "date", "test", "[", "[[", "true", "set"}
-"""What a script that only waits runs beside the client."""
+"""Programs that a waiting script runs next to the client."""
 
 
 def check(target: Target, facts: Facts) -> Iterator[Finding]:
