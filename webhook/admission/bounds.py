@@ -1,9 +1,9 @@
-"""How much of an object is looked at: one budget of steps for a review, whatever a user wrote.
+"""How much of an object is read: one budget of steps for a review of any size.
 
-The object is measured before any policy sees it, and its commands are read once, on the same budget. What
-the budget does not reach, or no API server would take, is undecided: nothing is injected there, nothing is
-refused for it, and one sentence says so. Steps are counted, never seconds: an object is undecided on every
-machine or on none.
+The object is measured before any policy sees it, and its commands are read once, on the same budget. Parts
+that the budget does not reach, or that no API server would accept, are undecided: the webhook does not inject
+or refuse anything there and adds one sentence about it. Steps are counted, never seconds: an object is
+undecided on every machine or on none.
 """
 
 from __future__ import annotations
@@ -65,17 +65,18 @@ class Bounds:
     undecided: tuple[str, ...] = ()
     """A sentence for each part that is not."""
     whole: bool = True
-    """False where nothing of the object can be decided."""
+    """False if no part of the object can be decided."""
     shapes: Shapes | None = None
-    """What was found by its structure, where the kind is unknown."""
+    """Pod specs found by their structure, if the kind is unknown."""
 
     def coverage(self, obj: Json, workloads: Mapping[GroupKind, Workload]) -> Coverage:
-        """What of the object is read, and what is not."""
+        """The read and unread parts of the object."""
         return coverage(obj, workloads, self.templates, self.undecided, self.shapes)
 
 
 def allowance() -> Allowance:
-    """What one review may spend, on the object, on the old one of an update, on all of their commands."""
+    """The steps that one review may spend on the object, on the old one of an update, and on all of their
+    commands."""
     return Allowance(Budget(STEPS))
 
 
@@ -115,7 +116,7 @@ def _is_known(kind: GroupKind, workloads: Mapping[GroupKind, Workload]) -> bool:
 
 
 def _measured(obj: Json, budget: Budget) -> str:
-    """Pay for the fields of an object; what is wrong with one of them, empty where nothing is. Raises
+    """Pay for the fields of an object; the fault of one of them, empty if all are right. Raises
     BudgetSpent."""
     cost, most = 0, budget.limit - budget.spent
     found: list[Any] = [obj]
@@ -173,7 +174,7 @@ def _few(sentences: Iterable[str], most: int = 4) -> tuple[str, ...]:
 MOST_RESULTS: Final = 50
 """Findings that a review answers with; what it refuses comes first."""
 _LONGEST: Final = 2000
-"""Characters of a finding's sentence: names that a user chose stand in it."""
+"""Characters of a finding's sentence: it contains names that a user chose."""
 
 
 def bounded_words(finding: Finding) -> Finding:

@@ -43,7 +43,7 @@ def in_scope(request: Request, config: Config) -> bool:
     if request.object is None or request.subresource or request.operation not in ("CREATE", "UPDATE"):
         return False
     dying = dig(request.object, "metadata", "deletionTimestamp") is not None
-    if dying and not (request.operation == "CREATE" and request.username):  # nobody creates what is dying
+    if dying and not (request.operation == "CREATE" and request.username):  # dying objects are not created
         return False
     if is_mirror_pod(request):
         return False
@@ -168,7 +168,7 @@ def validate(
 
 
 def _found_in(base: Base, context: Context, folding: Folding) -> frozenset[tuple[str, str]]:
-    """Rule and field path of what is found in an object that completes the pods of another, by itself."""
+    """Rule and field path of the findings about an object itself that completes the pods of another."""
     templates = bounded(base.obj, context.config.workloads, allowance()).templates
     found, _ = findings(project(base.obj, templates, context, folding).target, context)
     return frozenset((rule.id, finding.path) for rule, finding in found)

@@ -250,7 +250,7 @@ def fitted(warnings: Sequence[str]) -> list[str]:
 def _wrapped(warning: str, said: Set[str]) -> list[str]:
     """The lines of a warning. Of equal lines the API server and kubectl keep only the first, so a later
     warning would lose a line: it is broken elsewhere, until none of its lines is equal to an earlier one."""
-    line = " ".join(warning.split())[: WARNINGS_LENGTH + 1]  # what is longer does not fit either way
+    line = " ".join(warning.split())[: WARNINGS_LENGTH + 1]  # a longer line does not fit either way
     line = printable(line)  # the API server drops a warning that has control characters in it
     words = line.split(" ")
     long = max(map(len, words)) > WARNING_LENGTH // 2

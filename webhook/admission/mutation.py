@@ -101,10 +101,10 @@ class Projection:
     target: Target
     """`obj` is the object as sent; its `templates` are the projected ones."""
     obj: Json
-    """The object with its pod templates projected; the one sent where nothing is changed."""
+    """The object with its pod templates projected; the one sent if no policy changed it."""
     changes: tuple[Change, ...] = ()
     advice: tuple[Result, ...] = ()
-    """What the policies have to say of the pods; nobody reads it at the pods that a controller makes."""
+    """The policies' findings about the pods; warnings at pods that a controller makes are not seen."""
     crashes: tuple[Crash, ...] = ()
 
 
@@ -113,7 +113,7 @@ def project(
 ) -> Projection:
     """Apply the pod-level policies in force to a copy of each of its pod templates that is projected.
 
-    A Pod is judged as it is: its mutations have run before. `folding` does so, or knows what came of it.
+    A Pod is judged as it is: its mutations have run before. `folding` runs them or remembers their result.
     """
     projected = obj
     judged: list[PodTemplate] = []
@@ -125,7 +125,7 @@ def project(
             judged.append(template)
             continue
         folded, look = folding(template, context)
-        if template.by_shape:  # judged as its pods will be; what is added to them is not ours to promise
+        if template.by_shape:  # judged as its pods will be; additions to them cannot be promised
             judged.append(template.remade(context.facts.looks.keep(look)))
             continue
         if folded.object is not template.pod:
@@ -143,6 +143,6 @@ def project(
 
 
 def _at_template(template: PodTemplate, result: Result) -> Result:
-    """What was said of a pod, with its path in the workload that the pod is made from."""
+    """A finding about a pod, with its path in the workload that the pod is made from."""
     finding = result.finding
     return replace(result, finding=replace(finding, path=template.placed(finding.path)))

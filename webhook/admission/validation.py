@@ -26,7 +26,7 @@ from webhook.admission.decision import Crash, crash_of
 from webhook.admission.exemptions import Exemptions
 
 InBase = Callable[[Base], Collection[tuple[str, str]]]
-"""Rule and field path of what is found in an object that completes the pods of another, by itself."""
+"""Rule and field path of the findings about an object itself that completes the pods of another."""
 
 
 def findings(
@@ -124,7 +124,7 @@ def exempting(rule: Rule, finding: Finding, exemptions: Mapping[str, Sequence[Ex
 def exemptions_of(
     obj: Json, target: Target, config: Config, namespace: str
 ) -> Mapping[str, Sequence[Exemptions]]:
-    """What is exempted, by the path below which it counts: at the object all of it, at one of several pod
+    """Exemptions, by the path below which they count: at the object all of it, at one of several pod
     templates that template."""
     annotated = [("", annotations_of(obj))]
     for template in target.templates:

@@ -1,9 +1,9 @@
 """Writes the Helm chart's templates from manifests/: `python -m webhook.cli.chart`, and `--check`.
 
-Nothing is said twice: an object of the base, or of a component, is printed as it is, with an expression of
-Helm's in place of what a value of the chart sets. Where a component changes an object of the base, the lines
-in which the two differ stand under the condition that the component was chosen. What a value is by default
-stands in the chart's values.yaml; a test renders both and compares them.
+An object of the base, or of a component, is printed as it is, with a Helm expression in place of each field
+that a value of the chart sets. If a component changes an object of the base, the differing lines are under
+the condition that the component is chosen. The chart's values.yaml has the defaults; a test renders both and
+compares them.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ def _expanded(line: str) -> Iterator[str]:
     """A printed line in Helm's language."""
     found = _PLACE.match(line)
     if found is None:
-        # Braces of another language than Helm's (alerts, dashboards), and the namespace wherever it stands.
+        # Braces of another language than Helm's (alerts, dashboards), and each place of the namespace.
         line = line.replace("{{", '{{ "{{" }}')
         line = re.sub(rf"(?<=[:-] ){manifests.NAMESPACE}$", "{{ .Release.Namespace | quote }}", line)
         yield line.replace(manifests.NAMESPACE, "{{ .Release.Namespace }}")
@@ -232,7 +232,7 @@ def _expanded(line: str) -> Iterator[str]:
         case "block":
             yield f"{indent}{found['dash'] or ''}{key}:"
             yield f"{' ' * (depth + 2)}{{{{- toYaml ({value}) | nindent {depth + 2} }}}}"
-        case "given":  # a number, or nothing
+        case "given":  # a number, or empty
             yield f"{indent}{{{{- with {value} }}}}"
             yield f"{indent}{key}: {{{{ . }}}}"
             yield f"{indent}{{{{- end }}}}"
@@ -253,7 +253,7 @@ def _expanded(line: str) -> Iterator[str]:
 def _object(item: Json, variants: dict[str, Json]) -> str:
     """An object as a template; `variants` are what it is under conditions."""
     lines = _printed(item)
-    # What stands before, and in place of, each line of the plain object.
+    # The text before, and in place of, each line of the plain object.
     before: list[list[str]] = [[] for _ in range(len(lines) + 1)]
     instead: dict[int, tuple[int, list[str]]] = {}
     for condition, variant in variants.items():
@@ -301,7 +301,7 @@ def _printed(item: Json) -> list[str]:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Texts of several lines as they are read, and lists that stand below their key's first letter."""
+    """Texts of several lines as they are read, and lists that start below their key's first letter."""
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
         super().increase_indent(flow, False)
@@ -381,7 +381,7 @@ def _schema() -> Json:
 def _defaults(schema_of_values: Json) -> str:
     """A template that sets every value that is missing, as after `helm upgrade --reuse-values`.
 
-    There Helm gives the templates the values of the former chart, which lack what was added since.
+    There Helm gives the templates the values of the former chart, which lack later additions.
     """
     given = yaml.safe_load((manifests.directory().parent / CHART / "values.yaml").read_text(encoding="utf-8"))
     lines = _missing(schema_of_values, given, ".Values")
@@ -417,7 +417,7 @@ _OBJECTS: Final[Json] = {"type": "array", "items": {"type": "object"}}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write what is stale, or with `--check` say so; exit status 1 if anything was stale then."""
+    """Write stale files, or with `--check` list them; exit status 1 if one was stale then."""
     parser = argparse.ArgumentParser(prog="python -m webhook.cli.chart", description="Generate the chart.")
     parser.add_argument("--check", action="store_true", help="write nothing, exit 1 if a file is stale")
     parser.add_argument(

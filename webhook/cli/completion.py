@@ -1,6 +1,6 @@
 """`chassis completion`: the script by which a shell completes commands, flags, rules and files.
 
-The scripts are generated from the parsers (`webhook.cli.docs`) and stand beside this module.
+The scripts are generated from the parsers (`webhook.cli.docs`) and are next to this module.
 """
 
 from __future__ import annotations

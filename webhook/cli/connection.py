@@ -23,7 +23,7 @@ Wait = Callable[[Coroutine[Any, Any, Any]], Any]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags that say which cluster."""
+    """The flags that choose the cluster."""
     parser.add_argument(
         "--kubeconfig", metavar="FILE", help="default: $KUBECONFIG, ~/.kube/config, or the pod's own account"
     )
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @contextmanager
 def connected(kubeconfig: str | None, context: str | None) -> Iterator[tuple[ApiServer, Wait]]:
-    """A connection, and what runs a coroutine on it. UserError where the cluster can't be read.
+    """A connection, and a function that runs a coroutine on it. UserError where the cluster can't be read.
 
     The loop runs while a coroutine is waited for and not between, so that a generator may pull pages of
     objects as they are printed.

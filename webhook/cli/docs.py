@@ -2,7 +2,7 @@
 also writes the shells' completion scripts and the rights of the nightly scan.
 
 The rules' pages come from the rules, the policies' page from their modules' docstrings, the
-configuration's page and the JSON Schema from the settings models. Nothing in them is written twice.
+configuration's page and the JSON Schema from the settings models. None of these texts is written twice.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def _row(*cells: str) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write what is stale, or with `--check` say so; exit status 1 if anything was stale then."""
+    """Write stale files, or with `--check` list them; exit status 1 if one was stale then."""
     parser = argparse.ArgumentParser(prog="python -m webhook.cli.docs", description="Generate docs/.")
     parser.add_argument("--check", action="store_true", help="write nothing, exit 1 if a page is stale")
     parser.add_argument("--root", type=Path, default=ROOT, help="the docs directory (default: docs)")

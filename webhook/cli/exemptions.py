@@ -1,6 +1,6 @@
 """`chassis exemptions`: every exemption in manifests or a cluster, its reason, its end, whether it is used.
 
-Law: nothing is decided here; what an annotation says is read as admission reads it.
+Law: this module decides nothing; annotations are read as in admission.
 """
 
 from __future__ import annotations

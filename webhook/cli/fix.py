@@ -1,8 +1,9 @@
-"""`chassis fix`: what can be mended in a manifest, written into it.
+"""`chassis fix`: writes the possible remedies into a manifest.
 
-Law: a file gets what the policies would add to its objects, and the values that mend a finding by themselves;
-every other character stays as it is. What is written is read again before a file is replaced: where it is not
-just what was meant, the file is left alone, and so is one that can't be read.
+Law: a file gets the fields that the policies would add to its objects, and the values that resolve a finding
+without a decision; every other character stays as it is. The new text is read again before a file is
+replaced: if its objects differ from the intended ones, the file is not changed, and neither is one that can't
+be read.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from webhook.kube.offline import Document
 
 ROUNDS: Final = 4
-"""How often an object is decided anew after what was mended in it: one remedy may call for another."""
+"""How often an object is decided again after a remedy: one remedy may call for another."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -206,7 +207,7 @@ def _fixed(
 
 
 def _says(text: str, wanted: Iterable[Json]) -> bool:
-    """Whether a text is read as those objects and nothing else."""
+    """Whether a text is read as exactly those objects."""
     from webhook.admission.patch import same
     from webhook.kube.offline import parse
 

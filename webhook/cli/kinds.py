@@ -1,5 +1,5 @@
-"""`chassis explain kinds`: every known kind, what is read of it and how; with a cluster, also the kinds with
-pods that nobody reads."""
+"""`chassis explain kinds`: every known kind and how it is read; with a cluster, also the unknown kinds with
+pods."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def listing() -> Iterator[str]:
 
 
 def facts(workload: Workload) -> Iterator[str]:
-    """What is read of a kind, one line for each form, and what is known about its pods."""
+    """The forms in which a kind is read, one line each, and the known properties of its pods."""
     for path in workload.templates:
         yield f"{path or '(the object itself)'}: pod {workload.shape.value}"
     for path in workload.specs:

@@ -88,7 +88,7 @@ def render(
 
 
 def _with_image(item: Json, image: str) -> Json:
-    """The object with the webhook's image, and the sidecar's, which lies beside it under its tag."""
+    """The object with the webhook's image, and the sidecar's, which has the same repository and tag."""
     for container in dig(item, "spec", "template", "spec", "containers") or ():
         container["image"] = image
     where, _, name = image.rpartition("/")
@@ -121,7 +121,7 @@ def _apply(path: Path, objects: list[Json]) -> list[Json]:
 
 
 def _config_map(entry: Json, path: Path) -> Json:
-    """A ConfigMap that holds files, under the name that it says."""
+    """A ConfigMap that holds files, by its name."""
     options = entry["options"]
     if not options["disableNameSuffixHash"] or set(entry) != {"name", "namespace", "files", "options"}:
         raise UserError(f"{path.name}: only kustomize itself makes such a ConfigMap")
@@ -149,7 +149,7 @@ def _patched(objects: list[Json], target: Json, operations: list[Json]) -> Itera
 
 
 def _renamed(value: Any, namespace: str) -> Any:
-    """The namespace's name replaced wherever it stands, as a value or inside one (`configmap:NS/NAME`)."""
+    """The namespace's name replaced in every place, as a value or inside one (`configmap:NS/NAME`)."""
     if isinstance(value, dict):
         return {key: _renamed(item, namespace) for key, item in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""The policy that a command is asked to use, wherever it stands."""
+"""The policy that a command's arguments name: files, standard input or a ConfigMap."""
 
 from __future__ import annotations
 

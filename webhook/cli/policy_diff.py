@@ -1,7 +1,7 @@
 """`chassis policy diff`: what another policy would decide otherwise, before it is applied.
 
-Law: nothing is decided here. Each object is decided about twice by `engine.decide`, as if it were created
-now; objects are read as they come and let go, and what differs is printed as it is found.
+Law: this module decides nothing. `engine.decide` decides about each object twice, as if it were created now.
+Objects are read as they come and released, and each difference is printed when it is found.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _show(old: Config, new: Config, pairs: Iterable[Pair], totals: Totals, outpu
         show_lines(_lines(old, new, settings, differences, totals))
 
 
-# --- what differs --------------------------------------------------------------------------------------
+# --- differences ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def difference(before: Review, after: Review) -> Difference | None:
-    """What two policies decide differently about one object; None if nothing."""
+    """The differences between two policies' decisions about one object; None if there are none."""
     findings, fields = list(_moved(before.decision, after.decision)), _fields(before, after)
     same = not findings and not fields and verdict(before.decision) is verdict(after.decision)
     return None if same else Difference(before, after, findings, fields)
@@ -328,7 +328,7 @@ def _table(title: str, counted: Mapping[str, Counter[str]]) -> Iterator[Line]:
 def _pieces(
     old: Config, new: Config, settings: Sequence[Setting], differences: Iterable[Difference], totals: Totals
 ) -> Iterator[str]:
-    """One JSON object, written as what differs is found; its totals come last."""
+    """One JSON object, written while differences are found; its totals come last."""
     import json
 
     head = {

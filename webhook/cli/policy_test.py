@@ -1,7 +1,8 @@
 """`chassis test`: whether a policy decides about objects as its authors expect.
 
-A file `chassis-test.yaml` names a policy, manifests, and what is expected of some of them. Nothing is decided
-here: the manifests are reviewed as `chassis review` does it, and the reviews compared with the expectations.
+A file `chassis-test.yaml` names a policy, manifests, and the expectations about some of them. This module
+decides nothing: the manifests are reviewed as `chassis review` does it, and the reviews compared with the
+expectations.
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ from webhook.kube.documents import BadDocument, load_all
 from webhook.kube.offline import Document, ManifestCluster, read
 
 FILE: Final = "chassis-test.yaml"
-"""What is looked for in a directory."""
+"""The file name that is searched in a directory."""
 
 
 # --- the file --------------------------------------------------------------------------------------------
 
 
 class Expectation(Model):
-    """What is expected of one object; what is left out is not looked at."""
+    """The expectations about one object; omitted fields are not compared."""
 
     object: str = Field(description="KIND/NAME or KIND/NAMESPACE/NAME of one of the manifests")
     verdict: Literal["admitted", "refused"] | None = Field(None, description="whether it is let in")
@@ -65,7 +66,7 @@ class Expectation(Model):
 
 
 class Case(Model):
-    """Manifests that are reviewed together, and what is expected of them."""
+    """Manifests that are reviewed together, and the expectations about them."""
 
     name: str = Field(description="what it shows")
     manifests: tuple[str, ...] = Field((), description="files or directories beside this file")
@@ -98,7 +99,7 @@ class Suite(Model):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one test."""
+    """The result of one test."""
 
     file: Path
     name: str
@@ -121,7 +122,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the tests and print what came of them; the exit status."""
+    """Run the tests and print their results; the exit status."""
     outcomes = [outcome for file in _files(args.paths) for outcome in _outcomes(file)]
     if args.output == "junit":
         sys.stdout.write(_junit(outcomes))
@@ -245,7 +246,7 @@ def _short(value: Json | Any) -> str:
     return written if len(written) <= 200 else f"{written[:199]}…"
 
 
-# --- what came of them -----------------------------------------------------------------------------------
+# --- results ---------------------------------------------------------------------------------------------
 
 
 def _lines(outcomes: Sequence[Outcome]) -> Iterator[Line]:

@@ -11,7 +11,7 @@ from typing import Final, TextIO, TypeVar
 T = TypeVar("T")
 
 PATIENCE_SECONDS: Final = 0.5
-"""What is done by then needs no line."""
+"""Work that ends earlier needs no line."""
 EVERY_SECONDS: Final = 0.1
 _CLEAR: Final = "\r\x1b[K"
 
@@ -24,7 +24,7 @@ def progress(
 ) -> Callable[[Iterable[T]], Generator[T, None, None]]:
     """Counts items as they go by, for a person who watches: `1,024 files read`.
 
-    Says nothing where standard error is no terminal that can clear a line, nor in CI.
+    Prints nothing in CI, or if standard error is no terminal that can clear a line.
     """
     stream = stream or sys.stderr
     shown = stream.isatty() and env.get("TERM") != "dumb" and not (env.get("CI") or env.get("NO_COLOR"))

@@ -1,10 +1,9 @@
 """Who set each field of a pod or a workload: a person, ML Chassis, Kubernetes by default, or somebody else.
 
-Pure: from the object, what it was written as, and what the policy adds to that. What an object was written
-as tells its owner's pod template, or what `kubectl apply` keeps of the manifest; what was added to a pod
-tells its annotation `mlchassis.dev/changed`, and where there is none the present policy. The field managers
-of an object tell who asked for it, not which webhook changed it on the way: they are named, and decide
-nothing.
+Pure: the inputs are the object, its written form, and the fields that the policy adds to that. The written
+form is the owner's pod template, or the manifest that `kubectl apply` keeps. The added fields of a pod are in
+its annotation `mlchassis.dev/changed`, or else follow from the present policy. The field managers of an
+object show who asked for it, not which webhook changed it on the way: they are named, and decide nothing.
 """
 
 from __future__ import annotations
@@ -47,9 +46,9 @@ class Field:
     reason: Reason | None = None
     """Why, where ML Chassis did."""
     mode: Mode = Mode.ENFORCE
-    """The mode of the policy: what is not enforced would be added."""
+    """The mode of the policy: in other modes than enforce the field would be added."""
     today: str | None = None
-    """What the present policy says of it, where that is something else; empty where it adds nothing there."""
+    """The present policy's reason, if it differs; empty if the policy does not add the field."""
 
 
 def fields_of(
@@ -61,8 +60,8 @@ def fields_of(
 ) -> list[Field]:
     """The fields of an object at the paths, and those that were added to it.
 
-    `written`: the object as its author wrote it. `derived`: what the present policy adds to that. `changed`:
-    what the object says was added to it, where it says so.
+    `written`: the object as its author wrote it. `derived`: the fields that the present policy adds to that.
+    `changed`: the fields that were added according to the object's own annotation, if it has one.
     """
     entries = {each.path: each for each in changed.entries} if changed else {}
     present = {reason.path: (mode, reason) for mode, reason in derived}
@@ -88,7 +87,7 @@ def fields_of(
 
 
 def _added(path: str, manager: str, entry: Reason, present: Reason | None) -> Field:
-    """A field that the object says was added to it."""
+    """A field that was added according to the object's own annotation."""
     if present is None:
         return Field(path, By.CHASSIS, manager, entry, today="")
     reason = replace(present, why=entry.why or present.why)
@@ -97,14 +96,14 @@ def _added(path: str, manager: str, entry: Reason, present: Reason | None) -> Fi
 
 
 def _of(known: Mapping[str, Any], path: str) -> Any:
-    """What is known of a field, or of one that lies in it or around it."""
+    """The entry of a field, or of one in it or around it."""
     if path in known:
         return known[path]
     around = next((known[scope] for scope in scopes(path) if scope in known), None)
     return around or next((value for other, value in known.items() if path in scopes(other)), None)
 
 
-# --- what is of note -------------------------------------------------------------------------------
+# --- fields of note --------------------------------------------------------------------------------
 
 _OF_CONTAINER: Final = ("startupProbe", "livenessProbe", "readinessProbe", "lifecycle", "restartPolicy")
 _OF_POD: Final = (
@@ -140,13 +139,13 @@ _DEFAULT_TOLERATIONS: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.
 
 
 def _is_default(path: str, value: object) -> bool:
-    """Whether Kubernetes fills that in where nobody says anything."""
+    """Whether it is a default that Kubernetes fills in."""
     if path.startswith("spec.tolerations"):
         return isinstance(value, dict) and value.get("key") in _DEFAULT_TOLERATIONS
     return _DEFAULTS.get(path.rpartition(".")[2]) == value
 
 
-# --- what was written ------------------------------------------------------------------------------
+# --- the written form ------------------------------------------------------------------------------
 
 
 def last_applied(obj: Json) -> Json | None:
@@ -189,7 +188,7 @@ def _step(parent: Any, segment: str) -> str | int:
 
 
 def manager_of(obj: Json, path: str) -> str:
-    """The manager that last asked for a field, as the API server keeps it; empty where that is not told."""
+    """The manager that last asked for a field, as the API server keeps it; empty if that is unknown."""
     entries = sorted(maps(obj, "metadata", "managedFields"), key=lambda each: text(each, "time"))
     owning = [text(each, "manager") for each in entries if _owns(mapping(each, "fieldsV1"), segments(path))]
     return owning[-1] if owning else ""
@@ -199,7 +198,7 @@ def _owns(fields: Json, segments: list[str]) -> bool:
     node: Any = fields
     for segment in segments:
         if not node:
-            return True  # atomic: whatever lies in it came with it
+            return True  # atomic: all of its content came with it
         if f"f:{segment}" in node:
             node = node[f"f:{segment}"]
             continue

@@ -1,7 +1,7 @@
 """The commands that have it otherwise: for one workload by an annotation, for all by the policy.
 
-Law: a command that is shown can be run as it stands. As it stands it changes nothing: the value in it is the
-one that holds now, and is there to be edited.
+Law: a command that is shown can be run unedited. Unedited it changes nothing: its value is the present one,
+for the user to edit.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Place:
     obj: Json
     """The object, such as the Deployment above a pod."""
     template: PodTemplate | None
-    """The pod template in it; None for a pod of its own."""
+    """The pod template in it; None for a pod without a template."""
     source: str = ""
-    """The file that it stands in; empty in a cluster."""
+    """The file that it is in; empty in a cluster."""
 
     @property
     def steps(self) -> Steps:
@@ -61,7 +61,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Where the policy stands, and its text."""
+    """The policy's place, and its text."""
 
     where: str
     """As `--policy` names it; empty where it is the built-in one."""

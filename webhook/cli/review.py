@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what is decided about the manifests; the exit status."""
+    """Print the decisions about the manifests; the exit status."""
     from webhook.cli.named_policy import read_policy
     from webhook.cli.output.review import Subject
     from webhook.cli.output.show import show
@@ -110,7 +110,7 @@ def review_documents(
     before = {document.identity: document.obj for document in old}
     for document in documents:
         earlier = before.get(document.identity) if operation == "UPDATE" else None
-        # Applying an object that was not there is a creation, whatever else is updated.
+        # Applying an object that was not there is a creation, even if others are updated.
         request = document.request("UPDATE" if earlier is not None else "CREATE", earlier)
         decision = decide(request, config, cluster)
         notes = [_repeated(document.repeated)] if document.repeated else []

@@ -1,7 +1,7 @@
 """`chassis scan`: the decision of admission about what already runs in a cluster.
 
-Law: nothing is decided here. Each object is judged by `engine.decide` as if it were created now, with the
-cluster itself as what is known; objects are read page by page and let go. Only PolicyReports are written.
+Law: this module decides nothing. `engine.decide` judges each object as if it were created now, with the facts
+of the cluster itself. Objects are read page by page and released. Only PolicyReports are written.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ AT_ONCE: Final = 16
 SELECTORS: Final[Mapping[GroupKind, Sequence[str]]] = {
     CONFIG_MAP: (f"{POLICY_LABEL}=true", f"{MODEL_CONFIG}=true"),
 }
-"""Kinds of which only some objects are looked at: whatever one of the label selectors selects."""
+"""Kinds of which only the objects that one of the label selectors selects are read."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -88,7 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What is asked of a scan."""
+    """The options of a scan."""
 
     namespace: str | None
     """The namespace to scan; empty: all; None: the one of the kubeconfig's context."""
@@ -108,7 +108,7 @@ class Options:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Scan a cluster and print what is decided; the exit status."""
+    """Scan a cluster and print the decisions; the exit status."""
     decision_flags.check(args)
     options = Options(
         namespace="" if args.all_namespaces else args.namespace,
@@ -126,7 +126,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def scan(options: Options) -> Tally:
-    """Scan a cluster, print what is decided and report it where asked to; what there was.
+    """Scan a cluster, print the decisions and write reports if asked to; the tally.
 
     Raises UserError where the cluster or the policy can't be read.
     """
@@ -157,7 +157,7 @@ def _scan(api: ApiServer, options: Options, wait: Wait) -> Tally:
 
 
 def tell(sentence: str) -> None:
-    """What a person should know beside the output."""
+    """Print a sentence for a person in addition to the output."""
     print(printable(f"chassis scan: {sentence}"), file=sys.stderr)
 
 
@@ -188,7 +188,7 @@ def _spelled(where: str) -> str:
     return "the one on standard input" if where == "-" else f"the one in {where}"
 
 
-# --- what is known of the cluster ------------------------------------------------------------------
+# --- facts about the cluster -----------------------------------------------------------------------
 
 
 class Surroundings(ClusterCache, WholeObjects):
@@ -229,7 +229,7 @@ async def facts_of(api: ApiServer, namespace: str) -> tuple[Surroundings, list[s
 async def _items(api: ApiServer, path: str, query: Mapping[str, str], namespace: str) -> AsyncIterator[Json]:
     resource = path.rpartition("/")[2]
     if namespace and resource == Resource.NAMESPACES.value:
-        # Who may read one namespace alone may get it, but not list it.
+        # A person who may read only one namespace may get it, but not list it.
         one = await api.get(paths.one("v1", resource, namespace))
         if one is None:
             raise UserError(f"there is no namespace {namespace}")
@@ -264,7 +264,7 @@ class Scan:
 
     @classmethod
     async def prepare(cls, api: ApiServer, namespace: str, *configs: Config) -> Scan:
-        """Find out what there is to read. UserError if nothing may be read, or there is no such namespace."""
+        """Find the readable collections. UserError if none may be read, or there is no such namespace."""
         workloads = dict.fromkeys(kind for config in configs for kind in config.workloads)
         cluster, unknown = await facts_of(api, namespace)
         embedding = await crds.unread(api, {k: v for config in configs for k, v in config.workloads.items()})
@@ -391,7 +391,7 @@ def _with_kind(item: Json, listed: Served) -> Json:
 
 
 def _written_at(obj: Json, annotation: str) -> str:
-    """When a manager of an annotation, of the object or its pod template, last changed what is its own."""
+    """When a field manager of an annotation, of the object or its pod template, last changed its fields."""
     key = f'"f:{annotation}"'.encode()
     managed = maps(obj, "metadata", "managedFields")
     return max((text(each, "time") for each in managed if key in orjson.dumps(each)), default="")
@@ -409,8 +409,7 @@ def kinds_of(workloads: Iterable[GroupKind]) -> list[GroupKind]:
 
 
 def _selected(collections: Sequence[Served], namespace: str) -> Iterator[Served]:
-    """What is read of the collections: the namespace, or all of them, and where only labelled objects are
-    looked at, those."""
+    """The collections to read: of the namespace, or of all, and of some kinds only labelled objects."""
     for collection in collections:
         if namespace and not collection.namespaced:
             continue
@@ -420,7 +419,7 @@ def _selected(collections: Sequence[Served], namespace: str) -> Iterator[Served]
 
 
 def _finished(obj: Json) -> bool:
-    """Whether it is a Pod or Job of which nothing runs any more, and never will."""
+    """Whether it is a Pod or Job that has ended for good."""
     if kind_of(obj) == POD:
         return text(obj, "status", "phase") in ("Succeeded", "Failed")
     return kind_of(obj) == JOB and any(

@@ -1,4 +1,4 @@
-"""The settings of a policy in words: types, units and defaults, as they stand in their models."""
+"""The settings of a policy in words: types, units and defaults, from their models."""
 
 from __future__ import annotations
 

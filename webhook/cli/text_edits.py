@@ -28,7 +28,7 @@ class _Edit:
 
 
 def edited(origin: Origin, before: Json, after: Json, operations: Sequence[Operation]) -> list[_Edit]:
-    """The edits that make the object which stands in a text another one, by the operations (of
+    """The edits that change an object in a text into another one, by the operations (of
     `webhook.admission.patch.diff`) between the two. Raises NotEditable."""
     editor = _Editor(origin)
     return [editor.edit(operation, before, after) for operation in operations]
@@ -111,7 +111,7 @@ class _Editor:
         return _Edit(end, end, f", {value}" if parent.value else value)
 
     def _below(self, line: int, column: int, value: Any) -> _Edit:
-        """Lines of their own, under a line (-1: at the top)."""
+        """Whole lines, under a line (-1: at the top)."""
         rendered = "".join(f"{' ' * column}{each}\n" for each in dump(value).splitlines())
         start = self._starts[line + 1]
         if start and not self._origin.text[start - 1].isspace():  # the last line of a text that ends without
@@ -131,7 +131,7 @@ def _child(node: yaml.Node, step: str) -> yaml.Node:
 
 
 def _index_before(was: list[Any], becomes: list[Any], index: int) -> int | None:
-    """Where the element of a list stood before others were put among them; None for a new one."""
+    """The place of a list's element before others were added; None for a new one."""
     name = text(becomes[index], "name")
     if name:
         return next((at for at, each in enumerate(was) if text(each, "name") == name), None)

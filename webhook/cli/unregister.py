@@ -1,7 +1,7 @@
 """`chassis unregister`: take the webhook configurations away before the webhook goes.
 
-Law: while anything of the webhook is removed, the API server asks nobody. An entry with failurePolicy Fail
-would refuse what nobody answers. `helm uninstall` runs this in a hook, because Helm itself deletes webhook
+Law: while the webhook is removed, the API server calls no part of it. An entry with failurePolicy Fail would
+refuse requests that get no answer. `helm uninstall` runs this in a hook, because Helm itself deletes webhook
 configurations last.
 """
 

@@ -1,7 +1,7 @@
-"""`chassis why`: who set each field of a pod or a workload, why, and how to have it otherwise.
+"""`chassis why`: who set each field of a pod or a workload, why, and how to change it.
 
-Law: nothing is changed. What is told of a running pod is what the pod says of itself; what its policy would
-say today is worked out by the engine that admission runs.
+Law: no object is changed. The history of a running pod is read from the pod itself; the engine of admission
+computes the answer of today's policy.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What is told of one object."""
+    """The explanation of one object."""
 
     obj: Json
     place: remedies.Place
@@ -95,7 +95,7 @@ class Answer:
     config: Config
     settings: Context
     made_under: str = ""
-    """The digest of the policy under which a pod was made, where it says so."""
+    """The digest of the policy under which a pod was made, if the pod carries it."""
 
     @property
     def title(self) -> str:
@@ -123,7 +123,7 @@ def run(args: argparse.Namespace) -> int:
     return OK
 
 
-# --- what is asked about ----------------------------------------------------------------------------
+# --- the objects in question ------------------------------------------------------------------------
 
 
 def _of_files(files: Sequence[str], names: Sequence[str], config: Config) -> Iterator[Answer]:
@@ -263,7 +263,7 @@ def _workload(document: Document, config: Config, cluster: Cluster, template: Po
     decision = decide(judged.request(), config, cluster)
     derived = [(change.mode, reason) for change in decision.changes for reason in change.why]
     final = decision.object if decision.projected is None else decision.projected
-    if document.runs:  # of what is the object's own, what is there counts
+    if document.runs:  # of a running object's own fields, the present ones count
         kept = {name: value for name, value in mapping(obj, "spec").items() if name in OF_JOB}
         final = {**final, "metadata": obj["metadata"], "spec": {**mapping(final, "spec"), **kept}}
     noted = [each.placed(path) for each in pod_templates(obj, config.workloads) for path in of_note(each.pod)]
@@ -284,7 +284,8 @@ def _workload(document: Document, config: Config, cluster: Cluster, template: Po
 
 
 def _as_written(job: Json) -> Json:
-    """A Job without what is added at its creation, where nothing tells that its author wrote it."""
+    """A Job without the fields that are added at its creation, unless its author is known to have written
+    them."""
     manifest = last_applied(job) or {}
     ours = [f"spec.{name}" for name in ("podFailurePolicy", "podReplacementPolicy")]
     bare = without(job, [path for path in ours if value_at(manifest, path) is None])
@@ -302,7 +303,7 @@ def _title(obj: Json) -> str:
 
 
 def _told(answer: Answer, policy: remedies.Policy, kubectl: remedies.Kubectl) -> Json:
-    """All that is told of one object, as `-o json` has it."""
+    """The explanation of one object for `-o json`."""
     under = answer.made_under
     policies = dict.fromkeys(each.reason.policy for each in answer.fields if each.reason)
     return {

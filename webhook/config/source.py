@@ -1,8 +1,8 @@
 """Where the policy comes from: a directory or a ConfigMap, followed while the server runs.
 
 Law: the snapshot in force changes whole or not at all, and only for a good one. A bad edit, a deleted
-ConfigMap or a vanished directory leaves the last good snapshot where it is; before there was a good one,
-everything is observed and nothing is changed or refused.
+ConfigMap or a vanished directory leaves the last good snapshot where it is; before there was a good one, the
+webhook observes everything and changes or refuses nothing.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _EPOCH = date(1970, 1, 1)
 LARGEST_FILE = 1024 * 1024
 """Bytes that are read of a file: more than any policy may have."""
 POLL_SECONDS = 5.0
-"""Safety net beside the file events, and the pace at which a directory that is not there is looked for."""
+"""Safety net next to the file events, and the interval of looking for a missing directory."""
 LONGEST_PAUSE = 5.0
 
 
 class PolicyMetrics(Protocol):
-    """What is shown of the policy in force; the server's metrics are one."""
+    """A display of the policy in force, such as the server's metrics."""
 
     def policy_in_force(self, digest: str, profile: str) -> None: ...
 
@@ -58,7 +58,7 @@ class LivePolicy:
         """`clock`: seconds since the epoch, by which exemptions end."""
         self._clock, self._config = clock, load(UNTIL_READ)
         self.read = asyncio.Event()
-        """Set once the source has been asked, whatever it said."""
+        """Set once the source has been asked, with any answer."""
         self.fails_open = False
         """Whether somebody chose that every webhook entry has the failurePolicy Ignore."""
         self._metrics = metrics
@@ -67,7 +67,7 @@ class LivePolicy:
 
     @property
     def config(self) -> Config:
-        """The snapshot; a new one on each day, so that nothing decided yesterday is taken for today's."""
+        """The snapshot; a new one on each day, so that yesterday's decisions are not taken for today's."""
         day = self._clock() // _DAY
         if day != self._day:
             self._day = day
@@ -148,7 +148,7 @@ class Directory:
                 await asyncio.sleep(POLL_SECONDS)
 
     async def _follow_changes(self, policy: LivePolicy) -> None:
-        from watchfiles import awatch  # a server whose cluster tells it of changes does without
+        from watchfiles import awatch  # not needed if watches of the cluster report changes
 
         # The directory, not the files: kubelet swaps the `..data` link, the files' inodes never change.
         async for _ in awatch(
@@ -237,7 +237,8 @@ class _Layers:
         self._offer(item)
 
     def above_unreadable(self) -> None:
-        """The override can't be read: an earlier one stays, and nothing waits for the first."""
+        """The override can't be read: an earlier one stays in force, and readiness does not wait for the
+        first."""
         if not self._known_above:
             self.above(None)
 

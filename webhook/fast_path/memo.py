@@ -1,15 +1,15 @@
-"""A memo of decisions: what was decided before, of the same facts, is not decided again.
+"""A memo of decisions: equal requests with the same facts are decided once.
 
 Law: an answer from the memo is the engine's own, byte for byte. A decision is a pure function of the request,
-the configuration and the listings of the cluster that it consulted. Replicas of one pod template differ in
-what says nothing about them: uid, times, the random ends of their names. Before the engine sees a request
-these are replaced by constants, whether or not the answer is remembered, and the request's text in that form
-is the key: two requests with one key are one request to the engine. An entry keeps which listings were
-consulted and counts while each of them is still the current one.
+the configuration and the listings of the cluster that it consulted. Replicas of one pod template differ only
+in fields without meaning for a decision: uid, times, the random ends of their names. Before the engine sees a
+request these are replaced by constants, whether or not the answer is remembered, and the request's text in
+that form is the key: two requests with one key are one request to the engine. An entry keeps which listings
+were consulted and counts while each of them is still the current one.
 
 An answer is remembered only if it has none of the constants in it, nor a part of one: it is checked when the
-entry is made. If it has, the engine decides each of these requests as it came. Nothing is remembered where a
-policy failed; nothing is replaced that is also elsewhere in the request.
+entry is made. If it has, the engine decides each of these requests as it came. A decision with a failed
+policy is not remembered, and a value that is also elsewhere in the request is not replaced.
 
 What becomes of the pods of a workload is remembered by itself: it follows from the pod, as for Pods, and a
 workload with other replicas or annotations mostly has the template that it had before. What rules find is
@@ -106,8 +106,8 @@ class Memo:
     ) -> Answer:
         """What `decide` decides of a request, in words.
 
-        The decision in the answer is the outline that is counted and logged, and the response says no more
-        than its outcome: object, patches and sentences are in `ready` only.
+        The decision in the answer is the outline that is counted and logged, and the response contains no
+        more than its outcome: object, patches and sentences are in `ready` only.
         """
         canonical = Canonical.of(request) if self._limit else None
         if canonical is None:
@@ -193,7 +193,7 @@ class Memo:
         self.bytes = 0
 
 
-# --- what is remembered ------------------------------------------------------------------------------------
+# --- entries -----------------------------------------------------------------------------------------------
 
 
 def _decided(request: Request, config: Config, cluster: Cluster, decide: Decide) -> Answer:
@@ -209,7 +209,7 @@ class _Entry:
     response: Response
     """The outcome of the answer to the canonical request."""
     ready: Prepared | None
-    """The answer; None if it shows what is only a replica's own, so that each is decided by the engine."""
+    """The answer; None if it contains values of only one replica, so that the engine decides about each."""
     outline: Decision
     consulted: Consulted
     size: int = 0
@@ -237,7 +237,7 @@ _PATCHED: Final = ({"op": "add"},)
 
 
 def _outcome(response: Response) -> Response:
-    """A response of the same outcome that says nothing."""
+    """A response of the same outcome without sentences."""
     return Response(
         response.status and replace(response.status, message=""),
         _PATCHED if response.patch else (),
@@ -261,7 +261,7 @@ class _Replicas:
 
 
 def _trimmed(written: bytes) -> bytes:
-    """A copy of its own length: orjson's may hold several times as much memory."""
+    """A copy of exact size: orjson's may hold several times as much memory."""
     return bytes(memoryview(written))
 
 
@@ -269,7 +269,7 @@ _UNSAID: Final = Finding("", "", "")
 
 
 def outline(decision: Decision) -> Decision:
-    """What is counted and logged of a decision, without its objects and sentences."""
+    """The parts of a decision that are counted and logged, without its objects and sentences."""
     return Decision(
         {},
         changes=tuple(
@@ -320,7 +320,7 @@ class Folds:
             self.bytes -= known.size
         folded, look = fold_template(template, context)
         if not folded.crashes:
-            # All that was consulted until now: what was worked out from it may have been used again here.
+            # All that was consulted until now: values computed from it may have been used again here.
             self._remember(_trimmed(key), _Fold.of(template, folded, look, cluster.consulted()))
         return folded, look
 

@@ -1,8 +1,8 @@
 """The plain request: a review in the form in which API servers send it, read without a general HTTP server.
 
-Law: when in doubt, it is not plain. A head is plain if every line of it is known and says nothing about the
-body but its type and length; whatever else there is goes to the general server, byte for byte, and so does
-all that follows on that connection. Nothing is refused here.
+Law: if in doubt, the request is not treated as plain. A head is plain if every line of it is known and
+describes only the body's type and length. Any other request goes to the general server, byte for byte, and so
+do all later ones on that connection. This module refuses no request.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 HEAD_BYTES: Final = 1024
 """A longer head is not plain."""
 HEADS_KEPT: Final = 1024
-"""One caller's heads differ in the length of the body alone."""
+"""One caller's heads differ only in the length of the body."""
 
 _FIRST: Final = re.compile(rb"POST /([a-z]+)(?:\?timeout=([0-9a-z.]{1,16}))? HTTP/1\.1")
 _LINE: Final = re.compile(rb"([A-Za-z-]+): ([\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?)")
@@ -105,7 +105,7 @@ class Reader:
         return None
 
     def rest(self, data: bytes = b"") -> bytes:
-        """What is held, and more that came; nothing is held any more."""
+        """The held bytes and the new ones; the buffer is empty afterwards."""
         held, self._held = self._held, bytearray()
         return bytes(held) + data
 

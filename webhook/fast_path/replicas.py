@@ -1,11 +1,11 @@
 """Replicas known by the bytes of their reviews, before any JSON is read.
 
-Law: two bodies of one form that are equal but for its holes have one canonical request. A form says where
-bodies of one length have what is only a replica's own: each hole is all or the end of a JSON string, and a
-body is of the form if plain characters stand in every hole, which end no string. That the canonical form has
-constants for all of them is proved by counting: of a body that was read, the value of each hole stands, as a
-string of plain characters, in so many places that the canonical form replaces, and as these bytes in the body
-just as often. What can't be proved is no form.
+Law: two bodies of one form that are equal but for its holes have one canonical request. A form lists where
+bodies of one length have values of only one replica: each hole is all or the end of a JSON string, and a body
+has the form if every hole contains only plain characters, which end no string. Counting proves that the
+canonical form has constants for all of them: in a body that was read, the value of each hole is, as a string
+of plain characters, in as many places that the canonical form replaces as its bytes are in the body. Without
+this proof there is no form.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 _NONE: Final[dict[Any, Any]] = {}
 _LOWER: Final = b"abcdefghijklmnopqrstuvwxyz0123456789"
 _PLAIN: Final = _LOWER + _LOWER.upper() + b":.-"
-"""What ends no JSON string and stands for itself in it."""
+"""Characters that end no JSON string and are not escaped in it."""
 _VALUE: Final = re.compile(rf"[{_PLAIN.decode()}]{{1,64}}")
 _FIELDS: Final = tuple(key for key, value in CONSTANTS.items() if type(value) is str)
 _ESCAPES: Final = (b"\\u003c", b"\\u003e", b"\\u0026")
@@ -41,7 +41,7 @@ MOST_FORMS: Final = 8
 
 
 class Own(NamedTuple):
-    """What of a review is the replica's own, as far as an answer or the log says it."""
+    """The values of one replica that an answer or the log contains."""
 
     uid: bytes
     """The request's."""
@@ -52,11 +52,11 @@ class _Hole(NamedTuple):
     start: int
     end: int
     kind: str
-    """`uid` (the request's), `name`, `token`, or nothing."""
+    """`uid` (the request's), `name`, `token`, or empty."""
 
 
 class Form:
-    """Where bodies of one length have what is only a replica's own."""
+    """Where bodies of one length have values of only one replica."""
 
     __slots__ = ("_names", "_own", "_tokens", "holes", "rest")
 
@@ -64,7 +64,7 @@ class Form:
         self.holes = tuple(sorted(holes))
         edges = [0, *(edge for hole in self.holes for edge in hole[:2]), None]
         self.rest = _cut(slice(*edge) for edge in zip(edges[::2], edges[1::2], strict=True))
-        """What is not in holes: equal in all replicas."""
+        """The bytes around the holes: equal in all replicas."""
         kinds = ("uid", "name", "token", "")
         order = sorted(self.holes, key=lambda hole: kinds.index(hole.kind))
         self._own = _cut(slice(hole.start, hole.end) for hole in order)
@@ -86,11 +86,11 @@ class Form:
         return hash(self.holes)
 
     def key(self, endpoint: str, body: bytes) -> Key:
-        """What is equal in all replicas."""
+        """The bytes that are equal in all replicas."""
         return (endpoint, *self.rest(body))
 
     def own(self, body: bytes) -> Own | None:
-        """What stands in the holes; None if that is not what may stand there."""
+        """The content of the holes; None if it is not allowed there."""
         own = self._own(body)
         if b"".join(own).translate(None, _PLAIN):
             return None
@@ -119,7 +119,7 @@ class Place(NamedTuple):
 
 
 class Bodies(Generic[T]):
-    """What is kept of reviews, found by the bytes of any replica's."""
+    """Remembered reviews, found by the bytes of any replica's."""
 
     def __init__(self) -> None:
         self._forms: dict[int, dict[Form, dict[Key, T]]] = {}
@@ -128,7 +128,7 @@ class Bodies(Generic[T]):
         return sum(len(kept) for forms in self._forms.values() for kept in forms.values())
 
     def find(self, endpoint: str, body: bytes) -> tuple[T, Own] | None:
-        """What is kept of a replica, with what is this one's own."""
+        """The remembered value for a replica, with this one's own values."""
         for form, kept in self._forms.get(len(body), _NONE).items():
             own = form.own(body)
             if own is not None:
@@ -164,7 +164,7 @@ class Bodies(Generic[T]):
 
 def _may_vary(request: Request, canonical: Canonical) -> bool:
     """Whether replicas whose names end otherwise have the same canonical form, and are logged alike."""
-    if canonical.name:  # another's name may stand where this one's does not
+    if canonical.name:  # another's name may be where this one's is not
         text, prefix = canonical.text, canonical.name[: -len(CONSTANT)]
         starts = list(islice(_starts(text, prefix), MOST_HOLES + 1))
         after = (start + len(prefix) for start in starts)
@@ -183,7 +183,7 @@ def _cut(slices: Iterable[slice]) -> Callable[[bytes], tuple[bytes, ...]]:
 
 
 def _holes(body: bytes, request: Request, canonical: Canonical) -> list[_Hole] | None:
-    if body.count(b"\\u") != sum(map(body.count, _ESCAPES)):  # what is plain may be written otherwise
+    if body.count(b"\\u") != sum(map(body.count, _ESCAPES)):  # plain characters may be written as escapes
         return None
     uid = request.uid
     values = Counter(value for obj in (request.object, request.old_object) for value in _own_values(obj))

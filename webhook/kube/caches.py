@@ -1,6 +1,6 @@
-"""What is known of the cluster: watch caches of the few resources that policies and rules ask about.
+"""Facts about the cluster: watch caches of the few resources that policies and rules ask about.
 
-Law: a cache answers from memory or says that it does not know; it never makes a request wait. Only the
+Law: a cache answers from memory or with "unknown"; it never makes a request wait. Only the
 fields that `policies.core.resources` names are kept: 5,000 nodes, 10,000 Services and 50,000 claims fit.
 
 A resource is unknown until its first list is complete, and again once the API server says that it may not
@@ -28,13 +28,13 @@ K = TypeVar("K")
 
 EMPTY = Listing()
 MERGED_KEPT = 5_000
-"""Listings put together from several kinds that are remembered; beyond that they are made anew."""
+"""The greatest number of remembered listings of several kinds; further ones are built again."""
 
 STORE_BYTES = 128 * 1024 * 1024
-"""What is kept of one kind at most, about ten times the largest cluster. Whoever may create objects chooses
-how many: a kind with more than this is unknown, rather than the end of the process."""
+"""The most objects that are kept of one kind, about ten times the largest cluster. Users choose how many
+objects exist: a kind with more than this becomes unknown, so that it cannot exhaust the memory."""
 _ENTRY_BYTES = 40
-"""What a value costs beside its own size: its entry in a dict or a list."""
+"""The cost of a value in addition to its own size: its entry in a dict or a list."""
 _LINK_BYTES = 600
 """What a link costs with its texts, the host and the sentence part being long."""
 
@@ -124,11 +124,11 @@ class Interner:
     """One copy of short strings that are equal: label values and quantities repeat a great deal in a cluster.
 
     It keeps two generations. A string that is met again moves into the young one; when that is full the old
-    one is dropped, and with it whatever no object has used since.
+    one is dropped, and with it the strings that no object has used since.
     """
 
     LONGEST = 128
-    """Characters. What is longer, such as the text of a ConfigMap, is not met twice."""
+    """Characters. A longer string, such as the text of a ConfigMap, is not met twice."""
     BUDGET = 4 * 1024 * 1024
     """Bytes of one generation."""
 
@@ -281,7 +281,7 @@ class Store:
             trimmed["metadata"]["namespace"] = self._intern(metadata["namespace"])
         for path in self._paths:
             if path == ("kind",):
-                trimmed["kind"] = self.kind  # items of a list carry no kind of their own
+                trimmed["kind"] = self.kind  # items of a list carry no kind
                 continue
             value: Any = item
             for step in path:

@@ -27,7 +27,7 @@ not count: that is how a proxy answers that holds back."""
 
 
 class Heartbeat:
-    """Tells a `Pulse` whether watches bring what happens; the sink of its own reflector."""
+    """Shows a `Pulse` whether watches deliver events; the sink of its own reflector."""
 
     def __init__(self, lister: Lister, node: str, pulse: Pulse) -> None:
         """`node`: the name of the node that this process runs on."""
@@ -117,7 +117,7 @@ class Heartbeat:
             self._pulse.missed()
 
     async def _newest(self) -> str | None:
-        """The Lease's resourceVersion now; empty if there is no Lease, None if nobody answers."""
+        """The Lease's resourceVersion now; empty if there is no Lease, None without an answer."""
         for _ in range(QUESTIONS):
             version = ""
             try:

@@ -30,7 +30,7 @@ _KNOWN: Final[Mapping[GroupKind, Known]] = {known.group_kind: known for known in
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One Kubernetes object with the file and the number of the YAML document it stands in.
+    """One Kubernetes object with the file and the number of its YAML document.
 
     An object that runs in a cluster has the cluster as its source, and no number.
     """
@@ -43,8 +43,8 @@ class Document:
     repeated: tuple[str, ...] = field(default=(), repr=False, compare=False)
     """Half a sentence for each key that appears twice in the YAML document; its first object has them."""
     exempted_at: str = field(default="", repr=False, compare=False)
-    """RFC 3339: when whoever wrote the exempt annotation last changed what is theirs in the object; empty
-    where nothing tells."""
+    """RFC 3339: when the field manager of the exempt annotation last changed its fields of the object; empty
+    if unknown."""
 
     @property
     def runs(self) -> bool:
@@ -92,8 +92,8 @@ def read(
 ) -> list[Document]:
     """All objects in files, directories (recursively) and standard input (`-`), in order.
 
-    A `List` counts as its items. In a directory, what is no Kubernetes object (Helm's values, say)
-    is passed over; a file that was named must hold one unless `lenient`. Raises UserError.
+    A `List` counts as its items. In a directory, files without a Kubernetes object, such as Helm's values,
+    are passed over; a file that was named must hold one unless `lenient`. Raises UserError.
     """
     documents, problems = read_what_can_be(paths, stdin, lenient=lenient)
     if problems:
@@ -108,7 +108,7 @@ def read_what_can_be(
     lenient: bool = False,
     watch: Callable[[Iterable[tuple[str, bool]]], Iterable[tuple[str, bool]]] = iter,
 ) -> tuple[list[Document], list[UserError]]:
-    """The same, with what is wrong with each file that can't be read, in place of the first such error: a
+    """The same, with the error of each file that can't be read, in place of raising the first one: a
     template of Helm's among the manifests must not keep the others from being read. `watch` sees the files
     go by."""
     documents: list[Document] = []
@@ -128,7 +128,7 @@ def read_what_can_be(
 
 
 def _sources(path: str) -> Iterator[tuple[str, bool]]:
-    """What a path stands for, and whether each of it must hold an object."""
+    """The files of a path, and whether each of them must hold an object."""
     if path != "-" and Path(path).is_dir():
         yield from ((str(file), False) for file in _manifests(Path(path)))
     else:
@@ -159,7 +159,7 @@ def _text(file: Path) -> str:
 
 
 def parse(source: str, content: str, *, strict: bool = False) -> Iterator[Document]:
-    """The objects of a text, in order; where it is `strict`, UserError for what is no object."""
+    """The objects of a text, in order; if it is `strict`, UserError for a document that is no object."""
     values: list[tuple[Any, tuple[str, ...]]] = []
     repeated: list[str] = []
     try:

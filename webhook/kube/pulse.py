@@ -20,7 +20,7 @@ import structlog
 log = structlog.get_logger()
 
 SHORT_SECONDS: Final = 20
-"""How long a watch is of what must be seen soon, while there is no heartbeat."""
+"""The length of an urgent watch while there is no heartbeat."""
 SILENT_SECONDS: Final = 10
 """How long a watch is while watches are silent: a proxy that holds everything back lets go of it then."""
 

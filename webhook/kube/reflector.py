@@ -1,8 +1,9 @@
 """List, then watch: keep a local picture of one API resource true.
 
 Law: a reflector never gives up and never raises. A missing resource, missing RBAC or an API server that is
-away means "not synced", is told once a change of state, and is tried again with a growing, jittered pause.
-So is a watch that ends at once or with 410, again and again: every list costs the API server what it holds.
+away means "not synced", is reported once a change of state, and is tried again with a growing, jittered
+pause. So is a watch that ends at once or with 410, again and again: every list costs the API server in
+proportion to its size.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ class Lister(Protocol):
 
 
 class Sink(Protocol):
-    """What a reflector tells. Between `begin` and `commit` the objects of a fresh list arrive by `put`:
-    whatever was known before and is not among them is gone at `commit`."""
+    """The receiver of a reflector's events. Between `begin` and `commit` the objects of a fresh list arrive
+    by `put`: objects from before that are not among them are dropped at `commit`."""
 
     def begin(self) -> None: ...
 
@@ -73,8 +74,8 @@ class Reflector:
         heard: Callable[[float], None] = lambda _: None,
     ) -> None:
         """`watch_seconds`: how long a watch is while no heartbeat shows whether watches work. `pulse` is
-        shared with other reflectors of the same API server. `heard` is called for whatever a watch brings,
-        with the seconds until its agreed end."""
+        shared with other reflectors of the same API server. `heard` is called for each event of a watch, with
+        the seconds until its agreed end."""
         self._lister, self._path, self._sink = lister, path, sink
         self._query = dict(query or {})
         self._watch_seconds = watch_seconds
@@ -96,7 +97,7 @@ class Reflector:
             except ApiError as error:
                 pause = self._back_off()
                 if error.reason != UNREACHABLE:
-                    self._version = ""  # whatever it said, a fresh list is right; silence alone is not
+                    self._version = ""  # after any error a fresh list is right; after silence it is not
                 if error.status != 410:  # a version too old to watch from is everyday life
                     self._fail(error)
             except Exception as error:  # an object of a shape that no API server should answer
@@ -135,7 +136,7 @@ class Reflector:
                             self._take(event)
                             self._heard(began + seconds - time.monotonic())
             except TimeoutError:
-                return True  # to be watched anew
+                return True  # watch again
         return brought or time.monotonic() - began >= SHORT_SECONDS
 
     def _take(self, event: Json) -> None:

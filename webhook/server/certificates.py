@@ -1,6 +1,6 @@
 """The serving certificate: where it comes from, when it is renewed, how it is swapped.
 
-Law: the TLS context in force always holds one whole pair. A new pair gets a context of its own, because
+Law: the TLS context in force always holds one whole pair. A new pair gets a new context, because
 `load_cert_chain` with a torn certificate and key leaves the context it was called on without a key, and
 with a key of another type goes on to serve the old pair next to the new one.
 
@@ -271,7 +271,7 @@ class MountedFiles:
         )
 
     async def changes(self) -> AsyncIterator[None]:
-        from watchfiles import awatch  # a server whose cluster tells it of changes does without
+        from watchfiles import awatch  # not needed if watches of the cluster report changes
 
         directories = {path.parent for path in (self._certificate, self._key, self._ca) if path}
         async for _ in awatch(

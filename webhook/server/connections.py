@@ -267,7 +267,7 @@ class Gate:
         most: int | None = None,
         **options: Any,
     ) -> None:
-        """`tls` is asked at each connection, so that a new certificate is served in a context of its own:
+        """`tls` is asked at each connection, so that a new certificate is served in a new context:
         OpenSSL keeps one of each key type in a context, and would go on to serve the old one, too.
         `fast` answers plain requests; `station` knows which connections the other workers hold; `options`
         are those of aiohttp's request handler."""

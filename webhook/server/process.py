@@ -1,7 +1,7 @@
 """One serving process: source, certificate, caches and server wired together, from start to drain.
 
-Law: nothing that runs beside the server can take it down. Each background task is started again when it
-fails, and meanwhile the server answers from what it has.
+Law: no background task can take the server down. Each one is started again when it fails, and meanwhile the
+server answers from its present state.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _load(options: Options) -> None:
 
 
 def _kinds() -> tuple[str, ...]:
-    """The kinds that metrics tell apart."""
+    """The kinds with separate metrics."""
     return ("Pod", "ConfigMap", "PodDisruptionBudget", *(each.kind for each in known_workloads()))
 
 
@@ -197,7 +197,8 @@ def _stop_signal() -> asyncio.Event:
 
 
 async def _beat(station: Station, stopped: asyncio.Event) -> None:
-    """Show the supervisor that the event loop comes round; stop once it is gone: nobody else would end us."""
+    """Show the supervisor that the event loop turns; stop once the supervisor is gone, since no other process
+    would end this one."""
     supervisor = os.getppid()
     while True:
         station.record.beat()
@@ -232,8 +233,8 @@ def endpoints(
 ) -> dict[str, Endpoint]:
     """The admission endpoints, by the name under which they are posted to.
 
-    Without a namer (there is no API server to ask) every pod keeps the name it has; without a memo everything
-    is decided anew.
+    Without a namer (there is no API server to ask) every pod keeps the name it has; without a memo every
+    request is decided again.
     """
 
     async def name(request: Request, deadline: float) -> Answer:
@@ -256,7 +257,7 @@ class Decider:
     cluster: Cluster
     decide: Decide
     memo: Memo | None
-    """What was decided before, if the fast path is there."""
+    """The memo of earlier decisions, if the fast path is installed."""
     remembered: Decide
     """As `decide`, of what the memo does not know."""
 

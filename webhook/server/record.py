@@ -1,7 +1,7 @@
 """What a supervisor and its workers share: which review each worker reads just now, and which have ended one.
 
-Law: nothing here waits. A worker writes a few words into memory that it shares with its supervisor; a worker
-that hangs or dies leaves them there, and leaves no lock behind.
+Law: no function here waits. A worker writes a few words into memory that it shares with its supervisor; a
+worker that hangs or dies leaves them there, and leaves no lock behind.
 
 A review that has ended a worker is known again by its `Identity`. It covers all that the engine can read: a
 review of the same identity would do the same again, and no other review has it.

@@ -64,7 +64,7 @@ def otlp() -> Tracing:
         raise UserError("--tracing needs the extra: pip install 'ml-chassis[tracing]'") from None
 
     resource = Resource.create({"service.name": "mlchassis", "service.version": version()})
-    # The API server decides what is traced; OTEL_TRACES_SAMPLER overrides it.
+    # The API server decides which requests are traced; OTEL_TRACES_SAMPLER overrides it.
     sampler = None if "OTEL_TRACES_SAMPLER" in os.environ else ParentBased(ALWAYS_OFF)
     provider = TracerProvider(resource=resource, sampler=sampler)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))

@@ -25,7 +25,7 @@ def pieces(reviews: Iterable[Review]) -> Iterator[str]:
 
 
 def subject(document: Document) -> Json:
-    """Which object it is, and where it stands."""
+    """The object's identity and place."""
     return {
         "source": document.source,
         "document": document.index,
@@ -37,7 +37,7 @@ def subject(document: Document) -> Json:
 
 
 def record(review: Review) -> Json:
-    """What `-o json` says of one object."""
+    """The entry of `-o json` for one object."""
     document, decision = review.document, review.decision
     return {
         **subject(document),

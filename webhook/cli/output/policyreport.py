@@ -1,8 +1,8 @@
 """What a scan finds, as PolicyReports: the objects that Kyverno, Policy Reporter and their dashboards read.
 
 Source: the API wgpolicyk8s.io/v1alpha2 of the Kubernetes Policy Working Group, and openreports.io/v1alpha1,
-which takes its place with the same fields. Law: only our own reports, told by their label, are touched, and
-only as we last saw them.
+which takes its place with the same fields. Law: only our own reports, recognised by their label, are changed,
+and only in the version that was last read.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ APIS: Final = (OPEN_REPORTS, POLICY_REPORTS)
 
 NAME: Final = "mlchassis"
 COVERAGE: Final = "coverage"
-"""The policy of the results that name what was not read."""
+"""The policy of the results that name unread parts."""
 OWN: Final = {"app.kubernetes.io/managed-by": NAME}
 SELECTOR: Final = ",".join(f"{label}={value}" for label, value in OWN.items())
 
@@ -64,14 +64,14 @@ MOST_RESULTS: Final = 500
 """Results of one report; a namespace with more gets further reports, for etcd takes 1.5 MB an object."""
 LONGEST_MESSAGE: Final = 1024
 ATTEMPTS: Final = 5
-"""How often a namespace's reports are read anew when another scan writes them at the same time."""
+"""How often a namespace's reports are read again when another scan writes them at the same time."""
 
 _RESULTS: Final[Mapping[Mode, tuple[str, str]]] = {
     Mode.ENFORCE: ("fail", "high"),
     Mode.WARN: ("warn", "medium"),
     Mode.AUDIT: ("warn", "low"),
 }
-"""Result and severity of a finding by its mode. An older CRD knows no severity beside these three."""
+"""Result and severity of a finding by its mode. An older CRD knows only these three severities."""
 
 
 # --- results ---------------------------------------------------------------------------------------
@@ -173,9 +173,9 @@ async def _is_served(api: ApiServer, reports: Reports) -> bool:
 
 
 async def write(api: ApiServer, namespace: str, results: Results, served: Sequence[Reports]) -> Written:
-    """Make our reports in a namespace, or in all (empty), say what was found, in the first of the APIs.
+    """Write the findings into our reports in a namespace, or in all (empty), in the first of the APIs.
 
-    Those in another one, which a scan before wrote, are removed: nothing shall be counted twice. UserError if
+    Reports in another API, from an earlier scan, are removed, so that no finding counts twice. UserError if
     that fails.
     """
     chosen, *others = served
@@ -221,7 +221,7 @@ class _Writer:
         return found
 
     async def replace(self, place: str, results: list[Json], known: Mapping[str, Json]) -> None:
-        """Make our reports of one namespace say these results, and remove those that say nothing any more."""
+        """Write these results into our reports of one namespace, and remove reports without results."""
         for _ in range(ATTEMPTS):
             wanted = _reports(self._reports, place, results, known)
             try:
@@ -269,7 +269,7 @@ class _Writer:
 
 
 def _reports(api: Reports, place: str, results: list[Json], known: Mapping[str, Json]) -> dict[str, Json]:
-    """The reports that say these results, by name; none where there are no results.
+    """The reports of these results, by name; none if there are no results.
 
     A result that was there before keeps its time: that is when it was found.
     """

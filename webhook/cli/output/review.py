@@ -1,4 +1,4 @@
-"""What an output is made of: one document with what was decided about it."""
+"""The input of all outputs: one document with its decision."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """One document with what was decided about it."""
+    """One document with its decision."""
 
     document: Document
     decision: Decision
     request: Request
-    """What was decided."""
+    """The verdict, for the output."""
     quiet: bool = False
     """Whether an unknown kind is counted only, and not named."""
 
@@ -85,7 +85,7 @@ class Review:
 
     @property
     def unread(self) -> str:
-        """What of the object was not read, in one sentence; empty where nothing is to be said."""
+        """The unread parts of the object, in one sentence; empty if there are none to report."""
         return "" if self.quiet and self.coverage.unknown else self.coverage.sentence
 
     @property
@@ -97,7 +97,7 @@ class Review:
     def changes(self) -> list[Change]:
         """What the policies change or would change; of a running object what it has to do without.
 
-        What is enforced in the pods of a running workload they get when they are made: that is no news.
+        The pods of a running workload already have the enforced fields, so these are no news.
         """
         if not self.document.runs:
             return list(self.decision.changes)

@@ -1,7 +1,7 @@
 """Findings as SARIF 2.1.0, as code hosts take it. Source: docs.oasis-open.org/sarif/sarif/v2.1.0
 
 GitHub asks for more than the schema: a URI in every location (GH1001), no thread flows outside a result
-(GH1002), a region with a first line (GH1003), which what runs in a cluster has not.
+(GH1002), a region with a first line (GH1003), which objects in a cluster do not have.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def _location(review: Review, path: str) -> Json:
 
 
 def _artifact(review: Review) -> Json:
-    """The file, relative to where the review ran if it was named so; the cluster of what runs."""
+    """The file, relative to where the review ran if it was named so; the cluster of a running object."""
     source = review.document.source
     if review.document.origin is None:
         return {"uri": quote(source)}

@@ -28,7 +28,7 @@ def show(
     unread: Iterable[str] = (),
 ) -> Tally:
     """Print reviews in a format, or only their figures, or write them as pages into a directory; what there
-    was among them. `unread`: what could not be read, for the figures."""
+    was among them. `unread`: files that could not be read, for the figures."""
     tally = Tally()
     seen = tally.seeing(reviews)
     if figures_only:
@@ -63,7 +63,7 @@ def _format(output: str) -> ModuleType:
 def show_lines(lines: Iterable[Line]) -> None:
     """Print lines, in colour on a terminal.
 
-    NO_COLOR says never and FORCE_COLOR always (no-color.org, force-color.org); where both do, never.
+    NO_COLOR means never and FORCE_COLOR always (no-color.org, force-color.org); NO_COLOR wins.
     """
     terminal = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
     coloured = not os.environ.get("NO_COLOR") and (terminal or bool(os.environ.get("FORCE_COLOR")))

@@ -1,4 +1,4 @@
-"""Decisions in figures: how often each rule speaks, what is refused, what could not be read in full."""
+"""Decisions in figures: findings by rule, refusals, and objects that could not be read in full."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Statistics:
     kinds_not_read: Counter[str] = field(default_factory=Counter)
     """Objects of unknown kinds, by apiVersion and kind."""
     unread: list[str] = field(default_factory=list)
-    """What could not be read, each with its reason."""
+    """Unread files, each with its reason."""
 
     def add(self, review: Review, config: Config) -> None:
         """Count one review."""

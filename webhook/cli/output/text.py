@@ -1,4 +1,4 @@
-"""Decisions as text for a person: a block for each object that there is something to say of, then totals."""
+"""Decisions as text for a person: a block for each object with findings or changes, then totals."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Line: TypeAlias = tuple[str, str]
 
 
 def lines(reviews: Iterable[Review]) -> Iterator[Line]:
-    """A block per object that there is something to say of, then what was found by rule and by namespace, and
-    a line that counts."""
+    """A block per object with findings or changes, then the findings by rule and by namespace, and a line of
+    totals."""
     objects = changed = warnings = denied = running = 0
     readings: Counter[Reading] = Counter()
     by_rule: dict[str, Counter[Weight]] = {}

@@ -1,4 +1,4 @@
-"""What comes of a finding, as one word that can be compared."""
+"""The consequence of a finding, as one word that can be compared."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from webhook.admission.decision import Decision, Result
 
 
 class Weight(IntEnum):
-    """What comes of a finding, or of the worst finding about an object; the greater, the worse."""
+    """The consequence of a finding, or of the worst finding about an object; the greater, the worse."""
 
     NONE = 0
     AUDITED = 1
@@ -26,7 +26,7 @@ _OF_MODE: Final = {Mode.ENFORCE: Weight.REFUSED, Mode.WARN: Weight.WARNED, Mode.
 
 
 def weight(result: Result) -> Weight:
-    """What comes of one finding."""
+    """The consequence of one finding."""
     return Weight.EXEMPTED if result.exempted is not None else _OF_MODE.get(result.mode, Weight.NONE)
 
 

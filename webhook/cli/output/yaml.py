@@ -47,8 +47,8 @@ class _Dumper(_SafeDumper):
 
 
 def _text(dumper: _Dumper, value: str) -> yaml.Node:
-    """Lines as lines, where they can be written so: a script, or what was added to a pod. Text with effects
-    is quoted, so that `_rendered` can escape it."""
+    """Lines as lines, where they can be written so: a script, or the record of the fields added to a pod.
+    Text with effects is quoted, so that `_rendered` can escape it."""
     style = "|" if "\n" in value else None
     if not (value.isascii() and value.isalnum()) and (
         printable_lines(value) != value or _may_be_folded_before_command(value)
@@ -75,7 +75,7 @@ def dump_flow(value: Any) -> str:
 
 
 def _rendered(value: Any, **form: Any) -> str:
-    """YAML without effects where it is printed. The dumper leaves some characters raw; all of them stand in
+    """YAML without effects where it is printed. The dumper leaves some characters raw; all of them are in
     double quotes, where an escape is the same value."""
     rendered: str = yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, **form)
     return printable_lines(rendered)

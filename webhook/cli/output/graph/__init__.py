@@ -148,7 +148,7 @@ def _mermaid(graph: Graph) -> Iterator[str]:
 
 
 def _entities(text: str) -> str:
-    """The text as Mermaid takes it inside quotes: whatever could end them is a numbered entity."""
+    """The text as Mermaid takes it inside quotes: characters that could end them are numbered entities."""
     return "".join(each if each.isalnum() or each in " ./-_:" else f"#{ord(each)};" for each in text)
 
 

@@ -1,1 +1,1 @@
-"""Decisions as one HTML file to look at: everything in it, nothing fetched."""
+"""Decisions as one HTML file that fetches no other file."""

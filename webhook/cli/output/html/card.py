@@ -1,4 +1,4 @@
-"""What the page shows of one object when it is opened: findings, what is injected, the probes' timeline."""
+"""The details of one object on the page: findings, injected fields, the probes' timeline."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from webhook.cli.output.yaml import dump
 from webhook.kube.marks import Origin
 
 BEFORE: Final = 2
-"""Lines above and below what is marked."""
+"""Lines above and below the marked ones."""
 MOST_MARKED: Final = 14
 """Lines of one field that are shown."""
 MOST_ROWS: Final = 240
@@ -34,7 +34,7 @@ LONGEST_ROW: Final = 240
 
 
 def card(review: Review, strict: Decision, templates: Iterable[PodTemplate], subject: Subject) -> Json:
-    """The content of an object's card; empty where there is nothing to say."""
+    """The content of an object's card; empty if it has no details."""
     decision = review.decision
     written = review.document.origin or Origin(dump(_described(review.document.obj)))
     shown = {
@@ -71,7 +71,7 @@ def card(review: Review, strict: Decision, templates: Iterable[PodTemplate], sub
 
 
 def _described(obj: Json) -> Json:
-    """What is written of an object, without what the cluster adds to it."""
+    """The written fields of an object, without those that the cluster adds."""
     return {key: value for key, value in obj.items() if key != "status"}
 
 
@@ -84,7 +84,7 @@ def _finding(result: Result, review: Review, strict: Decision, written: Origin) 
     lines = written.lines(named(review.final, finding.path))
     first, last = lines.first, min(lines.last, lines.first + MOST_MARKED - 1)
     if not lines.exact:
-        last = first  # what would hold the field
+        last = first  # the parent of the field
     start = max(1, first - BEFORE)
     rows = written.rows[start - 1 : last + BEFORE]
     shown: Json = {
@@ -128,12 +128,12 @@ def _exemption(review: Review) -> Json | None:
     return shown
 
 
-# --- what is injected ------------------------------------------------------------------------------
+# --- injected fields -------------------------------------------------------------------------------
 
 
 def _diff(review: Review) -> list[list[str]]:
-    """The lines that the policies add, each with a sign, and what they stand among; beside them which policy,
-    and why. A row of three dots stands for what is left out."""
+    """The lines that the policies add, each with a sign, and the lines around them; next to them the policy
+    and its reason. A row of three dots replaces omitted lines."""
     final = Origin(dump(_described(review.final)))
     added: dict[int, str] = {}
     for operation in diff(_described(review.document.obj), _described(review.final)):

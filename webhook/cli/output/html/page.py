@@ -1,8 +1,7 @@
 """One HTML file from a stream of reviews: objects go to a temporary file as they come, their counts are kept.
 
-Law: every text that a user wrote goes through `_e` or into a JSON block, in which no `<` stands; the script
-makes text nodes of it and nothing else. The page's policy lets nothing but its own script and style run, and
-nothing be fetched.
+Law: every text that a user wrote goes through `_e` or into a JSON block without `<`; the script makes only
+text nodes of it. The page's Content-Security-Policy allows only its own script and style, and no fetch.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ _NO_NAMESPACE: Final = "(no namespace)"
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """Where an object's row stands in the temporary file, and how it is sorted."""
+    """The place of an object's row in the temporary file, and its sort key."""
 
     namespace: str
     rank: int
@@ -146,7 +145,7 @@ class Report:
 
 
 def pieces(reviews: Iterable[Review], subject: Subject) -> Iterator[str]:
-    """The page of everything, in pieces; nothing comes before the last review has been read."""
+    """The page of everything, in pieces; the first comes after the last review has been read."""
     with tempfile.TemporaryFile() as rows:
         yield from Report(subject, rows).read(reviews).page()
 
@@ -169,8 +168,7 @@ def _write(file: Path, parts: Iterable[str]) -> None:
 
 
 def _file_name(namespace: str) -> str:
-    """A name that no other namespace's file has; whatever a manifest calls its namespace, one below the
-    directory."""
+    """A unique file name for a namespace, always below the directory."""
     if not namespace:
         return "no-namespace.html"
     name = quote(namespace, safe="")
@@ -337,7 +335,7 @@ def _newly(before: Step | None, step: Step) -> str:
 
 
 def _bar(parts: Sequence[tuple[str, int]], whole: int) -> str:
-    """A bar of stacked parts; the numbers stand beside it, so it is hidden from a screen reader."""
+    """A bar of stacked parts; the numbers are next to it, so it is hidden from a screen reader."""
     x, drawn = 0.0, ""
     for name, count in parts:
         width = 100 * count / whole if whole else 0
@@ -350,7 +348,7 @@ def _bar(parts: Sequence[tuple[str, int]], whole: int) -> str:
 
 
 def _scroll(heading: str) -> str:
-    """What a table stands in that may be wider than the screen: a region that the keyboard can scroll."""
+    """A region around a table that may be wider than the screen; the keyboard can scroll it."""
     return f'<div class="scroll" tabindex="0" role="region" aria-labelledby="{heading}">'
 
 
@@ -632,7 +630,7 @@ def _row(review: Review, anchor: str, strict: Status, images: Iterable[str], con
 
 
 def _block(content: Json) -> str:
-    """JSON that can't end the element it stands in, without effects where the page shows it."""
+    """JSON that can't end its HTML element, without effects where the page shows it."""
     return orjson.dumps(_shown(content)).decode().replace("<", "\\u003c")
 
 

@@ -32,7 +32,7 @@ class Status(StrEnum):
 
 
 EXEMPTED: Final = "exempted"
-"""What counts beside the modes: a finding that an exemption covers."""
+"""What counts next to the modes: a finding that an exemption covers."""
 
 
 def status_of(decision: Decision) -> Status:
@@ -75,7 +75,7 @@ class Profiles:
 
 @dataclass
 class Step:
-    """What one profile comes to."""
+    """The totals of one profile."""
 
     statuses: Counter[Status] = field(default_factory=Counter)
     changed: int = 0
@@ -95,7 +95,7 @@ class Exempted:
     created: str
     """When the object was made; empty where that is not known."""
     written: str
-    """When whoever wrote the annotation last changed what is theirs in the object."""
+    """When the annotation's field manager last changed its fields of the object."""
 
 
 @dataclass
@@ -166,7 +166,7 @@ class Supply:
 
 
 def accelerators_asked(review: Review, templates: Iterable[PodTemplate], subject: Subject) -> Counter[str]:
-    """How many accelerators an object's pods ask for, by resource, as many pods as it says it wants."""
+    """How many accelerators an object's pods ask for, by resource, for all pods that it wants."""
     asked: Counter[str] = Counter()
     for template in templates:
         facts = Context.of(template.pod, review.request.namespace, subject.config, subject.cluster).facts
@@ -177,7 +177,7 @@ def accelerators_asked(review: Review, templates: Iterable[PodTemplate], subject
 
 
 def pods_of(obj: Json, template: PodTemplate) -> int:
-    """How many pods of a template a workload wants at once; 1 where it does not say."""
+    """How many pods of a template a workload wants at once; 1 if it is not set."""
     if template.workload is None:
         return 1
     above = mapping(obj, *template.steps[:-1])

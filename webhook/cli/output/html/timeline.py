@@ -18,7 +18,7 @@ from webhook.cli.output.review import Review, Subject
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """What happens to a container when; all in seconds, None where nothing of the kind happens."""
+    """The events in a container's life; all in seconds, None for an event that does not happen."""
 
     container: str
     expected: int | None
@@ -48,7 +48,7 @@ class Timeline:
 
     @property
     def sentences(self) -> list[str]:
-        """The same in words, for whoever does not see the bars."""
+        """The same in words, for readers who do not see the bars."""
         return [*self._start(), *self._later()]
 
     def _start(self) -> Iterator[str]:
