@@ -386,7 +386,7 @@ class Served:
         """Ask until the answer holds `text`, as a kubelet or a Prometheus would."""
         async with asyncio.timeout(60):
             while text not in (await self.get(path))[1]:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0.1)
 
 
 @asynccontextmanager
