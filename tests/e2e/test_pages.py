@@ -1,4 +1,4 @@
-"""docs/questions.md: every command runs, in the order of the page, and prints what the page shows."""
+"""docs/enforce.md: every command runs, in the order of the page, and prints what the page shows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.e2e.controlplane import ControlPlane
 from tests.e2e.install import REPOSITORY, Chassis
 
 pytestmark = pytest.mark.e2e
-PAGE = REPOSITORY / "docs" / "questions.md"
+PAGE = REPOSITORY / "docs" / "enforce.md"
 REST = "…"
 PATIENCE = 30
 """Seconds in which an edit must have come into force; what a page shows after one is asked for again."""
