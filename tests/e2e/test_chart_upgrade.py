@@ -19,7 +19,7 @@ from tests.e2e.install import CONFIGURATIONS, NAMESPACE, REPOSITORY
 from tests.e2e.releases import FIRST_CHART, LAST, Release
 
 pytestmark = pytest.mark.e2e
-DOCUMENTED = (REPOSITORY / "docs" / "install.md").read_text()
+DOCUMENTED = (REPOSITORY / "docs" / "operate.md").read_text()
 DEPLOYMENT = ("deployments", "mlchassis", NAMESPACE)
 
 

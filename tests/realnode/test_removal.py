@@ -20,7 +20,7 @@ from tests.realnode.arms import PATIENCE
 from tests.realnode.creates import RATE, Creates
 
 pytestmark = pytest.mark.realnode
-PAGE = (REPOSITORY / "docs" / "install.md").read_text()
+PAGE = (REPOSITORY / "docs" / "remove.md").read_text()
 OURS = "app.kubernetes.io/part-of=mlchassis"
 CLUSTERED = (
     "clusterroles",
@@ -45,8 +45,7 @@ OF_EVERY_NAMESPACE = {"configmap/kube-root-ca.crt", "serviceaccount/default"}
 
 def commands(first: str) -> list[list[str]]:
     """The words of each command of the page's block that begins so."""
-    section = PAGE.split("## Upgrade and removal\n", 1)[1].split("\n## ")[0]
-    (block,) = (it for it in re.findall(r"```console\n(.*?)```", section, re.S) if it.startswith(first))
+    (block,) = (it for it in re.findall(r"```console\n(.*?)```", PAGE, re.S) if it.startswith(first))
     return [shlex.split(line.removeprefix("$ ")) for line in block.splitlines()]
 
 
