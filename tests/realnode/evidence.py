@@ -49,7 +49,7 @@ ELSEWHERE = {
     ),
     "shell-keeps-sigterm": "Shown [with three shells](jobs.md#behind-a-shell), as first processes.",
     "policy-config-invalid": (
-        "Ten bad edits of the policy, each refused, stand [under fire](#the-webhook-under-fire)."
+        "Ten bad edits of the policy, each refused: see [under fire](#the-webhook-under-fire)."
     ),
 }
 """The rules that have no experiment with and without the webhook, and why."""

@@ -129,10 +129,10 @@ def restart_api_server(webhook: Webhook, creates: Creates) -> None:
     [
         ("a rolling restart", restart, 0),
         ("another certificate, by a rolling restart", new_certificate, 0),
-        ("another CA, its Secret deleted amid a rolling restart", delete_ca, 0),
+        ("another CA, its Secret deleted during a rolling restart", delete_ca, 0),
         ("another CA, its Secret deleted under running replicas", rotate_ca, 0),
         ("ten good and ten bad edits of the policy", edit_policy, 0),
-        ("the API server is killed and started anew", restart_api_server, 0),
+        ("the API server is killed and restarted", restart_api_server, 0),
         ("a replica is killed (SIGKILL)", kill, IN_FLIGHT),
         ("a worker hangs (SIGSTOP)", stop_worker, IN_FLIGHT),
     ],

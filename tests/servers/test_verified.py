@@ -32,7 +32,7 @@ def table() -> str:
         for name, preset in known_presets().items()
         if name not in live and not preset.doubt and not preset.worker
     ]
-    return "\n".join([*rows, "", f"Known from their documentation or source alone: {', '.join(others)}.", ""])
+    return "\n".join([*rows, "", f"Known only from documentation or source: {', '.join(others)}.", ""])
 
 
 def test_the_page_lists_what_was_verified(request: pytest.FixtureRequest) -> None:

@@ -44,7 +44,7 @@ def row(name: str, preset: Preset) -> str:
 
 def had(older: Older) -> str:
     paths = ", ".join(f"`{path}`" for path in dict.fromkeys((older.live_path, older.ready_path)) if path)
-    return f"{paths} alone" if paths else "nothing"
+    return f"{paths} only" if paths else "nothing"
 
 
 def table() -> str:

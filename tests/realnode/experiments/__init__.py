@@ -78,7 +78,7 @@ def _left(figures: Figures) -> str:
 
 
 def _anew(figures: Figures) -> str:
-    return f"started anew after {seconds(figures['anew after'])}"
+    return f"restarted after {seconds(figures['anew after'])}"
 
 
 AT_ONCE = 10
@@ -149,7 +149,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "masked_hang": Experiment(
         probes.masked_hang,
-        "A server that hangs, under a readiness probe alone",
+        "A server that hangs, with only a readiness probe",
         lambda it: f"{_left(it)}; {WATCHED} s later {times(it['restarts'])}, {it['answering']} answering",
         lambda it: f"{_left(it)}, {_anew(it)}",
         "readiness-without-liveness",
@@ -220,13 +220,13 @@ EXPERIMENTS: dict[str, Experiment] = {
     "short_deadline": Experiment(
         rollouts.short_deadline,
         "A start of 45 s that the startup probe allows, under a progress deadline of 20",
-        lambda it: f"`kubectl rollout status` fails; {_ready(it)} all the same",
+        lambda it: f"`kubectl rollout status` fails; {_ready(it)} nevertheless",
         lambda it: "succeeds" if it["succeeds"] else "fails",
         "progress-deadline-too-short",
     ),
     "own_volume": Experiment(
         rollouts.own_volume,
-        "A rolling update of a pod that holds its volume alone",
+        "A rolling update of a pod whose volume only one pod can mount",
         _pending,
         lambda it: f"with `Recreate` {_through(it)}",
         "rollout-volume-deadlock",
@@ -275,7 +275,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "own_service": Experiment(
         startup.own_service,
-        "An init container that waits for the Service of its own pod",
+        "An init container that waits for its own Service",
         lambda it: (
             f"{_never_ready(it)}; one that waits for another Service is, after "
             f"{seconds(it['control ready after'])}"
@@ -292,7 +292,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "own_pod": Experiment(
         startup.own_pod,
-        "An init container that waits for a server of its own pod",
+        "An init container that waits for a server in the same pod",
         _never_ready,
         lambda it: f"with the server as native sidecar {_ready(it)}",
         "init-waits-on-own-pod",
@@ -315,7 +315,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "asks_itself": Experiment(
         startup.asks_itself,
-        "A readiness probe that asks the Service of its own pod",
+        "A readiness probe that asks its own Service",
         lambda it: f"{_never_ready(it)}; as soon as the Service shows them, all",
         _ready,
         "readiness-waits-on-own-service",
@@ -335,14 +335,14 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "beside_server": Experiment(
         jobs.beside_server,
-        "A Job whose work ends, beside a model server",
+        "A Job whose work ends, next to a model server",
         lambda it: f"not complete {WATCHED} s after its work",
         lambda it: f"with a native sidecar complete {seconds(it['complete after'])} after its work",
         "job-server-blocks-completion",
     ),
     "beside_proxy": Experiment(
         jobs.beside_proxy,
-        "A Job whose work ends, beside a database proxy (a stand-in for it)",
+        "A Job whose work ends, next to a database proxy (simulated)",
         lambda it: f"not complete {WATCHED} s after its work",
         lambda it: f"with a native sidecar complete {seconds(it['complete after'])} after its work",
         "job-sidecar-blocks-completion",
