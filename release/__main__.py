@@ -233,8 +233,8 @@ def notes(source: Source, out: Path) -> None:
         raise ReleaseError("CHANGELOG.md has neither a section of this version nor an unreleased one")
     upgrading = (
         f"# ML Chassis {source.version}\n\nCommit {source.revision}.\n\n"
-        'Install the new version over the old one: docs/upgrade.md. Upgrades from the '
-        f"two previous releases, and rollbacks to them, refuse nothing.\n\n{body}\n"
+        "Install the new version over the old one: docs/upgrade.md. Upgrades from the "
+        f"two previous releases, and rollbacks to them, refuse no request.\n\n{body}\n"
     )
     (out / f"UPGRADE-{source.version}.md").write_text(upgrading)
 
