@@ -50,7 +50,8 @@ class Known:
     plural: str
     fields: tuple[str, ...]
     """Paths kept in addition to `metadata.name` and `metadata.namespace`. A rule that wants to read another
-    field adds it here; a cache of 50,000 claims must fit in memory."""
+    field adds it here; a cache of 50,000 claims must fit in memory. `list[].key`: of the maps of a
+    list that one key, if it is text; maps without it are left out."""
     label: str = ""
     """Only objects with this label at "true" are read."""
     namespaced: bool = True
@@ -91,6 +92,7 @@ KNOWN: Final = (
             "spec.type",
             "spec.externalName",
             "spec.publishNotReadyAddresses",
+            "spec.ports[].targetPort",
         ),
     ),
     Known(

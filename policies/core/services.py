@@ -8,11 +8,11 @@ from typing import Final
 
 from policies.core.facts import BY_NAME, Facts
 from policies.core.finding import Certainty
-from policies.core.listing import Index
+from policies.core.listing import Index, Listing
 from policies.core.names import asked, destination
 from policies.core.resources import Resource
 from policies.core.target import PodTemplate, Target
-from policies.kube.json import Json, mapping, text
+from policies.kube.json import Json, mapping, maps, text
 from policies.kube.metadata import labels_of
 from policies.kube.pods import Container
 
@@ -89,19 +89,23 @@ def selects(service: Json, pod: Json) -> bool:
 
 def _has_others(service: Json, target: Target, facts: Facts) -> bool:
     """Whether the Service selects another workload's pods too: they may be ready before."""
-    listing = facts.listing(Resource.WORKLOADS)
-    if not listing:
-        return False
-    by_label = listing.by(BY_LABEL)
-    selector = mapping(service, "spec", "selector").items()
-    # One label of the selector leads to all that it can select; the rarest one to the fewest more.
-    candidates = min((by_label[str(label)] for label in selector), key=len, default=())
     own = (target.kind.kind, target.name)
     return any(
-        selects(service, mapping(workload, "spec", "template"))
-        for workload in candidates
-        if (text(workload, "kind"), text(workload, "metadata", "name")) != own
+        (text(workload, "kind"), text(workload, "metadata", "name")) != own
+        for workload in behind(service, facts.listing(Resource.WORKLOADS))
     )
+
+
+def behind(service: Json, workloads: Listing | None) -> Iterator[Json]:
+    """The workloads of its namespace whose pods a Service selects."""
+    labels = mapping(service, "spec", "selector").items()
+    if not workloads or not labels:
+        return
+    by_label = workloads.by(BY_LABEL)
+    # One label of the selector leads to all that it can select; the rarest one to the fewest more.
+    for workload in min((by_label[str(label)] for label in labels), key=len):
+        if selects(service, mapping(workload, "spec", "template")):
+            yield workload
 
 
 def _labels_of_pods(workload: Json) -> Iterator[str]:
@@ -110,3 +114,40 @@ def _labels_of_pods(workload: Json) -> Iterator[str]:
 
 BY_LABEL: Final = Index(_labels_of_pods)
 """Workloads by each label of their pods."""
+
+
+def leads_only_to(service: Json, target: Target, facts: Facts) -> Certainty | None:
+    """How sure it is that all pods behind a Service are the target's.
+
+    SURE if every pod that the Service selects matches the target's own selector, which is nobody else's;
+    LIKELY if no other workload is known that it selects; None if there is one.
+    """
+    own = mapping(target.spec, "selector", "matchLabels")
+    if own and mapping(target.spec, "selector").keys() == {"matchLabels"}:
+        asked_for = mapping(service, "spec", "selector")
+        if all(asked_for.get(key) == value for key, value in own.items()):
+            return Certainty.SURE
+    if facts.listing(Resource.WORKLOADS) is None or _has_others(service, target, facts):
+        return None
+    return Certainty.LIKELY
+
+
+def named_ports(service: Json) -> tuple[str, ...]:
+    """The names of containers' ports that a Service sends to. None of a headless one: its clients choose the
+    port."""
+    spec = mapping(service, "spec")
+    if text(spec, "clusterIP") == "None" or text(spec, "type") == "ExternalName":
+        return ()
+    # "80" is a name to the API server, which refuses it: a name has a letter.
+    names = (text(port, "targetPort") for port in maps(spec, "ports"))
+    return tuple(dict.fromkeys(name for name in names if name and not name.isdigit()))
+
+
+def _label_of_named(service: Json) -> Iterator[str]:
+    selector = mapping(service, "spec", "selector")
+    if selector and named_ports(service):
+        yield str(next(iter(selector.items())))
+
+
+BY_NAMED_PORT: Final = Index(_label_of_named)
+"""The Services that send to ports by their names, each by one label that it selects."""

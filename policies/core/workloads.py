@@ -16,6 +16,9 @@ from policies.kube.group_kinds import GroupKind
 
 KSERVE_CONTAINER: Final = "kserve-container"
 """What KServe calls the container that it makes from a predictor's model and a ServingRuntime."""
+MADE_AS_WRITTEN: Final = ("", "apps", "batch", "jobset.x-k8s.io", "leaderworkerset.x-k8s.io")
+"""Groups of kinds whose pods have the containers of the template. Operators of others may add ports and
+volumes."""
 
 
 class Shape(StrEnum):

@@ -18,7 +18,7 @@ from policies.core.facts import BY_NAME, Cluster
 from policies.core.finding import Certainty
 from policies.core.names import Destination, destination
 from policies.core.resources import Resource
-from policies.core.services import BY_LABEL, selects
+from policies.core.services import behind, selects
 from policies.core.target import Target, pod_templates
 from policies.core.workloads import known_workloads
 from policies.kube.group_kinds import kind_of
@@ -201,22 +201,16 @@ class _Search:
 
     def _providers(self, found: Destination) -> list[Waiter]:
         """The workloads behind a Service: one that is ready answers."""
-        listing = self._cluster.listing(Resource.WORKLOADS, found.namespace) or ()
-        selector = mapping(found.service, "spec", "selector")
+        listing = self._cluster.listing(Resource.WORKLOADS, found.namespace)
         providers: list[Waiter] = []
         if found.namespace == self._here.namespace and selects(found.service, self._pod):
             providers.append(self._here)
-        if listing and selector:
-            by_label = listing.by(BY_LABEL)
-            # One label of the selector leads to all that it can select; the rarest one to the fewest more.
-            candidates = min((by_label[str(label)] for label in selector.items()), key=len)
-            for obj in candidates:
-                if selects(found.service, mapping(obj, "spec", "template")):
-                    waiter = _waiter(obj, found.namespace)
-                    if waiter.identity != self._here.identity:
-                        providers.append(waiter)
-                if len(providers) > MOST_WAITERS:
-                    break
+        for obj in behind(found.service, listing):
+            waiter = _waiter(obj, found.namespace)
+            if waiter.identity != self._here.identity:
+                providers.append(waiter)
+            if len(providers) > MOST_WAITERS:
+                break
         if found.pod:
             owner = found.pod.rpartition("-")[0]
             providers = [each for each in providers if each.kind == "StatefulSet" and each.name == owner]

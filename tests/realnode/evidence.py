@@ -37,6 +37,9 @@ ELSEWHERE = {
     "probe-port-unknown": (
         "Not shown: it follows from kubelet 1.37 (`pkg/probe/util.go`, `pkg/kubelet/prober/worker.go`)."
     ),
+    "service-port-unknown": "Not shown: it follows from how EndpointSlices are made (`FindPort`).",
+    "shared-memory-too-small": "Not shown: it needs several accelerators, and this node has none.",
+    "deploy-order-deadlock": "Not shown: it needs Argo CD or Helm; the rule judges files only.",
     "parallelism-exceeds-gpus": "Not shown: it needs an accelerator, and this node has none.",
     "gang-without-queue": (
         "Not shown: the profile `standard` only audits it, and what helps is another program, such as Kueue."

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from policies.core.listing import Carried, Change, Listing
 from policies.core.resources import KNOWN, Known, Resource
-from policies.kube.json import Json
+from policies.kube.json import Json, maps, text
 from policies.relations.waiters import KEPT, Kept, kept
 from webhook.kube import paths
 from webhook.kube.api import TOO_LARGE
@@ -283,6 +283,9 @@ class Store:
             if path == ("kind",):
                 trimmed["kind"] = self.kind  # items of a list carry no kind
                 continue
+            if len(path) > 1 and path[-2].endswith("[]"):
+                self._keep_texts(item, path, trimmed)
+                continue
             value: Any = item
             for step in path:
                 value = value.get(step) if isinstance(value, dict) else None
@@ -298,6 +301,17 @@ class Store:
             if relations is not None:
                 trimmed[KEPT] = relations
         return trimmed
+
+    def _keep_texts(self, item: Json, path: tuple[str, ...], trimmed: Json) -> None:
+        """Keep one key of the maps of a list, where it is text."""
+        *above, last = (*path[:-2], path[-2].removesuffix("[]"))
+        texts = filter(None, (text(each, path[-1]) for each in maps(item, *above, last)))
+        kept_maps = [{path[-1]: self._intern(each)} for each in texts]
+        if kept_maps:
+            target = trimmed
+            for step in above:
+                target = target.setdefault(step, {})
+            target[last] = kept_maps
 
     def _shared(self, value: Any) -> Any:
         if isinstance(value, dict):

@@ -6,12 +6,14 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
 from policies.core.facts import WholeObjects
 from policies.core.listing import Listing
 from policies.core.resources import KNOWN, Known, Resource
+from policies.core.scaled_objects import SCALED_OBJECT, autoscaler_of_scaled_object
 from policies.kube.field_paths import named
 from policies.kube.group_kinds import (
     GroupKind,
@@ -207,7 +209,7 @@ class ManifestCluster(WholeObjects):
     @cached_property
     def _known(self) -> dict[tuple[Resource, str | None], Listing]:
         found: dict[tuple[Resource, str | None], list[Json]] = {}
-        for obj in self._objects:
+        for obj in chain(self._objects, _autoscalers(self._objects)):
             known = _KNOWN.get(kind_of(obj))
             if known is None or not text(obj, "metadata", "name") or not known.counts(obj):
                 continue
@@ -239,3 +241,12 @@ class ManifestCluster(WholeObjects):
 
 
 _EMPTY: Final = Listing()
+
+
+def _autoscalers(objects: Iterable[Json]) -> Iterator[Json]:
+    """What KEDA makes of the ScaledObjects among manifests; in a cluster it has made them."""
+    for obj in objects:
+        if kind_of(obj) == SCALED_OBJECT and text(obj, "metadata", "name"):
+            made = autoscaler_of_scaled_object(obj)
+            if made is not None:
+                yield made

@@ -9,6 +9,7 @@ from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding
 from policies.core.needs import Need
 from policies.core.target import PodTemplate, Target
+from policies.core.workloads import MADE_AS_WRITTEN
 from policies.kube.json import mapping, maps, text
 from policies.probes.probe import LIVENESS, READINESS, STARTUP, Probe, probes
 
@@ -17,12 +18,10 @@ _CONSEQUENCE = {
     READINESS: "kubelet cannot send it, and the pod never becomes ready",
     STARTUP: "kubelet cannot send it, and the pod neither starts nor restarts",
 }
-_MADE_AS_WRITTEN = ("", "apps", "batch", "jobset.x-k8s.io", "leaderworkerset.x-k8s.io")
-"""Groups of kinds whose pods have the containers of the template. Operators of others may add ports."""
 
 
 def check(target: Target, facts: Facts) -> Iterator[Finding]:
-    if target.kind.group not in _MADE_AS_WRITTEN:
+    if target.kind.group not in MADE_AS_WRITTEN:
         return
     for probe in probes(target, STARTUP, READINESS, LIVENESS):
         for handler in ("httpGet", "tcpSocket"):

@@ -54,6 +54,21 @@ def test_only_the_fields_that_rules_read_are_kept(store: Store) -> None:
     ]
 
 
+def test_of_the_ports_of_a_service_only_the_names_that_it_sends_to_are_kept() -> None:
+    store = Store(next(known for known in KNOWN if known.resource is Resource.SERVICES))
+    ports = [{"port": 80, "targetPort": "http"}, {"port": 81, "targetPort": 8081}, {"port": 82}, "odd"]
+    store.begin()
+    store.put({"metadata": {"name": "a"}, "spec": {"clusterIP": "10.0.0.1", "ports": ports}})
+    store.put({"metadata": {"name": "b"}, "spec": {"ports": ports[1:]}})
+    store.put({"metadata": {"name": "c"}, "spec": "odd"})
+    store.commit()
+    assert [item.get("spec") for item in store.listing(None)] == [
+        {"clusterIP": "10.0.0.1", "ports": [{"targetPort": "http"}]},
+        None,
+        None,
+    ]
+
+
 def test_every_resource_has_a_source_and_each_kept_object_is_recognisable() -> None:
     assert {known.resource for known in KNOWN} == set(Resource)
     for known in KNOWN:

@@ -20,7 +20,7 @@ from policies.rollouts import rollouts
 from webhook.kube.caches import ClusterCache, Store
 
 INDICES: dict[Resource, tuple[Index[Any], ...]] = {
-    Resource.SERVICES: (BY_NAME, names.BY_VARIABLE, names.BY_ADDRESS),
+    Resource.SERVICES: (BY_NAME, names.BY_VARIABLE, names.BY_ADDRESS, services.BY_NAMED_PORT),
     Resource.CLAIMS: (BY_NAME,),
     Resource.WORKLOADS: (services.BY_LABEL,),
     Resource.BUDGETS: (drain_blocked_by_pdb._BY_LABEL,),
@@ -32,7 +32,13 @@ LABELS = st.dictionaries(st.sampled_from(["app", "tier"]), st.sampled_from(["x",
 SELECTED = st.builds(lambda labels: {"matchLabels": labels}, LABELS)
 TEMPLATES = st.builds(lambda labels: {"metadata": {"labels": labels}}, LABELS)
 SPECS: dict[str, st.SearchStrategy[Json]] = {
-    "Service": st.fixed_dictionaries({"clusterIP": st.sampled_from(["None", "10.0.0.1", "10.0.0.2", ""])}),
+    "Service": st.fixed_dictionaries(
+        {
+            "clusterIP": st.sampled_from(["None", "10.0.0.1", "10.0.0.2", ""]),
+            "selector": LABELS,
+            "ports": st.sampled_from([[], [{"targetPort": "http"}], [{"targetPort": 80}]]),
+        }
+    ),
     "PersistentVolumeClaim": st.fixed_dictionaries({"accessModes": st.just(["ReadWriteOnce"])}),
     "Deployment": st.fixed_dictionaries({"template": TEMPLATES}),
     "StatefulSet": st.fixed_dictionaries({"replicas": st.integers(0, 2)}),

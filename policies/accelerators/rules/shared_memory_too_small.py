@@ -1,0 +1,81 @@
+"""shared-memory-too-small: servers on several GPUs with the container runtime's default /dev/shm."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator
+from typing import Final
+
+from policies.accelerators.parallelism import on_this_node
+from policies.accelerators.rules.parallelism_exceeds_gpus import devices
+from policies.containers.programs import launch_of
+from policies.core.contracts import rule
+from policies.core.facts import Facts
+from policies.core.finding import Finding
+from policies.core.needs import Need
+from policies.core.target import PodTemplate, Target
+from policies.core.workloads import MADE_AS_WRITTEN
+from policies.kube.json import Json, dig, mapping, maps, text
+from policies.kube.metadata import annotations_of
+from policies.kube.pods import Container, Role
+from policies.kube.quantities import parse_quantity
+from policies.probes.serving import StandardProbes, recognised
+
+DEFAULT_BYTES: Final = 64 * 1024 * 1024
+"""What containerd and CRI-O give /dev/shm: `size=65536k`."""
+_SIZED_BY: Final = "io.kubernetes.cri-o.ShmSize"
+"""An annotation by which CRI-O gives it another size."""
+_SWITCH: Final = "NCCL_SHM_DISABLE"
+_PLACES: Final = ("/dev/shm", "/dev")  # noqa: S108 a path in the container
+
+
+def check(target: Target, facts: Facts) -> Iterator[Finding]:
+    if target.kind.group not in MADE_AS_WRITTEN:
+        return
+    for template in target.templates:
+        if template.is_ray or template.spec.get("hostIPC") is True:
+            continue
+        if _SIZED_BY in annotations_of(template.pod):
+            continue
+        for container in template.containers(Role.MAIN):
+            server = recognised(container, facts.settings(StandardProbes))
+            if server is None or _SWITCH in launch_of(container).variables:
+                continue
+            ranks = on_this_node(server)
+            if ranks > 1 and devices(container) > 1 and _is_small(template, container):
+                yield Finding(
+                    template.at(container, "volumeMounts"),
+                    f"Container {container.name} runs {server.name} on {ranks} GPUs with the default "
+                    "size of /dev/shm, 64 MiB: if NCCL exchanges data through it, the server fails with 'No "
+                    "space left on device' at or after its start.",
+                    "Mount an emptyDir volume with medium Memory at /dev/shm, with a sizeLimit of several "
+                    "GiB. What is written to it counts against the container's memory limit.",
+                )
+
+
+def _is_small(template: PodTemplate, container: Container) -> bool:
+    """Whether /dev/shm has no more than the default size."""
+    mounted = [
+        mount
+        for mount in maps(container.spec, "volumeMounts")
+        if posixpath.normpath(text(mount, "mountPath")) in _PLACES
+    ]
+    if not mounted:
+        return True
+    names = {text(mount, "name") for mount in mounted}
+    volumes = [volume for volume in maps(template.spec, "volumes") if text(volume, "name") in names]
+    return bool(volumes) and all(map(_is_limited, volumes))
+
+
+def _is_limited(volume: Json) -> bool:
+    """Whether a volume is one in memory that is no larger than the default."""
+    limit = dig(volume, "emptyDir", "sizeLimit")
+    if text(mapping(volume, "emptyDir"), "medium") != "Memory" or limit is None:
+        return False
+    try:
+        return 0 < parse_quantity(limit) <= DEFAULT_BYTES
+    except ValueError:
+        return False
+
+
+RULE = rule(__name__, check, needs=(Need.EXTENDED,))

@@ -1,0 +1,40 @@
+"""KEDA's ScaledObjects as the HorizontalPodAutoscalers that KEDA makes of them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from policies.kube.group_kinds import GroupKind
+from policies.kube.json import Json, integer, mapping, text
+from policies.kube.metadata import annotations_of
+
+SCALED_OBJECT: Final = GroupKind("keda.sh", "ScaledObject")
+_PAUSED: Final = ("autoscaling.keda.sh/paused", "autoscaling.keda.sh/paused-replicas")
+_DEFAULT_MOST: Final = 100
+
+
+def autoscaler_of_scaled_object(obj: Json) -> Json | None:
+    """The HorizontalPodAutoscaler of a ScaledObject, with the fields that rules read; None if it is paused.
+
+    It keeps 1 pod at least: KEDA itself removes the last one, and adds the first (`GetHPAMinReplicas` in
+    KEDA's apis/keda/v1alpha1/scaledobject_types.go).
+    """
+    if any(key in annotations_of(obj) for key in _PAUSED):
+        return None
+    reference = mapping(obj, "spec", "scaleTargetRef")
+    config = mapping(obj, "spec", "advanced", "horizontalPodAutoscalerConfig")
+    name = text(config, "name") or f"keda-hpa-{text(obj, 'metadata', 'name')}"
+    return {
+        "apiVersion": "autoscaling/v2",
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": {**mapping(obj, "metadata"), "name": name},
+        "spec": {
+            "scaleTargetRef": {
+                "apiVersion": text(reference, "apiVersion") or "apps/v1",
+                "kind": text(reference, "kind") or "Deployment",
+                "name": text(reference, "name"),
+            },
+            "minReplicas": max(1, integer(obj, "spec", "minReplicaCount", default=0)),
+            "maxReplicas": integer(obj, "spec", "maxReplicaCount", default=_DEFAULT_MOST),
+        },
+    }

@@ -1,0 +1,101 @@
+"""deploy-order-deadlock: workloads that wait for what Argo CD or Helm deploys only after they are up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final
+
+from policies.core.contracts import rule
+from policies.core.facts import Facts
+from policies.core.finding import Certainty, Finding
+from policies.core.names import destination
+from policies.core.resources import Resource
+from policies.core.services import behind
+from policies.core.target import Target
+from policies.kube.group_kinds import DAEMON_SET, DEPLOYMENT, JOB, POD, STATEFUL_SET
+from policies.kube.json import Json, integer, text
+from policies.kube.metadata import controller, labels_of
+from policies.relations.links import Link, blocking_links
+from policies.relations.order import Turn, argo_orders, by_argo, by_helm, helm_waits_for
+
+_MOST: Final = 8
+"""Waits of one workload that are compared with the order."""
+_INSTANCE: Final = "app.kubernetes.io/instance"
+"""Charts label the objects of one release with it; Argo CD labels those of one application."""
+
+
+def check(target: Target, facts: Facts) -> Iterator[Finding]:
+    if controller(target.obj) is not None or integer(target.spec, "replicas", default=1) == 0:
+        return
+    for link in blocking_links(target)[:_MOST]:
+        found = destination(link.host, facts.namespace, facts.cluster)
+        # Only files have annotations; what runs in a cluster was deployed once.
+        if found is None or "apiVersion" not in found.service:
+            continue
+        workloads = facts.cluster.listing(Resource.WORKLOADS, found.namespace)
+        providers = list(islice(behind(found.service, workloads), _MOST + 1))
+        if not providers or len(providers) > _MOST or any("apiVersion" not in each for each in providers):
+            continue
+        finding = _judged(target, link, found.service, providers)
+        if finding is not None:
+            yield finding
+            return
+
+
+def _judged(target: Target, link: Link, service: Json, providers: list[Json]) -> Finding | None:
+    argo = argo_orders(target.obj, service, *providers)
+    if not argo and not helm_waits_for(target.obj):
+        return None
+    tool, turn_of = ("Argo CD", by_argo) if argo else ("Helm", by_helm)
+    own, of_service = turn_of(target.obj), turn_of(service)
+    turns = [turn_of(each) for each in providers]
+    if own is None or of_service is None or any(turn is None for turn in turns):
+        return None
+    first, provider = min(
+        ((turn, each) for turn, each in zip(turns, providers, strict=True) if turn is not None),
+        key=lambda item: item[0].rank,
+    )
+    later, what = max(
+        (of_service, f"Service {_name(service)}"),
+        (first, f"{text(provider, 'kind')} {_name(provider)}"),
+        key=lambda item: item[0].rank,
+    )
+    if later.rank <= own.rank:
+        return None
+    return _finding(target, link, tool, own, later, what, _certainty(target.obj, link, service, provider))
+
+
+def _certainty(obj: Json, link: Link, service: Json, provider: Json) -> Certainty:
+    """Sure for the objects of one release or application: only these are deployed in one order."""
+    if link.certainty is not Certainty.SURE:
+        return Certainty.UNDECIDED
+    instance = labels_of(obj).get(_INSTANCE)
+    others = (labels_of(each).get(_INSTANCE) for each in (service, provider))
+    together = instance is not None and all(each == instance for each in others)
+    return Certainty.SURE if together and link.limit is None else Certainty.LIKELY
+
+
+def _finding(
+    target: Target, link: Link, tool: str, own: Turn, later: Turn, what: str, certainty: Certainty
+) -> Finding:
+    done = "complete" if tool == "Helm" or target.kind in (JOB, POD) else "healthy"
+    limit = "" if link.limit is None else f"{link.limit:.0f} s "
+    one = "release" if tool == "Helm" else "application"
+    first = "The" if certainty is Certainty.SURE else f"If one {one} has both, the"
+    ends = "never completes" if link.limit is None else "takes that long"
+    return Finding(
+        link.path,
+        f"{link.who[:1].upper()}{link.who[1:]} waits {limit}for {what}, which {tool} deploys {later.said}, "
+        f"after this {target.kind.kind} ({own.said}) is {done}. {first} first deployment {ends}.",
+        f"Deploy {what} in an earlier wave or phase than this {target.kind.kind}, or let this "
+        f"{target.kind.kind} start without it.",
+        certainty,
+    )
+
+
+def _name(obj: Json) -> str:
+    return text(obj, "metadata", "name")
+
+
+RULE = rule(__name__, check, (DEPLOYMENT, STATEFUL_SET, DAEMON_SET, JOB, POD))

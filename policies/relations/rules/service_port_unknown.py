@@ -1,0 +1,73 @@
+"""service-port-unknown: Services that send to a port by a name that no container of their pods has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final
+
+from policies.core.contracts import rule
+from policies.core.facts import Facts
+from policies.core.finding import Certainty, Finding
+from policies.core.resources import Resource
+from policies.core.services import BY_NAMED_PORT, leads_only_to, named_ports, selects
+from policies.core.target import PodTemplate, Target
+from policies.kube.group_kinds import DEPLOYMENT, STATEFUL_SET
+from policies.kube.json import maps, text
+from policies.kube.metadata import annotations_of, controller, labels_of
+from policies.kube.names import listed
+from policies.kube.pods import Role
+
+_MOST: Final = 4
+"""Services of one workload that are reported."""
+_INJECTED: Final = ("inject", "sidecar")
+"""Parts of labels and annotations by which somebody asks for further containers."""
+
+
+def check(target: Target, facts: Facts) -> Iterator[Finding]:
+    services = facts.listing(Resource.SERVICES)
+    if not services or len(target.templates) != 1 or controller(target.obj) is not None:
+        return
+    template = target.templates[0]
+    by_label = services.by(BY_NAMED_PORT)
+    found = (
+        (service, port)
+        for label in map(str, labels_of(template.pod).items())
+        for service in by_label[label]
+        for port in named_ports(service)
+        if port not in _names(template)
+        if selects(service, template.pod) and leads_only_to(service, target, facts) is not None
+    )
+    for service, port in islice(found, _MOST):
+        name, main = text(service, "metadata", "name"), next(iter(template.containers(Role.MAIN)), None)
+        if main is None:
+            return
+        sure = leads_only_to(service, target, facts) is Certainty.SURE and not _is_added_to(template)
+        known = sorted(filter(None, _names(template)))
+        names = f"; they have {listed(known[:4])}" if known else ""
+        yield Finding(
+            template.at(main, "ports"),
+            f"Service {name} sends to port {port}, a name that no container of these pods has{names}: the "
+            "Service has no endpoints for that port, and connections to it fail.",
+            f"Give the name {port} to a port of container {main.name}, or set the Service's targetPort to a "
+            "name or number that the pods have.",
+            Certainty.SURE if sure else Certainty.LIKELY,
+        )
+
+
+def _names(template: PodTemplate) -> frozenset[str]:
+    """The names of ports of the containers that run as long as the pod."""
+    return frozenset(
+        text(port, "name")
+        for container in template.containers(Role.MAIN, Role.SIDECAR)
+        for port in maps(container.spec, "ports")
+    )
+
+
+def _is_added_to(template: PodTemplate) -> bool:
+    """Whether somebody may add containers, with ports of their own, to the pods."""
+    marks = (*labels_of(template.pod), *annotations_of(template.pod))
+    return any(part in mark.lower() for mark in marks for part in _INJECTED)
+
+
+RULE = rule(__name__, check, (DEPLOYMENT, STATEFUL_SET))
