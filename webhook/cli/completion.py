@@ -1,19 +1,17 @@
-"""`chassis completion`: the script by which a shell completes commands, flags, rules and files.
-
-The scripts are generated from the parsers (`webhook.cli.docs`) and are next to this module.
-"""
+"""`chassis completion`: the script by which a shell completes commands, flags, rules and files."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Final
 
 from webhook.cli.exit_status import OK
 
 SHELLS: Final = ("bash", "zsh")
-SCRIPTS: Final = Path(__file__).with_name("completions")
+FILES: Final = frozenset({"PATH", "FILE", "DIR", "WHERE", "POLICY", "OLD", "NEW"})
+"""What the help calls an argument that names a file."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,5 +26,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the script; the exit status."""
-    sys.stdout.write((SCRIPTS / f"chassis.{args.shell}").read_text(encoding="utf-8"))
+    sys.stdout.write(script(args.shell))
     return OK
+
+
+def script(shell: str) -> str:
+    """The script for one of `SHELLS`, from the parsers of all commands."""
+    import shtab
+
+    from policies.core import registry
+    from webhook.cli.main import whole_parser
+    from webhook.config.load import rules
+
+    parser = whole_parser()
+    for action in _actions(parser):
+        if action.metavar in FILES:
+            action.complete = shtab.FILE  # type: ignore[attr-defined]  # where shtab looks for it
+        elif action.metavar == "RULE|POLICY|kinds":
+            action.choices = ["kinds", *rules(), *registry.mutators()]
+    return shtab.complete(parser, shell)
+
+
+def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    for action in parser._actions:  # argparse has no public way to them
+        yield action
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                yield from _actions(command)

@@ -1,5 +1,5 @@
 """Writes the generated half of docs/: `python -m webhook.cli.docs`, and `--check` that it is fresh. It
-also writes the shells' completion scripts and the rights of the nightly scan.
+also writes the rights of the nightly scan.
 
 The rules' pages come from the rules, the policies' page from their modules' docstrings, the
 configuration's page and the JSON Schema from the settings models. None of these texts is written twice.
@@ -18,8 +18,6 @@ from pydantic import BaseModel
 
 from policies.core import registry
 from webhook.cli import explain, manifests, scan_role
-from webhook.cli.completion import SCRIPTS
-from webhook.cli.completion_scripts import scripts
 from webhook.cli.settings import default_of_field, kind_of_field
 from webhook.config.load import models, schema
 
@@ -144,14 +142,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="write nothing, exit 1 if a page is stale")
     parser.add_argument("--root", type=Path, default=ROOT, help="the docs directory (default: docs)")
     parser.add_argument(
-        "--completions", type=Path, default=SCRIPTS, help="the directory of the shells' completion scripts"
-    )
-    parser.add_argument(
         "--manifests", type=Path, default=manifests.directory(), help="the directory of the manifests"
     )
     args = parser.parse_args(argv)
     files = {args.root / name: content for name, content in pages().items()}
-    files |= {args.completions / name: content for name, content in scripts().items()}
     files[args.manifests / scan_role.FILE] = scan_role.manifest()
     stale = [(path, content) for path, content in files.items() if _read(path) != content]
     for path, content in stale:

@@ -36,6 +36,13 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "unregister": ("webhook.cli.unregister", "take the webhook configurations away before the webhook goes"),
 }
 """Each subcommand's module, and the line of help about it."""
+GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
+    "review manifests": ("review", "fix", "explain"),
+    "look at a cluster": ("scan", "why", "graph", "exemptions"),
+    "write a policy": ("policy", "test"),
+    "operate the webhook": ("serve", "manifests", "certs", "log-level", "unregister", "completion"),
+}
+"""The subcommands by task, as the help lists them."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -84,7 +91,9 @@ def whole_parser() -> argparse.ArgumentParser:
 
 def _parser(prog: str, argv: Sequence[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog=prog, description="The admission webhook that gives ML workloads their chassis."
+        prog=prog,
+        description="The admission webhook that gives ML workloads their chassis.",
+        formatter_class=_Grouped,
     )
     parser.add_argument(
         "--version",
@@ -99,6 +108,19 @@ def _parser(prog: str, argv: Sequence[str]) -> argparse.ArgumentParser:
         if name in argv:
             importlib.import_module(module).add_arguments(command)
     return parser
+
+
+class _Grouped(argparse.HelpFormatter):
+    """Lists the subcommands by task; argparse knows one list only."""
+
+    def _format_action(self, action: argparse.Action) -> str:
+        if not isinstance(action, argparse._SubParsersAction):
+            return super()._format_action(action)
+        width = max(map(len, COMMANDS)) + 2
+        return "\n".join(
+            "".join([f"  {group}:\n", *(f"    {name:<{width}}{COMMANDS[name][1]}\n" for name in names)])
+            for group, names in GROUPS.items()
+        )
 
 
 class _Version(argparse.Action):

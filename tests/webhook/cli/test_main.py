@@ -509,3 +509,7 @@ def test_a_terminal_is_told_nothing_by_a_manifest(monkeypatch: pytest.MonkeyPatc
     monkeypatch.delenv("NO_COLOR", raising=False)
     show_lines([("a\x1b[2J\x9b1m\r\tb", "bold red"), ("a\x07 é", "")])
     assert out.getvalue() == "\x1b[1;31ma\\x1b[2J\\x9b1m\\x0d\tb\x1b[0m\na\\x07 é\n"
+
+
+def test_the_help_lists_every_command_once() -> None:
+    assert sorted(name for names in cli.GROUPS.values() for name in names) == sorted(cli.COMMANDS)
