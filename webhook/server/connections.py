@@ -27,7 +27,7 @@ from prometheus_client import Counter
 
 from webhook.server.bodies import FREE
 from webhook.server.log import Bounded
-from webhook.server.record import Station
+from webhook.server.record import SharedRecords
 
 if TYPE_CHECKING:  # it may have been deleted
     from webhook.fast_path.plain import Head, Plain, Reader
@@ -263,16 +263,16 @@ class Gate:
         tls: Callable[[], ssl.SSLContext] | None,
         refused: Refused,
         fast: tuple[FastPath, Desk] | None = None,
-        station: Station | None = None,
+        shared: SharedRecords | None = None,
         most: int | None = None,
         **options: Any,
     ) -> None:
         """`tls` is asked at each connection, so that a new certificate is served in a new context:
         OpenSSL keeps one of each key type in a context, and would go on to serve the old one, too.
-        `fast` answers plain requests; `station` knows which connections the other workers hold; `options`
+        `fast` answers plain requests; `shared` knows which connections the other workers hold; `options`
         are those of aiohttp's request handler."""
         self._server, self._tls, self.refused, self._fast = server, tls, refused, fast
-        self._station = station or Station.alone()
+        self._shared = shared or SharedRecords.alone()
         self._options = options
         self._most = most or min(MOST, max(descriptors() - SPARE_DESCRIPTORS, 16))
         self._open: set[Connection] = set()
@@ -307,7 +307,7 @@ class Gate:
     def left(self, connection: Connection) -> None:
         self._open.discard(connection)
         self._room.set()
-        self._station.record.holds(len(self))
+        self._shared.record.holds(len(self))
 
     def __len__(self) -> int:
         return len(self._open) + len(self._shaking)
@@ -329,7 +329,7 @@ class Gate:
             accepted.setblocking(False)
             shaking = asyncio.create_task(self._shake(accepted))
             self._shaking[shaking] = self._now()
-            self._station.record.holds(len(self))
+            self._shared.record.holds(len(self))
             shaking.add_done_callback(self._shaken)
 
     async def _turn(self, listener: socket.socket) -> None:
@@ -345,7 +345,7 @@ class Gate:
         finally:
             loop.remove_reader(listener)
         ends = self._now() + TURN_SECONDS
-        while len(self) > min((other.connections for other in self._station.others), default=len(self)):
+        while len(self) > min((other.connections for other in self._shared.others), default=len(self)):
             if self._now() < self._busy_until:
                 return
             if self._now() >= ends:
@@ -405,7 +405,7 @@ class Gate:
     def _shaken(self, shaking: asyncio.Task[None]) -> None:
         self._shaking.pop(shaking, None)
         self._room.set()
-        self._station.record.holds(len(self))
+        self._shared.record.holds(len(self))
 
     # --- sweeping --------------------------------------------------------------------------------------
 

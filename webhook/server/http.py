@@ -38,7 +38,7 @@ from webhook.server import metrics as m
 from webhook.server.bodies import Refusal
 from webhook.server.connections import Connection, FastPath, Gate, Refused, mark
 from webhook.server.log import Bounded, Line, verbose
-from webhook.server.record import UID, UID_WITHIN, Identity, Reading, Station
+from webhook.server.record import UID, UID_WITHIN, Identity, Reading, SharedRecords
 from webhook.server.tracing import Off, Tracing
 
 if TYPE_CHECKING:  # it may have been deleted
@@ -130,7 +130,7 @@ class Server:
         metrics: m.Metrics,
         readiness: Readiness,
         *,
-        station: Station | None = None,
+        shared: SharedRecords | None = None,
         patience: float = 20.0,
         tracing: Tracing | None = None,
         notice: Notice | None = None,
@@ -143,7 +143,7 @@ class Server:
         self._notice = notice
         self._tracing = tracing or Off()
         self._endpoints, self._on_error = endpoints, on_error
-        self._station = station or Station.alone()
+        self._shared = shared or SharedRecords.alone()
         self._metrics, self.readiness = metrics, readiness
         self._patience = patience
         self._runner: web.AppRunner | None = None
@@ -190,7 +190,7 @@ class Server:
             tls,
             self._refused,
             (self._fast_path, self) if self._fast_path else None,
-            self._station,
+            self._shared,
             access_log=None,
             keepalive_timeout=connections.KEEP_ALIVE_SECONDS,
             # A gzip bomb is refused by its header instead of being unpacked.
@@ -299,12 +299,12 @@ class Server:
     async def _review(self, name: str, endpoint: Endpoint, body: bytes, deadline: float) -> bytes:
         """The answer to a body. Refusal if it is no review."""
         identity = Identity.of_body(body)
-        if self._station.suspects.holds(identity):
+        if self._shared.suspects.holds(identity):
             return self._unread(name, _uid(body), ENDED, identity)
         if too_many_values(body):
             return self._unread(name, _uid(body), TOO_MANY, identity)
         clock = asyncio.get_running_loop().time
-        reading = Reading(self._station.record, identity, lambda: max(deadline - clock(), 0) + HOLD_SECONDS)
+        reading = Reading(self._shared.record, identity, lambda: max(deadline - clock(), 0) + HOLD_SECONDS)
         return await reading.noted(self._answer(name, endpoint, body, deadline, reading))
 
     def _refuse(self, name: str, refusal: Refusal, peer: str | None) -> None:
@@ -328,7 +328,7 @@ class Server:
         request = _parse(body)
         about = {"endpoint": name, **_about(request)}
         identity = Identity.of_request(request)
-        if identity is not None and self._station.suspects.holds(identity):
+        if identity is not None and self._shared.suspects.holds(identity):
             return self._unread(name, request.uid, ENDED, identity)
         try:
             reading.about(about, identity)

@@ -26,7 +26,7 @@ from typing import Final
 import structlog
 
 from webhook.server.log import listen_to_signals
-from webhook.server.record import Record, Restarts, Station, Suspects
+from webhook.server.record import Record, Restarts, SharedRecords, Suspects
 
 log = structlog.get_logger()
 
@@ -39,7 +39,7 @@ SETTLED_SECONDS: Final = 60.0
 FIRST_PAUSE: Final = 0.5
 LONGEST_PAUSE: Final = 5.0
 
-Serve = Callable[[socket.socket, Station], int]
+Serve = Callable[[socket.socket, SharedRecords], int]
 
 LOG_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
 """The signals that change the level of the log (`webhook.server.log`)."""
@@ -170,7 +170,9 @@ class _Supervisor:
         try:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, self._awaited)
             others = tuple(worker.record for worker in self._workers if worker.record is not record)
-            status = self._serve(self._listener, Station(record, self._suspects, self._restarts, others))
+            status = self._serve(
+                self._listener, SharedRecords(record, self._suspects, self._restarts, others)
+            )
         except KeyboardInterrupt:  # from the terminal, before the worker could listen for it
             status = 0
         except Exception:

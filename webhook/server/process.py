@@ -56,7 +56,7 @@ from webhook.server.http import Endpoint, OnError, Readiness, Server, listen
 from webhook.server.metrics import Metrics, Tally, metrics_of_ended
 from webhook.server.options import Options
 from webhook.server.prefork import processes, stopping_signals, supervise
-from webhook.server.record import Station
+from webhook.server.record import SharedRecords
 from webhook.server.tracing import Off, otlp
 from webhook.worker_names.cluster import LiveWorkers
 from webhook.worker_names.endpoint import NameMetrics, Namer
@@ -90,10 +90,10 @@ def serve(options: Options) -> int:
             f"can't listen on {options.host or '*'}:{options.port}: {error.strerror or error}"
         ) from None
 
-    def serve_one(listener: socket.socket, station: Station) -> int:
+    def serve_one(listener: socket.socket, shared: SharedRecords) -> int:
         try:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                return runner.run(_serve(options, listener, station))
+                return runner.run(_serve(options, listener, shared))
         except UserError as error:
             for problem in error.problems:  # the worker never returns to the command line
                 print(f"chassis: {problem}", file=sys.stderr, flush=True)
@@ -117,15 +117,15 @@ def _kinds() -> tuple[str, ...]:
     return ("Pod", "ConfigMap", "PodDisruptionBudget", *(each.kind for each in known_workloads()))
 
 
-async def _serve(options: Options, listener: socket.socket, station: Station) -> int:
+async def _serve(options: Options, listener: socket.socket, shared: SharedRecords) -> int:
     stopped = _stop_signal()
-    beating = asyncio.create_task(_beat(station, stopped))
+    beating = asyncio.create_task(_beat(shared, stopped))
     fast_path = _fast_path(options)
 
     def fast() -> bool:
         return fast_path is not None and policy.config.webhook.fast_path
 
-    metrics = Metrics(_kinds(), station.restarts.counts, processes, fast)
+    metrics = Metrics(_kinds(), shared.restarts.counts, processes, fast)
     policy = LivePolicy(metrics)
     memo = fast_path.Memo(options.memo * MIB, metrics.memo, (Tally,)) if fast_path else None
     async with AsyncExitStack() as stack:
@@ -154,7 +154,7 @@ async def _serve(options: Options, listener: socket.socket, station: Station) ->
             on_error(policy),
             metrics,
             readiness,
-            station=station,
+            shared=shared,
             patience=options.drain_patience,
             tracing=tracing,
             notice=owners.notice if owners else None,
@@ -163,7 +163,7 @@ async def _serve(options: Options, listener: socket.socket, station: Station) ->
         )
         host, port = listener.getsockname()[:2]
         await server.start(listener, lambda: serving.context)
-        station.record.served()
+        shared.record.served()
         log.info("listening", host=host, port=port, pid=os.getpid())
         background: list[tuple[str, Work]] = [
             ("policy", lambda: _policy_source(options, api, pulse).follow(policy)),
@@ -196,12 +196,12 @@ def _stop_signal() -> asyncio.Event:
     return stopped
 
 
-async def _beat(station: Station, stopped: asyncio.Event) -> None:
+async def _beat(shared: SharedRecords, stopped: asyncio.Event) -> None:
     """Show the supervisor that the event loop turns; stop once the supervisor is gone, since no other process
     would end this one."""
     supervisor = os.getppid()
     while True:
-        station.record.beat()
+        shared.record.beat()
         if os.getppid() != supervisor:
             stopped.set()
         await asyncio.sleep(BEAT_SECONDS)

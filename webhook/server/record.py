@@ -201,8 +201,8 @@ class Restarts:
 
 
 @dataclass(frozen=True)
-class Station:
-    """What a worker is given by its supervisor."""
+class SharedRecords:
+    """The records that a worker shares with its supervisor and the other workers."""
 
     record: Record
     suspects: Suspects
@@ -211,7 +211,7 @@ class Station:
     """Those of the other workers behind the same socket."""
 
     @classmethod
-    def alone(cls) -> Station:
+    def alone(cls) -> SharedRecords:
         """That of a process without a supervisor."""
         return cls(Record(), Suspects(), Restarts())
 

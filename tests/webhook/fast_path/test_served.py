@@ -27,7 +27,7 @@ from webhook.server import log, process
 from webhook.server import options as serve
 from webhook.server.connections import FastPath
 from webhook.server.metrics import Metrics
-from webhook.server.record import Identity, Station
+from webhook.server.record import Identity, SharedRecords
 from webhook.server.tracing import Off
 
 
@@ -113,14 +113,14 @@ async def test_a_review_that_has_ended_a_worker_is_let_in_unread_unless_its_answ
     assert suspect is not None
     for known in (False, True):
         wired = wired_with(memo)
-        wired.station = Station.alone()
+        wired.shared = SharedRecords.alone()
         if not known:
-            wired.station.suspects.add(suspect)
+            wired.shared.suspects.add(suspect)
         for uid in ("uid-1", "uid-2", "uid-3"):
             answer = await wired.post("mutate", replica(uid))
             assert ("patch" in answer) is known
             assert ("did not read" in " ".join(answer.get("warnings", ()))) is not known
-        wired.station.suspects.add(suspect)
+        wired.shared.suspects.add(suspect)
     assert "patch" in await wired.post("mutate", replica("uid-4"))
     assert memo.found == ["uid-3", "uid-4"]
 

@@ -25,7 +25,7 @@ from webhook.server.connections import Gate, raise_descriptors
 from webhook.server.http import listen
 from webhook.server.log import LINES_A_MINUTE
 from webhook.server.metrics import Metrics
-from webhook.server.record import Record, Restarts, Station, Suspects
+from webhook.server.record import Record, Restarts, SharedRecords, Suspects
 
 BODY = json.dumps(review()).encode()
 WHOLE = HEAD + b"Content-Length: %d\r\n\r\n%b" % (len(BODY), BODY)
@@ -532,9 +532,9 @@ async def workers(count: int, serving: int) -> AsyncIterator[tuple[int, list[Rec
         listener = stack.enter_context(listen("127.0.0.1", 0))
         for record in records[:serving]:
             others = tuple(other for other in records if other is not record)
-            station = Station(record, Suspects(), Restarts(), others)
+            shared = SharedRecords(record, Suspects(), Restarts(), others)
             server = web.Server(_ok)
-            gate = Gate(server, None, connections.Refused(Metrics().refused), station=station)
+            gate = Gate(server, None, connections.Refused(Metrics().refused), shared=shared)
             gate.open(listener.dup())
             stack.push_async_callback(server.shutdown, 0)
             stack.push_async_callback(gate.close, 0)

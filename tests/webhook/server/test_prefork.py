@@ -23,8 +23,8 @@ from webhook.server import log, prefork
 log.configure("info", "json")
 prefork.LOOK_SECONDS, prefork.STALL_SECONDS = 0.02, {stall}
 
-def served(station):
-    station.record.served()
+def served(shared):
+    shared.record.served()
     os.write(1, b"%d\\n" % os.getpid())
 
 def first(name):
@@ -35,14 +35,14 @@ def first(name):
         return False
     return True
 
-def forever(station):
+def forever(shared):
     while True:
-        station.record.beat()
+        shared.record.beat()
         time.sleep(0.02)
 
-def serve(listener, station):
+def serve(listener, shared):
     {body}
-    forever(station)
+    forever(shared)
 
 sys.exit(prefork.supervise({workers}, socket.create_server(("127.0.0.1", 0)), serve))
 """
@@ -114,7 +114,7 @@ REVIEW = b'{"request": {"uid": "1"}}'
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("end", ["os._exit(0)", "os._exit(3)", "int('x')", "os.kill(os.getpid(), 9)"])
 async def test_a_worker_that_ends_unasked_is_replaced(supervised: Start, end: str, workers: int) -> None:
-    async with supervised(f"served(station)\nif first('a'): {end}", workers) as it:
+    async with supervised(f"served(shared)\nif first('a'): {end}", workers) as it:
         pids = {await it.worker() for _ in range(workers + 1)}
         assert len(pids) == workers + 1
         assert await it.stop() == 0
@@ -130,7 +130,7 @@ async def test_a_worker_that_never_served_ends_the_whole_with_its_status(supervi
 async def test_a_worker_that_can_t_start_again_beside_one_that_serves_is_tried_again(
     supervised: Start,
 ) -> None:
-    body = "if not first('a') and first('b'): os._exit(2)\nserved(station)"
+    body = "if not first('a') and first('b'): os._exit(2)\nserved(shared)"
     async with supervised(body) as it:
         assert await it.worker() != await it.worker()
         assert await it.stop() == 0
@@ -138,11 +138,11 @@ async def test_a_worker_that_can_t_start_again_beside_one_that_serves_is_tried_a
 
 
 HUNG = f"""
-served(station)
+served(shared)
 from webhook.server.record import Identity
 review = Identity.of_body({REVIEW!r})
-if not station.suspects.holds(review):
-    station.record.begin(review, b'{{"kind": "v1/Pod", "namespace": "ml"}}', 0.05)
+if not shared.suspects.holds(review):
+    shared.record.begin(review, b'{{"kind": "v1/Pod", "namespace": "ml"}}', 0.05)
     {HANG}
 """
 
@@ -180,7 +180,7 @@ async def test_a_worker_that_dies_in_a_review_teaches_the_next_one(supervised: S
 
 
 async def test_a_loop_that_stands_still_is_ended_and_no_review_is_blamed(supervised: Start) -> None:
-    async with supervised(f"served(station)\nif first('a'):\n    {HANG}", 1, stall=0.2) as it:
+    async with supervised(f"served(shared)\nif first('a'):\n    {HANG}", 1, stall=0.2) as it:
         assert await it.worker() != await it.worker()
         assert await it.stop() == 0
     assert it.events() == [
@@ -193,11 +193,11 @@ async def test_a_loop_that_stands_still_is_ended_and_no_review_is_blamed(supervi
 async def test_steps_that_each_end_in_time_are_left_alone(supervised: Start) -> None:
     """Twice the limit in all, in many steps: the supervisor looks at one step at a time."""
     body = """
-served(station)
+served(shared)
 for _ in range(40):
-    station.record.begin(bytes(16), b"", 0.5)
+    shared.record.begin(bytes(16), b"", 0.5)
     time.sleep(0.025)
-    station.record.end()
+    shared.record.end()
 os.write(1, b"0\\n")
 """
     async with supervised(body, 1, stall=20) as it:
@@ -213,7 +213,7 @@ async def test_sent_away_all_end_with_0_and_nobody_is_left(
     supervised: Start, number: signal.Signals, handled: bool
 ) -> None:
     handler = "signal.signal(signal.SIGTERM, lambda *_: os._exit(0))\n" if handled else ""
-    async with supervised(handler + "served(station)") as it:
+    async with supervised(handler + "served(shared)") as it:
         for _ in range(2):
             await it.worker()
         assert await it.stop(number) == 0
@@ -233,7 +233,7 @@ async def test_a_worker_that_hangs_while_it_drains_is_ended_and_makes_an_error(s
 async def test_nohup_keeps_it_alive(supervised: Start) -> None:
     previous = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        async with supervised("served(station)", 1) as it:
+        async with supervised("served(shared)", 1) as it:
             pid = await it.worker()
             it.child.send_signal(signal.SIGHUP)
             os.kill(pid, signal.SIGHUP)

@@ -12,7 +12,7 @@ from webhook.server import process
 from webhook.server.connections import FastPath
 from webhook.server.http import Notice, Readiness, Server, listen
 from webhook.server.metrics import Metrics
-from webhook.server.record import Station
+from webhook.server.record import SharedRecords
 from webhook.server.tracing import Tracing
 
 POD: Json = {
@@ -51,7 +51,7 @@ class Wired:
         self.fast_path: FastPath | None = None
         self.on_error = process.on_error(self.policy)
         self.notice: Notice | None = None
-        self.station: Station | None = None
+        self.shared: SharedRecords | None = None
         self.tracing: Tracing | None = None
         self.chunked = False
         """Whether aiohttp reads what is posted."""
@@ -62,7 +62,7 @@ class Wired:
             self.on_error,
             self.metrics,
             Readiness(str),
-            station=self.station,
+            shared=self.shared,
             tracing=self.tracing,
             notice=self.notice,
             fast_path=self.fast_path,
