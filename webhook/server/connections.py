@@ -105,10 +105,10 @@ class Connection(web.RequestHandler):
     """aiohttp's own, which also knows how long it has made no progress, and answers plain requests."""
 
     def __init__(
-        self, gate: Gate, server: web.Server, fast: tuple[FastPath, Desk] | None, **options: Any
+        self, acceptor: Acceptor, server: web.Server, fast: tuple[FastPath, Desk] | None, **options: Any
     ) -> None:
         super().__init__(server, loop=asyncio.get_running_loop(), **options)
-        self._gate = gate
+        self._acceptor = acceptor
         self._now = asyncio.get_running_loop().time
         self.used = self._now()
         """When it was accepted, or last ended a request."""
@@ -129,13 +129,13 @@ class Connection(web.RequestHandler):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        # It would end a connection that it sees nothing of; `Gate.sweep` ends the idle ones.
+        # It would end a connection that it sees nothing of; `Acceptor.sweep` ends the idle ones.
         self.keep_alive(True)
-        self._gate.joined(self)
+        self._acceptor.joined(self)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._forget()
-        self._gate.left(self)
+        self._acceptor.left(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -248,13 +248,13 @@ class Connection(web.RequestHandler):
         """Answer bytes that are no HTTP request in one sentence; aiohttp would log a traceback for each."""
         if status != 400:
             return super().handle_error(request, status, exc, message)
-        self._gate.refused.add("no-http", peer=request.remote)
+        self._acceptor.refused.add("no-http", peer=request.remote)
         answer = web.Response(status=status, text="the request is not HTTP/1.1 as a server can read it\n")
         answer.force_close()
         return answer
 
 
-class Gate:
+class Acceptor:
     """Takes the connections of a listening socket and hands each to the HTTP server."""
 
     def __init__(

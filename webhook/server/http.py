@@ -36,7 +36,7 @@ from webhook.admission.messages import Answer, Recalled
 from webhook.server import bodies, connections
 from webhook.server import metrics as m
 from webhook.server.bodies import Refusal
-from webhook.server.connections import Connection, FastPath, Gate, Refused, mark
+from webhook.server.connections import Connection, FastPath, Acceptor, Refused, mark
 from webhook.server.log import Bounded, Line, verbose
 from webhook.server.record import UID, UID_WITHIN, Identity, Reading, SharedRecords
 from webhook.server.tracing import Off, Tracing
@@ -147,7 +147,7 @@ class Server:
         self._metrics, self.readiness = metrics, readiness
         self._patience = patience
         self._runner: web.AppRunner | None = None
-        self._gate: Gate | None = None
+        self._acceptor: Acceptor | None = None
         self._refused = Refused(metrics.refused)
         self._lines = Bounded("request refused")
         self._at_once = {
@@ -185,7 +185,7 @@ class Server:
         self._runner = web.AppRunner(self.application(), access_log=None, shutdown_timeout=self._patience)
         await self._runner.setup()
         assert self._runner.server is not None
-        self._gate = Gate(
+        self._acceptor = Acceptor(
             self._runner.server,
             tls,
             self._refused,
@@ -196,18 +196,18 @@ class Server:
             # A gzip bomb is refused by its header instead of being unpacked.
             auto_decompress=False,
         )
-        self._gate.open(listener)
+        self._acceptor.open(listener)
 
     async def drain(self, grace: float) -> None:
         """Fail `/readyz`, go on serving for `grace` seconds, then stop listening, let requests in flight
         finish, and close."""
         self.readiness.draining = True
         await asyncio.sleep(grace)
-        if self._runner is None or self._gate is None:
+        if self._runner is None or self._acceptor is None:
             return
         # aiohttp closes idle connections once: one whose handshake ends after that would delay us for all
         # of `patience`.
-        await self._gate.close(HANDSHAKE_SECONDS)
+        await self._acceptor.close(HANDSHAKE_SECONDS)
         await self._runner.cleanup()
         self._refused.flush()
         self._lines.flush()

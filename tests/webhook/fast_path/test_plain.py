@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 
 from tests.webhook.server.running import HEAD, Running, serving
-from tests.webhook.server.test_connections import BODY, WHOLE, callers, gate_of, in_flight, settled
+from tests.webhook.server.test_connections import BODY, WHOLE, callers, acceptor_of, in_flight, settled
 from webhook.admission.envelope import allowed
 from webhook.admission.messages import Answer
 from webhook.server import connections
@@ -38,34 +38,34 @@ async def test_a_plain_request_never_reaches_aiohttp_and_the_connection_goes_on(
             head = await caller.reader.readuntil(b"\r\n\r\n")
             assert b"Server:" not in head, "aiohttp writes its name"
             await caller.reader.readexactly(int(head.partition(b"Content-Length: ")[2].split()[0]))
-        (connection,) = gate_of(at_once)._open
+        (connection,) = acceptor_of(at_once)._open
         assert connection._reader is not None
         assert connection._request_count == 0
 
 
 async def test_a_plain_request_may_arrive_byte_by_byte(at_once: Running) -> None:
     async with callers(at_once, 1, HEAD + b"Content-Length: %d\r\n\r\n" % len(BODY)) as (caller,):
-        await in_flight(gate_of(at_once), 1)
+        await in_flight(acceptor_of(at_once), 1)
         for byte in BODY:
             caller.writer.write(bytes([byte]))
             await caller.writer.drain()
         assert await caller.status() == 200
-        (connection,) = gate_of(at_once)._open
+        (connection,) = acceptor_of(at_once)._open
         assert connection._reader is not None
         assert connection.since is None
 
 
 async def test_a_plain_request_that_has_begun_does_not_give_way(at_once: Running) -> None:
     async with callers(at_once, 1, WHOLE[:-5]) as (caller,):
-        gate = gate_of(at_once)
-        await in_flight(gate, 1)
-        (connection,) = gate._open
+        acceptor = acceptor_of(at_once)
+        await in_flight(acceptor, 1)
+        (connection,) = acceptor._open
         connection.used -= 1_000
-        assert not gate._evict()
+        assert not acceptor._evict()
         caller.writer.write(WHOLE[-5:])
         assert await caller.status() == 200
         async with asyncio.timeout(30):
-            while not gate._evict():
+            while not acceptor._evict():
                 connection.used -= 1_000
                 await asyncio.sleep(0.005)
 
@@ -75,8 +75,8 @@ async def test_plain_requests_whose_answers_are_not_taken_in_are_left_to_aiohttp
     big = Answer(allowed(["x" * 100] * 40, {"findings": "y" * 100_000}))
     at_once.answer = lambda _, __: big
     async with callers(at_once, 1) as (caller,):
-        await settled(gate_of(at_once), 1)
-        (connection,) = gate_of(at_once)._open
+        await settled(acceptor_of(at_once), 1)
+        (connection,) = acceptor_of(at_once)._open
         async with asyncio.timeout(30):
             while connection._reader is not None:
                 caller.writer.write(WHOLE)
@@ -183,7 +183,7 @@ class Wire(asyncio.Transport):
 
 async def said(running: Running, sent: bytes, splits: list[int]) -> tuple[bytes, bool]:
     """What a new connection answers to bytes that come in parts, and whether it is closed then."""
-    wire, connection = Wire(), gate_of(running)._connection()
+    wire, connection = Wire(), acceptor_of(running)._connection()
     connection.connection_made(wire)
     ends = sorted({min(end, len(sent)) for end in splits} | {len(sent)})
     for start, end in itertools.pairwise([0, *ends]):

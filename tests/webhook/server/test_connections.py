@@ -21,7 +21,7 @@ from tests.webhook.server.running import HEAD, Running, review, serving
 from webhook.server import bodies, certificates, connections, pki
 from webhook.server import http as module
 from webhook.server.bodies import Budget
-from webhook.server.connections import Gate, raise_descriptors
+from webhook.server.connections import Acceptor, raise_descriptors
 from webhook.server.http import listen
 from webhook.server.log import LINES_A_MINUTE
 from webhook.server.metrics import Metrics
@@ -79,20 +79,20 @@ def refused(running: Running, reason: str) -> float:
     return running.metric("chassis_refused_total", reason=reason)
 
 
-def gate_of(running: Running) -> Gate:
-    assert running.server._gate is not None
-    return running.server._gate
+def acceptor_of(running: Running) -> Acceptor:
+    assert running.server._acceptor is not None
+    return running.server._acceptor
 
 
-async def settled(gate: Gate, count: int) -> None:
+async def settled(acceptor: Acceptor, count: int) -> None:
     async with asyncio.timeout(30):
-        while len(gate._open) != count:  # noqa: ASYNC110
+        while len(acceptor._open) != count:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
 
-async def in_flight(gate: Gate, count: int) -> None:
+async def in_flight(acceptor: Acceptor, count: int) -> None:
     async with asyncio.timeout(30):
-        while sum(each.since is not None for each in gate._open) != count:  # noqa: ASYNC110
+        while sum(each.since is not None for each in acceptor._open) != count:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
 
@@ -111,7 +111,7 @@ async def test_connections_are_bounded_and_the_longest_idle_one_gives_way(
         await asyncio.gather(*(caller.answer() for caller in idle[:20]))
         await fine(running)
         assert refused(running, "too-many-connections") >= 20
-        assert len(gate_of(running)) <= 10
+        assert len(acceptor_of(running)) <= 10
 
 
 async def test_a_connection_with_a_request_in_flight_never_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +127,7 @@ async def test_a_connection_with_a_request_in_flight_never_gives_way(monkeypatch
 
         running.answer = slow  # type: ignore[assignment]
         async with callers(running, 3, WHOLE) as busy:
-            await in_flight(gate_of(running), 3)
+            await in_flight(acceptor_of(running), 3)
             async with callers(running, 20) as idle:
                 await asyncio.gather(*(caller.answer() for caller in idle[:19]))
                 release.set()
@@ -139,17 +139,17 @@ async def test_a_connection_on_which_a_request_has_just_begun_does_not_give_way(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with callers(running, 1) as (caller,):
-        gate = gate_of(running)
-        await settled(gate, 1)
-        while gate._shaking:  # noqa: ASYNC110
+        acceptor = acceptor_of(running)
+        await settled(acceptor, 1)
+        while acceptor._shaking:  # noqa: ASYNC110
             await asyncio.sleep(0)
         monkeypatch.setattr(connections, "FRESH_SECONDS", 0)
-        (connection,) = gate._open
+        (connection,) = acceptor._open
         now = asyncio.get_running_loop().time()
         connection.used, connection.head = now - 1_000, now + 1_000
-        assert not gate._evict()
+        assert not acceptor._evict()
         connection.head = now - 1_000
-        assert gate._evict()
+        assert acceptor._evict()
         assert await caller.answer() == b""
 
 
@@ -169,7 +169,7 @@ async def test_incomplete_requests_give_way_whatever_has_come_of_them(
     running: Running, sent: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "CREDIT_SECONDS", 0.02)
-    monkeypatch.setattr(gate_of(running), "_most", 10)
+    monkeypatch.setattr(acceptor_of(running), "_most", 10)
     sent = sent.replace(b"/validate", b"/validate?timeout=30s")
     async with callers(running, 12, sent):
         await fine(running)
@@ -206,7 +206,7 @@ async def test_slow_callers_of_every_kind_over_tls_keep_nobody_out(monkeypatch: 
     trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
     async with AsyncExitStack() as stack:
         running = await stack.enter_async_context(serving(tls=lambda: certificate.context))
-        gate = gate_of(running)
+        acceptor = acceptor_of(running)
 
         async def connected(sent: bytes | None) -> Caller:
             raw = socket.socket()
@@ -223,7 +223,7 @@ async def test_slow_callers_of_every_kind_over_tls_keep_nobody_out(monkeypatch: 
         slow = [await connected(sent) for sent in SLOW_OVER_TLS.values() for _ in range(3)]
         for _ in range(3):
             assert await (await connected(WHOLE)).status() == 200
-        assert len(gate) <= 12
+        assert len(acceptor) <= 12
         ended = refused(running, "too-many-connections")
         needed = len(slow) + 3 - 12
         assert needed <= ended <= needed + 1, "a place is made before the next caller comes"
@@ -233,17 +233,17 @@ async def test_slow_callers_of_every_kind_over_tls_keep_nobody_out(monkeypatch: 
 
 async def test_the_one_with_the_least_progress_for_the_longest_time_gives_way_first(running: Running) -> None:
     """A slow but honest API server has sent the most of its review; others one byte of theirs, later."""
-    gate = gate_of(running)
+    acceptor = acceptor_of(running)
     honest, slow = WHOLE[:-5], SLOW["a byte of a body"]
     async with callers(running, 1, honest) as (api_server,), callers(running, 3, slow) as others:
-        await in_flight(gate, 4)
+        await in_flight(acceptor, 4)
         now = asyncio.get_running_loop().time()
-        for connection in gate._open:  # a second of progress is worth more than 0.05 s of waiting
+        for connection in acceptor._open:  # a second of progress is worth more than 0.05 s of waiting
             connection.since = now - (1.05 if connection._received == len(honest) else 1.0)
-        behind = sorted((each.behind(now) or 0, each._received) for each in gate._open)
+        behind = sorted((each.behind(now) or 0, each._received) for each in acceptor._open)
         assert [received for _, received in behind] == [len(honest), *[len(slow)] * 3]
         for _ in others:
-            assert gate._evict()
+            assert acceptor._evict()
         assert await asyncio.gather(*(caller.answer() for caller in others)) == [b""] * 3
         api_server.writer.write(WHOLE[-5:])
         assert await api_server.status() == 200
@@ -259,16 +259,16 @@ async def test_a_request_that_has_arrived_never_gives_way(waiting: Running) -> N
 
     waiting.answer = slow  # type: ignore[assignment]
     async with callers(waiting, 1, WHOLE) as (caller,):
-        gate = gate_of(waiting)
-        await in_flight(gate, 1)
-        (connection,) = gate._open
+        acceptor = acceptor_of(waiting)
+        await in_flight(acceptor, 1)
+        (connection,) = acceptor._open
         async with asyncio.timeout(30):
             while not connection._arrived:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
         assert connection.since is not None
         connection.since -= 1_000
         assert connection.behind(asyncio.get_running_loop().time()) is None
-        assert not gate._evict()
+        assert not acceptor._evict()
         release.set()
         assert await caller.status() == 200
 
@@ -289,7 +289,7 @@ async def test_callers_beyond_the_bound_wait_until_one_in_flight_ends(
         running.answer = slow  # type: ignore[assignment]
         closing = WHOLE.replace(b"Host: x", b"Host: x\r\nConnection: close")
         async with callers(running, 2, closing) as first:
-            await in_flight(gate_of(running), 2)
+            await in_flight(acceptor_of(running), 2)
             async with callers(running, 3, closing) as second:
                 release.set()
                 statuses = [await caller.status() for caller in [*first, *second]]
@@ -298,15 +298,15 @@ async def test_callers_beyond_the_bound_wait_until_one_in_flight_ends(
 
 async def test_a_head_that_does_not_end_is_ended(running: Running) -> None:
     async with callers(running, 5, b"POST /validate HT") as slow, callers(running, 2) as silent:
-        await settled(gate_of(running), 7)
-        gate = gate_of(running)
+        await settled(acceptor_of(running), 7)
+        acceptor = acceptor_of(running)
         async with asyncio.timeout(30):
-            while sum(each.head is not None for each in gate._open) < 5:  # noqa: ASYNC110
+            while sum(each.head is not None for each in acceptor._open) < 5:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
         now = asyncio.get_running_loop().time()
-        gate.sweep(now)
+        acceptor.sweep(now)
         assert refused(running, "slow-head") == 0
-        gate.sweep(now + connections.HEAD_SECONDS + 1)
+        acceptor.sweep(now + connections.HEAD_SECONDS + 1)
         assert [await caller.answer() for caller in slow] == [b""] * 5
         assert refused(running, "slow-head") == 5
         # What has sent nothing may be kept by an API server for later.
@@ -322,9 +322,9 @@ async def test_an_answer_that_nobody_takes_in_is_given_up(waiting: Running) -> N
 
     waiting.answer = forever  # type: ignore[assignment]
     async with callers(waiting, 1, WHOLE.replace(b"/validate", b"/validate?timeout=30s")) as stuck:
-        gate = gate_of(waiting)
-        await in_flight(gate, 1)
-        gate.sweep(asyncio.get_running_loop().time() + connections.REQUEST_SECONDS + 1)
+        acceptor = acceptor_of(waiting)
+        await in_flight(acceptor, 1)
+        acceptor.sweep(asyncio.get_running_loop().time() + connections.REQUEST_SECONDS + 1)
         assert await stuck[0].answer() == b""
     assert refused(waiting, "answer-not-taken") == 1
 
@@ -339,7 +339,7 @@ async def test_handshakes_that_never_begin_or_fail_are_ended_and_counted(
         async with callers(running, 3) as silent, callers(running, 3, WHOLE) as plain:
             await asyncio.gather(*(caller.answer() for caller in [*silent, *plain]))
         assert refused(running, "no-handshake") == 6
-        assert len(gate_of(running)) == 0
+        assert len(acceptor_of(running)) == 0
 
 
 async def test_handshakes_count_among_the_connections(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -348,7 +348,7 @@ async def test_handshakes_count_among_the_connections(monkeypatch: pytest.Monkey
     async with serving(tls=lambda: certificate.context) as running, callers(running, 9) as silent:
         await asyncio.gather(*(caller.answer() for caller in silent[:6]))
         assert refused(running, "too-many-connections") >= 6
-        assert len(gate_of(running)) <= 3
+        assert len(acceptor_of(running)) <= 3
 
 
 async def test_no_descriptor_left_is_counted_and_waited_for(
@@ -449,7 +449,7 @@ async def test_a_half_closed_connection_harms_nobody_else(running: Running) -> N
             caller.writer.write_eof()
         for caller in half:
             assert b" 200 " not in (await caller.answer())[:15]
-        await settled(gate_of(running), 0)
+        await settled(acceptor_of(running), 0)
     await fine(running)
 
 
@@ -534,10 +534,10 @@ async def workers(count: int, serving: int) -> AsyncIterator[tuple[int, list[Rec
             others = tuple(other for other in records if other is not record)
             shared = SharedRecords(record, Suspects(), Restarts(), others)
             server = web.Server(_ok)
-            gate = Gate(server, None, connections.Refused(Metrics().refused), shared=shared)
-            gate.open(listener.dup())
+            acceptor = Acceptor(server, None, connections.Refused(Metrics().refused), shared=shared)
+            acceptor.open(listener.dup())
             stack.push_async_callback(server.shutdown, 0)
-            stack.push_async_callback(gate.close, 0)
+            stack.push_async_callback(acceptor.close, 0)
         yield listener.getsockname()[1], records
 
 
