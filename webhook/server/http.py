@@ -290,7 +290,7 @@ class Server:
 
     def _tell(self, known: Recalled, body: bytes) -> None:
         told: _Told = known.note
-        told.tally.rise()
+        told.tally.increment()
         if told.line is not None:
             told.line.write(known.uid, told.name if told.named else known.name or told.name)
         if told.noticed is not None and self._notice is not None:

@@ -44,31 +44,31 @@ LATENCY_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0
 
 NAMESPACES_TOLD_APART: Final = 100
 KINDS_TOLD_APART: Final = 100
-MOST_RISEN: Final = 256
+MOST_UNSETTLED: Final = 256
 """Tallies that may have counts which the counters do not include yet."""
 
 
 class Tally:
     """Counters that rise by one together, whenever an answer is given again.
 
-    How often they did is kept in one number until somebody reads the metrics, or many tallies have risen; not
+    How often they did is kept in one number until somebody reads the metrics, or many tallies are unsettled; not
     so where several processes share them, and any of them is asked for all.
     """
 
     __slots__ = ("_counters", "_risen", "_shared", "_times")
 
-    def __init__(self, counters: Sequence[Counter], risen: list[Tally]) -> None:
-        self._counters, self._risen, self._times = counters, risen, 0
+    def __init__(self, counters: Sequence[Counter], unsettled: list[Tally]) -> None:
+        self._counters, self._unsettled, self._times = counters, unsettled, 0
         self._shared = _several()
 
-    def rise(self) -> None:
+    def increment(self) -> None:
         self._times += 1
         if self._shared:
             self.settle()
         elif self._times == 1:
-            self._risen.append(self)
-            if len(self._risen) >= MOST_RISEN:
-                settle(self._risen)
+            self._unsettled.append(self)
+            if len(self._unsettled) >= MOST_UNSETTLED:
+                settle(self._unsettled)
 
     def settle(self) -> None:
         """Add the counts to the counters."""
@@ -81,10 +81,10 @@ class Tally:
         return object.__sizeof__(self) + getsizeof(self._counters)
 
 
-def settle(risen: list[Tally]) -> None:
+def settle(unsettled: list[Tally]) -> None:
     """Add the counts of these tallies to the counters, and empty the list."""
-    while risen:
-        risen.pop().settle()
+    while unsettled:
+        unsettled.pop().settle()
 
 
 class Metrics:
@@ -102,7 +102,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         self._kinds = frozenset(kinds)
         # Not counted by workers: the same in the answer of each.
-        self._risen: list[Tally] = []
+        self._unsettled: list[Tally] = []
         self.registry.register(_Settled(self))
         self._common: Sequence[Collector] = (
             _Build(),
@@ -186,7 +186,7 @@ class Metrics:
             registry=self.registry,
         )
         self._memo_tallies = {
-            each: Tally([self._memo.labels(each)], self._risen) for each in ("hit", "miss", "evicted")
+            each: Tally([self._memo.labels(each)], self._unsettled) for each in ("hit", "miss", "evicted")
         }
         self._events = Counter(
             "chassis_events",
@@ -270,15 +270,15 @@ class Metrics:
 
     def tally(self, counters: Sequence[Counter]) -> Tally:
         """Counters that rise together."""
-        return Tally(counters, self._risen)
+        return Tally(counters, self._unsettled)
 
     def settle(self) -> None:
         """Add the counts of tallies to the counters. Readers of the registry need not call this."""
-        settle(self._risen)
+        settle(self._unsettled)
 
     def memo(self, outcome: str) -> None:
         """Count a look into the memo of decisions, or an answer that it gave up."""
-        self._memo_tallies[outcome].rise()
+        self._memo_tallies[outcome].increment()
 
     def event(self, outcome: str) -> None:
         """Count an Event on an owner, or a pod that there was none about."""

@@ -41,7 +41,7 @@ from webhook.server import http as server
 from webhook.server import options as serve
 from webhook.server import pki, process
 from webhook.server.http import listen
-from webhook.server.metrics import MOST_RISEN, Metrics
+from webhook.server.metrics import MOST_UNSETTLED, Metrics
 from webhook.version import version
 
 POLICY_PATH = "/api/v1/namespaces/mlchassis-system/configmaps"
@@ -214,8 +214,8 @@ def test_whoever_reads_the_metrics_reads_what_tallies_have_counted() -> None:
 
     for times in (1, 2, 3):
         for tally in tallies:
-            tally.rise()
-            tally.rise()
+            tally.increment()
+            tally.increment()
         if times == 2:
             assert b'chassis_mutations_total{mode="enforce",policy="a"} 4.0' in metrics.render()
         assert read() == (4 * times, 2 * times)
@@ -224,14 +224,14 @@ def test_whoever_reads_the_metrics_reads_what_tallies_have_counted() -> None:
 def test_what_tallies_have_counted_does_not_pile_up_while_nobody_reads_the_metrics() -> None:
     """Each answer that is given again has a tally, and answers come and go."""
     metrics = Metrics(["Pod"])
-    for _ in range(10 * MOST_RISEN):
+    for _ in range(10 * MOST_UNSETTLED):
         tally = metrics.tally([metrics.of_request("mutate", "changed", "Pod")])
-        tally.rise()
-        tally.rise()
-        assert len(metrics._risen) < MOST_RISEN
+        tally.increment()
+        tally.increment()
+        assert len(metrics._unsettled) < MOST_UNSETTLED
     labels = {"endpoint": "mutate", "outcome": "changed", "kind": "Pod"}
     sample = metrics.registry.get_sample_value
-    assert sample("chassis_admission_requests_total", labels) == 20 * MOST_RISEN
+    assert sample("chassis_admission_requests_total", labels) == 20 * MOST_UNSETTLED
 
 
 async def test_an_exemption_is_counted_apart() -> None:
