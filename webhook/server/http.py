@@ -36,7 +36,7 @@ from webhook.admission.messages import Answer, Recalled
 from webhook.server import bodies, connections
 from webhook.server import metrics as m
 from webhook.server.bodies import Refusal
-from webhook.server.connections import Connection, FastPath, Acceptor, Refused, mark
+from webhook.server.connections import Acceptor, Connection, FastPath, Refused, mark
 from webhook.server.log import Bounded, Line, verbose
 from webhook.server.record import UID, UID_WITHIN, Identity, Reading, SharedRecords
 from webhook.server.tracing import Off, Tracing
@@ -107,7 +107,7 @@ _LOGGED: Final = ("changed", "denied")
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _AnswerRecord:
     """The record of an answer, written each time that it is given again."""
 
     tally: m.Tally
@@ -283,18 +283,18 @@ class Server:
         if known is None:
             return None
         try:
-            self._tell(known, body)
+            self._record_again(known, body)
         except Exception:
             log.exception("answer not recorded", endpoint=name, uid=known.uid)
         return known.body
 
-    def _tell(self, known: Recalled, body: bytes) -> None:
-        told: _Told = known.note
-        told.tally.increment()
-        if told.line is not None:
-            told.line.write(known.uid, told.name if told.named else known.name or told.name)
-        if told.noticed is not None and self._notice is not None:
-            self._notice(review.parse(body), told.noticed)
+    def _record_again(self, known: Recalled, body: bytes) -> None:
+        record: _AnswerRecord = known.note
+        record.tally.increment()
+        if record.line is not None:
+            record.line.write(known.uid, record.name if record.named else known.name or record.name)
+        if record.noticed is not None and self._notice is not None:
+            self._notice(review.parse(body), record.noticed)
 
     async def _review(self, name: str, endpoint: Endpoint, body: bytes, deadline: float) -> bytes:
         """The answer to a body. Refusal if it is no review."""
@@ -372,7 +372,9 @@ class Server:
             line = Line(outcome, {**about, **_because(answer)}) if outcome in _LOGGED else None
             noticed = decision if name == "validate" and decision and decision.results else None
             named = request.name not in ("", text(request.object, "metadata", "name"))
-            learn(body, _Told(self._metrics.tally(counters), line, str(about["name"]), named, noticed))
+            learn(
+                body, _AnswerRecord(self._metrics.tally(counters), line, str(about["name"]), named, noticed)
+            )
         except Exception:
             log.exception("answer not remembered", **about)
 

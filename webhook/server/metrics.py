@@ -49,13 +49,13 @@ MOST_UNSETTLED: Final = 256
 
 
 class Tally:
-    """Counters that rise by one together, whenever an answer is given again.
+    """Counters that are incremented together, whenever an answer is given again.
 
-    How often they did is kept in one number until somebody reads the metrics, or many tallies are unsettled; not
-    so where several processes share them, and any of them is asked for all.
+    The increments are counted in one number until the metrics are read, or many tallies are unsettled; not so
+    if several processes share the counters, since any of the processes may be asked for all.
     """
 
-    __slots__ = ("_counters", "_risen", "_shared", "_times")
+    __slots__ = ("_counters", "_shared", "_times", "_unsettled")
 
     def __init__(self, counters: Sequence[Counter], unsettled: list[Tally]) -> None:
         self._counters, self._unsettled, self._times = counters, unsettled, 0
@@ -269,7 +269,7 @@ class Metrics:
         return child
 
     def tally(self, counters: Sequence[Counter]) -> Tally:
-        """Counters that rise together."""
+        """Counters that are incremented together."""
         return Tally(counters, self._unsettled)
 
     def settle(self) -> None:

@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 
 from tests.webhook.server.running import HEAD, Running, serving
-from tests.webhook.server.test_connections import BODY, WHOLE, callers, acceptor_of, in_flight, settled
+from tests.webhook.server.test_connections import BODY, WHOLE, acceptor_of, callers, in_flight, settled
 from webhook.admission.envelope import allowed
 from webhook.admission.messages import Answer
 from webhook.server import connections
