@@ -50,7 +50,7 @@ BURST: Final = 20
 """Calls, reads and writes, that may be made at once; as many come back in a minute."""
 LONGEST_UID: Final = 64
 
-Told = tuple[str, str]
+OwnerRule = tuple[str, str]
 """The owner's uid and a rule."""
 
 
@@ -71,7 +71,7 @@ class _Hint:
     groups: tuple[str, ...]
     owner: str
     due: float
-    told: frozenset[Told]
+    reported: frozenset[OwnerRule]
 
 
 class OwnerEvents:
@@ -91,8 +91,8 @@ class OwnerEvents:
         self._api, self._config, self._cluster, self._count = api, config, cluster, count
         self._clock, self._sleep = clock, sleep
         self._queue: asyncio.Queue[_Hint] = asyncio.Queue(QUEUED)
-        self._pending: set[Told] = set()
-        self._told: OrderedDict[Told, float] = OrderedDict()
+        self._pending: set[OwnerRule] = set()
+        self._reported: OrderedDict[OwnerRule, float] = OrderedDict()
         self._calls, self._counted_at = float(BURST), clock()
         self._off = False
 
@@ -104,8 +104,8 @@ class OwnerEvents:
         if owner is None:
             return
         uid = text(owner, "uid")
-        told = frozenset((uid, result.rule) for result in _warned(decision.results))
-        new = {each for each in told if each not in self._pending and not self._is_known(each)}
+        reported = frozenset((uid, result.rule) for result in _warned(decision.results))
+        new = {each for each in reported if each not in self._pending and not self._is_known(each)}
         if not new:
             return
         hint = _Hint(
@@ -134,7 +134,7 @@ class OwnerEvents:
                     await self._sleep(max(hint.due - self._clock(), 0))
                     await self._follow(hint)
             finally:
-                self._pending -= hint.told
+                self._pending -= hint.reported
 
     async def _follow(self, hint: _Hint) -> None:
         try:
@@ -160,7 +160,7 @@ class OwnerEvents:
             return
         for result in _warned(engine.validate(request, config, self._cluster).results):
             if not self._is_known((hint.owner, result.rule)):
-                await self._tell(owner, hint.namespace, result)
+                await self._report(owner, hint.namespace, result)
             if self._off:
                 return
 
@@ -169,7 +169,7 @@ class OwnerEvents:
         await self._may_call()
         return await self._api.get(path)
 
-    async def _tell(self, owner: Json, namespace: str, result: Result) -> None:
+    async def _report(self, owner: Json, namespace: str, result: Result) -> None:
         regarding = {
             "apiVersion": owner["apiVersion"],
             "kind": owner["kind"],
@@ -182,14 +182,14 @@ class OwnerEvents:
             self._failed(error, f"create and patch Events in the namespace {namespace}")
             return
         self._count("written")
-        told = owner["uid"], result.rule
-        self._told[told] = self._clock()
-        self._told.move_to_end(told)
-        if len(self._told) > REMEMBERED:
-            self._told.popitem(last=False)
+        reported = owner["uid"], result.rule
+        self._reported[reported] = self._clock()
+        self._reported.move_to_end(reported)
+        if len(self._reported) > REMEMBERED:
+            self._reported.popitem(last=False)
 
-    def _is_known(self, told: Told) -> bool:
-        at = self._told.get(told)
+    def _is_known(self, reported: OwnerRule) -> bool:
+        at = self._reported.get(reported)
         return at is not None and self._clock() - at < AGAIN_SECONDS
 
     def _failed(self, error: ApiError, right: str) -> None:
