@@ -116,9 +116,9 @@ def _leaf(path: str) -> str:
 def sentence(result: Result) -> str:
     """A verdict in one line: rule, why, how, where."""
     finding = result.finding
-    spared = f" Not refused: {result.ratcheted}." if result.ratcheted else ""
+    not_refused = f" Not refused: {result.ratcheted}." if result.ratcheted else ""
     place = f"{finding.path}, found by shape" if result.by_shape else finding.path
-    return " ".join(f"{result.rule}: {finding.message} {finding.hint} ({place}){spared}".split())
+    return " ".join(f"{result.rule}: {finding.message} {finding.hint} ({place}){not_refused}".split())
 
 
 def describe(change: Change) -> str:

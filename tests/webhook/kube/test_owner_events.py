@@ -314,7 +314,7 @@ async def test_what_was_told_is_remembered_of_so_many(
     for number in range(3):
         await setting.made(pod(f"p-{number}", other(number)))
     await setting.settle()
-    assert [uid for uid, _ in setting.events._told] == ["owner-1", "owner-2"]
+    assert [uid for uid, _ in setting.events._reported] == ["owner-1", "owner-2"]
 
 
 async def test_calls_beyond_the_burst_wait_for_their_minute(setting: Setting) -> None:
