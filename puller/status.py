@@ -34,7 +34,7 @@ _STALLED = 60.0
 
 
 @dataclass(slots=True)
-class _Told:
+class _Reported:
     """The last report about a model."""
 
     state: State
@@ -53,7 +53,7 @@ class Status:
         self.config_trouble = ""
         self.model_dir_trouble = ""
         self._options = options
-        self._told: dict[str, _Told] = {}
+        self._reported: dict[str, _Reported] = {}
         self._desired: Desired | None = None
         self._turned_at = time.monotonic()
         self._health = Health.HUNG
@@ -84,10 +84,10 @@ class Status:
         """Report a change of state, once."""
         state = plan.state(model, now)
         reason = model.failure.reason if model.failure is not None and state is State.FAILED else None
-        told = self._told.get(model.name)
-        if told is not None and (told.state, told.reason) == (state, reason):
+        reported = self._reported.get(model.name)
+        if reported is not None and (reported.state, reported.reason) == (state, reason):
             return
-        self._told[model.name] = _Told(state, reason, datetime.now(UTC))
+        self._reported[model.name] = _Reported(state, reason, datetime.now(UTC))
         self._news = True
         if model.failure is not None and state is State.FAILED:
             wait = max(model.failure.retry_at - now, 0)
@@ -105,7 +105,7 @@ class Status:
 
     def forgotten(self, name: str) -> None:
         self._news = True
-        if self._told.pop(name, None) is not None:
+        if self._reported.pop(name, None) is not None:
             logger.info("model", model=name, state="Removed")
 
     def finished(self, step: Act, model: Model, seconds: float) -> None:
@@ -189,10 +189,10 @@ class Status:
             logger.debug("status file not written", error=str(error))
 
     def _entry(self, model: Model, fetches: Mapping[str, Fetch]) -> dict[str, Any]:
-        told = self._told.get(model.name)
+        reported = self._reported.get(model.name)
         fetch = fetches.get(model.name)
         progress = fetch.progress if fetch else Progress()
-        state = told.state if told else State.PENDING
+        state = reported.state if reported else State.PENDING
         failure = model.failure
         reason, message = self._why(model, state)
         return {
@@ -203,7 +203,7 @@ class Status:
             "attempts": failure.attempts if failure else 0,
             "bytesDone": progress.done,
             "bytesTotal": progress.total,
-            "since": told.since.isoformat(timespec="seconds") if told else "",
+            "since": reported.since.isoformat(timespec="seconds") if reported else "",
         }
 
     def _why(self, model: Model, state: State) -> tuple[str, str]:
