@@ -28,10 +28,10 @@ from webhook.admission.context import Context
 from webhook.admission.decision import Decision, Result, harmless
 from webhook.admission.envelope import Request
 from webhook.admission.exemptions import may_exempt
+from webhook.admission.misspelt_annotations import misspelt_annotations
 from webhook.admission.mutation import Folding, fold, fold_template, mutators_of, project
 from webhook.admission.patch import diff
 from webhook.admission.ratcheting import before, marked_known, ratchet, warned_about
-from webhook.admission.slips import slips
 from webhook.admission.validation import exempting, exemptions_of, findings
 
 
@@ -145,7 +145,7 @@ def validate(
     written = (obj, *(template.pod for template in projection.target.templates))
     said = chain(
         (note for known in chain(*exemptions.values()) for note in known.notes),
-        *(slips(annotations_of(each)) for each in written),
+        *(misspelt_annotations(annotations_of(each)) for each in written),
     )
     kept, notes = foremost(
         (*results, *_not_covered(projection.advice, results)), (*bounds.undecided, *dict.fromkeys(said))

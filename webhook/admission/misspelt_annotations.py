@@ -1,4 +1,4 @@
-"""Annotations of this project's domain with a slip in their name: they would have no effect, and no word."""
+"""Misspelt annotations of this project: they would have no effect, and no warning."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ALIKE: Final = 0.78
 _MOST_COMPARED: Final = 8
 
 
-def slips(annotations: Mapping[str, str]) -> Iterator[str]:
+def misspelt_annotations(annotations: Mapping[str, str]) -> Iterator[str]:
     """A sentence for each annotation that is not known and comes close to one that is.
 
     For annotations about health, standard-probes reports it at the pods that they concern.

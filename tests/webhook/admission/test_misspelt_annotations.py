@@ -13,7 +13,7 @@ from policies.kube.json import Json
 from policies.probes.serving import HEALTH_ANNOTATIONS
 from webhook.admission.engine import decide
 from webhook.admission.envelope import Request
-from webhook.admission.slips import slips
+from webhook.admission.misspelt_annotations import misspelt_annotations
 from webhook.config.load import load
 
 CONTAINER = {"name": "main", "image": "busybox"}
@@ -31,7 +31,7 @@ CONTAINER = {"name": "main", "image": "busybox"}
 )
 def test_the_one_that_is_meant_is_named(written: str, meant: str) -> None:
     key = f"mlchassis.dev/{written}"
-    (said,) = slips({key: "x"})
+    (said,) = misspelt_annotations({key: "x"})
     assert said == f"annotation {key} is not known and has no effect; did you mean mlchassis.dev/{meant}?"
 
 
@@ -49,7 +49,7 @@ def test_the_one_that_is_meant_is_named(written: str, meant: str) -> None:
     ],
 )
 def test_nothing_is_said_of_what_is_known_or_like_nothing(key: str) -> None:
-    assert not list(slips({key: "x"}))
+    assert not list(misspelt_annotations({key: "x"}))
 
 
 def test_every_annotation_of_the_domain_is_listed() -> None:
