@@ -243,8 +243,8 @@ class Round:
             raise Differs(f"the log of {request.uid} has {lines}, and not {expected}")
 
     async def _post(self, endpoint: str, body: bytes) -> tuple[int, bytes]:
-        assert self.server._gate is not None
-        wire, connection = Wire(), self.server._gate._connection()
+        assert self.server._acceptor is not None
+        wire, connection = Wire(), self.server._acceptor._connection()
         connection.connection_made(wire)
         await asyncio.sleep(0)  # aiohttp's task begins
         connection.data_received(HEAD.format(endpoint, len(body)).encode() + body)
