@@ -87,8 +87,8 @@ from policies.core.contracts import Mutator
 from policies.core.facts import Facts
 from policies.core.finding import Finding
 from policies.core.groups import GROUP_PATIENCE, Waits, in_leader_worker_set
-from policies.core.nearest import nearest
 from policies.core.reasons import UNREAD, Reasons, lasting, times
+from policies.core.suggestions import closest
 from policies.kube import probe_timing
 from policies.kube import quantities as units
 from policies.kube.group_kinds import POD
@@ -553,7 +553,7 @@ def _misspelt(key: str) -> str | None:
     name, dot, container = rest.partition(".")
     if domain != DOMAIN:
         return None
-    close = nearest(name.lower(), [known.partition("/")[2] for known in _ANNOTATIONS], 0.78)
+    close = closest(name.lower(), [known.partition("/")[2] for known in _ANNOTATIONS], 0.78)
     return f"{DOMAIN}/{close}{dot}{container}" if close else None
 
 

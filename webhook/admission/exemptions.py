@@ -12,7 +12,7 @@ from typing import Final
 
 from policies.core import registry
 from policies.core.annotations import EXEMPT
-from policies.core.nearest import did_you_mean
+from policies.core.suggestions import did_you_mean
 from policies.kube.json import Json
 from policies.kube.metadata import annotations_of
 from policies.kube.names import shortened

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from policies.core.annotations import CHANGED, DOMAIN, OF_HEALTH, OTHERS
-from policies.core.nearest import nearest
+from policies.core.suggestions import closest
 
 _PREFIX: Final = f"{DOMAIN}/"
 _KNOWN: Final = frozenset((*OF_HEALTH, *OTHERS, CHANGED))
@@ -22,7 +22,7 @@ def misspelt_annotations(annotations: Mapping[str, str]) -> Iterator[str]:
     """
     unknown = [key for key in annotations if key.startswith(_PREFIX) and key not in _KNOWN]
     for key in unknown[:_MOST_COMPARED]:
-        close = nearest(key.removeprefix(_PREFIX).lower(), _NAMES, _ALIKE)
+        close = closest(key.removeprefix(_PREFIX).lower(), _NAMES, _ALIKE)
         if _PREFIX + close in OTHERS:
             yield f"annotation {key} is not known and has no effect; did you mean {_PREFIX}{close}?"
 

@@ -16,7 +16,7 @@ from policies.core import registry
 from policies.core.contracts import Family, Mutator, Rule
 from policies.core.finding import Certainty
 from policies.core.mode import Mode, Profile
-from policies.core.nearest import holding, nearest
+from policies.core.suggestions import closest, holding
 from webhook.cli.exit_status import OK
 from webhook.cli.settings import default_of_field, kind_of_field
 from webhook.config.load import rules
@@ -79,7 +79,7 @@ def explain(name: str) -> str:
     part = holding(name, every)
     if len(part) == 1:
         return explain(part[0])
-    close = nearest(name, every)
+    close = closest(name, every)
     meant = " or ".join(part[:4]) or close
     hint = f", did you mean {meant}?" if meant else "; `chassis explain` lists them all"
     raise UserError(f"there is no rule or policy {name!r}{hint}")

@@ -11,7 +11,7 @@ import yaml
 from policies.kube.json import Json, text
 from webhook.admission.patch import Operation, steps_of
 from webhook.cli.output.yaml import dump, dump_flow
-from webhook.kube.marks import BREAK, Origin, last_line
+from webhook.kube.positions import BREAK, Origin, last_line
 
 
 class NotEditable(ValueError):

@@ -18,8 +18,8 @@ from pydantic.json_schema import models_json_schema
 
 from policies.core import registry
 from policies.core.contracts import Rule
-from policies.core.nearest import did_you_mean
 from policies.core.settings import Model, default_settings, validated
+from policies.core.suggestions import did_you_mean
 from policies.core.thresholds import Thresholds
 from policies.kube.json import Json
 from webhook.admission.configuration import (

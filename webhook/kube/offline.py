@@ -23,7 +23,7 @@ from policies.kube.json import Json, text
 from webhook.admission.envelope import Request
 from webhook.errors import UserError
 from webhook.kube.documents import BadDocument, load_all
-from webhook.kube.marks import Lines, Origin
+from webhook.kube.positions import Lines, Origin
 
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 

@@ -28,8 +28,8 @@ from webhook.cli.output.review import Review, Subject
 from webhook.cli.output.yaml import dump
 from webhook.cli.review import review_documents
 from webhook.config.load import load
-from webhook.kube.marks import Lines, Origin
 from webhook.kube.offline import Document, ManifestCluster, read
+from webhook.kube.positions import Lines, Origin
 
 HOSTILE = "</script><script>document.title='owned'</script><!--\"'&"
 HAZARDS = """\

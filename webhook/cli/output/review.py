@@ -14,8 +14,8 @@ from policies.kube.json import Json, text
 from webhook.admission.configuration import Config
 from webhook.admission.decision import Change, Decision, Result
 from webhook.admission.envelope import Request
-from webhook.kube.marks import Lines
 from webhook.kube.offline import Document
+from webhook.kube.positions import Lines
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from webhook.admission.patch import diff, steps_of
 from webhook.cli.output.html.timeline import timelines
 from webhook.cli.output.review import Review, Subject
 from webhook.cli.output.yaml import dump
-from webhook.kube.marks import Origin
+from webhook.kube.positions import Origin
 
 BEFORE: Final = 2
 """Lines above and below the marked ones."""

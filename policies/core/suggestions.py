@@ -1,4 +1,4 @@
-"""The known name that a name with a slip in it means."""
+"""The known name that a misspelt name means."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _LONGEST: Final = 200
 """Characters: a name that a user wrote is compared with every known one."""
 
 
-def nearest(name: str, known: Iterable[str], least: float = 0.6) -> str:
+def closest(name: str, known: Iterable[str], least: float = 0.6) -> str:
     """The known name that comes closest, of those at least so alike (0 to 1); empty where none does."""
     if len(name) > _LONGEST:
         return ""
@@ -19,7 +19,7 @@ def nearest(name: str, known: Iterable[str], least: float = 0.6) -> str:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The end of a sentence about an unknown name: `; did you mean timeout?`, or an empty text."""
-    close = nearest(name, known)
+    close = closest(name, known)
     return f"; did you mean {close}?" if close else ""
 
 

@@ -1,15 +1,15 @@
 """A slip in a name, and the name that is meant."""
 
-from policies.core.nearest import did_you_mean, holding, nearest
+from policies.core.suggestions import closest, did_you_mean, holding
 
 KNOWN = ("standard-probes", "gpu-affinity", "gpu-unschedulable", "tcp-probe")
 
 
 def test_a_slip_finds_the_name_that_is_meant() -> None:
-    assert nearest("standart-probes", KNOWN) == "standard-probes"
-    assert nearest("zzz", KNOWN) == ""
-    assert nearest("tcp-probes", KNOWN, least=0.99) == ""
-    assert nearest("standard-probes" * 100, KNOWN) == "", "too long to be compared"
+    assert closest("standart-probes", KNOWN) == "standard-probes"
+    assert closest("zzz", KNOWN) == ""
+    assert closest("tcp-probes", KNOWN, least=0.99) == ""
+    assert closest("standard-probes" * 100, KNOWN) == "", "too long to be compared"
     assert did_you_mean("gpu-afinity", KNOWN) == "; did you mean gpu-affinity?"
     assert did_you_mean("zzz", KNOWN) == ""
 
