@@ -13,7 +13,7 @@ import orjson
 from benchmarks._timing import best, table
 from policies.containers import commands as _commands
 from policies.core.contracts import Rule
-from policies.core.look import PodLook
+from policies.core.pod_view import PodView
 from policies.core.target import pod_templates
 from policies.kube.json import Json
 from webhook.admission.context import Context
@@ -140,7 +140,7 @@ def main() -> None:
     judging = [rule for rule in rules().values() if rule.kinds is None or target.kind in rule.kinds]
 
     def judged() -> int:
-        fresh = replace(target, templates=tuple(each.remade(PodLook(each.pod)) for each in target.templates))
+        fresh = replace(target, templates=tuple(each.remade(PodView(each.pod)) for each in target.templates))
         return sum(len(list(rule.check(fresh, facts))) for rule in judging)
 
     def judged_anew() -> int:

@@ -75,7 +75,7 @@ def telling(pod: Json, facts: Facts) -> tuple[Load, int] | None:
 
     None if it fits on all or none of them, and if the memory of one is not known.
     """
-    loads = [_load(pod, each, facts) for each in facts.look(pod).containers if each.role is Role.MAIN]
+    loads = [_load(pod, each, facts) for each in facts.view(pod).containers if each.role is Role.MAIN]
     load = max((each for each in loads if each is not None), key=lambda each: each.least, default=None)
     if load is None:
         return None

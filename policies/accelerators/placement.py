@@ -249,10 +249,10 @@ def _admitted(pod: Json, nodes: Nodes) -> Iterator[Node]:
     for node in nodes:
         labels = node.described
         partial = node.pool is not None
-        look = (partial, node.name if by_name else "", *(repr(labels.get(key)) for key in keys))
-        if look not in known:
-            known[look] = admits(pod, node.name, labels, partial=partial)
-        if known[look]:
+        properties = (partial, node.name if by_name else "", *(repr(labels.get(key)) for key in keys))
+        if properties not in known:
+            known[properties] = admits(pod, node.name, labels, partial=partial)
+        if known[properties]:
             yield node
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from policies.core.listing import Index, Listing
-from policies.core.look import Looks, PodLook
+from policies.core.pod_view import PodView, PodViews
 from policies.core.resources import Resource
 from policies.core.settings import SettingsLookup, default_settings
 from policies.kube.group_kinds import GroupKind
@@ -50,14 +50,14 @@ class Facts:
     namespace: str = "default"
     cluster: Cluster = field(default_factory=NoCluster)
     settings: SettingsLookup = default_settings
-    looks: Looks = field(default_factory=Looks, repr=False, compare=False)
+    views: PodViews = field(default_factory=PodViews, repr=False, compare=False)
     memo: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     """Values computed from these facts about one pod, so that each is computed once. Other settings are other
     facts, with another memo."""
 
-    def look(self, pod: Json) -> PodLook:
+    def view(self, pod: Json) -> PodView:
         """A pod's spec, read once a review."""
-        return self.looks.of(pod)
+        return self.views.of(pod)
 
     def listing(self, resource: Resource) -> Listing | None:
         """The objects of a namespaced resource in the object's own namespace."""

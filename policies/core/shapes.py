@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from policies.core.look import PodLook
+from policies.core.pod_view import PodView
 from policies.core.target import PodTemplate
 from policies.core.workloads import Shape, Workload
 from policies.kube.field_paths import Steps, field_path
@@ -102,7 +102,7 @@ def _template(obj: Json, kind: GroupKind, steps: Steps, spec: Json) -> PodTempla
         metadata, path, shape = {}, steps, Shape.SPEC
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
     return PodTemplate(
-        PodLook(pod), field_path(path), field_path(steps), workload, path, shape=shape, by_shape=True
+        PodView(pod), field_path(path), field_path(steps), workload, path, shape=shape, by_shape=True
     )
 
 

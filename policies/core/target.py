@@ -9,7 +9,7 @@ from typing import Any, Final
 from policies.core.completing import Base, Completed, Find, base_of, completed
 from policies.core.composing import ELSEWHERE, Places, composed_pod, patched_pod, place
 from policies.core.groups import leader_of
-from policies.core.look import PodLook
+from policies.core.pod_view import PodView
 from policies.core.workloads import KSERVE_CONTAINER, Composed, Override, Shape, Workload
 from policies.kube.field_paths import Steps, field_path, maps_at
 from policies.kube.group_kinds import LEADER_WORKER_SET, POD, GroupKind, kind_of
@@ -29,7 +29,6 @@ class PodTemplate:
         "base",
         "by_shape",
         "container_path",
-        "look",
         "memo",
         "path",
         "places",
@@ -40,12 +39,13 @@ class PodTemplate:
         "spec_path",
         "steps",
         "unprojected",
+        "view",
         "workload",
     )
 
     def __init__(
         self,
-        look: PodLook,
+        view: PodView,
         path: str,
         spec_path: str,
         workload: Workload | None,
@@ -59,10 +59,10 @@ class PodTemplate:
         reads: tuple[str, ...] = (),
         unprojected: Json | None = None,
     ) -> None:
-        self.look = look
+        self.view = view
         """The look at its pod that all rules share."""
-        self.pod = look.pod
-        self.spec = mapping(look.pod, "spec")
+        self.pod = view.pod
+        self.spec = mapping(view.pod, "spec")
         self.path, self.spec_path, self.workload, self.steps = path, spec_path, workload, steps
         self.container_path = container_path
         """The path of the only container, if a serving runtime completes it: the runtime may add the missing
@@ -76,15 +76,15 @@ class PodTemplate:
         """The other object that completes the pod."""
         self.reads = reads
         """Fields that the table calls unread, and that are read in this pod."""
-        self.unprojected = look.pod if unprojected is None else unprojected
+        self.unprojected = view.pod if unprojected is None else unprojected
         """The pod as the object has it, before the pod-level policies."""
         self.memo: dict[Any, Any] = {}
         """What rules have worked out about this template, so that the next one need not."""
 
-    def remade(self, look: PodLook) -> PodTemplate:
+    def remade(self, view: PodView) -> PodTemplate:
         """The template with another pod."""
         return PodTemplate(
-            look,
+            view,
             self.path,
             self.spec_path,
             self.workload,
@@ -114,15 +114,15 @@ class PodTemplate:
 
     @property
     def completes(self) -> bool:
-        return self.look.completes
+        return self.view.completes
 
     @property
     def is_ray(self) -> bool:
-        return self.look.is_ray
+        return self.view.is_ray
 
     def containers(self, *roles: Role) -> Sequence[Container]:
         """The containers of the pod, main ones first; of the given roles, or all."""
-        every = self.look.containers
+        every = self.view.containers
         return [each for each in every if each.role in roles] if roles else every
 
     def at(self, container: Container, *fields: str) -> str:
@@ -177,7 +177,7 @@ def pod_templates(
     """Every pod template of an object; a Pod is its own. `find` looks up the objects that it names."""
     kind = kind_of(obj)
     if kind == POD:
-        return (PodTemplate(PodLook(obj), "", "spec", None),)
+        return (PodTemplate(PodView(obj), "", "spec", None),)
     workload = workloads.get(kind)
     if workload is None:
         return ()
@@ -195,7 +195,7 @@ def _completed_template(obj: Json, workload: Workload, each: Completed, base: Ba
     pod = _pod(obj, workload, each.metadata, each.spec)
     steps = tuple(each.path.split("."))
     return PodTemplate(
-        PodLook(pod),
+        PodView(pod),
         each.path,
         each.path,
         workload,
@@ -243,7 +243,7 @@ def _templates(
             place = (*above, *steps)
             if kind == POD:
                 yield PodTemplate(
-                    PodLook(node), field_path(place), f"{field_path(place)}.spec", workload, place
+                    PodView(node), field_path(place), f"{field_path(place)}.spec", workload, place
                 )
             elif inner is not None:
                 yield from _templates(node, place, inner, workloads, depth - 1)
@@ -255,12 +255,12 @@ def _template(
     path = field_path(steps)
     if shape is Shape.SPEC:
         pod = _pod(obj, workload, _inherited(obj), node)
-        return PodTemplate(PodLook(pod), path, path, workload, steps, shape=shape)
+        return PodTemplate(PodView(pod), path, path, workload, steps, shape=shape)
     pod = _pod(obj, workload, mapping(node, "metadata"), mapping(node, "spec"))
     if workload.gk == LEADER_WORKER_SET:
         pod["metadata"]["ownerReferences"][0] |= leader_of(obj, path)
     places = {"spec": f"{path}.spec", "metadata": f"{path}.metadata"} if patched else None
-    return PodTemplate(PodLook(pod), path, f"{path}.spec", workload, steps, shape=shape, places=places)
+    return PodTemplate(PodView(pod), path, f"{path}.spec", workload, steps, shape=shape, places=places)
 
 
 def _composed_template(
@@ -270,7 +270,7 @@ def _composed_template(
     spec, metadata, places = composed_pod(node, path, entry)
     if "containers" in spec:
         pod = _pod(obj, workload, metadata or _inherited(obj), spec, entry.owner)
-        yield PodTemplate(PodLook(pod), path, path, workload, steps, places=places)
+        yield PodTemplate(PodView(pod), path, path, workload, steps, places=places)
 
 
 def _patched_template(
@@ -283,7 +283,7 @@ def _patched_template(
     at, patch_at = f"{path}.{override.base}", f"{path}.{override.patch}"
     merged, places = patched_pod(base, at, patch, patch_at)
     pod = _pod(obj, workload, mapping(merged, "metadata"), mapping(merged, "spec"))
-    yield PodTemplate(PodLook(pod), patch_at, f"{patch_at}.spec", workload, steps, places=places)
+    yield PodTemplate(PodView(pod), patch_at, f"{patch_at}.spec", workload, steps, places=places)
 
 
 def _runtime_template(
@@ -296,7 +296,7 @@ def _runtime_template(
     steps = (*above, *steps)
     path, spec_path = field_path(steps), field_path(steps[:-1])
     pod = _pod(obj, workload, _inherited(obj), spec)
-    return PodTemplate(PodLook(pod), path, spec_path, workload, steps, path)
+    return PodTemplate(PodView(pod), path, spec_path, workload, steps, path)
 
 
 def _inherited(obj: Json) -> Json:

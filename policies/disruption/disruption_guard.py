@@ -36,7 +36,7 @@ from policies.core.annotations import TRAINING
 from policies.core.contracts import Mutator
 from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding
-from policies.core.look import PodLook
+from policies.core.pod_view import PodView
 from policies.core.reasons import UNREAD, Reasons, lasting
 from policies.core.settings import Duration, Settings
 from policies.disruption.drains import drain_of
@@ -96,7 +96,7 @@ def mutate(pod: Json, settings: DisruptionGuard, facts: Facts, why: Reasons = UN
         return pod  # Jobs are only advised about: the person who creates one sees no warning about its pods
     if is_training(pod, settings, facts):
         return _guarded(pod, settings, why)
-    if facts.look(pod).is_ray or not settings.pre_stop_sleep or not _can_sleep(facts):
+    if facts.view(pod).is_ray or not settings.pre_stop_sleep or not _can_sleep(facts):
         return pod
     return _draining(pod, settings, facts, why)
 
@@ -106,9 +106,9 @@ def mutate(pod: Json, settings: DisruptionGuard, facts: Facts, why: Reasons = UN
 
 def is_training(pod: Json, settings: DisruptionGuard, facts: Facts) -> bool:
     """Whether a pod runs long, to an end, and loses its work when it is evicted."""
-    look = facts.look(pod)
-    ray = look.is_ray and labels_of(pod).get(RAY_ORIGIN) != "RayService"
-    if not ray and not look.completes:
+    view = facts.view(pod)
+    ray = view.is_ray and labels_of(pod).get(RAY_ORIGIN) != "RayService"
+    if not ray and not view.completes:
         return False
     return has_label(labels_of(pod), settings.training_labels) or wants_accelerator(pod, facts)
 
@@ -148,7 +148,7 @@ def _draining(pod: Json, settings: DisruptionGuard, facts: Facts, why: Reasons) 
         # Native sidecars are stopped after the main containers: their clients are gone by then.
         if container.role is Role.MAIN
         and _has_no_pre_stop(container.spec)
-        and not _is_machinery(facts.look(pod), container)
+        and not _is_machinery(facts.view(pod), container)
     ]
     if not bare:
         return pod
@@ -186,13 +186,13 @@ def _draining(pod: Json, settings: DisruptionGuard, facts: Facts, why: Reasons) 
     return pod
 
 
-def _is_machinery(look: PodLook, container: Container) -> bool:
+def _is_machinery(view: PodView, container: Container) -> bool:
     """Whether a container belongs to the cluster rather than to a Service: an agent of its node (a CSI
     driver, a CNI plugin) or a controller. No requests are cut off when it stops, and a sleep keeps its
     successor, or the lock of its leader, waiting."""
-    owner = look.owner
+    owner = view.owner
     if (owner is not None and owner.get("kind") == "DaemonSet") or dig(
-        look.pod, "spec", "hostNetwork"
+        view.pod, "spec", "hostNetwork"
     ) is True:
         return True
     words = (*strings(container.spec, "command"), *strings(container.spec, "args"))
@@ -225,7 +225,7 @@ def advise(obj: Json, settings: DisruptionGuard, facts: Facts) -> Iterator[Findi
     no Job made.
     """
     if kind_of(obj) == POD:
-        owner = facts.look(obj).owner
+        owner = facts.view(obj).owner
         if (owner is None or owner.get("kind") != "Job") and is_training(obj, settings, facts):
             guarded = all(annotations_of(obj).get(key) == value for key, value in GUARDS.items())
             yield from _unbounded(integer(obj, *DEADLINE, default=0), "spec", guarded, settings)

@@ -56,7 +56,7 @@ from policies.core.contracts import Mutator
 from policies.core.facts import Facts
 from policies.core.finding import Finding
 from policies.core.groups import GROUP_PATIENCE, Waits, in_leader_worker_set, leads
-from policies.core.look import completes
+from policies.core.pod_view import completes
 from policies.core.reasons import UNREAD, Reasons
 from policies.core.resources import Resource
 from policies.kube.group_kinds import POD

@@ -89,7 +89,7 @@ def right_port(pod: Json, container: Container, probe: Any, facts: Facts) -> int
     port = port_number(container.spec, asked.get("port"))
     if path not in known or port in (None, known[path]) or len(programs(container)) > 1:
         return None
-    others = (other for other in facts.look(pod).containers if other.name != container.name)
+    others = (other for other in facts.view(pod).containers if other.name != container.name)
     return None if any(port in other.tcp_ports for other in others) else known[path]
 
 
@@ -101,7 +101,7 @@ def annotated_health(pod: Json, container: Container, facts: Facts) -> Health | 
 
     Raises AnnotationError when they can't be used.
     """
-    given = dict(_health_annotations(pod, container, facts)) if facts.look(pod).ours else None
+    given = dict(_health_annotations(pod, container, facts)) if facts.view(pod).ours else None
     if not given:
         return None
     if wrong := [finding for name in given if (finding := _misread(container, name, *given[name]))]:
@@ -136,7 +136,7 @@ def _health_annotations(
     pod: Json, container: Container, facts: Facts
 ) -> Iterator[tuple[str, tuple[str, str]]]:
     """(annotation without suffix, (key as written, value)) of the annotations for one container."""
-    annotations = facts.look(pod).ours
+    annotations = facts.view(pod).ours
     for name in HEALTH_ANNOTATIONS if annotations else ():
         suffixed = f"{name}.{container.name}"
         if suffixed in annotations:

@@ -48,7 +48,7 @@ def parse_liveness(value: object) -> Liveness:
 
 def annotated_liveness(pod: Json, container: Container, facts: Facts) -> Liveness | None:
     """What the pod's annotation asks for a container; None where it does not, or cannot be read."""
-    ours = facts.look(pod).ours
+    ours = facts.view(pod).ours
     value = ours.get(f"{LIVENESS}.{container.name}", ours.get(LIVENESS)) if ours else None
     try:
         return None if value is None else parse_liveness(value)

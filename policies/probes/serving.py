@@ -190,19 +190,19 @@ def serving_containers(pod: Json, facts: Facts) -> tuple[Container, ...]:
 
 
 def _serving(pod: Json, facts: Facts) -> list[Container]:
-    look = facts.look(pod)
-    if look.completes:
+    view = facts.view(pod)
+    if view.completes:
         return []
     settings = facts.settings(StandardProbes)
     found = [
         container
-        for container in look.running
+        for container in view.running
         if not settings.recogniser.is_infrastructure(container) and not _ends(container)
     ]
     return [
         container
         for container in found
-        if _serves(container, settings) or _annotated(look.ours, container, alone=len(found) == 1)
+        if _serves(container, settings) or _annotated(view.ours, container, alone=len(found) == 1)
     ]
 
 

@@ -130,12 +130,12 @@ _MOST_FAILURES: Final = 2**31 - 1
 def mutate(pod: Json, settings: StandardProbes, facts: Facts, why: Reasons = UNREAD) -> Json:
     """The pod with the missing probes of its serving containers filled in, and with a startupProbe
     wherever a livenessProbe would end the start."""
-    look = facts.look(pod)
-    if look.completes:
+    view = facts.view(pod)
+    if view.completes:
         return pod
     serving = {container.name for container in serving_containers(pod, facts)}
     changed = pod
-    for container in look.running:
+    for container in view.running:
         # Asked of the original pod: its facts are computed once, and injected probes do not count.
         if container.name in serving:
             spec = _with_probes(pod, container, settings, facts, why)
@@ -220,7 +220,7 @@ def _with_guard(
 
 def _is_kuberays(pod: Json, container: Container, facts: Facts) -> bool:
     """Whether KubeRay gives this container its probes: they are tuned to Ray's own failure detection."""
-    return container.role is Role.MAIN and container.index == 0 and facts.look(pod).is_ray
+    return container.role is Role.MAIN and container.index == 0 and facts.view(pod).is_ray
 
 
 # --- where the endpoint comes from -------------------------------------------------------------
@@ -500,13 +500,13 @@ def _without_progress(pod: Json, container: Container, facts: Facts) -> Finding 
 
 def _misread_annotations(pod: Json, facts: Facts) -> Iterator[Finding]:
     """Annotations of this policy that mean no container, or no duration or size; and misspelt ones."""
-    look = facts.look(pod)
-    if not look.ours or look.completes:
+    view = facts.view(pod)
+    if not view.ours or view.completes:
         return
-    names = {container.name for container in look.containers}
+    names = {container.name for container in view.containers}
     known = listed(sorted(names))
     serving = serving_containers(pod, facts)
-    for key, value in look.ours.items():
+    for key, value in view.ours.items():
         base, suffix = _base_and_suffix(key)
         path = f"metadata.annotations[{key}]"
         if base is None:

@@ -267,7 +267,7 @@ def models_of(facts: Facts, config: str) -> Mapping[str, model_spec.ModelSpec] |
 
 def _annotation(pod: Json, container: Container, key: str, facts: Facts) -> str | None:
     """What an annotation says of a container: by its name, or of all that serve."""
-    annotations = facts.look(pod).ours
+    annotations = facts.view(pod).ours
     if not annotations:
         return None
     value = annotations.get(f"{key}.{container.name}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from policies.core.facts import Cluster, Facts
-from policies.core.look import Looks
+from policies.core.pod_view import PodViews
 from policies.kube.json import Json
 from webhook.admission.configuration import Config, Effective
 
@@ -21,13 +21,13 @@ class Context:
 
     @classmethod
     def of(
-        cls, obj: Json, namespace: str, config: Config, cluster: Cluster, looks: Looks | None = None
+        cls, obj: Json, namespace: str, config: Config, cluster: Cluster, views: PodViews | None = None
     ) -> Context:
-        """`looks`: at pods of the same review, where there are any."""
+        """`views`: of pods of the same review, if there are any."""
         # Only overrides need them.
         labels = Facts(namespace, cluster).namespace_labels() if config.webhook.overrides else None
         effective = config.effective(obj, namespace, labels)
-        return cls(config, effective, Facts(namespace, cluster, effective.settings, looks or Looks()))
+        return cls(config, effective, Facts(namespace, cluster, effective.settings, views or PodViews()))
 
     def of_pod(self, pod: Json) -> Context:
         """The context of a pod of the object: overrides may select it by its own labels."""
@@ -35,7 +35,7 @@ class Context:
         effective = self.config.effective(pod, self.namespace, labels)
         if effective is self.effective:
             return self
-        facts = Facts(self.namespace, self.facts.cluster, effective.settings, self.facts.looks)
+        facts = Facts(self.namespace, self.facts.cluster, effective.settings, self.facts.views)
         return Context(self.config, effective, facts)
 
     @property

@@ -14,8 +14,8 @@ from policies.core.annotations import OVERRIDE, POLICY_LABEL
 from policies.core.completing import Base
 from policies.core.coverage import Coverage, left_alone
 from policies.core.facts import Cluster, WholeObjects
-from policies.core.look import Looks
 from policies.core.mode import Mode
+from policies.core.pod_view import PodViews
 from policies.kube.field_paths import scopes
 from policies.kube.group_kinds import POD, kind_of
 from policies.kube.json import dig
@@ -78,8 +78,8 @@ def mutate(request: Request, config: Config, cluster: Cluster) -> Decision:
     bounds = bounded(obj, config.workloads, allowance())
     if bounds.undecided:
         return Decision(obj, notes=bounds.undecided, owned=owned)
-    looks = Looks(template.look for template in bounds.templates)
-    folded = fold(obj, mutators, Context.of(obj, request.namespace, config, cluster, looks))
+    views = PodViews(template.view for template in bounds.templates)
+    folded = fold(obj, mutators, Context.of(obj, request.namespace, config, cluster, views))
     results, notes = foremost(folded.results, folded.notes)
     final = folded.object
     if kind == POD and config.webhook.changes.annotation and final is not obj:
@@ -117,8 +117,8 @@ def validate(
             docs_url=config.webhook.docs_url,
             coverage=covered,
         )
-    looks = Looks(template.look for template in bounds.templates)
-    context = Context.of(obj, request.namespace, config, cluster, looks)
+    views = PodViews(template.view for template in bounds.templates)
+    context = Context.of(obj, request.namespace, config, cluster, views)
     projection = project(obj, bounds.templates, context, folding)
     found, crashes = findings(projection.target, context, lambda base: _found_in(base, context, folding))
     exemptions = exemptions_of(obj, projection.target, config, context.namespace)

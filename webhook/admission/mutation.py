@@ -11,8 +11,8 @@ from policies.core import registry
 from policies.core.annotations import EXEMPT
 from policies.core.contracts import Mutator
 from policies.core.finding import Finding
-from policies.core.look import PodLook
 from policies.core.mode import Mode
+from policies.core.pod_view import PodView
 from policies.core.reasons import Reasons
 from policies.core.target import PodTemplate, Target, with_template
 from policies.kube.group_kinds import GroupKind, kind_of
@@ -85,13 +85,13 @@ def _exempted(policy_id: str, reason: str) -> Result:
 class Folding(Protocol):
     """What becomes of the pods of a template: their pod, folded, and the look at it."""
 
-    def __call__(self, template: PodTemplate, context: Context, /) -> tuple[Decision, PodLook]: ...
+    def __call__(self, template: PodTemplate, context: Context, /) -> tuple[Decision, PodView]: ...
 
 
-def fold_template(template: PodTemplate, context: Context) -> tuple[Decision, PodLook]:
+def fold_template(template: PodTemplate, context: Context) -> tuple[Decision, PodView]:
     """The pod of a template after the pod-level mutators that are in force for it."""
     folded = fold(template.pod, mutators_of(template.pod), context.of_pod(template.pod))
-    return folded, context.facts.look(folded.object)
+    return folded, context.facts.view(folded.object)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,13 +124,13 @@ def project(
         if template.workload is None or not template.workload.projected or template.container_path:
             judged.append(template)
             continue
-        folded, look = folding(template, context)
+        folded, view = folding(template, context)
         if template.by_shape:  # judged as its pods will be; additions to them cannot be promised
-            judged.append(template.remade(context.facts.looks.keep(look)))
+            judged.append(template.remade(context.facts.views.keep(view)))
             continue
         if folded.object is not template.pod:
             projected = with_template(projected, template, folded.object)
-        judged.append(template.remade(context.facts.looks.keep(look)))
+        judged.append(template.remade(context.facts.views.keep(view)))
         changes += [
             replace(change, template=template.path, why=change.why.placed(template.placed))
             for change in folded.changes

@@ -38,7 +38,7 @@ def findings(
     config, effective, facts = context.config, context.effective, context.facts
     found: list[tuple[Rule, Finding]] = []
     crashes: list[Crash] = []
-    has = frozenset[Need]().union(*(template.look.has for template in target.templates))
+    has = frozenset[Need]().union(*(template.view.has for template in target.templates))
     rules: Iterable[Rule] = _of_kind(registry.rules, target.kind, bool(target.templates))
     if config.own_rules:
         own = config.own_rules.values()

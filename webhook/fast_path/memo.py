@@ -29,7 +29,7 @@ import orjson
 from policies.core.facts import Cluster
 from policies.core.finding import Finding
 from policies.core.listing import Listing
-from policies.core.look import PodLook
+from policies.core.pod_view import PodView
 from policies.core.reasons import UNREAD
 from policies.core.resources import Resource
 from policies.core.target import PodTemplate
@@ -299,7 +299,7 @@ class Folds:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def __call__(self, template: PodTemplate, context: Context) -> tuple[Decision, PodLook]:
+    def __call__(self, template: PodTemplate, context: Context) -> tuple[Decision, PodView]:
         cluster = context.facts.cluster
         if not self._limit or not isinstance(cluster, _Recorded):
             return fold_template(template, context)
@@ -318,11 +318,11 @@ class Folds:
             return known.answer(template)
         if known is not None:
             self.bytes -= known.size
-        folded, look = fold_template(template, context)
+        folded, view = fold_template(template, context)
         if not folded.crashes:
             # All that was consulted until now: values computed from it may have been used again here.
-            self._remember(_trimmed(key), _Fold.of(template, folded, look, cluster.consulted()))
-        return folded, look
+            self._remember(_trimmed(key), _Fold.of(template, folded, view, cluster.consulted()))
+        return folded, view
 
     def _remember(self, key: bytes, entry: _Fold) -> None:
         self._entries[key] = entry
@@ -348,22 +348,22 @@ class Folds:
 @dataclass(slots=True)
 class _Fold:
     folded: Decision
-    look: PodLook
+    view: PodView
     unchanged: bool
     """Whether the pod is left as it is."""
     consulted: Consulted
     size: int = 0
 
     @classmethod
-    def of(cls, template: PodTemplate, folded: Decision, look: PodLook, consulted: Consulted) -> _Fold:
+    def of(cls, template: PodTemplate, folded: Decision, view: PodView, consulted: Consulted) -> _Fold:
         changes = tuple(replace(change, why=change.why.settled()) for change in folded.changes)
         unchanged = folded.object is template.pod
-        return cls(replace(folded, changes=changes), look, unchanged, consulted)
+        return cls(replace(folded, changes=changes), view, unchanged, consulted)
 
-    def answer(self, template: PodTemplate) -> tuple[Decision, PodLook]:
+    def answer(self, template: PodTemplate) -> tuple[Decision, PodView]:
         if self.unchanged:
-            return replace(self.folded, object=template.pod), template.look
-        return self.folded, self.look
+            return replace(self.folded, object=template.pod), template.view
+        return self.folded, self.view
 
 
 class _Recorded:

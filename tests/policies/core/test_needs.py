@@ -60,7 +60,7 @@ def _targets(objects: tuple[Json, ...], config: Config, cluster: Cluster) -> Ite
 
 
 def had_in(target: Target) -> frozenset[Need]:
-    return frozenset[Need]().union(*(template.look.has for template in target.templates))
+    return frozenset[Need]().union(*(template.view.has for template in target.templates))
 
 
 @pytest.mark.parametrize("rule", [rule for rule in RULES if rule.needs], ids=lambda rule: rule.id)

@@ -1,4 +1,4 @@
-from policies.core.look import completes
+from policies.core.pod_view import completes
 from policies.kube.pods import Role, containers, edited, is_ray_node
 
 

@@ -1,6 +1,6 @@
-"""One look at each pod of a review, shared by every mutator and rule that asks.
+"""One view of each pod of a review, shared by every mutator and rule that asks.
 
-Law: the answers of a look depend only on the pod. Objects are edited by copying, so a look belongs to one
+Law: the answers of a view depend only on the pod. Objects are edited by copying, so a view belongs to one
 object and ends with the review; parts that an edit did not change are not read again.
 """
 
@@ -20,7 +20,7 @@ from policies.kube.pods import Container, Role, is_ray_node, placed
 _OURS: Final = f"{DOMAIN}/"
 
 
-class PodLook:
+class PodView:
     """A pod's spec, read once."""
 
     __slots__ = (
@@ -46,8 +46,8 @@ class PodLook:
     completes: bool
     """Whether the pod runs to completion: by its restartPolicy or as a Job's."""
 
-    def __init__(self, pod: Json, before: PodLook | None = None) -> None:
-        """`pod`: a map with `metadata` and `spec`. `before`: a look at what it was copied from."""
+    def __init__(self, pod: Json, before: PodView | None = None) -> None:
+        """`pod`: a map with `metadata` and `spec`. `before`: the view of the pod that it was copied from."""
         self.pod = pod
         self._before = before
         self._containers: tuple[Container, ...] | None = None
@@ -75,7 +75,7 @@ class PodLook:
             if before is not None and _same_containers(before.pod, self.pod):
                 found = known
             else:
-                found = tuple(_looked_at(self.pod, known))
+                found = tuple(_viewed(self.pod, known))
             self._containers = found
         return found
 
@@ -105,7 +105,7 @@ def _same_containers(one: Json, other: Json) -> bool:
     )
 
 
-def _looked_at(pod: Json, known: tuple[Container, ...]) -> Iterator[Container]:
+def _viewed(pod: Json, known: tuple[Container, ...]) -> Iterator[Container]:
     for number, (spec, place, index, role) in enumerate(placed(pod)):
         old = known[number] if number < len(known) else None
         if old is None or old.index != index or old.role is not role or old.list != place:
@@ -120,28 +120,28 @@ def _completing_owners() -> frozenset[str]:
 
 
 def completes(pod: Json) -> bool:
-    """Whether a pod runs to completion; see `PodLook.completes`."""
-    return PodLook(pod).completes
+    """Whether a pod runs to completion; see `PodView.completes`."""
+    return PodView(pod).completes
 
 
-class Looks:
-    """The looks at the pods of one review, by the object looked at."""
+class PodViews:
+    """The views of the pods of one review, by object."""
 
     __slots__ = ("_known", "_last")
 
-    def __init__(self, known: Iterable[PodLook] = ()) -> None:
-        self._known: dict[int, PodLook] = {}
-        self._last: PodLook | None = None
-        for look in known:
-            self.keep(look)
+    def __init__(self, known: Iterable[PodView] = ()) -> None:
+        self._known: dict[int, PodView] = {}
+        self._last: PodView | None = None
+        for view in known:
+            self.keep(view)
 
-    def keep(self, look: PodLook) -> PodLook:
-        """Answer with this look where its pod is asked about."""
-        self._known[id(look.pod)] = look  # which keeps the pod: its id is nobody else's meanwhile
-        self._last = look
-        return look
+    def keep(self, view: PodView) -> PodView:
+        """Answer with this view when its pod is asked about."""
+        self._known[id(view.pod)] = view  # which keeps the pod: its id is nobody else's meanwhile
+        self._last = view
+        return view
 
-    def of(self, pod: Json) -> PodLook:
-        """The look at a pod; one that was not seen before is most likely a copy of the last one, edited."""
+    def of(self, pod: Json) -> PodView:
+        """The view of a pod; one that was not seen before is most likely an edited copy of the last one."""
         known = self._known.get(id(pod))
-        return known if known is not None else self.keep(PodLook(pod, self._last))
+        return known if known is not None else self.keep(PodView(pod, self._last))

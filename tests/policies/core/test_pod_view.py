@@ -1,6 +1,6 @@
 """One look at a pod: what stays as it was is known, what is edited is read again."""
 
-from policies.core.look import Looks, PodLook
+from policies.core.pod_view import PodView, PodViews
 from policies.kube.json import Json, replaced
 
 POD: Json = {
@@ -14,16 +14,16 @@ LIVENESS = ("spec", "containers", 0, "livenessProbe")
 
 
 def test_a_pod_is_looked_at_once() -> None:
-    looks = Looks()
-    assert looks.of(POD) is looks.of(POD)
-    assert looks.of(dict(POD)) is not looks.of(POD)
+    views = PodViews()
+    assert views.of(POD) is views.of(POD)
+    assert views.of(dict(POD)) is not views.of(POD)
 
 
 def test_containers_that_stayed_are_the_same_objects() -> None:
-    looks = Looks([PodLook(POD)])
-    first = looks.of(POD).containers
+    views = PodViews([PodView(POD)])
+    first = views.of(POD).containers
     first[0].memo["read"] = 1
-    edited = looks.of(replaced(POD, LIVENESS, {"exec": {}})).containers
+    edited = views.of(replaced(POD, LIVENESS, {"exec": {}})).containers
     assert edited[1] is first[1]
     assert edited[2] is first[2]
     assert edited[0].spec["livenessProbe"] == {"exec": {}}
@@ -31,13 +31,13 @@ def test_containers_that_stayed_are_the_same_objects() -> None:
 
 
 def test_an_edit_elsewhere_leaves_the_containers_and_the_metadata_as_they_were_read() -> None:
-    looks = Looks([PodLook(POD)])
-    first = looks.of(POD)
+    views = PodViews([PodView(POD)])
+    first = views.of(POD)
     containers, annotations = first.containers, first.annotations
-    edited = looks.of(replaced(POD, ("spec", "tolerations"), [{"operator": "Exists"}]))
+    edited = views.of(replaced(POD, ("spec", "tolerations"), [{"operator": "Exists"}]))
     assert edited.containers is containers
     assert edited.annotations is annotations
-    other = looks.of(
+    other = views.of(
         replaced(edited.pod, ("metadata", "annotations"), {"mlchassis.dev/health-path": "/other"})
     )
     assert other.ours == {"mlchassis.dev/health-path": "/other"}
@@ -45,20 +45,20 @@ def test_an_edit_elsewhere_leaves_the_containers_and_the_metadata_as_they_were_r
 
 
 def test_what_runs_in_a_container_is_read_again_when_that_changed() -> None:
-    looks = Looks([PodLook(POD)])
-    first = looks.of(POD).containers
+    views = PodViews([PodView(POD)])
+    first = views.of(POD).containers
     lists = ("command", "args", "env", "envFrom", "ports", "volumeMounts")
     for field, value in (("name", "other"), ("image", "other"), *((field, ["other"]) for field in lists)):
-        edited = looks.of(replaced(POD, ("spec", "containers", 0, field), value)).containers[0]
+        edited = views.of(replaced(POD, ("spec", "containers", 0, field), value)).containers[0]
         assert edited.memo is not first[0].memo, field
 
 
 def test_a_container_in_front_moves_the_others() -> None:
-    looks = Looks([PodLook(POD)])
-    first = looks.of(POD).containers
+    views = PodViews([PodView(POD)])
+    first = views.of(POD).containers
     first[0].memo["read"] = 1
     pod = replaced(POD, ("spec", "containers"), [{"name": "new"}, *POD["spec"]["containers"]])
-    found = looks.of(pod).containers
+    found = views.of(pod).containers
     assert [(each.name, each.list, each.index) for each in found] == [
         ("new", "containers", 0),
         ("a", "containers", 1),
@@ -69,4 +69,4 @@ def test_a_container_in_front_moves_the_others() -> None:
 
 
 def test_our_own_annotations() -> None:
-    assert PodLook(POD).ours == {"mlchassis.dev/health-path": "/h"}
+    assert PodView(POD).ours == {"mlchassis.dev/health-path": "/h"}
