@@ -100,7 +100,7 @@ def mutate(pod: Json, settings: GpuAffinity, facts: Facts, why: Reasons = UNREAD
     if text(pod, "spec", "nodeName") or (owner is not None and owner.get("kind") == "DaemonSet"):
         return pod
     if not is_surveyable(pod):
-        return pod  # `advise` says so
+        return pod  # `advise` reports it
     pod = _brought_together(pod, settings, facts, why)
     requests = settings.catalogue.requests(pod)
     if requests:
@@ -170,7 +170,7 @@ def _as_requested(pod: Json, fleet: Fleet, why: Reasons) -> Json:
     try:
         bound = wanted_memory(pod)
     except ValueError:
-        return pod  # `advise` says so
+        return pod  # `advise` reports it
     if bound is not None:
         memory = resolve_memory(fleet, bound)
         pod = _demanding(pod, memory, GPU_MEMORY, why)

@@ -25,7 +25,7 @@ class Model(BaseModel):
         strict=True,
         alias_generator=to_camel,
         populate_by_name=True,
-        # Of all models one command needs some; what is inside another is built with it alone.
+        # A command needs only some of the models; a nested model is built together with its parent.
         defer_build=True,
     )
 
@@ -85,7 +85,7 @@ class SettingsLookup(Protocol):
 
 
 def default_settings(model: type[S], /) -> S:
-    """Every model's defaults; what is in force where no policy is configured.
+    """Every model's defaults; in force if no policy is configured.
 
     One instance a model: what a settings object derives from itself is then derived once.
     """
@@ -115,7 +115,7 @@ def _label_value(text: str) -> str:
 LabelKey = Annotated[str, AfterValidator(_label_key)]
 LabelValue = Annotated[str, AfterValidator(_label_value)]
 ContainerName = Annotated[str, Field(pattern=rf"^{_LABEL}$", max_length=50)]
-"""A container's name, with room for what tells it from one that is there."""
+"""A container's name, with room for a suffix that makes it unique."""
 
 
 AbsolutePath = Annotated[str, Field(pattern=r"^(/[A-Za-z0-9_-][A-Za-z0-9._-]*)+$")]

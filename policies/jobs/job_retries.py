@@ -142,7 +142,7 @@ def _exit_codes(obj: Json, job: JobSpec, settings: JobRetries) -> list[int]:
     try:
         annotated = _annotated(obj, job)
     except ValueError:
-        annotated = set()  # `advise` says so
+        annotated = set()  # `advise` reports it
     return sorted(annotated.union(settings.retryable_exit_codes))
 
 

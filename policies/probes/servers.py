@@ -234,7 +234,7 @@ class Recogniser:
         return name, programs[n]
 
     def _of_image(self, image: str) -> _ByImage:
-        """What follows from an image without its command."""
+        """The answer for an image without its command."""
         matching = self._globs.matching(image)
         known = self._by_globs.get(matching)
         if known is None:

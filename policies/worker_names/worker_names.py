@@ -1,10 +1,9 @@
 """worker-names: deterministic names for Ray head and worker pods; a double creation becomes a 409.
 
-KubeRay 1.0 to 1.2 reads a stale cache, sees too few workers, creates more and then deletes some at
-random, with whatever state they held. From 1.3 on it remembers what it created for 30 s, but not
-over a restart of the operator. Here a pod gets its name at admission, against the live state of
-the cluster: as many names are given as pods are wanted, and one more create is answered with 409
-AlreadyExists, which every version of the operator bears.
+KubeRay 1.0 to 1.2 reads a stale cache, sees too few workers, creates more and then deletes some at random,
+with their state. From 1.3 on it remembers what it created for 30 s, but not over a restart of the operator.
+Here a pod gets its name at admission, against the live state of the cluster: as many names are given as pods
+are wanted, and one more create is answered with 409 AlreadyExists, which every version of the operator bears.
 
 Pods that another controller makes are named likewise where they carry the label
 `mlchassis.dev/worker-group` and their controller has a scale subresource. A pod that has a name is
@@ -35,7 +34,7 @@ LONGEST_NAME: Final = 63
 NAMES_SHOWN: Final = 8
 MOST_HOSTS: Final = 1024
 """Hosts of a replica that are promised by name ahead of being asked for: a Lease must stay small,
-whatever a spec says of numOfHosts. Those beyond are promised one by one."""
+even with more in numOfHosts. Those beyond are promised one by one."""
 
 
 class OnUnavailable(StrEnum):
@@ -70,7 +69,7 @@ class WorkerNames(Settings):
 
 
 MUTATOR: Final = Mutator("worker-names", WorkerNames, kinds=(POD,))
-"""Nothing to fold over an object here: only the endpoint /name decides (`webhook.worker_names.endpoint`)."""
+"""No change of an object: only the endpoint /name decides (`webhook.worker_names.endpoint`)."""
 
 
 # --- answers -----------------------------------------------------------------------------------
@@ -99,7 +98,7 @@ class Give:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Why the pod is refused. `ambiguous` are reservations that alone stand in the way: if their
+    """Why the pod is refused. `ambiguous` are reservations that are the only obstacle: if their
     pods were created and are gone again, the answer would be another."""
 
     reason: Reason
@@ -130,11 +129,11 @@ class Group:
 # --- names -------------------------------------------------------------------------------------
 
 _ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"
-"""Kubernetes' own for generated names: no vowels, nothing that reads as a word."""
+"""Kubernetes' own for generated names: no vowels, so that no word appears."""
 
 
 def _tag(worker: Worker, epoch: str) -> str:
-    """Five characters that tell apart what the readable part may not.
+    """Five characters that distinguish names with the same readable part.
 
     Cluster `a`, group `b-c` and cluster `a-b`, group `c` would share their names otherwise, and so
     would long names that are cut; and so would a number that is counted up again because its record
@@ -171,7 +170,7 @@ def _numbers(names: Iterable[str], worker: Worker, epoch: str) -> list[int]:
 
 
 def _names(worker: Worker, number: int, want: Want, epoch: str) -> tuple[str, ...]:
-    """The names that one number stands for: the pod's own, or those of all hosts of its replica."""
+    """The names of one number: the pod's own, or those of all hosts of its replica."""
     if not worker.replica:
         return (name_of(worker, number, epoch=epoch),)
     hosts = dict.fromkeys((*range(min(want.hosts, MOST_HOSTS)), worker.host))
@@ -193,7 +192,7 @@ def decide(worker: Worker, group: Group, settings: WorkerNames) -> Answer:
     taken = None if worker.host else _index_taken(worker, group, settings)
     if taken:
         return taken
-    # KubeRay deletes a broken replica and makes it anew, for as long as one of its hosts is refused.
+    # KubeRay deletes a broken replica and creates it again, for as long as one of its hosts is refused.
     if not siblings and _is_full(worker, group, settings):
         return _full(worker, group, settings)
     epoch = group.record.epoch
@@ -241,7 +240,7 @@ def _size(worker: Worker, want: Want) -> int:
 def _siblings(worker: Worker, group: Group) -> list[str]:
     """The names of the hosts of the pod's own replica that live or are promised.
 
-    They tell a later host its name. A second request for the same host gets the same name, and the
+    A later host gets its name from them. A second request for the same host gets the same name, and the
     API server lets in one.
     """
     siblings = [pod.name for pod in group.pods if pod.replica == worker.replica and not pod.terminating]

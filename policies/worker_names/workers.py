@@ -133,7 +133,7 @@ class Want:
     """What the live owner wants of a group.
 
     `pods` counts every host of every replica; `barred` are the names in `workersToDelete`, which
-    KubeRay deletes by name however young the pod is; `note` says why nothing is wanted, if so.
+    KubeRay deletes by name however young the pod is; `note` is the reason if no pod is wanted.
     """
 
     pods: int
@@ -153,7 +153,7 @@ def wanted(owner: Json | None, worker: Worker) -> Want:
     KubeRay's own: clamp(replicas, minReplicas, maxReplicas) x numOfHosts, 0 if suspended.
     """
     if owner is None or text(owner, "metadata", "uid") != worker.owner.uid:
-        # One sentence for both: whoever asks may not be allowed to see the one that exists.
+        # One sentence for both: the caller may not be allowed to see the existing pod.
         raise Untrusted(f"{worker.owner} is gone, or another one has its name now.")
     if not worker.owner.is_ray:
         return Want(integer(owner, "spec", "replicas", default=0))
@@ -237,8 +237,8 @@ def counts(pod: Existing, worker: Worker, want: Want, now: float, patience: floa
 class Reservation:
     """Names given to a pod, or to all hosts of a replica, which no list has shown yet.
 
-    `at` is when they were given, `seen_from` the resourceVersion of the pod list before: whatever
-    was created under these names was created after it; `index` the operator's own, where it labels one.
+    `at` is when they were given, `seen_from` the resourceVersion of the pod list before: pods with these
+    names were created after it; `index` the operator's own, where it labels one.
     """
 
     names: tuple[str, ...]
@@ -253,7 +253,7 @@ class AllocationRecord:
     """What the Lease of a group holds: the highest number ever given, and the open reservations.
 
     `epoch` is drawn when the record is begun and goes into every name with a number that only goes up.
-    A record that is lost and begun anew cannot give a name again, whatever its numbers are.
+    A record that is lost and begun again cannot give a name twice, with any numbers.
     """
 
     highest: int = -1
@@ -275,8 +275,7 @@ class AllocationRecord:
     def load(cls, dumped: str | None) -> AllocationRecord:
         """From an annotation; empty when there is none or somebody has spoilt it.
 
-        An empty record is safe to go on from, once it has an epoch of its own. What is lost is the
-        open reservations.
+        An empty record is safe to go on from, once it has a new epoch. Only the open reservations are lost.
         """
         try:
             read: Any = json.loads(dumped or "{}")
@@ -288,7 +287,7 @@ class AllocationRecord:
         return cls(highest, reservations, epoch) if -1 <= highest <= _MAX_INT32 else cls()
 
     def without(self, seen: frozenset[str], now: float, lifetime: float) -> AllocationRecord:
-        """Without the names that have been seen to exist and what is older than `lifetime` seconds.
+        """Without the names that have been seen to exist and those older than `lifetime` seconds.
 
         So is a time that far in the future: it was not written by this cluster's clocks.
         """

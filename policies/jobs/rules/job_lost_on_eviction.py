@@ -14,7 +14,8 @@ from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET
 
 
 def check(target: Target, facts: Facts) -> Iterator[Finding]:
-    if is_gang(target.obj, facts) or only_idles(target):  # a gang loses all with one pod, and says so
+    # a gang loses all with one pod, and has its own finding
+    if is_gang(target.obj, facts) or only_idles(target):
         return
     for job in own_jobs(target):
         if job.backoff_limit or job.on_disruption() == "Ignore":
