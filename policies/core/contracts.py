@@ -19,7 +19,7 @@ from policies.core.data import load_one
 from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding
 from policies.core.mode import Mode, Profile
-from policies.core.needs import Need
+from policies.core.pod_features import PodFeature
 from policies.core.reasons import UNREAD, Reasons
 from policies.core.settings import Model, S
 from policies.core.target import Target
@@ -112,7 +112,7 @@ class Rule:
     kinds: tuple[GroupKind, ...] | None
     """The kinds it looks at; None: all kinds with a pod template."""
     load: Callable[[], RuleDocument]
-    needs: frozenset[Need] = frozenset()
+    requires: frozenset[PodFeature] = frozenset()
     """Without each of these in its pods it finds nothing, and is not asked."""
 
     @cached_property
@@ -129,7 +129,7 @@ class Rule:
 
 
 def rule(
-    module: str, check: Check, kinds: tuple[GroupKind, ...] | None = None, needs: Iterable[Need] = ()
+    module: str, check: Check, kinds: tuple[GroupKind, ...] | None = None, requires: Iterable[PodFeature] = ()
 ) -> Rule:
     """The rule of a module: `RULE = rule(__name__, check)` in `tcp_probe.py`, next to `tcp-probe.yaml`.
 
@@ -138,4 +138,4 @@ def rule(
     package, _, name = module.rpartition(".")
     rule_id = name.replace("_", "-")
     load = partial(load_one, RuleDocument, package, f"{rule_id}.yaml")
-    return Rule(rule_id, check, kinds, load, frozenset(needs))
+    return Rule(rule_id, check, kinds, load, frozenset(requires))

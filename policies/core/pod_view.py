@@ -11,7 +11,7 @@ from functools import cache
 from typing import Final
 
 from policies.core.annotations import DOMAIN
-from policies.core.needs import Need, had_by
+from policies.core.pod_features import PodFeature, features_of
 from policies.core.workloads import known_workloads
 from policies.kube.json import Json, text
 from policies.kube.metadata import annotations_of, controller
@@ -26,7 +26,7 @@ class PodView:
     __slots__ = (
         "_before",
         "_containers",
-        "_has",
+        "_features",
         "_running",
         "annotations",
         "completes",
@@ -52,7 +52,7 @@ class PodView:
         self._before = before
         self._containers: tuple[Container, ...] | None = None
         self._running: tuple[Container, ...] | None = None
-        self._has: frozenset[Need] | None = None
+        self._features: frozenset[PodFeature] | None = None
         if before is not None and before.pod.get("metadata") is pod.get("metadata"):
             self.annotations, self.ours = before.annotations, before.ours
             self.owner, self.is_ray = before.owner, before.is_ray
@@ -88,11 +88,13 @@ class PodView:
         return found
 
     @property
-    def has(self) -> frozenset[Need]:
-        """What rules may need of it."""
-        found = self._has
+    def features(self) -> frozenset[PodFeature]:
+        """The features that rules may require of it."""
+        found = self._features
         if found is None:
-            found = self._has = frozenset(had_by(self.pod, self.containers, completes=self.completes))
+            found = self._features = frozenset(
+                features_of(self.pod, self.containers, completes=self.completes)
+            )
         return found
 
 

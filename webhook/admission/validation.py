@@ -13,7 +13,7 @@ from policies.core.composing import ELSEWHERE
 from policies.core.contracts import Rule
 from policies.core.finding import Certainty, Finding
 from policies.core.mode import Mode
-from policies.core.needs import Need
+from policies.core.pod_features import PodFeature
 from policies.core.target import Target
 from policies.kube.field_paths import scopes
 from policies.kube.group_kinds import GroupKind
@@ -38,13 +38,13 @@ def findings(
     config, effective, facts = context.config, context.effective, context.facts
     found: list[tuple[Rule, Finding]] = []
     crashes: list[Crash] = []
-    has = frozenset[Need]().union(*(template.view.has for template in target.templates))
+    features = frozenset[PodFeature]().union(*(template.view.features for template in target.templates))
     rules: Iterable[Rule] = _of_kind(registry.rules, target.kind, bool(target.templates))
     if config.own_rules:
         own = config.own_rules.values()
         rules = (*rules, *(rule for rule in own if _looks_at(rule, target.kind, bool(target.templates))))
     for rule in rules:
-        if not rule.needs <= has:
+        if not rule.requires <= features:
             continue
         if effective.modes.get(rule.id) is Mode.OFF:
             continue

@@ -9,7 +9,7 @@ from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import rule
 from policies.core.facts import Facts
 from policies.core.finding import Finding
-from policies.core.needs import Need
+from policies.core.pod_features import PodFeature
 from policies.core.target import PodTemplate, Target
 from policies.kube.field_paths import Steps
 from policies.kube.group_kinds import (
@@ -138,4 +138,4 @@ def _is_queued(obj: Json) -> bool:
     )
 
 
-RULE = rule(__name__, check, _GANGS, needs=(Need.EXTENDED,))
+RULE = rule(__name__, check, _GANGS, requires=(PodFeature.EXTENDED,))

@@ -9,7 +9,7 @@ from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import rule
 from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding
-from policies.core.needs import Need
+from policies.core.pod_features import PodFeature
 from policies.core.target import PodTemplate, Target
 from policies.kube.json import mapping
 
@@ -50,4 +50,4 @@ def _asking(template: PodTemplate, settings: GpuAffinity) -> str:
     return template.spec_path
 
 
-RULE = rule(__name__, check, needs=(Need.EXTENDED,))
+RULE = rule(__name__, check, requires=(PodFeature.EXTENDED,))

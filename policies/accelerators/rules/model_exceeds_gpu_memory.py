@@ -9,7 +9,7 @@ from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import rule
 from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding
-from policies.core.needs import Need
+from policies.core.pod_features import PodFeature
 from policies.core.target import Target
 from policies.kube.json import strings
 from policies.kube.pods import Role
@@ -51,4 +51,4 @@ def _gigabytes(size: float) -> str:
     return f"{size / 10**9:.0f} GB"
 
 
-RULE = rule(__name__, check, needs=(Need.EXTENDED,))
+RULE = rule(__name__, check, requires=(PodFeature.EXTENDED,))

@@ -13,7 +13,7 @@ from policies.containers.programs import launch_of, started
 from policies.core.contracts import rule
 from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding
-from policies.core.needs import Need
+from policies.core.pod_features import PodFeature
 from policies.core.target import PodTemplate, Target
 from policies.kube.json import dig, mapping, strings
 from policies.kube.pods import Container, Role
@@ -91,4 +91,4 @@ def _finding(template: PodTemplate, container: Container, server: Server, wanted
     )
 
 
-RULE = rule(__name__, check, needs=(Need.EXTENDED,))
+RULE = rule(__name__, check, requires=(PodFeature.EXTENDED,))

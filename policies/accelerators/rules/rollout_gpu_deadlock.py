@@ -9,7 +9,7 @@ from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import rule
 from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding
-from policies.core.needs import Need
+from policies.core.pod_features import PodFeature
 from policies.core.target import PodTemplate, Target
 from policies.kube.group_kinds import DEPLOYMENT, LEADER_WORKER_SET
 from policies.kube.json import integer
@@ -94,4 +94,4 @@ def _compete(one: Placement, other: Placement) -> bool:
     }
 
 
-RULE = rule(__name__, check, (DEPLOYMENT, LEADER_WORKER_SET), needs=(Need.EXTENDED,))
+RULE = rule(__name__, check, (DEPLOYMENT, LEADER_WORKER_SET), requires=(PodFeature.EXTENDED,))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from policies.core.contracts import rule
 from policies.core.facts import Facts
 from policies.core.finding import Finding
-from policies.core.needs import Need
+from policies.core.pod_features import PodFeature
 from policies.core.target import Target
 from policies.disruption.drains import pre_stop_sleep
 from policies.kube.json import integer
@@ -32,4 +32,4 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
                 )
 
 
-RULE = rule(__name__, check, needs=(Need.LIFECYCLE,))
+RULE = rule(__name__, check, requires=(PodFeature.LIFECYCLE,))

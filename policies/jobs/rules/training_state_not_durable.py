@@ -12,7 +12,7 @@ from policies.core.annotations import CHECKPOINT, TRAINING
 from policies.core.contracts import rule
 from policies.core.facts import Facts
 from policies.core.finding import Finding
-from policies.core.needs import Need
+from policies.core.pod_features import PodFeature
 from policies.core.target import PodTemplate, Target
 from policies.jobs.idle import idles, programs_of
 from policies.jobs.jobs import has_label, is_someone_elses
@@ -139,4 +139,9 @@ def _is_durable(volume: Json) -> bool:
     return bool(set(volume) - _FLEETING - {"name"})
 
 
-RULE = rule(__name__, check, (JOB, CRON_JOB, JOB_SET, *KUBEFLOW_JOBS), needs=(Need.COMPLETES, Need.EXTENDED))
+RULE = rule(
+    __name__,
+    check,
+    (JOB, CRON_JOB, JOB_SET, *KUBEFLOW_JOBS),
+    requires=(PodFeature.COMPLETES, PodFeature.EXTENDED),
+)

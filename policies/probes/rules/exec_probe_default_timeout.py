@@ -8,7 +8,7 @@ from typing import Final
 from policies.core.contracts import rule
 from policies.core.facts import Facts
 from policies.core.finding import Finding
-from policies.core.needs import Need
+from policies.core.pod_features import PodFeature
 from policies.core.target import Target
 from policies.kube.json import mapping
 from policies.probes.own_servers import is_own_server
@@ -32,4 +32,4 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
         )
 
 
-RULE = rule(__name__, check, needs=(Need.LIVENESS, Need.EXEC))
+RULE = rule(__name__, check, requires=(PodFeature.LIVENESS, PodFeature.EXEC))

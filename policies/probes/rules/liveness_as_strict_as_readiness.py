@@ -8,7 +8,7 @@ from typing import Final
 from policies.core.contracts import rule
 from policies.core.facts import Facts
 from policies.core.finding import Finding
-from policies.core.needs import Need
+from policies.core.pod_features import PodFeature
 from policies.core.target import Target
 from policies.kube.json import mapping
 from policies.probes.own_servers import is_own_server
@@ -44,4 +44,4 @@ def _load_fails(probe: Probe) -> bool:
     return not commands or any(command.name not in OF_FILES for command in commands)
 
 
-RULE = rule(__name__, check, needs=(Need.LIVENESS, Need.READINESS))
+RULE = rule(__name__, check, requires=(PodFeature.LIVENESS, PodFeature.READINESS))

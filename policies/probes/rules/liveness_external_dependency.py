@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from policies.core.contracts import rule
 from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding
-from policies.core.needs import Need
+from policies.core.pod_features import PodFeature
 from policies.core.target import Target
 from policies.kube.json import mapping, text
 from policies.probes.endpoints import alive_by
@@ -44,4 +44,4 @@ def _more_than_alive(probe: Probe, facts: Facts) -> Finding | None:
     )
 
 
-RULE = rule(__name__, check, needs=(Need.LIVENESS,))
+RULE = rule(__name__, check, requires=(PodFeature.LIVENESS,))

@@ -8,7 +8,7 @@ from policies.core.contracts import rule
 from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding
 from policies.core.mode import Mode
-from policies.core.needs import Need
+from policies.core.pod_features import PodFeature
 from policies.core.target import Target
 from policies.kube.json import mapping
 from policies.kube.pods import Role
@@ -52,4 +52,4 @@ def _is_guarded(probe: Probe, facts: Facts) -> bool:
     return later and probe.container.role is Role.MAIN and fills
 
 
-RULE = rule(__name__, check, needs=(Need.LIVENESS,))
+RULE = rule(__name__, check, requires=(PodFeature.LIVENESS,))

@@ -10,7 +10,7 @@ from policies.commands import Command, CommandSummary
 from policies.core.contracts import rule
 from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding
-from policies.core.needs import Need
+from policies.core.pod_features import PodFeature
 from policies.core.target import Target
 from policies.probes.probe import LIVENESS, READINESS, STARTUP, probes
 
@@ -154,4 +154,4 @@ def _costly(summary: CommandSummary) -> tuple[str, Certainty] | None:
     return None
 
 
-RULE = rule(__name__, check, needs=(Need.EXEC,))
+RULE = rule(__name__, check, requires=(PodFeature.EXEC,))

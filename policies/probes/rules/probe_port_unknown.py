@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from policies.core.contracts import rule
 from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding
-from policies.core.needs import Need
+from policies.core.pod_features import PodFeature
 from policies.core.target import PodTemplate, Target
 from policies.core.workloads import MADE_AS_WRITTEN
 from policies.kube.json import mapping, maps, text
@@ -63,4 +63,4 @@ def _container_with(template: PodTemplate, port: str) -> str:
     )
 
 
-RULE = rule(__name__, check, needs=(Need.PROBE,))
+RULE = rule(__name__, check, requires=(PodFeature.PROBE,))

@@ -8,7 +8,7 @@ from typing import Final
 from policies.core.contracts import rule
 from policies.core.facts import Facts
 from policies.core.finding import Finding
-from policies.core.needs import Need
+from policies.core.pod_features import PodFeature
 from policies.core.target import Target
 from policies.probes.probe import READINESS, probes
 
@@ -30,4 +30,4 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
         )
 
 
-RULE = rule(__name__, check, needs=(Need.READINESS,))
+RULE = rule(__name__, check, requires=(PodFeature.READINESS,))

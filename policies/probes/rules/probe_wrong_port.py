@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from policies.core.contracts import rule
 from policies.core.facts import Facts
 from policies.core.finding import Finding
-from policies.core.needs import Need
+from policies.core.pod_features import PodFeature
 from policies.core.target import Target
 from policies.kube.json import text
 from policies.probes.health import right_port
@@ -33,4 +33,4 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
         )
 
 
-RULE = rule(__name__, check, needs=(Need.HTTP,))
+RULE = rule(__name__, check, requires=(PodFeature.HTTP,))

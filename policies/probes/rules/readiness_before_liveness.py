@@ -8,7 +8,7 @@ from typing import Final
 from policies.core.contracts import rule
 from policies.core.facts import Facts
 from policies.core.finding import Finding
-from policies.core.needs import Need
+from policies.core.pod_features import PodFeature
 from policies.core.target import Target
 from policies.kube.json import mapping
 from policies.kube.pods import Role
@@ -57,4 +57,4 @@ def _waits_as_injected(liveness: Probe, readiness: Probe, facts: Facts) -> bool:
     return liveness.delay >= start_budget(liveness.template.pod, liveness.container, facts)
 
 
-RULE = rule(__name__, check, needs=(Need.LIVENESS, Need.READINESS))
+RULE = rule(__name__, check, requires=(PodFeature.LIVENESS, PodFeature.READINESS))

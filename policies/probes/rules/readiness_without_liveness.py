@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from policies.core.contracts import rule
 from policies.core.facts import Facts
 from policies.core.finding import Finding
-from policies.core.needs import Need
+from policies.core.pod_features import PodFeature
 from policies.core.target import Target
 from policies.probes.liveness import called, what_to_write, without_liveness
 from policies.probes.probe import LIVENESS, READINESS, is_written, probe_of
@@ -33,4 +33,4 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
         )
 
 
-RULE = rule(__name__, check, needs=(Need.READINESS,))
+RULE = rule(__name__, check, requires=(PodFeature.READINESS,))

@@ -5,8 +5,10 @@ from __future__ import annotations
 from functools import partial
 
 from policies.core.contracts import rule
-from policies.core.needs import Need
+from policies.core.pod_features import PodFeature
 from policies.probes.external import external_dependencies
 from policies.probes.probe import STARTUP
 
-RULE = rule(__name__, partial(external_dependencies, STARTUP), needs=(Need.STARTUP, Need.ELSEWHERE))
+RULE = rule(
+    __name__, partial(external_dependencies, STARTUP), requires=(PodFeature.STARTUP, PodFeature.ELSEWHERE)
+)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from policies.core.contracts import rule
 from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding
-from policies.core.needs import Need
+from policies.core.pod_features import PodFeature
 from policies.core.target import Target
 from policies.kube.probe_timing import kill_budget
 from policies.probes.probe import STARTUP, probes
@@ -37,4 +37,4 @@ def _margin(start: Start) -> int:
     return 1 if start.annotated else 2
 
 
-RULE = rule(__name__, check, needs=(Need.STARTUP,))
+RULE = rule(__name__, check, requires=(PodFeature.STARTUP,))

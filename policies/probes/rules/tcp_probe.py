@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from policies.core.contracts import rule
 from policies.core.facts import Facts
 from policies.core.finding import Finding
-from policies.core.needs import Need
+from policies.core.pod_features import PodFeature
 from policies.core.target import Target
 from policies.kube.json import mapping
 from policies.probes.health import known_health
@@ -44,4 +44,4 @@ def _endpoint(handler: dict[str, dict[str, object]]) -> str:
     return f"GET {action.get('path')} on port {action.get('port')}"
 
 
-RULE = rule(__name__, check, needs=(Need.TCP,))
+RULE = rule(__name__, check, requires=(PodFeature.TCP,))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from policies.core.contracts import rule
 from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding
-from policies.core.needs import Need
+from policies.core.pod_features import PodFeature
 from policies.core.target import PodTemplate, Target
 from policies.kube.group_kinds import DAEMON_SET, DEPLOYMENT
 from policies.kube.json import Json, dig, indexed_maps, integer, text
@@ -60,4 +60,4 @@ def _host_ports(template: PodTemplate, container: Container) -> dict[int, int]:
     return taken
 
 
-RULE = rule(__name__, check, (DEPLOYMENT, DAEMON_SET), needs=(Need.HOST_PORT,))
+RULE = rule(__name__, check, (DEPLOYMENT, DAEMON_SET), requires=(PodFeature.HOST_PORT,))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from policies.core.contracts import rule
 from policies.core.facts import BY_NAME, Facts
 from policies.core.finding import Certainty, Finding
-from policies.core.needs import Need
+from policies.core.pod_features import PodFeature
 from policies.core.resources import Resource
 from policies.core.target import PodTemplate, Target
 from policies.kube.group_kinds import DEPLOYMENT
@@ -60,4 +60,4 @@ def _volume_finding(template: PodTemplate, index: int, claim: str, certainty: Ce
     )
 
 
-RULE = rule(__name__, check, (DEPLOYMENT,), needs=(Need.CLAIM,))
+RULE = rule(__name__, check, (DEPLOYMENT,), requires=(PodFeature.CLAIM,))

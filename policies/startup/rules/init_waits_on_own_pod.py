@@ -10,7 +10,7 @@ from policies.containers.commands import container_command
 from policies.core.contracts import rule
 from policies.core.facts import Facts
 from policies.core.finding import Finding
-from policies.core.needs import Need
+from policies.core.pod_features import PodFeature
 from policies.core.target import Target
 from policies.kube.json import strings
 from policies.kube.pods import Role
@@ -40,4 +40,4 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
             )
 
 
-RULE = rule(__name__, check, needs=(Need.INIT,))
+RULE = rule(__name__, check, requires=(PodFeature.INIT,))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from policies.core.contracts import rule
 from policies.core.facts import Facts
 from policies.core.finding import Finding
-from policies.core.needs import Need
+from policies.core.pod_features import PodFeature
 from policies.core.target import Target
 from policies.kube.pods import Role
 from policies.startup.own_service import waits_for_own_service
@@ -21,4 +21,4 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
                 yield finding
 
 
-RULE = rule(__name__, check, needs=(Need.INIT,))
+RULE = rule(__name__, check, requires=(PodFeature.INIT,))

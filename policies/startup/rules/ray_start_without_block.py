@@ -9,7 +9,7 @@ from policies.containers.commands import container_command
 from policies.core.contracts import rule
 from policies.core.facts import Facts
 from policies.core.finding import Finding
-from policies.core.needs import Need
+from policies.core.pod_features import PodFeature
 from policies.core.target import Target
 from policies.kube.json import strings
 from policies.kube.pods import Role
@@ -41,4 +41,4 @@ def _ends_at_once(summary: CommandSummary) -> bool:
     )
 
 
-RULE = rule(__name__, check, needs=(Need.COMMAND,))
+RULE = rule(__name__, check, requires=(PodFeature.COMMAND,))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from policies.core.contracts import rule
 from policies.core.facts import Facts
 from policies.core.finding import Finding
-from policies.core.needs import Need
+from policies.core.pod_features import PodFeature
 from policies.core.resources import Resource
 from policies.core.services import own_service
 from policies.core.target import Target
@@ -34,4 +34,4 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
                     )
 
 
-RULE = rule(__name__, check, needs=(Need.ELSEWHERE,))
+RULE = rule(__name__, check, requires=(PodFeature.ELSEWHERE,))

@@ -110,7 +110,7 @@ async def test_a_change_that_a_running_object_lacks_and_a_crash_are_results(
         raise RuntimeError("oh")
 
     known = registry.rules()
-    broken = {**known, RULE: replace(known[RULE], check=fails, needs=frozenset())}
+    broken = {**known, RULE: replace(known[RULE], check=fails, requires=frozenset())}
     monkeypatch.setattr(registry, "rules", lambda: broken)
     await chassis("-n", "ml", "--report")
     found = {(r["resources"][0]["name"], r["policy"], r["result"]): r for r in reported(fake)["results"]}

@@ -1,8 +1,8 @@
 """The pod features without which a rule has no finding: a rule about probes is not called for a pod without
 probes.
 
-Law: in doubt a pod has a feature. A need that is met too often costs a call of a rule; one that is missed
-hides a hazard. A test compares every rule's needs with the corpus.
+Law: in doubt a pod has a feature. A feature too many costs a call of a rule; a missed one hides a hazard. A
+test compares the requirements of every rule with the corpus.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from policies.kube.json import Json, dig, mapping, maps
 from policies.kube.pods import Container, Role
 
 
-class Need(Enum):
-    """Something that a pod has."""
+class PodFeature(Enum):
+    """A feature of a pod."""
 
     __hash__ = object.__hash__  # a member is one object; by its name it would be hashed in Python
 
@@ -37,43 +37,43 @@ class Need(Enum):
 
 
 _PROBES = (
-    ("livenessProbe", Need.LIVENESS),
-    ("readinessProbe", Need.READINESS),
-    ("startupProbe", Need.STARTUP),
+    ("livenessProbe", PodFeature.LIVENESS),
+    ("readinessProbe", PodFeature.READINESS),
+    ("startupProbe", PodFeature.STARTUP),
 )
-_HANDLERS = (("httpGet", Need.HTTP), ("tcpSocket", Need.TCP))
+_HANDLERS = (("httpGet", PodFeature.HTTP), ("tcpSocket", PodFeature.TCP))
 
 
-def had_by(pod: Json, containers: tuple[Container, ...], *, completes: bool) -> set[Need]:
-    """What a pod has."""
-    found: set[Need] = set()
+def features_of(pod: Json, containers: tuple[Container, ...], *, completes: bool) -> set[PodFeature]:
+    """The features of a pod."""
+    found: set[PodFeature] = set()
     if completes:
-        found.add(Need.COMPLETES)
+        found.add(PodFeature.COMPLETES)
     for container in containers:
         spec = container.spec
         if container.role is Role.INIT:
-            found.add(Need.INIT)
-        for field, need in _PROBES:
+            found.add(PodFeature.INIT)
+        for field, feature in _PROBES:
             probe = spec.get(field)
             if probe:
-                found.add(need)
-                found.add(Need.PROBE)
+                found.add(feature)
+                found.add(PodFeature.PROBE)
                 _add_asked(probe, found)
         if "command" in spec or "args" in spec:
-            found.add(Need.COMMAND)
+            found.add(PodFeature.COMMAND)
         if "lifecycle" in spec:
-            found.add(Need.LIFECYCLE)
+            found.add(PodFeature.LIFECYCLE)
         resources = spec.get("resources")
         if resources and _names_extended(resources):
-            found.add(Need.EXTENDED)
+            found.add(PodFeature.EXTENDED)
         for port in maps(spec, "ports"):
             if "hostPort" in port:
-                found.add(Need.HOST_PORT)
+                found.add(PodFeature.HOST_PORT)
     if dig(pod, "spec", "hostNetwork") is True:
-        found.add(Need.HOST_PORT)
+        found.add(PodFeature.HOST_PORT)
     for volume in maps(pod, "spec", "volumes"):
         if "persistentVolumeClaim" in volume:
-            found.add(Need.CLAIM)
+            found.add(PodFeature.CLAIM)
     return found
 
 
@@ -81,15 +81,15 @@ def _names_extended(resources: Any) -> bool:
     return any("/" in name for kind in ("limits", "requests") for name in mapping(resources, kind))
 
 
-def _add_asked(probe: Any, found: set[Need]) -> None:
+def _add_asked(probe: Any, found: set[PodFeature]) -> None:
     """Note the properties of a probe's handler."""
     if type(probe) is not dict:
         return
     if "exec" in probe:
-        found.add(Need.EXEC)
-        found.add(Need.ELSEWHERE)
-    for handler, need in _HANDLERS:
+        found.add(PodFeature.EXEC)
+        found.add(PodFeature.ELSEWHERE)
+    for handler, feature in _HANDLERS:
         if handler in probe:
-            found.add(need)
+            found.add(feature)
             if dig(probe, handler, "host"):
-                found.add(Need.ELSEWHERE)
+                found.add(PodFeature.ELSEWHERE)

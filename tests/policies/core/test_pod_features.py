@@ -1,4 +1,4 @@
-"""A rule is not asked where its needs are not met: there it would have found nothing."""
+"""A rule is not called for a pod without the features it requires: it would have found nothing there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from policies.core import registry
 from policies.core.contracts import Rule
 from policies.core.facts import Cluster
-from policies.core.needs import Need
+from policies.core.pod_features import PodFeature
 from policies.core.target import Target, pod_templates
 from policies.kube.json import Json, text
 from tests.webhook.fast_path.test_memo import corpus, judged
@@ -59,24 +59,24 @@ def _targets(objects: tuple[Json, ...], config: Config, cluster: Cluster) -> Ite
         yield project(obj, pod_templates(obj, config.workloads), context).target, context
 
 
-def had_in(target: Target) -> frozenset[Need]:
-    return frozenset[Need]().union(*(template.view.has for template in target.templates))
+def had_in(target: Target) -> frozenset[PodFeature]:
+    return frozenset[PodFeature]().union(*(template.view.features for template in target.templates))
 
 
-@pytest.mark.parametrize("rule", [rule for rule in RULES if rule.needs], ids=lambda rule: rule.id)
-def test_without_what_it_needs_a_rule_finds_nothing(rule: Rule) -> None:
+@pytest.mark.parametrize("rule", [rule for rule in RULES if rule.requires], ids=lambda rule: rule.id)
+def test_a_rule_finds_nothing_without_its_features(rule: Rule) -> None:
     seen: Counter[bool] = Counter()
     for target, context in targets():
         if rule.kinds is not None and target.kind not in rule.kinds:
             continue
-        met = rule.needs <= had_in(target)
+        met = rule.requires <= had_in(target)
         found = list(rule.check(target, context.facts)) if not met else []
-        assert found == [], (rule.id, rule.needs, target.obj)
+        assert found == [], (rule.id, rule.requires, target.obj)
         seen[met] += 1
-    assert seen[True], "nothing here has what the rule needs"
+    assert seen[True], "no object here has the features"
 
 
-def test_each_need_is_there_and_is_missing_somewhere() -> None:
+def test_each_feature_is_present_and_missing_somewhere() -> None:
     had = [had_in(target) for target, _ in targets()]
-    for need in Need:
+    for need in PodFeature:
         assert {need in each for each in had} == {True, False}, need
