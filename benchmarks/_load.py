@@ -98,7 +98,7 @@ def cost(server: int, port: int, path: str, known: Sequence[bytes], reviews: Seq
 
 
 def open_loop(port: int, path: str, reviews: Sequence[bytes], rate: float, seed: int) -> list[float]:
-    """Send each review once, at the times of a Poisson process of `rate` a second, whatever the server does.
+    """Send each review once, at the times of a Poisson process of `rate` a second, independent of the server.
 
     Returns the seconds from when a review was due until its answer was there, in rising order: what waits for
     a free connection has waited, too.
@@ -120,7 +120,7 @@ def paced(
     """POST the bodies at the times of a Poisson process of `rate` a second, for so many seconds.
 
     At most `CONNECTIONS` are on their way at once: a server that cannot follow gets fewer, and the rate that
-    it reached follows from what is returned. A latency begins when the request is sent.
+    it reached follows from the result. A latency begins when the request is sent.
     """
     return _run(_paced(port, path, headers, bodies, rate, seconds))
 
@@ -213,7 +213,7 @@ async def _close(connections: Sequence[_Connection]) -> None:
 
 
 async def _until(due: float) -> None:
-    """uvloop's timers have milliseconds: the rest is waited for in naps, with a look at what came between
+    """uvloop's timers have milliseconds: the rest is waited for in naps, with a look at new bytes between
     them."""
     await asyncio.sleep(max(due - time.perf_counter() - 0.002, 0))
     while time.perf_counter() < due:

@@ -10,7 +10,7 @@ _LEFT, _WIDTH, _BAR, _GAP = 230, 480, 14, 12
 
 
 def bars(title: str, groups: Mapping[str, Mapping[str, float]]) -> str:
-    """An SVG of horizontal bars, group by group, each bar with its value beside it."""
+    """An SVG of horizontal bars, group by group, each bar with its value next to it."""
     longest = max(value for group in groups.values() for value in group.values())
     names = list(next(iter(groups.values())))
     lines = [_text(10, 20, title, "bold")]

@@ -1,6 +1,6 @@
 """The reviews that servers are measured with: pods as ReplicaSets make them, and Deployments.
 
-A stream is drawn from a seed alone, so that every server of a round answers the same reviews in the same
+A stream depends only on a seed, so that every server of a round answers the same reviews in the same
 order.
 """
 
@@ -137,7 +137,7 @@ class Workloads:
         }
 
     def _pod(self) -> Json:
-        """A pod as one ReplicaSet makes them, but for what is each replica's own."""
+        """A pod as one ReplicaSet makes them, except for the fields of each replica."""
         app, generation = f"model-{self._text(6)}", self._text(10)
         owner = {
             "apiVersion": "apps/v1",

@@ -1,4 +1,4 @@
-"""What gpu-affinity and gpu-unschedulable cost beside 5,000 nodes: a pod must not pay for each of them.
+"""The cost of gpu-affinity and gpu-unschedulable with 5,000 nodes: a pod must not pay for each of them.
 
 The baseline is `orjson.loads` of the pod, in the same run. The nodes are summed up once for each
 change of one; every pod until then shares the sum.

@@ -1,8 +1,8 @@
-"""The puller beside KServe's agent, which does the same work in Go: CPU, and what each recovers from.
+"""The puller compared with KServe's agent, which does the same work in Go: CPU, and recovery from failures.
 
 Both are started as sidecars are, on the same store, config directory and model server, in turns. The agent
 is built from its Go module (tests/e2e/tools/kserve). It asks for the model server at localhost:8080 and
-listens on ports and a socket of fixed names, so all of this runs in a network namespace of its own. Writes
+listens on ports and a socket of fixed names, so all of this runs in a new network namespace. Writes
 its section of docs/benchmarks.md.
 """
 
@@ -59,7 +59,7 @@ class Cost:
 
 @dataclass
 class World:
-    """The store and the model server, in an event loop of their own."""
+    """The store and the model server, in another event loop."""
 
     store: FaultStore
     server: FakeServer
@@ -77,7 +77,7 @@ class World:
         return {"storageUri": self.uri(key), "sha256": hashlib.sha256(self.store.objects[key]).hexdigest()}
 
     def clean(self, model_dir: Path) -> None:
-        """As if nothing had been loaded yet, for another sidecar."""
+        """The state before the first load, for another sidecar."""
         self.server.serving.clear()
         self.server.loads.clear()
         self.server.model_dir = model_dir
@@ -86,7 +86,7 @@ class World:
 
 @dataclass
 class Sidecar:
-    """One of the two, with volumes of its own."""
+    """One of the two, with separate volumes."""
 
     name: str
     where: Path
@@ -128,7 +128,7 @@ class Sidecar:
         return cpu, sum(int(peak[1]) * 1024 for peak in peaks if peak)
 
     def has(self, content: dict[str, bytes]) -> bool:
-        """Whether the server serves exactly these, and nothing is left to be done for them on disk."""
+        """Whether the server serves exactly these, and no work for them is left on disk."""
         serving = self.world.server.serving
         if len(serving) != len(content) or any(
             serving[name] != content[name] for name in content.keys() & serving
@@ -140,7 +140,7 @@ class Sidecar:
         )
 
     def until(self, condition: Callable[[], bool], patience: float = PATIENCE) -> float | None:
-        """Seconds until it came true; None when nothing moved any more."""
+        """Seconds until it came true; None if progress ended before."""
         began = moved = time.monotonic()
         seen: object = None
         while not condition():
@@ -186,7 +186,7 @@ def _start(sidecar: Sidecar, count: int) -> Cost | None:
         if sidecar.until(lambda wanted=wanted: sidecar.has(wanted)) is None:  # type: ignore[misc]
             return None
     wall = time.monotonic() - began
-    time.sleep(1)  # what is told of it afterwards counts, too
+    time.sleep(1)  # later reports about it count, too
     return Cost(wall, *sidecar.usage())
 
 
@@ -217,7 +217,7 @@ Costs = dict[tuple[str, str], list[Cost | None]]
 
 
 def _copied(world: World, *, verify: bool) -> Cost:
-    """The large object, by a socket's shortest way to a flushed file, in a process of its own."""
+    """The large object, by a socket's shortest way to a flushed file, in another process."""
     receive, send = (context := multiprocessing.get_context("spawn")).Pipe(duplex=False)
     target = Path(tempfile.mkdtemp(dir=world.where)) / "model.bin"
     child = context.Process(target=_copy, args=(send, world.uri("big/model.bin"), target, verify))

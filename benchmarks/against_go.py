@@ -1,9 +1,8 @@
-"""CPU of the HTTPS server for a review, beside a webhook on controller-runtime (`benchmarks/peers`).
+"""CPU of the HTTPS server for a review, compared with a webhook on controller-runtime (`benchmarks/peers`).
 
 The figure is CPU seconds of the server's process, which a busy machine bends least. Within a round every
-server answers the same reviews, one server after the other, and each round gives one ratio; what is written
-down is the median of the rounds and how far they spread. Writes its section of docs/benchmarks.md, and the
-plot.
+server answers the same reviews, one server after the other, and each round gives one ratio; the document gets
+the median of the rounds and their spread. Writes its section of docs/benchmarks.md, and the plot.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A created pod next to Kyverno, the API server's own policies and a webhook in Go: CPU, latency, memory.
 
 The same job for all of them: probes and a preStop hook for containers that have none, and six checks. One
-client creates pods through a real kube-apiserver at a rate. Each way has its own namespace, and they take
+client creates pods through a real kube-apiserver at a rate. Each webhook has its own namespace, and they take
 turns. Kyverno is built from its Go module, runs outside of the cluster with the manifests of its own release,
 and has its policies once as ClusterPolicies and once in CEL; while it has the one, it has not the other.
 
@@ -72,7 +72,7 @@ KINDS = {
     "validatingwebhookconfigurations": "ValidatingWebhookConfiguration",
 }
 GO_MEMORY = f"{384 * 9 // 10}MiB"
-"""What Kyverno makes of the memory limit of its own manifests: nine tenths of it."""
+"""Kyverno's use of the memory limit in its own manifests: nine tenths of it."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class Cluster:
             self._start_go(peer)
         _apply(self.control_plane, [*_admission_policies()])
         self._until_mutated(POLICIES)
-        # Nobody collects pods without an owner or looks for a node for them: that would be CPU, too.
+        # No controller collects pods without an owner or schedules them: that would be CPU, too.
         for component in ("kube-scheduler", "kube-controller-manager", "kwok"):
             self.control_plane.end(component)
 
@@ -200,7 +200,7 @@ class Cluster:
 
     @contextmanager
     def kyverno_policies(self, form: str) -> Iterator[None]:
-        """Kyverno with the job in one form, and admission of pods by it; nothing if it was left out."""
+        """Kyverno with the job in one form, and admission of pods by it; None if it was left out."""
         if not form:
             yield
             return
@@ -275,7 +275,7 @@ class Cluster:
         _delete(self.control_plane, objects)
 
     def _until_registered(self, count: int, form: str) -> None:
-        """Until Kyverno has taken in what was applied last."""
+        """Wait until Kyverno uses the objects that were applied last."""
         kind = "clusterpolicies.kyverno.io" if form == CLASSIC else "validatingpolicies.policies.kyverno.io"
         self.api.wait_for(
             kind,

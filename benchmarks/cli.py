@@ -1,7 +1,7 @@
-"""CPU seconds of a command from its start to its end: what nobody should have to wait for.
+"""CPU seconds of a command from its start to its end.
 
 With bytecode at hand, as in the image and after `pip install`. The figure is the least of several runs,
-beside an interpreter that does nothing, in the same run.
+next to an interpreter that exits at once, in the same run.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def seconds(*argv: str) -> float:
 
 
 def manifests(directory: Path) -> None:
-    """Deployments of 2 to 3 KB, each in a file of its own."""
+    """Deployments of 2 to 3 KB, one per file."""
     for number, body in enumerate(Workloads(0).deployments(DOCUMENTS, 0).measured):
         obj = orjson.loads(body)["request"]["object"]
         metadata = {key: obj["metadata"][key] for key in ("name", "namespace", "labels")}

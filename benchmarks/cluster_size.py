@@ -1,10 +1,10 @@
 """One replica next to a real kube-apiserver, in clusters of three sizes.
 
-How long a start takes and what the API server sends for it, what stays in memory, what a create costs, and
-what the heartbeats of the Nodes cost. The objects are those of `scale`, and pods. They are written straight
-into etcd, many in one transaction: through the API, 200,000 objects would take hours, and every reader sees
-the same. No kubelet runs; in its place the benchmark writes a heartbeat into each Node's status every five
-minutes, as kubelets do while nothing changes.
+The time of a start and the bytes that the API server sends for it, the memory afterwards, and the cost of a
+create and of the heartbeats of the Nodes. The objects are those of `scale`, and pods. They are written
+straight into etcd, many in one transaction: through the API, 200,000 objects would take hours, and every
+reader sees the same. No kubelet runs; in its place the benchmark writes a heartbeat into each Node's status
+every five minutes, as kubelets of idle nodes do.
 
 Every size has its own control plane. Writes its section of docs/scaling.md and the raw numbers into
 benchmarks/peers/cluster_size.json, where sizes that were not measured again stay. Environment: SIZES (how
@@ -46,7 +46,7 @@ PODS = 1000
 """In the smallest cluster."""
 CREATES, RATE = 200, 20
 HEARTBEAT = 300
-"""Seconds between two statuses of a Node in which nothing changes: kubelet's nodeStatusReportFrequency."""
+"""Seconds between two statuses of an idle Node: kubelet's nodeStatusReportFrequency."""
 TOGETHER = 100
 """Writes of one transaction; etcd takes 128."""
 BUSY = 2.0 * (os.cpu_count() or 1)
@@ -69,7 +69,7 @@ SAMPLE = re.compile(r"^(\w+)\{([^}]*)\} (\S+)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Result:
-    """What one size came to."""
+    """The figures of one size."""
 
     nodes: int
     services: int
@@ -300,7 +300,7 @@ def _measured(control_plane: ControlPlane, chassis: Chassis, etcd: Etcd, size: i
     server = control_plane.process_ids("kube-apiserver")
     sizes = "apiserver_response_sizes"
     sent, answers = (_samples(control_plane, f"{sizes}_{each}", verb="LIST") for each in ("sum", "count"))
-    load.settle(server, 120)  # what was written is read, and the start below is all that there is to do
+    load.settle(server, 120)  # the written objects have been read, so that only the start below is measured
     server_before, began = load.used(server), time.perf_counter()
     chassis.start()
     start, server_cpu = time.perf_counter() - began, load.used(server) - server_before
@@ -376,7 +376,7 @@ def _run_row(it: Result) -> str:
 
 
 def _wall(it: Result, time: str) -> str:
-    """A time by the clock says something of the webhook only if there was a CPU for it."""
+    """A time by the clock measures the webhook only if a CPU was free for it."""
     return time if it.load <= BUSY else "busy"
 
 

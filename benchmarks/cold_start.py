@@ -1,8 +1,8 @@
-"""From exec to ready, and to the first pod changed, beside a real kube-apiserver.
+"""From exec to ready, and to the first pod changed, with a real kube-apiserver.
 
 `chassis serve` is started as a pod of the manifests would: with the ServiceAccount's rights, the policy in a
-ConfigMap, a certificate of its own making. Once as the first replica of all, which makes the CA and writes it
-into the webhook configurations, once as a further one. Writes its section of docs/benchmarks.md.
+ConfigMap, a certificate that it makes itself. Once as the first replica of all, which makes the CA and writes
+it into the webhook configurations, once as a further one. Writes its section of docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _row(name: str, starts: list[Start]) -> str:
 def main() -> None:
     starts: dict[str, list[Start]] = {FIRST: [], FURTHER: []}
     with _cluster() as (control_plane, chassis):
-        _started(control_plane, chassis)  # what is read from a disk is in memory from here on
+        _started(control_plane, chassis)  # files are in the page cache from here on
         for _ in range(ROUNDS):
             _forget(control_plane)
             starts[FIRST].append(_started(control_plane, chassis))

@@ -1,4 +1,4 @@
-"""What a decision costs beside parsing its JSON, and beside the usual deepcopy and make_patch.
+"""The cost of a decision compared with parsing its JSON, and with the usual deepcopy and make_patch.
 
 The baseline of each table is `orjson.loads` of the same bytes, in the same run.
 """

@@ -2,7 +2,7 @@
 
 The exponent between the least and the greatest number: 1 is linear. The budget of a review, which leaves
 the largest of these undecided, is lifted, and Python's collector is off: a full pass over the heap comes
-once in a while, and its time would be that of whatever was measured.
+once in a while, and its time would be added to one measurement by chance.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Memory of the server while it answers reviews: what a pod of it needs, and whether that grows.
 
 The reviews are of pods, nine in ten of which were seen before, each sent to both endpoints, and of a few
-Deployments. `REVIEWS` says how many. Every line is of the worker: what it has resident, what of that nobody
-else has, and what the supervisor and the worker take together, shared pages counted once.
+Deployments. `REVIEWS` says how many. Every line is of the worker: its resident memory, the private part of
+it, and the memory of supervisor and worker together, shared pages counted once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from benchmarks._reviews import Workloads, cluster
 REVIEWS = int(os.environ.get("REVIEWS", "50000"))
 LINES = 10
 BATCH = 2_000
-"""Pods and Deployments that are made at a time: a batch has ReplicaSets of its own."""
+"""Pods and Deployments that are made at a time: each batch has new ReplicaSets."""
 DEPLOYMENTS = BATCH // 20
 
 

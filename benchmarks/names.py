@@ -1,4 +1,4 @@
-"""What a worker's name costs, by the size of its group: the decision alone, without reads and swaps.
+"""The cost of a worker's name, by the size of its group: only the decision, without reads and swaps.
 
 The baseline is `orjson.loads` of the list of the group's pods, which the decision can't do without.
 """

@@ -1,10 +1,10 @@
 """What RayClusters lose while no replica of the webhook answers, in both settings of failurePolicy.
 
-KubeRay's real operators, a real API server, fake nodes. Each operator works in namespaces of its own: some
-where the entry for Ray pods fails closed, and some where it fails open; some with a late Pod watch, which is
-when KubeRay creates pods twice. During the outage workers and a head fail, a group grows and a cluster is
-created. Nothing is scaled down: an outage of ten minutes takes ten minutes, and then as long as the
-operators' backoff.
+KubeRay's real operators, a real API server, fake nodes. Each operator works in its own namespaces: some where
+the entry for Ray pods fails closed, and some where it fails open; some with a late Pod watch, which is when
+KubeRay creates pods twice. During the outage workers and a head fail, a group grows and a cluster is created.
+No group is scaled down: an outage of ten minutes takes ten minutes, and then as long as the operators'
+backoff.
 
 Writes its section of docs/worker-names.md, and keeps the rows of it that were measured before and not now.
 `OUTAGES=60,600` names the outages in seconds, `RELEASES=kuberay-1.0,kuberay-1.2` the operators.
@@ -55,12 +55,12 @@ TICK = 0.25
 PATIENCE = float(os.environ.get("PATIENCE", "1500"))
 """Seconds after the outage: KubeRay's backoff goes up to 1000."""
 SETTLED = 15.0
-"""Seconds for which nothing may be missing or too many until a place counts as settled."""
+"""Seconds without a missing or extra pod until a place counts as settled."""
 
 
 @dataclass
 class Loss:
-    """What one cluster has lost."""
+    """The losses of one cluster."""
 
     missing: float = 0
     """Pods that were wanted and not there, in pod-seconds."""
@@ -94,7 +94,7 @@ class Place:
         return set(self.observer.groups[cluster, group].live)
 
     def tick(self, seconds: float, after: float | None) -> None:
-        """Count what is missing for `seconds`; `after`: since the end of the outage, None during it."""
+        """Count missing pods for `seconds`; `after`: since the end of the outage, None during it."""
         even = True
         for cluster, loss in self.losses.items():
             workers = len(self.live(cluster, WORKER))

@@ -1,7 +1,7 @@
-"""What a pull costs beside what the loopback and the disk allow.
+"""The cost of a pull compared with the limits of the loopback and the disk.
 
 The baseline of each table moves the same bytes, in the same run, by plain sockets and `write`, with the
-same `fsync`s and renames, in processes of its own. The store and the model server are simple ones in
+same `fsync`s and renames, in separate processes. The store and the model server are simple ones in
 another process; the puller is the real one, started as the sidecar is, so that its times include the
 start of Python.
 """

@@ -54,7 +54,7 @@ def container(name: str, port: int) -> Json:
 
 
 def deployment() -> Json:
-    """A Deployment of at least SIZE bytes that no rule has anything sure to say of."""
+    """A Deployment of at least SIZE bytes without a certain finding."""
     wait = "n=0; until nc -z -w 2 database 5432; do n=$((n+1)); [ $n -gt 60 ] && exit 1; sleep 5; done"
     template: Json = {
         "metadata": {"labels": {"app": "models"}, "annotations": {}},

@@ -1,8 +1,8 @@
 """What a replica keeps of clusters of three sizes: what it lists at its start, what of that stays, and what a
 review costs then.
 
-The lists are answers as an API server gives them, with images, conditions and managedFields. Every size has a
-process of its own. CPU is what the process used, which a busy machine bends least.
+The lists are answers as an API server gives them, with images, conditions and managedFields. Every size has
+its own process. CPU is what the process used, which a busy machine bends least.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def _one(size: int) -> None:
     done: set[Resource] = set()
     for _, _, store in cache.sources:
         store.begin()
-        if store.resource not in done:  # Deployments stand for all kinds of workloads
+        if store.resource not in done:  # Deployments represent all kinds of workloads
             for page in _pages(store.resource, COUNTS[store.resource] * size):
                 listed += len(page)
                 began = time.process_time()

@@ -1,9 +1,10 @@
-"""What the whole HTTPS server costs beside a trivial aiohttp handler under the same TLS, in the same run.
+"""The cost of the whole HTTPS server compared with a trivial aiohttp handler under the same TLS, in the same
+run.
 
-And beside a protocol that reads no HTTP at all and knows its answer: what TLS and the event loop cost, below
-which no server gets. All run in processes of their own and are called over keep-alive connections as an API
-server does. The server's CPU time per request is what a noisy machine bends least: requests a second and
-latencies include the client, which shares the machine.
+It is also compared with a protocol that reads no HTTP and always gives one answer: this is the cost of TLS
+and the event loop, the lower limit for any server. All run in separate processes and are called over
+keep-alive connections as an API server does. A noisy machine affects the server's CPU time per request least:
+requests a second and latencies include the client, which shares the machine.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ def _serve(start: Callable[..., Awaitable[None]], told: Connection, stop: Event)
 
 @contextmanager
 def _running(start: Callable[..., Awaitable[None]]) -> Iterator[tuple[int, int]]:
-    """A server in a process of its own: its port and its process id."""
+    """A server in another process: its port and its process id."""
     context = multiprocessing.get_context("fork")  # before this process has threads or a loop
     ours, theirs = context.Pipe()
     stop = context.Event()

@@ -1,6 +1,6 @@
 """How long an honest review takes next to 1,100 callers that do next to nothing, each on a connection.
 
-A real `chassis serve` over TLS. The slow callers run in a process of their own. They send a byte a second
+A real `chassis serve` over TLS. The slow callers run in another process. They send a byte a second
 and connect again as soon as the server ends their connection. The honest caller sends each review on a new
 connection, which is the worst case: it waits for a place and shakes hands.
 """

@@ -48,7 +48,7 @@ TURN = 25
 """After so many creates it is another way's turn, so that all meet the same noise."""
 NONE, FLOOR, OURS, GO = WAYS = ("no webhook", "one that allows all", "ML Chassis", "Go")
 NAMESPACES = {NONE: "bench-none", FLOOR: "bench-floor", OURS: "bench-ours", GO: "bench-go"}
-"""The pods of a way; the webhooks are told apart by their namespaceSelectors."""
+"""The pods of a way; each webhook has another namespaceSelector."""
 DOMAINS = {FLOOR: "floor.example.com", GO: "go.example.com", OURS: "mlchassis.dev"}
 """How the names of a webhook's entries end."""
 CONTROLLER = ("kube-system", "replicaset-controller")
@@ -82,7 +82,7 @@ class Found:
     rates: dict[str, list[float]] = field(default_factory=lambda: {way: [] for way in WAYS})
     """Creates a second."""
     waited: dict[str, list[float]] = field(default_factory=dict)
-    """Milliseconds that one call of a webhook took the API server, all of its own work for it included."""
+    """Milliseconds that one call of a webhook took the API server, with all of its work for the call."""
 
     def ratios(self, way: str) -> list[float]:
         return sorted(it / none for it, none in zip(self.rates[way], self.rates[NONE], strict=True))
@@ -122,7 +122,7 @@ def _allow(port: int, scratch: Path) -> None:
 
 
 def _start(control_plane: ControlPlane, scratch: Path, peer: Path, stack: ExitStack) -> None:
-    """The three webhooks, each called for the pods of a namespace of its own."""
+    """The three webhooks, each called for the pods of another namespace."""
     for way, namespace in NAMESPACES.items():
         labels = {} if way is OURS else {"mlchassis.dev/admission": "disabled"}
         control_plane.create_namespace(namespace, labels)
@@ -144,7 +144,7 @@ def _start(control_plane: ControlPlane, scratch: Path, peer: Path, stack: ExitSt
         (ours,) = control_plane.api.items(resource)
         for way, port in ports.items():
             control_plane.api.create(_registered(ours, way, f"https://{HOST}:{port}", bundle.ca))
-    # Nobody collects pods without an owner or looks for a node for them: that is CPU, and not asked for here.
+    # No controller collects pods without an owner or schedules them: that is CPU, and not measured here.
     for component in ("kube-scheduler", "kube-controller-manager", "kwok"):
         control_plane.end(component)
 
@@ -156,7 +156,7 @@ def _registered(ours: Json, way: str, url: str, ca: bytes) -> Json:
     entry["name"] = f"{path}.{DOMAINS[way]}"
     entry["clientConfig"] = {"url": f"{url}/{path}", "caBundle": base64.b64encode(ca).decode()}
     entry["namespaceSelector"] = {"matchLabels": {"kubernetes.io/metadata.name": NAMESPACES[way]}}
-    entry["failurePolicy"] = "Fail"  # whoever does not answer is not measured
+    entry["failurePolicy"] = "Fail"  # a webhook that does not answer is not measured
     kinds = {"mutate": "MutatingWebhookConfiguration", "validate": "ValidatingWebhookConfiguration"}
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",

@@ -1,7 +1,7 @@
 """How evenly `chassis serve --workers N` shares reviews, and whether `/metrics` has those of all workers.
 
-Beside a real kube-apiserver: first connections of our own, each of which sends its next review when it has
-its answer; then clients that create pods at the same time, and the API server's connections. Writes its
+With a real kube-apiserver. First the benchmark's own connections, each of which sends its next review when it
+has its answer; then clients that create pods at the same time, and the API server's connections. Writes its
 section of docs/benchmarks.md.
 """
 
