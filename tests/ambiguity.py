@@ -13,7 +13,7 @@ which two properties are decided, after Weber and Seidl, "On the degree of ambig
 A search tries every position of the text, which is a loop on any character before the pattern. Anchors,
 word boundaries and lookarounds are taken as passed always: that finds too much rather than too little. A
 state after which a match needs nothing more can't fail, so nothing is tried again after it. A repetition
-with a bound counts as unbounded where it stands inside another one, and is cut to a few rounds elsewhere.
+with a bound counts as unbounded inside another one, and is cut to a few rounds elsewhere.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ROUNDS = 3
 SAMPLES = [chr(code) for code in range(128)] + list(
     "\x85\xa0²µ½éÉßǅǆλ٣一\u2003\u2028\ue000\ue001\ue002\ue003\ufb01😀"
 )
-"""The alphabet: characters beyond ASCII stand for their kinds."""
+"""The alphabet: characters beyond ASCII represent their kinds."""
 
 
 class Verdict(Enum):
@@ -41,7 +41,7 @@ class Verdict(Enum):
 
 
 class NotCheckableError(ValueError):
-    """The pattern says something that no finite automaton can."""
+    """The pattern has a construct that no finite automaton can express."""
 
 
 @dataclass
@@ -160,7 +160,7 @@ class _Automaton:
         matches = _compiler.compile(single, flags).fullmatch
         return sum(1 << n for n, character in enumerate(self.alphabet) if matches(character))
 
-    # What runs on it
+    # Runs of the automaton
 
     def prepared(self, *, whole: bool, search: bool) -> None:
         if search:
@@ -222,7 +222,7 @@ class _Automaton:
 
 
 def _reachable(starts: list[Any], step: Any) -> set[Any]:
-    """What is reached in one step or more."""
+    """The states reached in one step or more."""
     seen: set[Any] = set()
     pending = deque(starts)
     while pending:

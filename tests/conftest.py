@@ -1,6 +1,6 @@
 """How hypothesis searches: the same examples in every run, and as long as it takes.
 
-A red run must mean that the change under test broke something. To look for new counterexamples, say
+A red run must mean that the change under test broke something. To look for new counterexamples, run
 `make test ARGS="--hypothesis-profile=explore"`.
 """
 

@@ -1,6 +1,6 @@
 """What each test costs, in CPU seconds of the process and the children that it waited for.
 
-`make test ARGS="-p tests.costs -n 0"` prints the most expensive tests and files, and what it takes to collect
+`make test ARGS="-p tests.costs -n 0"` prints the most expensive tests and files, and the cost of collecting
 them. Seconds on the clock depend on what else the machine does; these depend on it less.
 """
 

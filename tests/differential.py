@@ -115,7 +115,7 @@ def _end(chance: random.Random) -> str:
 
 
 def _said(name: str, drawn: random.Random) -> str:
-    """A text that is, or looks like, what is a replica's own."""
+    """A text that is, or looks like, a value of only one replica."""
     own = (
         *(name, name[:-1], name[:-5], name[-5:], name.upper(), f"x{name}", f"{name}\n{name}", f'"{name}"'),
         *(f"{name[:-5]}{_CONSTANT}", name[:-5] + _CONSTANT[:2], _CONSTANT, TOKEN_PREFIX.decode() + _CONSTANT),
@@ -202,7 +202,7 @@ class Round:
             await self._compare(chance.choice(("mutate", "validate")), body_of(request, chance))
 
     def _replica(self, request: Request) -> Request:
-        """Another replica of the same template, whatever that has become."""
+        """Another replica of the same template after its changes."""
         obj, chance = request.object or {}, self.chance
         metadata = obj.get("metadata")
         if not isinstance(metadata, dict) or chance.random() < 0.2:

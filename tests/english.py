@@ -60,7 +60,7 @@ class Text:
     words: str
 
     def markers(self) -> Iterator[tuple[int, str]]:
-        """(line, what was found) for each construction."""
+        """(line, text) of each construction."""
         for found in _MARKER.finditer(self.words):
             yield self.line + self.words.count("\n", 0, found.start()), found.group().strip(" .;:,(\"'#\n")
 

@@ -15,4 +15,4 @@ engine.mutate = mutate
 from webhook.cli.main import main
 sys.exit(main(sys.argv[1:]))
 """
-"""A program, for `python -c`, with the arguments of `chassis`: whatever is named `hangs` hangs it."""
+"""A program, for `python -c`, with the arguments of `chassis`: any object named `hangs` hangs it."""

@@ -1,6 +1,6 @@
 """Other projects' manifests, and the decision of admission about them as if somebody applied them.
 
-The files of one folder are what is known of one cluster, as they are to `chassis review FOLDER`.
+The files of one folder are the facts of one cluster, as they are to `chassis review FOLDER`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Corpus:
         return module_source(self.module, self.version, self.sum)
 
     def folders(self) -> Iterator[list[Document]]:
-        """The objects of each folder's files; what is no YAML, such as Helm's templates, holds none."""
+        """The objects of each folder's files; files that are no YAML, such as Helm's templates, have none."""
         documents: defaultdict[Path, list[Document]] = defaultdict(list)
         for directory in self.directories:
             for file in sorted((self.root / directory).rglob("*")):
@@ -72,7 +72,7 @@ def corpora() -> list[Corpus]:
 
 @dataclass(frozen=True)
 class Reviewed:
-    """A workload of a corpus with what is decided about it under the standard profile."""
+    """A workload of a corpus with its decision under the standard profile."""
 
     corpus: Corpus
     config: Config
@@ -134,8 +134,8 @@ def review(corpus: Corpus) -> Iterator[Reviewed]:
 
 
 def _is_part_of_a_patch(template: PodTemplate) -> bool:
-    """Whether it names containers and no images: a patch for Kustomize, which nobody applies by itself."""
-    known = not template.container_path  # a serving runtime completes what is missing in its container
+    """Whether it names containers and no images: a patch for Kustomize, which is not applied by itself."""
+    known = not template.container_path  # a serving runtime completes the fields missing in its container
     return known and any(not container.image for container in template.containers())
 
 
@@ -153,7 +153,7 @@ def _told(probe: Json) -> str:
 
 
 def _reason(pod: Json, container: Container, new: Json, added: list[str], facts: Facts) -> str:
-    """Who says where the server answers, and how long its start takes."""
+    """The source of the server's endpoint, and of its start time."""
     settings = facts.settings(StandardProbes)
     server = recognised(container, settings)
     known = [annotated_health(pod, container, facts), preset_health(container, settings)]

@@ -20,7 +20,7 @@ def sh(script: str) -> list[str]:
 
 
 def answered(command: list[str], *env: Json) -> set[tuple[str, str]]:
-    """(rule, mode) of what is said about a livenessProbe that runs the command."""
+    """(rule, mode) of the findings about a livenessProbe that runs the command."""
     probe: Json = {
         "exec": {"command": command},
         "timeoutSeconds": 5,

@@ -40,7 +40,7 @@ def test_there_is_something_to_review(reviewed: dict[Corpus, list[Reviewed]]) ->
     } == {}
 
 
-def test_what_is_denied(reviewed: dict[Corpus, list[Reviewed]], update: bool) -> None:
+def test_denials(reviewed: dict[Corpus, list[Reviewed]], update: bool) -> None:
     """Each with the reason for which a maintainer would accept it."""
     files: defaultdict[tuple[str, str, str], list[str]] = defaultdict(list)
     for corpus, found in reviewed.items():

@@ -16,7 +16,7 @@ SOUND = sorted((Path(__file__).parent / "sound").glob("*.yaml"))
 
 @pytest.mark.parametrize("profile", [Profile.STANDARD, Profile.STRICT])
 @pytest.mark.parametrize("path", SOUND, ids=lambda path: path.stem)
-def test_nothing_is_said_of_a_sound_spec(path: Path, profile: Profile) -> None:
+def test_a_sound_spec_has_no_findings(path: Path, profile: Profile) -> None:
     documents = offline.read([str(path)])
     config = load({"rules.yaml": f"profile: {profile}"})
     cluster = offline.ManifestCluster([document.obj for document in documents])

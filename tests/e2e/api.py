@@ -130,7 +130,7 @@ class Api:
         return list(self.request("GET", self.resource(resource).path(namespace) + query).body["items"])
 
     def create(self, item: JSON, namespace: str | None = None, *, dry_run: bool = False) -> Answer:
-        """Create the object; its kind says where. The answer carries the warnings."""
+        """Create the object; its kind decides where. The answer carries the warnings."""
         resource = self.resource(item["apiVersion"] + "/" + item["kind"])
         path = resource.path(namespace or item["metadata"].get("namespace", "default"))
         return self.request("POST", path + ("?dryRun=All" if dry_run else ""), item)
@@ -244,7 +244,7 @@ class Api:
     # Discovery
 
     def resource(self, name: str) -> Resource:
-        """Resolve "pods", "deployments.apps" or "apps/v1/Deployment"; asks again for what is new."""
+        """Resolve "pods", "deployments.apps" or "apps/v1/Deployment"; asks again for new kinds."""
         if name not in self._resources:
             self._resources = self._discover()
         try:

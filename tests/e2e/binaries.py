@@ -1,10 +1,10 @@
 """The programs of the control plane: taken from KUBEBUILDER_ASSETS, or built once from Go modules.
 
-Versions are pinned by the go.mod files under `tools/` and nowhere else. What is built lies in
+Versions are pinned by the go.mod files under `tools/` and nowhere else. Built programs are in
 `$XDG_CACHE_HOME/ml-chassis/bin`, outside the tree, under a name that changes with everything that
 goes into the build; a second run, or a second clone, builds nothing.
 
-    python -m tests.e2e.binaries [NAME...]     build what is missing (all that tests start), print the paths
+    python -m tests.e2e.binaries [NAME...]     build missing programs (all that tests start), print the paths
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ STRIPPED = "-s -w"
 
 
 class BinaryError(RuntimeError):
-    """A program is neither there nor can it be built; one sentence says why."""
+    """A program is neither there nor can it be built; one sentence with the reason."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ KUBERAY = ("kuberay-1.0", "kuberay-1.2", "kuberay-1.5", "kuberay-1.6")
 OPERATORS = ("lws",)
 """The operators of `make e2e-operators`, except KubeRay's."""
 BENCHMARKS = ("kserve-agent", "kyverno")
-"""What benchmarks alone start, and so build when they need it."""
+"""Programs that only benchmarks start, and so build when they need them."""
 TABLE: dict[str, Tool] = {
     tool.name: tool
     for tool in (
@@ -180,7 +180,7 @@ def module_directory(name: str) -> Path:
 
 @cache
 def module_source(module: str, version: str, checksum: str) -> Path:
-    """The source (read-only) of a module of which nothing is built, at the version and with the checksum.
+    """The source (read-only) of a module that is not built, at the version and with the checksum.
 
     Raises:
         BinaryError: Go is missing, the module cannot be had, or it is another one than it was.
@@ -230,7 +230,7 @@ def _go(*arguments: str, directory: Path) -> str:
 
 @contextmanager
 def locked(built: Path) -> Iterator[None]:
-    """Hold the lock of one cached file against other processes, so that nothing is built twice."""
+    """Hold the lock of one cached file against other processes, so that no program is built twice."""
     built.parent.mkdir(parents=True, exist_ok=True)
     with built.with_name(f".{built.name}.lock").open("w") as lock:
         try:

@@ -25,7 +25,7 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlP
 
 @pytest.fixture
 def namespace(control_plane: ControlPlane) -> Iterator[str]:
-    """A fresh namespace; it is deleted afterwards, and nobody waits for that."""
+    """A fresh namespace; it is deleted afterwards, without waiting for the end."""
     name = f"test-{uuid.uuid4().hex[:8]}"
     control_plane.create_namespace(name)
     yield name

@@ -52,8 +52,8 @@ rules:
     users: ["system:serviceaccount:mlchassis-system:mlchassis"]
   - level: None
 """
-"""What is written of requests: who wrote which Deployment, what admission noted about it, and all that the
-webhook asks for."""
+"""The audit policy: who wrote which Deployment, admission's notes about it, and all requests of the
+webhook."""
 
 
 class ControlPlane:
@@ -110,7 +110,7 @@ class ControlPlane:
     def stop(self) -> None:
         """End the components, the last started first; the logs stay in the state directory."""
         while self._processes:
-            # Nothing outlives the state directory, so there is nothing to shut down in order.
+            # The state directory is deleted, so the order of the shutdown does not matter.
             self._processes.pop().kill()
 
     def end(self, component: str) -> None:
@@ -204,7 +204,7 @@ class ControlPlane:
             raise KubectlError(arguments, result)
         return result
 
-    # What is in it
+    # Its parts
 
     def apply(
         self, manifest: str | JSON | Iterable[JSON], *arguments: str
@@ -300,7 +300,7 @@ class ControlPlane:
             f"--listen-client-urls={self.etcd_url}",
             f"--advertise-client-urls={self.etcd_url}",
             f"--listen-peer-urls=http://{HOST}:0",
-            "--unsafe-no-fsync",  # nothing has to survive a crash
+            "--unsafe-no-fsync",  # no data has to survive a crash
             "--log-level=warn",
         ]
 

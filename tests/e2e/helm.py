@@ -26,7 +26,7 @@ class HelmError(RuntimeError):
 
 @dataclass(frozen=True)
 class Helm:
-    """One version of Helm, with a state of its own.
+    """One version of Helm, with its own directories.
 
     Args:
         name: "helm-3" or "helm-4".

@@ -1,7 +1,7 @@
 """ML Chassis installed in a test cluster: the shipped manifests and a real `chassis serve` process.
 
 No kubelet runs, so the webhook's Deployment makes pods that only seem to run. The server therefore
-runs beside the control plane, as the ServiceAccount of the manifests and with nothing but its RBAC,
+runs next to the control plane, as the ServiceAccount of the manifests and only with its RBAC,
 and the webhook configurations carry a URL in place of the Service. Everything else is as shipped.
 """
 
@@ -79,7 +79,7 @@ class Chassis:
         self.process.wait_until(self._trusted, START_TIMEOUT)
 
     def exec(self) -> None:
-        """Start the server and wait for nothing."""
+        """Start the server without waiting."""
         deployment = next(item for item in self._rendered() if item["kind"] == "Deployment")
         container = deployment["spec"]["template"]["spec"]["containers"][0]
         environment = _environment(container)
@@ -120,7 +120,7 @@ class Chassis:
         self.start()
         return status
 
-    # What it says of itself
+    # Its own reports
 
     def get(self, path: str) -> tuple[int, str]:
         """Status and text of a GET from the server."""
@@ -161,11 +161,12 @@ class Chassis:
     # The policy
 
     def policy(self) -> JSON:
-        """The policy's ConfigMap as it stands in the cluster."""
+        """The policy's ConfigMap as it is in the cluster."""
         return self.control_plane.api.get("configmaps", POLICY, NAMESPACE)
 
     def policy_with(self, **files: str) -> JSON:
-        """The ConfigMap to apply: as it stands, with keys set (`standard_probes` is standard-probes.yaml)."""
+        """The ConfigMap to apply: the present one, with keys set (`standard_probes` is
+        standard-probes.yaml)."""
         current = self.policy()
         data = {f"{key.replace('_', '-')}.yaml": text for key, text in files.items()}
         return {

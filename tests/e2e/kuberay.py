@@ -195,7 +195,7 @@ def scale(api: Api, name: str, namespace: str, replicas: int, delete: tuple[str,
 
 @dataclass
 class Observed:
-    """What has been seen of one group."""
+    """The observations of one group."""
 
     live: set[str] = field(default_factory=set)
     """Pods that exist and are not terminating."""
@@ -245,7 +245,7 @@ class Observer:
                 self.groups[group].bound = most
 
     def wait(self, until: Callable[[Mapping[Group, Observed]], bool], timeout: float) -> None:
-        """Wait until it is true of what has been seen; AssertionError after `timeout` seconds."""
+        """Wait until it is true of the observations; AssertionError after `timeout` seconds."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._failure or until(self.groups), timeout):
                 state = {group: sorted(seen.live) for group, seen in self.groups.items()}

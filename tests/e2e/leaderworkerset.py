@@ -21,7 +21,7 @@ START_TIMEOUT = 120
 
 
 class Operator:
-    """The operator as a process of its own, with cluster-admin's rights, and its webhooks on 127.0.0.1."""
+    """The operator as a separate process, with cluster-admin's rights, and its webhooks on 127.0.0.1."""
 
     def __init__(self, control_plane: ControlPlane, directory: Path) -> None:
         self._control_plane, self._directory = control_plane, directory

@@ -23,7 +23,7 @@ class ProcessFailedError(RuntimeError):
 
 
 def free_port() -> int:
-    """A TCP port on 127.0.0.1 that nothing listens on now."""
+    """A TCP port on 127.0.0.1 without a listener now."""
     for port in random.sample(PORTS, 200):
         with socket.socket() as candidate:
             candidate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -36,10 +36,10 @@ def free_port() -> int:
 
 
 class Process:
-    """A started command, tethered to this thread, in a session of its own.
+    """A started command, tethered to this thread, in a new session.
 
-    The session of its own keeps a Ctrl-C in the terminal from reaching the child: whoever started
-    it stops it, in the right order. Start it from a thread that lives as long as the child should.
+    The new session keeps a Ctrl-C in the terminal from reaching the child: its starter stops it, in the right
+    order. Start it from a thread that lives as long as the child should.
     """
 
     def __init__(
@@ -113,12 +113,12 @@ class Process:
             return self.kill()
 
     def signal_end(self) -> None:
-        """Ask it to end with SIGTERM and wait for nothing."""
+        """Ask it to end with SIGTERM, without waiting."""
         if self.running:
             self._child.send_signal(signal.SIGTERM)
 
     def pause(self) -> None:
-        """Stop it where it stands; only `kill` is of use after that."""
+        """Stop it with SIGSTOP; only `kill` is of use after that."""
         self._child.send_signal(signal.SIGSTOP)
 
     def kill(self) -> int:

@@ -93,7 +93,7 @@ class Replicas:
             replica.process.kill()
 
     def wait(self, tag: str, timeout: float = 240) -> None:
-        """Wait until the Deployment runs this image alone, with every replica ready."""
+        """Wait until the Deployment runs only this image, with every replica ready."""
 
         def rolled_out(deployment: JSON) -> bool:
             status, wanted = deployment.get("status", {}), deployment["spec"]["replicas"]
@@ -289,7 +289,7 @@ class _Tunnel(socketserver.BaseRequestHandler):
         host, _, port = head.split()[1].decode().rpartition(":")
         to = int(port) if host == HOST else self.server.endpoint()
         try:
-            there = socket.create_connection((HOST, to or 0), 5)  # nobody listens on port 0
+            there = socket.create_connection((HOST, to or 0), 5)  # port 0 has no listener
         except OSError:
             self.request.sendall(b"HTTP/1.1 503 Service Unavailable\r\n\r\n")
             return

@@ -50,7 +50,7 @@ def latency(fast: int, slow: int) -> dict[str, str]:
 
 
 def counted(series: str, labels: Mapping[str, str], alert: str) -> list[Case]:
-    """What holds of every alert about a counter that grows seldom."""
+    """The properties of every alert about a counter that grows seldom."""
     return [
         Case(alert, {series: "0x5 1x60"}, 8, labels, why="it has grown"),
         Case(alert, {series: "_x5 1x60"}, 8, labels, why="its first value is an increase"),

@@ -1,4 +1,4 @@
-"""Where the control plane's programs come from: given, cached, or a sentence about what is missing."""
+"""Where the control plane's programs come from: given, cached, or a sentence about the missing ones."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_kubebuilder_assets_win(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert binary("etcd") == tmp_path / "etcd"
 
 
-def test_what_is_cached_is_not_built_again(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cached_program_is_not_built_again(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def build(tool: binaries.Tool, built: Path) -> None:
         builds.append(tool.name)
         built.touch()
@@ -78,7 +78,7 @@ def test_another_pin_is_another_file(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert TABLE["etcd"].key != before
 
 
-def test_a_missing_go_is_said_in_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_go_is_reported_in_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("shutil.which", lambda _: None)
     with pytest.raises(BinaryError, match=r"Go 1\.26 or newer, and `go` is not on PATH"):
         binary("etcd")

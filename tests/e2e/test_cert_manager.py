@@ -29,7 +29,7 @@ INJECT = {"cert-manager.io/inject-ca-from": f"{NAMESPACE}/{SECRET}"}
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """A cluster of its own, in which cert-manager runs."""
+    """A new cluster in which cert-manager runs."""
     with ControlPlane(tmp_path_factory.mktemp("cert-manager")) as running:
         running.add_node("node-0")
         with CERT_MANAGER.installed(running):

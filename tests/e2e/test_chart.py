@@ -1,4 +1,4 @@
-"""The Helm chart gives what manifests/ gives, and refuses values that nothing would come of."""
+"""The Helm chart renders the same objects as manifests/, and refuses values without an effect."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ COMPONENTS: dict[str, JSON] = {
     "scan": {"scan": {"enabled": True}},
     "only-this-release": {"workerNamesUpgrade": False},
 }
-"""The values that stand for each component."""
+"""The values that choose each component."""
 OVERLAYS: dict[str, JSON] = {
     "observe": {"profile": "observe"},
     "strict": {"profile": "strict", **COMPONENTS["fail-closed-validation"]},
@@ -71,7 +71,7 @@ EVERYTHING: JSON = {
     "policy": {"gpu-affinity": {"mode": "off"}, "rules": {"modes": {"liveness-external-dependency": "warn"}}},
     "unregisterFirst": True,
 }  # fmt: skip
-"""Every value that no component stands for, set to something else than its default."""
+"""Every value without a component, set to another value than its default."""
 OPTIONS: JSON = {
     "hpa": {"enabled": True, "minReplicas": 3, "maxReplicas": 9, "averageCPU": "1"},
     "scan": {
@@ -89,7 +89,7 @@ FREE = (
 )  # fmt: skip
 """Values that Kubernetes gives a shape, not the chart."""
 NAMED = ("image.digest", "puller.image.repository", "puller.image.tag", "puller.image.digest")
-"""Values that have a test of their own."""
+"""Values with their own tests."""
 
 
 @pytest.fixture(params=HELM)
@@ -177,7 +177,7 @@ def test_all_components_together(helm: Helm, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("values", [{}, EVERYTHING, merged(*COMPONENTS.values())], ids=str)
-def test_helm_lint_has_nothing_to_say(helm: Helm, values: JSON) -> None:
+def test_helm_lint_passes(helm: Helm, values: JSON) -> None:
     said = helm.run("lint", "--strict", FOR_CLUSTER, str(CHART), values=values)
     assert "0 chart(s) failed" in said
     assert "[WARNING]" not in said
@@ -337,7 +337,7 @@ def test_numbers_and_texts_of_the_policy_arrive_as_they_are(helm: Helm) -> None:
         ({"policy": {"rules": "profile: strict"}}, "rules"),
     ],
 )  # fmt: skip
-def test_values_of_which_nothing_would_come_are_refused(helm: Helm, values: JSON, word: str) -> None:
+def test_values_without_an_effect_are_refused(helm: Helm, values: JSON, word: str) -> None:
     with pytest.raises(HelmError, match=word):
         helm.template(values)
 

@@ -1,4 +1,5 @@
-"""`helm upgrade` on a real API server: values of older charts, the autoscaler, what somebody switched off."""
+"""`helm upgrade` on a real API server: values of older charts, the autoscaler, parts that were switched
+off."""
 
 from __future__ import annotations
 
@@ -124,7 +125,7 @@ def autoscaled(cluster: ControlPlane, replicas: int) -> None:
     cluster.api.request("PUT", f"{scale}?fieldManager=kube-controller-manager", current)
 
 
-def test_what_was_scaled_to_zero_stays_there(cluster: ControlPlane, helm: Helm) -> None:
+def test_a_deployment_scaled_to_zero_stays_there(cluster: ControlPlane, helm: Helm) -> None:
     upgrade(helm, CHART)
     cluster.kubectl("-n", NAMESPACE, "scale", "deployment/mlchassis", "--replicas=0")
     upgrade(helm, CHART, "--set=profile=strict")

@@ -1,4 +1,4 @@
-"""The control plane that all other end-to-end tests stand on does what they take for granted."""
+"""The control plane of all other end-to-end tests works as they assume."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Few false alarms: KubeRay's own samples under the standard profile, judged by the command line.
 
-The samples come with the operator's Go modules. What is refused is held exactly: a refusal that turns
+The samples come with the operator's Go modules. The set of refusals is compared exactly: a refusal that turns
 up here is either a hazard that one would defend before KubeRay's authors, and then it is written down
 with its reason, or a false alarm.
 """

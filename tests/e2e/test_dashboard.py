@@ -77,7 +77,7 @@ class Prometheus:
             return json.load(answer)["data"]
 
     def values(self, expression: str) -> list[float]:
-        """What an expression gives now; without what is no number."""
+        """The present numbers of an expression."""
         found = self.get("query", query=expression)
         assert isinstance(found, dict)
         values = [float(sample["value"][1]) for sample in found["result"]]

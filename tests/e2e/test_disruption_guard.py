@@ -1,4 +1,4 @@
-"""disruption-guard as the API server stores it, beside what it stores without the webhook."""
+"""disruption-guard as the API server stores it, compared with objects stored without the webhook."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GUARDS = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "karpenter.
 
 @pytest.fixture
 def bare_namespace(control_plane: ControlPlane) -> Iterator[str]:
-    """A namespace that the webhook leaves alone."""
+    """A namespace outside of the webhook's scope."""
     name = f"bare-{uuid.uuid4().hex[:8]}"
     control_plane.create_namespace(name, {"mlchassis.dev/admission": "disabled"})
     yield name
@@ -73,7 +73,7 @@ def test_a_training_pod_is_kept_from_bin_packing(
         assert {key: annotations[key] for key in GUARDS if key in annotations} == expected
 
 
-def test_whoever_creates_a_job_beyond_the_bound_is_warned(
+def test_a_job_beyond_the_bound_is_warned_about(
     control_plane: ControlPlane, chassis: Chassis, namespace: str
 ) -> None:
     for days, expected in ((30, True), (1, False)):

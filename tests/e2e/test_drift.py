@@ -1,4 +1,4 @@
-"""What GitOps tools see of our changes: nothing that they would undo."""
+"""GitOps tools see no change of ours that they would undo."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SOUND = [path for path in NATIVE if path.name not in REFUSED]
 
 
 def specs(control_plane: ControlPlane, text: str) -> list[JSON]:
-    """What is stored of the objects in a manifest, without what the scheduler adds."""
+    """The stored objects of a manifest, without the scheduler's fields."""
     answer = yaml.safe_load(control_plane.kubectl("get", "-f", "-", "-o", "yaml", stdin=text).stdout)
     items: list[JSON] = answer["items"] if answer["kind"] == "List" else [answer]
     return [
@@ -29,7 +29,7 @@ def specs(control_plane: ControlPlane, text: str) -> list[JSON]:
     "flags", [[], ["--server-side", "--field-manager=gitops"]], ids=["client-side", "server-side"]
 )
 @pytest.mark.parametrize("path", SOUND, ids=lambda path: path.stem)
-def test_what_is_applied_twice_shows_no_difference(
+def test_a_second_apply_shows_no_difference(
     control_plane: ControlPlane, chassis: Chassis, namespace: str, path: Path, flags: list[str]
 ) -> None:
     """Argo CD compares as the one or the other, Flux and Helm 4 as the second, Helm 3 as the first."""

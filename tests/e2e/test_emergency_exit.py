@@ -1,4 +1,4 @@
-"""The ways out of docs/emergency-exit.md, typed as they stand there, and the ways back."""
+"""The ways out of docs/emergency-exit.md, typed exactly as there, and the ways back."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def changed(control_plane: ControlPlane, namespace: str = "default") -> set[str]
 
 @pytest.fixture
 def installed(chassis: Chassis) -> Iterator[Chassis]:
-    """The webhook as it is; as it was afterwards, whatever the test took away."""
+    """The webhook, restored after the test."""
     yield chassis
     chassis.control_plane.api.patch("configmaps", "mlchassis-override", {"data": None}, NAMESPACE)
     upgrade(chassis)

@@ -1,4 +1,4 @@
-"""Events on owners of unknown kinds, by the component's rights alone, as `kubectl describe` shows them."""
+"""Events on owners of unknown kinds, with only the component's rights, as `kubectl describe` shows them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ DEFINITION: JSON = {
 
 @pytest.fixture
 def trainers(control_plane: ControlPlane) -> Iterator[None]:
-    """The API server serves a kind that nobody but its operator knows."""
+    """The API server serves a kind that only its operator knows."""
     control_plane.apply(DEFINITION)
     control_plane.kubectl("wait", "--for=condition=Established", "crd", DEFINITION["metadata"]["name"])
     yield
@@ -74,7 +74,7 @@ def pods_of(owner: JSON, **names: str) -> JSON:
     return made
 
 
-def test_an_operators_owner_is_told_once(
+def test_an_operators_owner_gets_one_event(
     control_plane: ControlPlane, telling: Chassis, trainers: None, namespace: str
 ) -> None:
     trainer = control_plane.kubectl(
@@ -105,7 +105,7 @@ def test_an_operators_owner_is_told_once(
     assert telling.metric("chassis_events_total", outcome="failed") == 0
 
 
-def test_without_its_rights_it_says_so_once(
+def test_missing_rights_are_logged_once(
     control_plane: ControlPlane, telling: Chassis, trainers: None, namespace: str
 ) -> None:
     """The authorizer's own words are what it recognises a missing right by."""

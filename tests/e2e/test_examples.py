@@ -1,4 +1,4 @@
-"""The examples through a real API server: what is sound is stored, what is refused is refused there too."""
+"""The examples through a real API server: sound ones are stored, refused ones are refused there too."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ NATIVE = [
 
 
 @pytest.mark.parametrize("path", NATIVE, ids=lambda path: path.stem)
-def test_the_api_server_answers_as_the_example_says(
+def test_the_api_server_answers_as_in_the_example(
     control_plane: ControlPlane, chassis: Chassis, namespace: str, path: Path
 ) -> None:
     kind, rule = REFUSED.get(path.name, ("", ""))
@@ -52,7 +52,7 @@ def test_the_api_server_answers_as_the_example_says(
 
 
 def refusal(control_plane: ControlPlane, item: JSON) -> str:
-    """What kubectl says when the object is refused; the webhook hears of the other objects by a watch, so
+    """kubectl's output when the object is refused; the webhook hears of the other objects by a watch, so
     the first answers may come before it knows them."""
     deadline = time.monotonic() + 15
     text = yaml.safe_dump(item)

@@ -1,7 +1,7 @@
 """Every pod that the golden cases expect is one that a real API server takes.
 
-The pods go to a namespace that the webhook leaves alone: what is checked is the shape of what the
-policies add, in every case of it.
+The pods go to a namespace outside of the webhook's scope: the test checks the shape of the added fields in
+every case.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ UNSEEN = "kube-public"
 
 
 @pytest.mark.parametrize("policy", ["standard-probes", "model-puller"])
-def test_the_api_server_takes_what_is_expected(control_plane: ControlPlane, policy: str) -> None:
+def test_the_api_server_accepts_the_golden_pods(control_plane: ControlPlane, policy: str) -> None:
     control_plane.api.wait("serviceaccounts", "default", namespace=UNSEEN)
     cases = sorted(CASES.glob(f"*/{policy}/*/expected.yaml"))
     assert len(cases) > 40

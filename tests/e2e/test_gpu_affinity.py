@@ -160,7 +160,7 @@ def test_cpu_pods_leave_gpu_nodes_free(cluster: Cluster) -> None:
     assert {"t4", "bare"} & set(without), "the scheduler spreads them over the GPU nodes as well"
 
 
-def test_cpu_pods_take_gpu_nodes_when_nothing_else_is_left(cluster: Cluster) -> None:
+def test_cpu_pods_take_gpu_nodes_when_no_other_is_left(cluster: Cluster) -> None:
     # One to a node of 64; the rest leaves room for what other tests still have on node-0.
     landed = [cluster.lands(pod(f"big-{n}", 0, cpu="40")) for n in range(4)]
     assert set(landed) == {"node-0", "cpu-1", "t4", "bare"}, "a preference is no outage"
@@ -169,7 +169,7 @@ def test_cpu_pods_take_gpu_nodes_when_nothing_else_is_left(cluster: Cluster) -> 
 def test_a_pod_waits_for_the_declared_pool_and_gets_its_node(cluster: Cluster) -> None:
     waiting = pod("pretraining", 8, annotations={PRODUCT: "*H100*"})
     assert cluster.lands(waiting) == "", "an A100 is free, but it is not what was asked for"
-    # The bare one asks for nothing but eight GPUs, and would tolerate no taint.
+    # The bare one asks only for eight GPUs, and would tolerate no taint.
     labels = labels_of("NVIDIA-H100-80GB-HBM3", 81559, pool="h100")
     cluster.control_plane.add_node("h100", labels, [TAINT], {"nvidia.com/gpu": "8"})
     bound = cluster.control_plane.wait(
@@ -193,7 +193,7 @@ def test_a_pod_waits_for_the_declared_pool_and_gets_its_node(cluster: Cluster) -
     ],
     ids=lambda value: value["metadata"]["name"] if isinstance(value, dict) else None,
 )
-def test_a_pod_that_no_node_could_take_is_refused_by_the_name_of_what_is_missing(
+def test_the_refusal_of_a_pod_that_no_node_could_take_names_the_missing_label(
     cluster: Cluster, item: JSON, missing: tuple[str, ...]
 ) -> None:
     with pytest.raises(ApiError) as refused:

@@ -31,7 +31,7 @@ def test_every_entry_answers_fast_and_as_registered(chassis: Chassis) -> None:
 
 
 def test_only_the_names_of_labelled_pods_fail_closed(chassis: Chassis) -> None:
-    """A second worker under another name is worse than a retry; nothing else may stop a cluster."""
+    """A second worker under another name is worse than a retry; no other failure may stop a cluster."""
     for entry in chassis.entries():
         if _path(entry) == "/name":
             assert entry["objectSelector"].get("matchExpressions")
@@ -101,7 +101,7 @@ def test_a_namespace_can_leave(control_plane: ControlPlane, chassis: Chassis, na
 
 
 def test_no_review_is_lost_under_load(control_plane: ControlPlane, chassis: Chassis) -> None:
-    """A review that fails is let in unchanged, and nobody would see it but here."""
+    """A review that fails is let in unchanged, which only this test would notice."""
     pods = [pod(f"burst-{number}") for number in range(400)]
     with ThreadPoolExecutor(16) as clients:
         answers = list(clients.map(lambda it: control_plane.api.create(it, "default", dry_run=True), pods))

@@ -1,6 +1,6 @@
-"""job-retries before the real Job controller, with the same Jobs beside it that the webhook never saw.
+"""job-retries before the real Job controller, compared with the same Jobs without the webhook.
 
-The test plays the kubelet of one node: nothing but it ends a pod there.
+The test plays the kubelet of one node: only it ends a pod there.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def kubelet(control_plane: ControlPlane, node: str, namespace: str) -> Kubelet:
 
 @pytest.fixture
 def unhelped(control_plane: ControlPlane, node: str) -> Iterator[Kubelet]:
-    """In a namespace that the webhook leaves alone."""
+    """In a namespace outside of the webhook's scope."""
     name = f"bare-{uuid.uuid4().hex[:8]}"
     control_plane.create_namespace(name, {"mlchassis.dev/admission": "disabled"})
     yield Kubelet(control_plane, name)
@@ -239,7 +239,7 @@ def test_a_suspended_job_has_its_policy_when_it_is_resumed(kubelet: Kubelet) -> 
 
 
 def test_every_form_of_job_is_accepted(kubelet: Kubelet) -> None:
-    """Whatever job-retries writes is valid to the API server."""
+    """The API server accepts all fields that job-retries writes."""
     indexed = job("indexed", completionMode="Indexed", completions=2, parallelism=2, backoffLimitPerIndex=1)
     made = kubelet.create({**indexed, "spec": {**indexed["spec"], "suspend": True}})
     assert [rule["action"] for rule in made["spec"]["podFailurePolicy"]["rules"]] == ["Ignore"]

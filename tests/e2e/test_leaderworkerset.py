@@ -27,7 +27,7 @@ WORKER: JSON = {"name": "worker", "image": "example.org/worker:1"}
 
 @pytest.fixture(scope="module")
 def operator(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
-    # Nothing runs the pods of this node but these tests: no other pod may be bound to it.
+    # Only these tests run the pods of this node: no other pod may be bound to it.
     control_plane.add_node(NODE, {"groups": "yes"}, [TAINT], runs_pods=False)
     with Operator(control_plane, tmp_path_factory.mktemp("lws")) as running:
         yield running

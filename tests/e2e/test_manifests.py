@@ -77,7 +77,7 @@ def dying(control_plane: ControlPlane, namespace: str) -> str:
 
 @pytest.fixture
 def unanswered(control_plane: ControlPlane, namespace: str, tmp_path: Path) -> Iterator[None]:
-    """Validation that fails closed and that nobody answers, for one namespace."""
+    """Validation that fails closed and gets no answer, for one namespace."""
     component = MANIFESTS / "components" / "fail-closed-validation"
     (item,) = (
         at_url(item, f"https://{HOST}:{free_port()}")
@@ -100,7 +100,7 @@ def unasked(control_plane: ControlPlane, namespace: str, item: JSON, account: st
     return made.returncode != 0 and "failed calling webhook" in made.stderr
 
 
-def test_while_nobody_answers_a_controller_can_still_replace_its_pods(
+def test_during_an_outage_a_controller_can_still_replace_its_pods(
     control_plane: ControlPlane, chassis: Chassis, namespace: str, unanswered: None
 ) -> None:
     def refused(item: JSON, account: str = "") -> bool:
@@ -119,7 +119,7 @@ def test_while_nobody_answers_a_controller_can_still_replace_its_pods(
     assert refused(workload("Deployment", "server", container()))
 
 
-def test_while_nobody_answers_what_is_being_deleted_can_still_go(
+def test_during_an_outage_a_deleted_object_can_still_go(
     control_plane: ControlPlane, chassis: Chassis, namespace: str, dying: str, unanswered: None
 ) -> None:
     chassis.process.wait_until(lambda: unasked(control_plane, namespace, pod("bare")), 15)

@@ -157,7 +157,7 @@ def test_a_claim_and_credentials_by_name(
     assert puller["envFrom"] == [{"secretRef": {"name": "store"}}]
 
 
-def test_what_can_not_be_read_is_said_and_changes_nothing(
+def test_an_unreadable_config_is_reported_and_changes_nothing(
     control_plane: ControlPlane, chassis: Chassis, namespace: str
 ) -> None:
     answer = control_plane.api.create(asking(pod("p", MLSERVER), model_server="v3"), namespace)

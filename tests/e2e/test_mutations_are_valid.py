@@ -1,8 +1,8 @@
 """A mutation never turns a pod that the API server takes into one that it refuses.
 
-The API server itself is asked, by dry runs in a namespace that the webhook leaves alone; the engine
+The API server itself is asked, by dry runs in a namespace outside of the webhook's scope; the engine
 decides as the webhook would, about the object as the server's defaulting leaves it. Then it decides
-again about what the server made of the result, as in a reinvocation: nothing may be left to change.
+again about what the server made of the result, as in a reinvocation: no further change may follow.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SEED = 1903
 
 
 class DryRun:
-    """Asks the API server what it would store, less what only a stored object has."""
+    """Asks the API server for the object that it would store, without the fields of stored objects."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -76,7 +76,7 @@ def as_sent(stored: JSON, obj: JSON) -> JSON:
         metadata["namespace"] = obj["metadata"]["namespace"]
     made = {**stored, "metadata": metadata}
     made.pop("status", None)
-    if stored["kind"] == "Job":  # the labels and the selector that tell its pods come after admission
+    if stored["kind"] == "Job":  # the labels and the selector of its pods come after admission
         template = {**stored["spec"]["template"], "metadata": obj["spec"]["template"].get("metadata", {})}
         made["spec"] = {**stored["spec"], "template": template}
         made["spec"].pop("selector", None)
@@ -95,8 +95,8 @@ def mutated(obj: JSON, config: Config, cluster: Cluster) -> JSON:
 
 
 def harm(obj: JSON, dry_run: DryRun, config: Config, cluster: Cluster) -> str | None:
-    """What the mutations do to an object that the API server takes; empty if nothing bad, None if it
-    doesn't take the object in the first place."""
+    """The faults of the mutations of an object that the API server accepts; empty if there are none, None if
+    it doesn't accept the object in the first place."""
     try:
         sent = dry_run(obj)
     except ApiError:
@@ -131,7 +131,7 @@ def test_golden_cases(dry_run: DryRun, policy: str) -> None:
 
 
 def golden_harm(case: Path, dry_run: DryRun, config: Config, cluster: Cluster) -> str | None:
-    """What is wrong with a case: of its own policy by itself, or of all policies together."""
+    """The faults of a case: with only its own policy, or with all policies together."""
     [given], [expected] = documents(case / "input.yaml"), documents(case / "expected.yaml")
     try:
         said = harm(given, dry_run, config, cluster)
@@ -167,7 +167,7 @@ def pods_of(obj: JSON, config: Config) -> Iterator[JSON]:
             continue
         pod = deepcopy(template.pod)
         pod["metadata"]["name"] = "example"
-        pod["spec"].pop("serviceAccountName", None)  # nobody made it here
+        pod["spec"].pop("serviceAccountName", None)  # it does not exist here
         for claim in obj["spec"].get("volumeClaimTemplates", ()):
             name = claim["metadata"]["name"]
             volume = {"name": name, "persistentVolumeClaim": {"claimName": name}}
@@ -200,7 +200,7 @@ def test_a_sidecar_fits_into_a_quota(control_plane: ControlPlane, namespace: str
 
 
 def wait_until_in_force(control_plane: ControlPlane, namespace: str) -> None:
-    """The quota's admission reads quotas from a watch of its own, a moment after they are written."""
+    """The quota's admission reads quotas from its own watch, a moment after they are written."""
     deadline = time.monotonic() + 15
     while time.monotonic() < deadline:
         try:

@@ -1,4 +1,4 @@
-"""`make node`: what it prints works, and nothing of it is left, however it ends."""
+"""`make node`: the printed commands work, and no part of it is left in any case."""
 
 from __future__ import annotations
 

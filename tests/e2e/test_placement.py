@@ -37,7 +37,7 @@ def nodes(clusters: ControlPlane, request: pytest.FixtureRequest) -> Iterator[li
 
 
 def install(cluster: ControlPlane, namespace: str) -> None:
-    """The Deployment of the manifests, in a namespace of its own, with nobody to run it."""
+    """The Deployment of the manifests, in a new namespace, without a kubelet to run it."""
     cluster.create_namespace(namespace)
     for item in manifests.render(namespace=namespace):
         if item["kind"] in ("ServiceAccount", "Deployment"):

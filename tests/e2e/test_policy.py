@@ -64,7 +64,7 @@ def test_a_bad_edit_is_refused_at_admission(
     assert chassis.metric("chassis_policy_valid") == 1
 
 
-def test_a_bad_edit_that_slips_in_leaves_the_old_policy_in_force_and_says_so(
+def test_a_bad_edit_that_slips_in_is_reported_and_leaves_the_old_policy_in_force(
     control_plane: ControlPlane, chassis: Chassis, policy: JSON
 ) -> None:
     # Without its label the ConfigMap is not sent to us: the way round our own admission.

@@ -12,7 +12,7 @@ from tests.e2e.workloads import PROBES, UNKNOWN, container, job, named, pod, pro
 
 pytestmark = pytest.mark.e2e
 ALL = set(PROBES)
-# Every field is set: nothing is left for the API server's defaulting to fill in.
+# Every field is set: the API server's defaulting has none to fill in.
 OWN_READINESS: JSON = {
     "httpGet": {
         "path": "/my/ready?deep=no",
@@ -102,12 +102,12 @@ def test_kubectl_diff_shows_the_probes_of_a_new_pod(
     diff = control_plane.kubectl(
         "diff", "-n", namespace, "-f", "-", stdin=yaml.safe_dump(pod("model")), check=False
     )
-    assert diff.returncode == 1, diff.stderr  # 1 says "there are differences", above 1 is an error
+    assert diff.returncode == 1, diff.stderr  # 1 means "there are differences", above 1 is an error
     assert {line[1:].strip() for line in diff.stdout.splitlines()} >= {f"{probe}:" for probe in PROBES}
 
 
 @pytest.mark.parametrize("item", [workload("Deployment", "model"), pod("model")], ids=["deployment", "pod"])
-def test_kubectl_diff_sees_no_drift_in_what_is_applied(
+def test_kubectl_diff_sees_no_drift_in_applied_objects(
     control_plane: ControlPlane, chassis: Chassis, namespace: str, item: JSON
 ) -> None:
     manifest = yaml.safe_dump(item)

@@ -1,4 +1,4 @@
-"""Nothing that a test run starts outlives it, however it ends."""
+"""No process that a test run starts outlives it, even if it is killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Beside other webhooks: what one adds after us is looked at again, and a second pass changes nothing."""
+"""Next to other webhooks: later additions are reviewed again, and a second pass makes no change."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MESH = {"mesh.example/inject": "true"}
 
 
 class Mesh(BaseHTTPRequestHandler):
-    """A webhook of the kind that service meshes bring: it appends a container of its own, once."""
+    """A webhook of the kind that service meshes bring: it appends its own container, once."""
 
     def do_POST(self) -> None:
         """Answer one AdmissionReview."""
@@ -43,7 +43,7 @@ class Mesh(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture

@@ -48,7 +48,7 @@ def audited(control_plane: ControlPlane, namespace: str) -> Iterator[tuple[int, 
             yield event["responseStatus"]["code"], noted
 
 
-def test_the_refusal_says_what_where_why_and_how_to_fix(
+def test_the_refusal_has_the_fault_the_place_the_reason_and_the_fix(
     control_plane: ControlPlane, chassis: Chassis, namespace: str
 ) -> None:
     text = json.dumps(violating("server"))
@@ -65,7 +65,7 @@ def test_the_refusal_says_what_where_why_and_how_to_fix(
     assert RULE in noted["findings"]
 
 
-def test_warnings_alike_are_not_torn_by_those_who_drop_lines_said_twice(
+def test_similar_warnings_survive_clients_that_drop_repeated_lines(
     control_plane: ControlPlane, chassis: Chassis, namespace: str
 ) -> None:
     command = ["sh", "-c", "test -e /tmp/alive"]

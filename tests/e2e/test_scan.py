@@ -42,7 +42,7 @@ LEFT_ALONE = "mlchassis.dev/admission"
 
 @dataclass
 class Answer:
-    """What one `chassis scan` printed, and its exit status."""
+    """The output of one `chassis scan`, and its exit status."""
 
     status: int
     out: str
@@ -148,7 +148,7 @@ def test_without_its_crds_a_report_is_refused_at_once(scan: Scan, team: str) -> 
     assert "install their two CRDs" in answer.err
 
 
-# --- what is judged ------------------------------------------------------------------------------------
+# --- findings ------------------------------------------------------------------------------------------
 
 
 def test_each_object_is_judged_once_where_it_is_written(scan: Scan, team: str) -> None:
@@ -208,7 +208,7 @@ def test_small_pages_make_the_same_scan(scan: Scan, team: str, monkeypatch: pyte
     assert paged.denied == DENIED
 
 
-def test_what_is_mended_is_found_no_more(scan: Scan, team: str, control_plane: ControlPlane) -> None:
+def test_a_fixed_object_has_no_finding_any_more(scan: Scan, team: str, control_plane: ControlPlane) -> None:
     mend(control_plane, team)
     answer = scan("-n", team, "-o", "json")
     assert answer.status == 0
@@ -226,7 +226,7 @@ def mend(control_plane: ControlPlane, namespace: str) -> None:
 
 
 def test_facts_come_from_the_same_cluster(scan: Scan, namespace: str, control_plane: ControlPlane) -> None:
-    """A budget alone says nothing of two pods; with the Deployment that has one pod it blocks."""
+    """A budget without its workload has no finding; with the Deployment that has one pod it blocks."""
     api = control_plane.api
     whole = budget("all")
     whole["spec"] = {"minAvailable": 2, "selector": {"matchLabels": {"app": "served"}}}
@@ -284,12 +284,12 @@ def test_the_policy_may_be_a_config_map(scan: Scan, team: str, control_plane: Co
     assert f"there is no ConfigMap {team}/missing" in missing.err
 
 
-# --- what may be read ----------------------------------------------------------------------------------
+# --- permissions ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def restricted(control_plane: ControlPlane, team: str) -> Path:
-    """Somebody who may list Deployments and Services in the namespace, and nothing else."""
+    """An account that may only list Deployments and Services in the namespace."""
     rbac, user = "rbac.authorization.k8s.io", f"reader-of-{team}"
     rules = [
         {"apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["list"]},
@@ -308,7 +308,7 @@ def restricted(control_plane: ControlPlane, team: str) -> Path:
     return control_plane.user(user)
 
 
-def test_what_is_forbidden_is_said_and_the_rest_is_scanned(scan: Scan, team: str, restricted: Path) -> None:
+def test_forbidden_kinds_are_named_and_the_rest_is_scanned(scan: Scan, team: str, restricted: Path) -> None:
     answer = scan("-n", team, "-o", "json", kubeconfig=restricted)
     assert answer.status == 1
     assert set(answer.records) == {("Deployment", name) for name in ("good", "bad", "exempted")}
@@ -328,7 +328,7 @@ def test_the_rights_of_the_component_are_enough(scan: Scan, team: str, control_p
     control_plane.kubectl("create", "clusterrolebinding", user, f"--clusterrole={name}", f"--user={user}")
     answer = scan("-A", "--report", "-o", "json", kubeconfig=control_plane.user(user))
     assert answer.status == 1
-    # A kind of an operator that no table lists needs a right of its own.
+    # An operator's kind that no table lists needs an extra permission.
     listed = [line for line in answer.err.splitlines() if "DisaggregatedSet" not in line]
     assert not any("you may not" in line for line in listed)
     assert (team, "bad") in {
@@ -339,14 +339,14 @@ def test_the_rights_of_the_component_are_enough(scan: Scan, team: str, control_p
     assert not control_plane.api.exists("policyreports", "mlchassis", team)
 
 
-def test_where_nothing_may_be_read_the_scan_fails(scan: Scan, restricted: Path) -> None:
+def test_without_any_permission_the_scan_fails(scan: Scan, restricted: Path) -> None:
     for place in (["-A"], ["-n", "default"]):
         answer = scan(*place, kubeconfig=restricted)
         assert (answer.status, answer.out) == (2, "")
         assert "you may read nothing" in answer.err
 
 
-def test_a_namespace_that_is_not_there_is_said(scan: Scan) -> None:
+def test_a_missing_namespace_is_reported(scan: Scan) -> None:
     answer = scan("-n", "nowhere")
     assert (answer.status, answer.out) == (2, "")
     assert "there is no namespace nowhere" in answer.err
@@ -440,7 +440,7 @@ def test_the_newer_reports_take_the_place_of_the_older(
 
 
 @pytest.mark.usefixtures("crds")
-def test_kinds_in_no_namespace_have_a_report_of_their_own(
+def test_cluster_scoped_kinds_have_a_separate_report(
     scan: Scan, team: str, control_plane: ControlPlane
 ) -> None:
     api, runtime = control_plane.api, "ClusterServingRuntime"
@@ -459,7 +459,7 @@ def test_kinds_in_no_namespace_have_a_report_of_their_own(
 
 
 @pytest.mark.usefixtures("crds")
-def test_who_may_not_write_reports_is_told(scan: Scan, team: str, restricted: Path) -> None:
+def test_a_missing_permission_to_write_reports_is_reported(scan: Scan, team: str, restricted: Path) -> None:
     answer = scan("-n", team, "--report", kubeconfig=restricted)
     assert answer.status == 2
     assert "DENIED Deployment" in answer.out

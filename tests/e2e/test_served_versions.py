@@ -31,7 +31,7 @@ TIMEOUT = 60
 
 
 def definition(known: Sequence[str] = (), *, served: bool = True) -> JSON:
-    """JobSet in `known` versions, served or not, and in one that nobody knows yet."""
+    """JobSet in `known` versions, served or not, and in an unknown one."""
     schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
     versions = [{"name": each, "served": served, "storage": False, "schema": schema} for each in known]
     versions.append({"name": UNKNOWN_VERSION, "served": True, "storage": True, "schema": schema})
@@ -75,7 +75,7 @@ def job_sets(control_plane: ControlPlane) -> Iterator[None]:
 
 
 def job_set(**fields: object) -> JSON:
-    """One pod with an accelerator, written in the version that nobody knows."""
+    """One pod with an accelerator, written in the unknown version."""
     main = container(resources={"limits": {"nvidia.com/gpu": "1"}}) | fields
     pod = {"restartPolicy": "Never", "containers": [main]}
     job = {"name": "workers", "replicas": 1, "template": {"spec": {"template": {"spec": pod}}}}
@@ -94,7 +94,7 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.2)
 
 
-def test_versions_that_nobody_knows_yet_are_reviewed(
+def test_unknown_versions_are_reviewed(
     control_plane: ControlPlane, chassis: Chassis, job_sets: None, namespace: str
 ) -> None:
     api, path = (

@@ -32,7 +32,7 @@ def certificate(chassis: Chassis) -> str:
 
 @pytest.fixture
 def second(control_plane: ControlPlane, chassis: Chassis) -> Iterator[Chassis]:
-    """Another replica, on a port of its own, beside the one that the API server calls."""
+    """Another replica, on another port, next to the one that the API server calls."""
     replica = Chassis(control_plane)
     replica.start()
     yield replica
@@ -67,7 +67,7 @@ def test_a_wiped_ca_bundle_is_back_at_once(
     assert control_plane.api.get(resource, NAME)["metadata"]["resourceVersion"] == settled, "nobody writes on"
 
 
-def test_a_damaged_secret_is_made_anew_and_trusted(control_plane: ControlPlane, chassis: Chassis) -> None:
+def test_a_damaged_secret_is_replaced_and_trusted(control_plane: ControlPlane, chassis: Chassis) -> None:
     before = control_plane.api.get("secrets", SECRET, NAMESPACE)["data"]
     damaged = {"tls.key": base64.b64encode(b"rubbish").decode()}
     control_plane.api.patch("secrets", SECRET, {"data": damaged}, NAMESPACE)
@@ -83,7 +83,7 @@ def test_a_damaged_secret_is_made_anew_and_trusted(control_plane: ControlPlane, 
 
 
 def test_an_api_server_that_is_away_for_a_while_is_met_again(tmp_path: Path) -> None:
-    """What is known goes on being served, and the watches find back by themselves."""
+    """The cached facts stay in use, and the watches recover by themselves."""
     with ControlPlane(tmp_path / "cluster") as control_plane:
         chassis = Chassis(control_plane)
         chassis.install()

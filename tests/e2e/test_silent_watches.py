@@ -1,4 +1,4 @@
-"""Connections to the API server on which nothing comes any more, in a cluster in which little changes."""
+"""Connections to the API server that have become silent, in a cluster with few changes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.e2e.install import Chassis
 
 pytestmark = pytest.mark.e2e
 SEEN = 60.0
-"""Seconds; twice what is promised, for a busy machine. Without the heartbeat it takes 75 s or more."""
+"""Seconds; twice the promised time, for a busy machine. Without the heartbeat it takes 75 s or more."""
 STRICT = {"rules.yaml": "profile: strict\n"}
 BEATS = 12.0
 """Seconds in which the Lease of a node is renewed at least once."""
@@ -35,7 +35,7 @@ class Frozen(socketserver.ThreadingTCPServer):
         super().__init__((HOST, 0), _Tunnel)
 
     def freeze(self) -> None:
-        """What is open is silent from now on; what is opened later works."""
+        """Open connections are silent from now on; later ones work."""
         self.frozen.set()
         self.frozen = threading.Event()
 
@@ -73,7 +73,7 @@ def frozen(control_plane: ControlPlane) -> Iterator[Frozen]:
 
 @pytest.fixture
 def quiet(tmp_path: Path) -> Iterator[ControlPlane]:
-    """A control plane of its own: in the session's, other tests change things."""
+    """A new control plane: in the session's, other tests change things."""
     with ControlPlane(tmp_path / "quiet") as running:
         running.add_node("node-0")
         yield running

@@ -1,4 +1,4 @@
-"""Upgrades and rollbacks under a stream of creates: nothing is refused, left as it was, or named twice.
+"""Upgrades and rollbacks under a stream of creates: no pod is refused, left unchanged, or named twice.
 
 Each runs as a platform engineer would do it: the shipped objects of both releases, by kubectl and
 kustomize, Helm 3 or Helm 4, rolled out by the real controllers over real processes of both releases.
@@ -198,7 +198,7 @@ class Stream:
         api.patch("configmaps", "mlchassis-policy", {"data": {"gpu-affinity.yaml": key}}, NAMESPACE)
 
     def check(self) -> None:
-        """Nothing was refused, left as it was, or named twice."""
+        """No pod was refused, left unchanged, or named twice."""
         assert self.wrong == [], f"{len(self.wrong)} of {self.done.total()} went wrong"
         assert not [name for name, times in self.names.items() if times > 1]
         for item in self._cluster.api.items("pods", self._namespace):

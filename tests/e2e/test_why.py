@@ -49,7 +49,7 @@ def made(control_plane: ControlPlane, namespace: str, name: str) -> JSON:
     return control_plane.api.wait_for("pods", bool, namespace=namespace, labels=f"app={name}")[0]
 
 
-def test_a_pod_tells_who_set_what_and_the_commands_work(
+def test_the_answer_for_a_pod_has_setters_and_commands_that_work(
     control_plane: ControlPlane, chassis: Chassis, namespace: str, shell: Shell
 ) -> None:
     deployment = workload("Deployment", "llm", LLM)
@@ -78,7 +78,7 @@ def test_a_pod_tells_who_set_what_and_the_commands_work(
     why = "215 min: six times the 36 min that 140 GB take at 64 MiB/s"
     assert f"  by      standard-probes of ML Chassis\n  why     {why}" in text
 
-    # As it stands a command changes nothing; with another value it changes that.
+    # Unedited a command makes no change; with another value it changes that.
     shell(start["commands"]["here"])
     _, same = fields(shell, f"deployment/llm -n {namespace}")
     assert same["spec.template." + START]["why"].startswith("215 min: ")
@@ -95,7 +95,7 @@ def test_a_pod_tells_who_set_what_and_the_commands_work(
     assert "spec.template." + START not in exempted
 
 
-def test_the_policy_that_has_changed_since_is_told_and_its_command_works(
+def test_a_later_change_of_the_policy_is_shown_and_its_command_works(
     control_plane: ControlPlane, chassis: Chassis, namespace: str, shell: Shell
 ) -> None:
     control_plane.apply(pod("llm", LLM), "-n", namespace)
@@ -132,6 +132,6 @@ def test_a_job_and_what_others_set(
     assert (live["by"], live["manager"]) == ("user", "kubectl-client-side-apply")
 
 
-def test_what_is_not_there_is_said(namespace: str, shell: Shell) -> None:
+def test_a_missing_object_is_reported(namespace: str, shell: Shell) -> None:
     for named, said in (("pod/none", "there is no Pod none in namespace"), ("none", "write KIND/NAME")):
         assert said in shell(f"kubectl chassis why {named} -n {namespace}", status=2)

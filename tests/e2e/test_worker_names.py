@@ -40,7 +40,7 @@ def api(control_plane: ControlPlane, chassis: Chassis) -> Api:
 
 
 def leases(api: Api, namespace: str) -> list[JSON]:
-    """The Leases of the worker groups in a namespace; they stand in the webhook's own."""
+    """The Leases of the worker groups in a namespace; they are in the webhook's own."""
     held = api.items("leases", NAMESPACE, "mlchassis.dev/worker-names=record")
     return [item for item in held if _owner_of(item)["namespace"] == namespace]
 
@@ -59,7 +59,7 @@ def _is_refusal(event: JSON) -> bool:
     return bool(event["reason"] == "DoubleCreationRefused")
 
 
-def test_one_pod_too_many_is_a_409_that_says_which_exist(api: Api, namespace: str) -> None:
+def test_one_pod_too_many_is_a_409_that_names_the_existing_ones(api: Api, namespace: str) -> None:
     cluster = api.create(ray_cluster("demo", namespace, 2)).body
     names = [api.create(worker(cluster)).body["metadata"]["name"] for _ in range(2)]
     assert [name.rpartition("-")[2] for name in names] == ["0", "1"]
@@ -73,7 +73,7 @@ def test_one_pod_too_many_is_a_409_that_says_which_exist(api: Api, namespace: st
     [event] = filter(_is_refusal, events)
     assert event["involvedObject"]["uid"] == cluster["metadata"]["uid"]
 
-    # Its number is not given again, though the promise of the last one may still stand in the Lease.
+    # Its number is not given again, though the promise of the last one may still be in the Lease.
     api.delete("pods", names[1], namespace, grace=0)
     assert api.create(worker(cluster)).body["metadata"]["name"].endswith("-2")
 
@@ -309,7 +309,9 @@ def test_numbers_and_promises_of_an_earlier_release_are_taken_over_and_its_lease
     assert [lease["metadata"]["name"] for lease in leases(api, namespace)] == ours
 
 
-def test_a_lease_deleted_by_hand_and_a_cluster_made_anew_bring_no_name_back(api: Api, namespace: str) -> None:
+def test_a_deleted_lease_and_a_new_cluster_of_the_same_name_bring_no_name_back(
+    api: Api, namespace: str
+) -> None:
     names: list[str] = []
     for _ in range(3):
         cluster = api.create(ray_cluster("demo", namespace, 1)).body
@@ -438,7 +440,8 @@ def _lead_names_to(api: Api, url: str) -> None:
 def test_two_webhooks_under_random_load_give_no_name_twice_and_none_too_many(
     api: Api, chassis: Chassis, second: Chassis, namespace: str
 ) -> None:
-    """Eight clients create as fast as they can, in bursts and whatever is wanted, and delete at random."""
+    """Eight clients create as fast as they can, in bursts and beyond the wanted number, and delete at
+    random."""
     rng = random.Random(4)
     clusters = [api.create(ray_cluster(f"load-{n}", namespace, 0)).body for n in range(3)]
     given = [it.metric("chassis_worker_names_given_total") for it in (chassis, second)]
@@ -451,7 +454,7 @@ def test_two_webhooks_under_random_load_give_no_name_twice_and_none_too_many(
             for burst in [pool.submit(_storm, api, observer, clusters, ends, rng.random()) for _ in range(8)]:
                 for outcome, count in burst.result().items():
                     outcomes[outcome] += count
-            for cluster in clusters:  # whatever was lost is there again at once, none but what is wanted
+            for cluster in clusters:  # lost pods are there again at once, and only wanted ones
                 _fill(api, cluster, observer, wanted)
     assert observer.violations == []
     for cluster in clusters:

@@ -87,7 +87,7 @@ def test_too_many_are_created_and_some_deleted_without_the_webhook(
         assert seen.peak > wanted
 
 
-def test_kuberay_1_2_creates_exactly_what_is_wanted_with_the_webhook(
+def test_kuberay_1_2_creates_exactly_the_wanted_pods_with_the_webhook(
     control_plane: ControlPlane, chassis: Chassis, proxy: WatchProxy, token: str, namespace: str
 ) -> None:
     """It takes the 409 for an error and tries again, with a backoff that grows."""
@@ -110,12 +110,12 @@ def test_kuberay_1_2_creates_exactly_what_is_wanted_with_the_webhook(
         assert observer.groups[group].deleted == []
 
 
-def test_kuberay_1_0_creates_exactly_what_is_wanted_with_the_webhook(
+def test_kuberay_1_0_creates_exactly_the_wanted_pods_with_the_webhook(
     control_plane: ControlPlane, chassis: Chassis, proxy: WatchProxy, token: str, namespace: str
 ) -> None:
     """20 clusters with a head and 10 workers each: half of them as a person scales, half as Ray does.
 
-    KubeRay 1.0 deletes a surplus at random unless the cluster says that an autoscaler decides.
+    KubeRay 1.0 deletes a surplus at random unless an autoscaler decides for the cluster.
     """
     prepare(control_plane, OLD)
     api = control_plane.api
@@ -229,7 +229,7 @@ def test_the_newest_kuberay_scales_survives_kills_and_keeps_replicas_whole(
             chassis.process.wait_until(lambda: double_creations(chassis) > refused, timeout=60)
             proxy.thaw()
             settled(observer, 5)
-            # A replica that the kill left with some of its hosts is made anew, and no other.
+            # Only a replica that the kill left with some of its hosts is created again.
             removed = {name: len(observer.groups[name, "small"].deleted) for name in clusters}
             assert all(removed[name] == 0 for name in singles)
 
@@ -267,7 +267,7 @@ class Aftermath:
 def delete_from_a_frozen_list(
     control_plane: ControlPlane, proxy: WatchProxy, namespace: str, release: str, observer: Observer
 ) -> Aftermath:
-    """A replica fails and is replaced while one operator's list stands still; then that operator acts.
+    """A replica fails and is replaced while one operator's list is frozen; then that operator acts.
 
     The operator is killed with its list frozen at the failure, another one with a true view replaces the
     replica and goes, and the first is started again on the frozen list: it deletes the failed pods by name.

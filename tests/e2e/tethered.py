@@ -1,9 +1,9 @@
 """Runs a command that dies with its parent: `python tethered.py PARENT_PID COMMAND...`.
 
 A test run that is killed must not leave an API server behind. The kernel sends SIGKILL to this
-process, and to the command that replaces it, as soon as the parent thread is gone. This is a
-program of its own, not a `preexec_fn`, because Python code between fork and exec may deadlock in
-a process that has threads.
+process, and to the command that replaces it, as soon as the parent thread is gone. This is a separate
+program, not a `preexec_fn`, because Python code between fork and exec may deadlock in a process that has
+threads.
 """
 
 import ctypes

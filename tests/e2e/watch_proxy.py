@@ -2,7 +2,7 @@
 
 This is the fault behind double creations: the client's own requests go through at once, but its cache
 learns of their effect only seconds later, as it does when an API server or an informer is overloaded.
-Frozen, it shows the pods of one moment even to a client that starts anew, as a replica of the API server
+Frozen, it shows the pods of one moment even to a client that starts again, as a replica of the API server
 that lags far behind does.
 """
 
@@ -32,9 +32,9 @@ LARGEST_BODY = 16 * 1024 * 1024
 
 
 class WatchProxy:
-    """Forwards everything to one control plane; what a watch of pods says arrives `delay` seconds late.
+    """Forwards everything to one control plane; the events of a watch of pods arrive `delay` seconds late.
 
-    Use it as a context manager; it runs in a thread of its own.
+    Use it as a context manager; it runs in another thread.
     """
 
     def __init__(self, control_plane: ControlPlane, delay: float) -> None:
@@ -74,12 +74,12 @@ class WatchProxy:
     def freeze(self) -> None:
         """Show a client that starts from here on the pods as they are now, and no more until `thaw`.
 
-        Lists that were asked for before are answered as of now; watches that begin later say nothing.
+        Lists that were asked for before are answered as of now; watches that begin later are silent.
         """
         asyncio.run_coroutine_threadsafe(self._freeze(), self._loop).result(30)
 
     def thaw(self) -> None:
-        """Undo `freeze`: lists are true again, watches say what they held back."""
+        """Undo `freeze`: lists are true again, watches deliver the held events."""
         asyncio.run_coroutine_threadsafe(self._thaw(), self._loop).result(30)
 
     async def _freeze(self) -> None:
@@ -133,7 +133,7 @@ class WatchProxy:
     def _tls(self) -> ssl.SSLContext:
         pair = self._authority.server("watch-proxy", [HOST])
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        # A file of its own: several proxies may start at the same moment.
+        # A separate file: several proxies may start at the same moment.
         with tempfile.NamedTemporaryFile(dir=self._control_plane.state, suffix=".pem") as file:
             file.write(pair.certificate + pair.key)
             file.flush()

@@ -1,5 +1,5 @@
 """Coverage-guided fuzzing of what reads users' texts: `make fuzz`, or `python -m tests.fuzz TARGET --runs N`.
 
-`targets` says what is read and what must hold; `corpus/TARGET/` keeps inputs that once found something or
+`targets` has the readers and their promises; `corpus/TARGET/` keeps inputs that once found something or
 reach far. The ordinary tests read the corpus, too.
 """

@@ -15,7 +15,7 @@ from pathlib import Path
 CORPUS = Path(__file__).with_name("corpus")
 DICTIONARY = Path(__file__).with_name("tokens.dict")
 LONGEST = 4096
-"""Bytes of an input: what is worse than linear shows long before."""
+"""Bytes of an input: superlinear costs show long before."""
 INSTRUMENTED = ("policies", "puller.spec", "webhook.config", "webhook.kube.documents", "webhook.admission")
 
 
@@ -63,7 +63,7 @@ def fuzz(target: str, runs: int, *, keep: bool) -> int:
 
 
 def _rise(power: int) -> object:
-    """A function of its own for each power of two of the cost: a cost never seen is new coverage."""
+    """One function for each power of two of the cost: a cost never seen is new coverage."""
     made: dict[str, object] = {}
     exec(compile(f"def rise():\n    return {power}\n", f"rise-{power}", "exec"), made)
     return made["rise"]

@@ -1,4 +1,4 @@
-"""What is fuzzed: each target reads bytes as one kind of user text, and raises where a promise is broken.
+"""Targets of fuzzing: each target reads bytes as one kind of user text, and raises where a promise is broken.
 
 The promises: no exception but the ones a reader documents, and a cost that is bounded, counted as calls of
 functions (of C functions, too), never in seconds. What an input cost is the target's answer: the fuzzer

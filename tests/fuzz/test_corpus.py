@@ -22,8 +22,8 @@ def test_every_target_has_a_corpus() -> None:
     assert {path.parent.name for path in KEPT} == targets.TARGETS.keys()
 
 
-def test_a_cost_that_nobody_paid_for_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oracle fails where reading does much for nothing."""
+def test_an_unpaid_cost_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oracle fails if reading does more than the budget pays for."""
 
     def unpaid(*asked: object, **options: object) -> object:
         for number in range(100_000):

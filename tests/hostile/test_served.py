@@ -69,7 +69,7 @@ def review(made: Made) -> bytes:
 
 
 class Chassis:
-    """A `chassis serve` of its own, asked over one connection for reviews and one for its health."""
+    """A new `chassis serve`, asked over one connection for reviews and one for its health."""
 
     def __init__(self, child: asyncio.subprocess.Process, port: int, session: aiohttp.ClientSession) -> None:
         self._child, self.port, self._session = child, port, session
@@ -171,7 +171,7 @@ async def chassis(policy: Path) -> AsyncIterator[Chassis]:
 
 
 async def cost(it: Chassis, endpoint: str, made: Made) -> float:
-    """CPU seconds of a review that is answered, and its health beside it."""
+    """CPU seconds of a review that is answered, and its health at the same time."""
     body = review(made)
     before = it.seconds()
     answer, _ = await asyncio.gather(it.post(endpoint, body), it.healthy())
@@ -184,7 +184,7 @@ async def cost(it: Chassis, endpoint: str, made: Made) -> float:
 
 
 def sizes(size: int) -> Iterator[int]:
-    """The size of a class and others beside it, so that nothing is remembered from the attempt before."""
+    """The size of a class and sizes near it, so that the memo of the previous attempt is no help."""
     yield from range(size, size - ATTEMPTS, -1) if size > ATTEMPTS else [size] * ATTEMPTS
 
 

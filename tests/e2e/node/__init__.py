@@ -1,7 +1,7 @@
-"""A real node for the control plane: containerd, runc, kubelet and kube-proxy in namespaces of their own.
+"""A real node for the control plane: containerd, runc, kubelet and kube-proxy in separate namespaces.
 
-Nothing is installed and nothing outside of those namespaces changes. What is built or downloaded lies in
-the cache, keyed by what goes into it; what a run makes ends with the run, also when it is killed.
+It installs no package and changes no file outside of those namespaces. Built and downloaded files are in the
+cache, keyed by their inputs; the results of a run end with the run, also if it is killed.
 
     python -m tests.e2e.node COMMAND...     run a command inside such namespaces, e.g. pytest -m realnode
 """

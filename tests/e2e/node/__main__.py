@@ -1,6 +1,6 @@
 """`python -m tests.e2e.node [COMMAND...]`: run a command inside the namespaces of a node.
 
-Without a command, the cluster of `make node`. What has to be built is built before, outside of them.
+Without a command, the cluster of `make node`. Programs are built before, outside of them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ OPERATOR = KUBERAY[0]
 
 
 def main(command: list[str]) -> int:
-    """Build what is missing, then run the command inside; its exit status."""
+    """Build missing programs, then run the command inside; its exit status."""
     if reason := sandbox.why_not():
         print(f"Nothing was run on a real node: for that, {reason}")
         return 0

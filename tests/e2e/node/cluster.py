@@ -60,7 +60,7 @@ class RealNode(ControlPlane):
         return next(it for it in self._processes if it.name == name)
 
     def restart_api_server(self) -> None:
-        """End kube-apiserver by SIGKILL, start it anew and wait until it is ready."""
+        """End kube-apiserver by SIGKILL, start it again and wait until it is ready."""
         old = self.process("kube-apiserver")
         old.kill()
         self._processes.remove(old)
@@ -78,7 +78,7 @@ class RealNode(ControlPlane):
                     yield pid, command
 
     def add_fake_nodes(self, *names: str, **capacity: str) -> None:
-        """Add nodes that KWOK plays, beside the real one; only pods that tolerate `FAKE` go there.
+        """Add nodes that KWOK plays, next to the real one; only pods that tolerate `FAKE` go there.
 
         Call it from a thread that lives as long as the cluster.
         """
@@ -158,8 +158,8 @@ class RealNode(ControlPlane):
             # The machine's disk belongs to others too: its state is no reason to evict.
             "evictionHard": dict.fromkeys(DISK, "0%"),
             "imageGCHighThresholdPercent": 100,
-            # What an hour shows in a cluster, a minute shows here: how often a container is started anew, and
-            # how soon an edited ConfigMap reaches a pod.
+            # What an hour shows in a cluster, a minute shows here: how often a container is started again,
+            # and how soon an edited ConfigMap reaches a pod.
             "crashLoopBackOff": {"maxContainerRestartPeriod": "2s"},
             "syncFrequency": "2s",
             "serializeImagePulls": False,

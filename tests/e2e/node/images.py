@@ -37,7 +37,7 @@ CERTIFICATES = "/etc/ssl/certs"
 NOTHING: Mapping[str, str] = {}
 KEPT_STORES = 3
 LARGEST_CACHE = 8 << 30
-"""Bytes of layers that buildah may keep; beyond, it starts anew."""
+"""Bytes of layers that buildah may keep; beyond, it starts again from none."""
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ def _key(images: Sequence[Image]) -> str:
     return digest.hexdigest()[:16]
 
 
-# A venv at /usr/local stands for the Python that the official image builds there. The two files at the end
+# A venv at /usr/local replaces the Python that the official image builds there. The two files at the end
 # let pip and uv trust what this machine trusts, as they would behind a company's proxy.
 BASE_HOOKS = (
     'chroot "$1" python3 -m venv /usr/local',
@@ -284,7 +284,7 @@ def _has(storage: Path, name: str) -> bool:
 
 
 def buildah(storage: Path, command: str, *arguments: str) -> str:
-    """Run buildah in a mount namespace of its own; what it prints."""
+    """Run buildah in a new mount namespace; its output."""
     # It asks whose images to trust even where none is pulled, in /etc or below the home directory.
     trust = storage / ".config" / "containers" / "policy.json"
     trust.parent.mkdir(parents=True, exist_ok=True)
@@ -302,7 +302,7 @@ def buildah(storage: Path, command: str, *arguments: str) -> str:
 
 
 def _isolated(*command: str, scratch: Path, environment: Mapping[str, str] = NOTHING) -> str:
-    """Run a program that mounts, in a mount namespace of its own: what it mounts goes with it."""
+    """Run a program that mounts, in a new mount namespace: its mounts end with it."""
     own = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
     cover = [sys.executable, "-m", "tests.e2e.node.mounts", str(scratch)]
     done = subprocess.run(

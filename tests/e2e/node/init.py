@@ -1,6 +1,6 @@
 """PID 1 of a sandbox: `python -m tests.e2e.node.init DIRECTORY COMMAND...`, inside new namespaces.
 
-It makes them look like a node of its own, runs the command, reaps what is orphaned, and ends with it.
+It makes them look like a separate node, runs the command, reaps orphaned processes, and ends with it.
 """
 
 from __future__ import annotations

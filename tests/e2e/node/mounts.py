@@ -1,4 +1,4 @@
-"""Mounts of a namespace of its own: programs write to their fixed places, and the machine stays as it is.
+"""Mounts in a new namespace: programs write to their fixed places, and the machine stays as it is.
 
 python -m tests.e2e.node.mounts SCRATCH COMMAND...     become a command, in a new mount namespace
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.e2e.node import packages
 
 WRITTEN = ("/etc", "/var/cache", "/var/lib", "/var/log")
-"""Where programs write, whatever one configures."""
+"""Where programs write, with any configuration."""
 
 
 def mount(*arguments: str | Path) -> None:
@@ -22,7 +22,7 @@ def mount(*arguments: str | Path) -> None:
 
 
 def cover(memory: Path) -> None:
-    """Let what is written to `WRITTEN` go to a directory in memory."""
+    """Redirect files written to `WRITTEN` to a directory in memory."""
     for place in WRITTEN:
         upper, work = (Path(f"{memory}/{place}", name) for name in ("upper", "work"))
         upper.mkdir(parents=True)

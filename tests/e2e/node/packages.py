@@ -52,14 +52,14 @@ def environment() -> dict[str, str]:
 
 
 def _unpack(unpacked: Path) -> None:
-    """Download the packages and what they need beyond what is installed, and unpack them."""
+    """Download the packages and their missing dependencies, and unpack them."""
     say("unpacking containerd, runc and buildah from Debian's archive, once …")
     with tempfile.TemporaryDirectory(dir=unpacked.parent, prefix=".unpacking-") as scratch:
         downloads, tree = Path(scratch, "downloads"), Path(scratch, "tree")
         (downloads / "lists" / "partial").mkdir(parents=True)
         apt = [
             "apt-get", "--quiet=2",
-            # Lists and locks of its own: it neither changes the machine's nor waits for another apt-get.
+            # Separate lists and locks: it neither changes the machine's nor waits for another apt-get.
             "-o", f"Dir::State::Lists={downloads}/lists",
             "-o", f"Dir::Cache={downloads}",
             "-o", "Debug::NoLocking=1",

@@ -63,7 +63,7 @@ def _greeting(node: RealNode, directory: Path) -> str:
     programs.mkdir()
     entered = " ".join(sandbox.enter(directory))
     _script(programs / "on-node", f'exec {entered} "$@"')
-    # In the node's network alone, so that the files which it is given are those of the terminal.
+    # Only in the node's network, so that the files which it is given are those of the terminal.
     network = f"nsenter -t {(directory / 'init.pid').read_text()} -n --"
     _script(programs / "kubectl", f'exec {network} {binary("kubectl")} --kubeconfig {node.kubeconfig} "$@"')
     return GREETING.format(

@@ -1,7 +1,7 @@
 """Removes what the kernel leaves of a run: `python reaper.py DIRECTORY LOCK < pipe`.
 
-It waits until nobody holds the other end of the pipe, in a session of its own, so that it outlives the run
-however that ends.
+It waits in a new session until no process holds the other end of the pipe, so that it outlives the run in any
+case.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ def remove(directory: Path) -> None:
 
 
 def _remains(directory: Path) -> list[Path]:
-    # runc makes one in a cgroup2 hierarchy beside those, too.
+    # runc makes one in a cgroup2 hierarchy in addition to those.
     return [*(it / directory.name for it in hierarchies("cgroup", "cgroup2")), directory]
 
 
 def sweep(base: Path) -> None:
-    """Remove what is left of runs whose reaper was killed too."""
+    """Remove the remains of runs whose reaper was killed too."""
     for lock in base.glob(f"{PREFIX}*{LOCK}"):
         with suppress(FileNotFoundError, BlockingIOError), lock.open() as held:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)

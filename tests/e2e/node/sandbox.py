@@ -81,7 +81,7 @@ def inside() -> Path | None:
 
 
 def enter(directory: Path) -> list[str]:
-    """The command line that runs what follows it inside, from outside."""
+    """The command line that runs the words after it inside, from outside."""
     return ["nsenter", "-t", (directory / "init.pid").read_text(), "-m", "-n", "-p", "-u", "-i", "--"]
 
 
@@ -92,7 +92,7 @@ def _terminate(directory: Path) -> None:
 
 @contextmanager
 def _directory() -> Iterator[Path]:
-    """A directory beside the image store, whose name is also that of its cgroups; both gone at the end."""
+    """A directory next to the image store, whose name is also that of its cgroups; both gone at the end."""
     base = cache_directory() / "node"
     with ExitStack() as stack:
         with locked(base / "sweep"):
@@ -100,7 +100,7 @@ def _directory() -> Iterator[Path]:
             lock = stack.enter_context(
                 tempfile.NamedTemporaryFile(dir=base, prefix=reaper.PREFIX, suffix=reaper.LOCK, delete=False)
             )
-            # Held by the reaper too: what nobody holds, the next run removes.
+            # Held by the reaper too: the next run removes directories without a holder.
             fcntl.flock(lock, fcntl.LOCK_EX)
         directory = Path(lock.name.removesuffix(reaper.LOCK))
         directory.mkdir()

@@ -1,6 +1,6 @@
 """`python -m tests.e2e.node.unpack LAYOUT SCRATCH`: containerd's root for the images of an OCI layout.
 
-Run in a mount namespace of its own, it lets a containerd that serves nobody else import and unpack them into
+Run in a new mount namespace, it lets a separate containerd import and unpack them into
 `SCRATCH/containerd`.
 """
 

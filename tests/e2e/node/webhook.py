@@ -39,7 +39,7 @@ class Webhook:
         self.node.api.wait("deployments.apps", DEPLOYMENT, _rolled_out, namespace=NAMESPACE, timeout=timeout)
         for resource in CONFIGURATIONS:
             self.node.api.wait_for(resource, _trusted, timeout=timeout)
-        # kube-proxy learns of the endpoints on a way of its own.
+        # kube-proxy learns of the endpoints from its own watch.
         for _ in range(1000):
             if self.changes_pods():
                 return

@@ -1,4 +1,5 @@
-"""kill -9 at random points while the config changes: what it takes, and what must hold after each kill.
+"""kill -9 at random points while the config changes: the cost, and the conditions that must hold after each
+kill.
 
 The store and the model server are the tests' own; the puller is a process.
 """
@@ -29,12 +30,12 @@ class Report:
 
 
 def content(name: str, version: int, file: int) -> bytes:
-    """Every file says which model and version it is of, so that a mixture would show."""
+    """Every file contains its model and version, so that a mixture would show."""
     return f"{name} {version} {file}|".encode().ljust(SIZE, b".")
 
 
 async def run(where: Path, kills: int, seed: int) -> Report:
-    """Raises AssertionError when a partial or mixed model stands under its final name, or a load overlaps."""
+    """Raises AssertionError when a partial or mixed model has its final name, or a load overlaps."""
     rng = random.Random(seed)
     store, server = FaultStore(), FakeServer(model_dir=where / "models")
     await store.start()

@@ -20,7 +20,7 @@ joblib.dump(LinearRegression().fit([[0], [1]], [0, float(sys.argv[1])]), sys.arg
 
 
 class MLServer:
-    """Loads nothing by itself: what it serves, it was told to load."""
+    """Loads no model by itself: it serves models that it was asked to load."""
 
     def __init__(self, where: Path, model_dir: Path) -> None:
         self.port = free_port()

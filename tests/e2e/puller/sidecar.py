@@ -1,4 +1,4 @@
-"""The puller as a process of its own, with a ConfigMap volume and a model directory."""
+"""The puller as a separate process, with a ConfigMap volume and a model directory."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Sidecar:
             return error.code, error.read()
 
     def models(self) -> dict[str, dict[str, Any]]:
-        """The entries of /v1/models by name; empty while nothing answers."""
+        """The entries of /v1/models by name; empty without an answer."""
         try:
             document = json.loads(self.get("/v1/models")[1])
         except (URLError, ConnectionError, TimeoutError):
@@ -81,7 +81,7 @@ class Sidecar:
         return {name: entry["state"] for name, entry in self.models().items()}
 
     def on_disk(self) -> dict[str, bytes]:
-        """What stands under final names, complete or not."""
+        """The models with final names, complete or not."""
         found = {}
         for path in self.model_dir.iterdir() if self.model_dir.is_dir() else ():
             content = None if path.name.startswith(".") else tree_bytes(path)
@@ -90,7 +90,7 @@ class Sidecar:
         return found
 
     def wait(self, condition: Callable[[], bool], seconds: float) -> float:
-        """Wait, and say how long it took."""
+        """Wait, and return how long it took."""
         assert self.process is not None
         began = time.monotonic()
         self.process.wait_until(condition, seconds)

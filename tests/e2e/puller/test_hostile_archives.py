@@ -31,7 +31,7 @@ async def store() -> AsyncIterator[FaultStore]:
 
 
 def many_empty_files(count: int) -> bytes:
-    """A sound zip of that many empty files, each of a name of its own."""
+    """A sound zip of that many empty files, each with another name."""
     body, directory = bytearray(), bytearray()
     for index in range(count):
         name = b"%08d" % index

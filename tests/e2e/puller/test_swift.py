@@ -85,7 +85,7 @@ def test_kserves_variables_name_the_store_too(sidecar: Sidecar, swift: Swift, bu
 def test_a_credentials_file_is_read_again_when_it_changes(
     sidecar: Sidecar, swift: Swift, bucket: S3Store, tmp_path: Path
 ) -> None:
-    """A wrong secret is refused, and said to be; the rotated one is picked up with no restart."""
+    """A wrong secret is refused and reported; the rotated one is picked up with no restart."""
     file = tmp_path / ".aws" / "credentials"
     file.parent.mkdir()
     text = "[default]\naws_access_key_id = test:tester\naws_secret_access_key = {}\n"

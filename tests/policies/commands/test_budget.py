@@ -22,7 +22,7 @@ STEADY = 4
 followed to 32 levels only from a certain size on."""
 
 CALLS = 20
-"""Calls of functions, of C functions too, that a step may stand for; 14 at most were seen."""
+"""Calls of functions, of C functions too, per step; 14 at most were seen."""
 
 
 @contextmanager
@@ -62,7 +62,7 @@ def test_ten_times_the_text_takes_ten_times_the_steps_or_spends_the_budget(made:
 
 @pytest.mark.parametrize("made", HOSTILE.values(), ids=HOSTILE.keys())
 def test_a_step_is_a_bounded_amount_of_work(made: Made) -> None:
-    """The steps tell the truth: no class of text does much for few of them."""
+    """The steps are accurate: no class of text does much work for few of them."""
     request, budget = made(3_000), Budget(10_000)
     with counted() as calls:
         asked(request, budget)
@@ -71,7 +71,7 @@ def test_a_step_is_a_bounded_amount_of_work(made: Made) -> None:
 
 @pytest.mark.parametrize("made", HOSTILE.values(), ids=HOSTILE.keys())
 def test_one_step_more_than_is_left_ends_the_reading(made: Made) -> None:
-    """However little is left, what is taken beyond it is one text at most."""
+    """With any remainder, at most one text is taken beyond it."""
     request = made(1_000)
     whole = asked(request, Budget(60_000))
     for share in (0, 1, 2, 3):
@@ -100,7 +100,7 @@ def test_one_budget_covers_many_commands() -> None:
     assert budget.is_spent
 
 
-def test_the_same_text_costs_the_same_whatever_was_read_before() -> None:
+def test_the_same_text_costs_the_same_after_other_readings() -> None:
     for made in HOSTILE.values():
         request = made(500)
         first, second = (asked(request, Budget()).steps for _ in range(2))
@@ -136,7 +136,7 @@ def test_digits_without_end_are_no_number(length: int) -> None:
         assert summary.complete
 
 
-def test_a_budget_says_when_it_is_spent() -> None:
+def test_a_spent_budget_raises() -> None:
     budget = Budget(10)
     budget.spend(10)
     assert not budget.is_spent
@@ -147,7 +147,7 @@ def test_a_budget_says_when_it_is_spent() -> None:
         budget.spend(0)
 
 
-def test_hostile_texts_are_what_they_say() -> None:
+def test_hostile_texts_match_their_names() -> None:
     """Most classes are as long as asked, and grow: a class that makes nothing would prove nothing."""
     for name, made in HOSTILE.items():
         sizes = [sum(map(len, made(size).argv)) + len(str(made(size).env)) for size in (1_000, 10_000)]

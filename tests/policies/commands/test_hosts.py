@@ -1,4 +1,4 @@
-"""Hosts in URLs and host:port pairs, where they stand, and values that are known in part."""
+"""Hosts in URLs and host:port pairs, their place, and values that are known in part."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_split_port(text: str, expected: tuple[str, int | None]) -> None:
     assert split_port(text) == expected
 
 
-def test_a_port_alone_is_this_machine() -> None:
+def test_a_port_without_a_host_is_this_machine() -> None:
     assert host(":8080", "grpc_health_probe").reach is Reach.LOCAL
 
 

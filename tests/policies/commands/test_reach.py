@@ -1,4 +1,4 @@
-"""Where hosts stand: the cases that a rule must not get wrong, then each client's own ways."""
+"""The place of hosts: the cases that a rule must not get wrong, then each client's own ways."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ def test_undecidable(argv: list[str]) -> None:
     assert Reach.EXTERNAL not in found
 
 
-def test_a_host_says_who_reaches_it_and_no_secret() -> None:
+def test_a_host_names_its_client_and_no_secret() -> None:
     (found,) = read(sh("curl -s https://user:secret@Registry.example.:8443/v2/?a=b")).hosts
     assert found == Host(name="registry.example", reach=Reach.EXTERNAL, client="curl")
 
@@ -273,7 +273,7 @@ def test_env_from_makes_unset_variables_unknown() -> None:
 @pytest.mark.parametrize(
     "script", ["pg_isready -U app", "mysqladmin ping", ". /opt/env.sh; psql -c 'select 1'"]
 )
-def test_a_clients_default_stands_whatever_env_from_may_hold(script: str) -> None:
+def test_a_clients_default_host_is_used_despite_env_from(script: str) -> None:
     found = read(sh(script), [], [{"secretRef": {"name": "db"}}]).hosts
     assert [host.reach for host in found] == [Reach.LOCAL]
     stated = [{"name": name, "value": "db"} for name in ("PGHOST", "MYSQL_HOST")]
@@ -291,7 +291,7 @@ def test_further_local_names() -> None:
     assert reaches(["curl", "http://Me:80"], local_names=["me"]) == [("me", Reach.LOCAL)]
 
 
-# --- what makes a client ask another place than the host that it names --------------------------------
+# --- redirection to another place than the named host -------------------------------------------------
 
 STAYS = [
     sh("curl --resolve payments:443:127.0.0.1 https://payments/health"),
@@ -380,7 +380,7 @@ LEAVES = [
 
 
 @pytest.mark.parametrize("argv", STAYS, ids=lambda argv: argv[-1])
-def test_what_is_redirected_into_the_pod_stays_there(argv: list[str]) -> None:
+def test_a_request_redirected_into_the_pod_stays_there(argv: list[str]) -> None:
     assert {reach for _, reach in reaches(argv)} <= {Reach.LOCAL}
 
 
@@ -392,5 +392,5 @@ def test_what_something_in_the_pod_may_answer_is_not_decided(argv: list[str]) ->
 
 
 @pytest.mark.parametrize("argv", LEAVES, ids=lambda argv: argv[-1])
-def test_what_is_not_redirected_or_to_elsewhere_leaves_the_pod(argv: list[str]) -> None:
+def test_a_request_that_is_not_redirected_into_the_pod_leaves_it(argv: list[str]) -> None:
     assert Reach.EXTERNAL in {reach for _, reach in reaches(argv)}

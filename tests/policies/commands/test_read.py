@@ -118,7 +118,7 @@ def test_script_files(argv: list[str], scripts: list[ScriptFile]) -> None:
     assert list(read(argv).scripts) == scripts
 
 
-def test_commands_stand_in_reading_order_without_their_wrappers() -> None:
+def test_commands_are_in_reading_order_without_their_wrappers() -> None:
     summary = sh("timeout 3 env A=b /usr/bin/md5sum -c x | grep -q OK && find / -name '*.bin'")
     assert [command.name for command in summary.commands] == ["sh", "md5sum", "grep", "find"]
     assert summary.commands[1].argv == ("/usr/bin/md5sum", "-c", "x")

@@ -97,21 +97,21 @@ def test_broken_text_is_an_error(script: str) -> None:
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is the oracle")
 def test_bash_agrees() -> None:
-    """What is called a construct here bash accepts, and what is called broken it refuses."""
+    """bash accepts each text listed as a construct, and refuses each one listed as broken."""
     scripts = {**dict.fromkeys(CONSTRUCTS, True), **dict.fromkeys(BROKEN, False)}
     for script, accepted in scripts.items():
         answer = subprocess.run(["bash", "-n", "-c", script], capture_output=True, check=False)
         assert (answer.returncode == 0) is accepted, script
 
 
-def test_what_was_read_before_an_error_is_kept() -> None:
+def test_the_part_before_an_error_is_kept() -> None:
     with pytest.raises(ShellError) as error:
         parse("a; b\nc | | d", Budget())
     assert len(error.value.partial.items) == 2
     assert error.value.position == 4
 
 
-# Scripts made from a grammar, with the programs that stand in them, in order.
+# Scripts made from a grammar, with their programs, in order.
 
 Made = tuple[str, list[str]]
 WORD = st.sampled_from(

@@ -1,4 +1,4 @@
-"""Many globs at once tell of an image what each of them tells alone."""
+"""Many globs at once match an image as each of them does."""
 
 from hypothesis import given
 from hypothesis import strategies as st

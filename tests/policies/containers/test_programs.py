@@ -90,7 +90,7 @@ def test_every_program_of_a_script_is_seen() -> None:
         ("if worker; then ray start --block & wait; fi; vllm serve m", True),
     ],
 )
-def test_a_program_in_one_branch_is_started_in_some_cases_alone(script: str, sometimes: bool) -> None:
+def test_a_program_in_one_branch_is_started_only_in_some_cases(script: str, sometimes: bool) -> None:
     found = started_by(container_of({"command": ["bash", "-c", script]}))
     assert ("vllm", "serve", "m") in found.all
     assert (("vllm", "serve", "m") in found.sometimes) is sometimes

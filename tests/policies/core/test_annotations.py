@@ -1,4 +1,4 @@
-"""Every key of mlchassis.dev stands in one module: the code reads and the documents name no others."""
+"""Every key of mlchassis.dev is in one module: the code reads and the documents name no others."""
 
 import ast
 import re
@@ -22,7 +22,7 @@ DOCUMENTS = [
 
 
 def literals(path: Path) -> Iterator[str]:
-    """The texts of a module that are a key and nothing more, or a label selector."""
+    """The texts of a module that are only a key, or a label selector."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             found = KEY.match(node.value)
@@ -35,7 +35,7 @@ def test_no_other_module_spells_a_key_out() -> None:
     assert [found for path in sources for found in literals(path)] == []
 
 
-def test_the_documents_name_no_key_that_nothing_reads() -> None:
+def test_the_documents_name_no_unused_key() -> None:
     named = {key: path for path in DOCUMENTS for key in KEY.findall(path.read_text())}
     assert {key: str(path) for key, path in named.items() if key not in KEYS} == {}
     assert named.keys() >= KEYS - {annotations.WORKER_NAMES}, "a key that no document tells"

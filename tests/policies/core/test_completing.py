@@ -165,13 +165,13 @@ def test_a_hazard_of_the_service_s_own_is_found_at_its_path() -> None:
     assert decision.allowed
 
 
-def test_what_the_runtime_s_own_review_finds_is_not_said_twice() -> None:
+def test_a_finding_of_the_runtimes_own_review_is_not_repeated() -> None:
     given = runtime(livenessProbe=HAZARD)
     assert [each for each in decided(service(), given).results if each.rule == RULE] == []
     assert [each for each in decided(given).results if each.rule == RULE]
 
 
-def test_what_only_both_together_make_is_named_at_the_runtime() -> None:
+def test_a_hazard_of_both_together_is_named_at_the_runtime() -> None:
     """The probe is sound for the runtime, and too impatient for what the service loads."""
     probe = {"httpGet": {"path": "/health", "port": 8080}, "periodSeconds": 5, "failureThreshold": 3}
     given = runtime(image="vllm/vllm-openai:v0.11.0", livenessProbe=probe, startupProbe={**probe})

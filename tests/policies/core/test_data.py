@@ -1,4 +1,4 @@
-"""The data files beside the code: whole, read as strictly as a user's policy, read late, in the wheel."""
+"""The data files next to the code: whole, read as strictly as a user's policy, read late, in the wheel."""
 
 import subprocess
 import sys

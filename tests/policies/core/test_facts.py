@@ -12,7 +12,7 @@ class Nodes(NoCluster):
         return self.nodes if resource is Resource.NODES else None
 
 
-def test_what_is_derived_is_computed_once_per_listing() -> None:
+def test_derived_values_are_computed_once_per_listing() -> None:
     calls = []
 
     def count(listing: Listing) -> int:
@@ -25,7 +25,7 @@ def test_what_is_derived_is_computed_once_per_listing() -> None:
     assert (listing[0], listing[1:]) == ({"a": 1}, ({"a": 2},))
 
 
-def test_what_is_not_known_is_none() -> None:
+def test_unknown_facts_are_none() -> None:
     facts = Facts()
     assert facts.nodes() is None
     assert facts.namespace_labels() is None

@@ -1,4 +1,4 @@
-"""Which objects are only parts of what is applied."""
+"""Which objects are only parts of the applied ones."""
 
 from typing import Any
 

@@ -43,7 +43,7 @@ def made(workload: Workload, path: str, value: Any) -> Json:
 
 
 def cases() -> Iterator[Any]:
-    """The kind, the path below which the hazard is put, what is put there, and the path of the finding."""
+    """The kind, the path below which the hazard is put, the hazard, and the path of the finding."""
     for workload in known_workloads():
         for path in workload.templates:
             spec = POD if workload.shape is Shape.SPEC else {"metadata": {}, "spec": POD}
@@ -126,7 +126,7 @@ def test_the_table_names_its_sources(workload: Workload) -> None:
 
 
 def test_what_owns_servers_owns_no_pods_that_complete() -> None:
-    """The owner's kind alone, without its group, decides whether a pod runs to completion."""
+    """Only the owner's kind, without its group, decides whether a pod runs to completion."""
     owners = {workload.owner or workload.kind: workload for workload in TABLE.values() if workload.completes}
     serving = {workload.owner or workload.kind for workload in TABLE.values() if not workload.completes}
     assert serving.isdisjoint(owners)
@@ -145,7 +145,7 @@ def test_no_kind_is_in_the_table_twice() -> None:
         ("serving.kserve.io/v1alpha1", "InferenceGraph"),
     ],
 )
-def test_a_kind_without_pods_says_so(api: str, kind: str) -> None:
+def test_a_kind_without_pods_is_reported_as_such(api: str, kind: str) -> None:
     coverage = decided({"apiVersion": api, "kind": kind, "metadata": {"name": "x"}}).coverage
     assert coverage is not None
     assert (coverage.reading, coverage.sentence) == (Reading.NO_PODS, "")
@@ -164,7 +164,7 @@ def test_a_group_that_only_ends_like_one_of_kubernetes_is_not_built_in() -> None
         for field in workload.unread
     ],
 )
-def test_what_is_not_read_is_named(workload: Workload, field: Any) -> None:
+def test_unread_fields_are_named(workload: Workload, field: Any) -> None:
     coverage = decided(made(workload, field.path, {"name": "other"})).coverage
     assert coverage is not None
     assert coverage.missing
@@ -220,7 +220,7 @@ def test_a_step_template_of_tekton_is_under_every_step() -> None:
     assert template.written(template.at(container, "livenessProbe")) == "spec.stepTemplate.livenessProbe"
 
 
-def test_a_patch_is_merged_by_name_and_removes_what_is_null() -> None:
+def test_a_patch_is_merged_by_name_and_removes_null_fields() -> None:
     base = {"spec": {"containers": [{"name": "a", "image": "b", "livenessProbe": HAZARD}, {"name": "c"}]}}
     patch = {"spec": {"containers": [{"name": "a", "livenessProbe": None}, {"name": "d", "image": "e"}]}}
     group = TABLE[GroupKind("workloads.x-k8s.io", "RoleBasedGroup")]

@@ -28,7 +28,7 @@ RULES = registry.rules().values()
 
 
 def damaged(obj: Json, chance: random.Random) -> Json:
-    """The object with something else, or nothing, at a few places."""
+    """The object with other values, or none, at a few places."""
     result: Json = orjson.loads(orjson.dumps(obj))
     for _ in range(chance.randrange(1, 4)):
         node: Any = result

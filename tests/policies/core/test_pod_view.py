@@ -1,4 +1,4 @@
-"""One look at a pod: what stays as it was is known, what is edited is read again."""
+"""A view of a pod: unchanged parts are known, edited parts are read again."""
 
 from policies.core.pod_view import PodView, PodViews
 from policies.kube.json import Json, replaced

@@ -10,7 +10,7 @@ POOL    connections in the pool (as many as workers); with twice as many, overlo
 WORK    seconds that a prediction holds each connection (0.05)
 PORT    where it listens (8000)
 
-GET /burn starts processes beside it that compute for as long as the container runs.
+GET /burn starts further processes that compute for as long as the container runs.
 
 At SIGTERM it ends at once, as most such servers do, without answering what it has begun.
 """
