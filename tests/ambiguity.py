@@ -12,7 +12,7 @@ which two properties are decided, after Weber and Seidl, "On the degree of ambig
 
 A search tries every position of the text, which is a loop on any character before the pattern. Anchors,
 word boundaries and lookarounds are taken as passed always: that finds too much rather than too little. A
-state after which a match needs nothing more can't fail, so nothing is tried again after it. A repetition
+state after which a match needs nothing more can't fail, so no text is tried again after it. A repetition
 with a bound counts as unbounded inside another one, and is cut to a few rounds elsewhere.
 """
 

@@ -58,7 +58,7 @@ def test_a_refusal_fails_the_step() -> None:
     assert "llama-3-70b" in refused.stdout, "each of several paths is reviewed"
 
 
-def test_what_is_sound_passes_and_warnings_count_where_asked() -> None:
+def test_sound_files_pass_and_warnings_count_on_request() -> None:
     paths = "examples/batch-scoring-cronjob.yaml"
     assert run("Review", paths=paths).returncode == 0
     assert run("Review", paths=paths, warnings_as_errors="true").returncode == 1

@@ -25,7 +25,7 @@ def shown() -> str:
     return run.stdout
 
 
-def test_a_file_says_what_it_shows_then_what_becomes_of_it(shown: str) -> None:
+def test_a_file_has_its_purpose_then_its_result(shown: str) -> None:
     said = shown.partition("torchserve.yaml ")[2].partition(".yaml ─")[0]
     assert re.search(r"^Shows: a refusal", said, re.MULTILINE)
     assert "✗ Deployment sentiment: refused" in said

@@ -1,4 +1,4 @@
-"""docs/evidence.md is what the figures beside it say, word for word, and has a place for every rule."""
+"""docs/evidence.md follows from the recorded figures, word for word, and has a place for every rule."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from webhook.cli import explain
 FOUND = json.loads(FIGURES.read_text())
 
 
-def test_every_rule_that_a_node_can_show_is_shown_once_and_of_every_other_it_is_said_why_not() -> None:
+def test_every_rule_has_one_experiment_or_a_reason_for_having_none() -> None:
     rules = [rule.id for family in explain.ON_A_NODE for rule in explain.of_family(family)]
     placed = Counter([it.rule for it in EXPERIMENTS.values() if it.rule] + list(ELSEWHERE))
     assert placed == Counter(rules)
@@ -58,7 +58,7 @@ def kept(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_figures_of_another_run_are_read_beside_the_page(
+def test_figures_of_another_run_are_compared_with_the_page(
     kept: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["--beside", str(kept)]) == 0
@@ -71,7 +71,7 @@ def test_figures_of_another_run_are_read_beside_the_page(
     assert "12345" in changed[0]
 
 
-def test_a_run_of_some_experiments_is_added_and_said_so(
+def test_a_run_of_some_experiments_is_added_and_marked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, path in (

@@ -1,4 +1,4 @@
-"""Every regular expression of the tree is read in linear time, whatever text it meets."""
+"""Every regular expression of the tree takes linear time for any text."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ UNCHECKED: dict[tuple[str, str], str] = {
     ("puller.storage.objects", "translate(glob)"): "fnmatch ends each star once and for all, too, by a "
     "lookahead and a backreference",
 }
-"""Patterns that no automaton can say, by module and source, and why they are linear all the same."""
+"""Patterns that no automaton can express, by module and source, and why they are still linear."""
 
 
 def modules() -> Iterator[tuple[str, ast.Module]]:
@@ -184,7 +184,7 @@ KNOWN = [
 
 
 @pytest.mark.parametrize(("pattern", "method", "verdict", "unit", "end"), KNOWN)
-def test_known_patterns_are_told_apart(
+def test_known_patterns_are_distinguished(
     pattern: str, method: str, verdict: Verdict, unit: str, end: str
 ) -> None:
     assert ambiguity(pattern, whole=method == WHOLE, search=method == SEARCH) is verdict
@@ -193,6 +193,6 @@ def test_known_patterns_are_told_apart(
 
 
 @pytest.mark.parametrize("pattern", [r"(a)\1", r"(a)?(?(1)b|c)", r"a*+b", r"(?>a*)b", r"(?=a{1,9}b)c"])
-def test_what_no_automaton_can_say_is_refused(pattern: str) -> None:
+def test_a_pattern_beyond_automata_is_refused(pattern: str) -> None:
     with pytest.raises(NotCheckableError):
         ambiguity(pattern, whole=True, search=False)

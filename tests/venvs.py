@@ -27,9 +27,9 @@ def built(
 ) -> Path:
     """The `bin` directory of an environment with these requirements, built where it is missing.
 
-    With `newest`, a day such as `2026-11-20`, no package published later is taken: what is not pinned by name
-    is the same in every run. `overrides` replace what packages require. `finish` gets the environment once it
-    is installed and completes it. Raises CalledProcessError when it cannot be built.
+    With `newest`, a day such as `2026-11-20`, no package published later is taken: packages that are not
+    pinned by name are the same in every run. `overrides` replace what packages require. `finish` gets the
+    environment once it is installed and completes it. Raises CalledProcessError when it cannot be built.
     """
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     wanted = "\n".join((*requires, version, *([newest] if newest else ()), *overrides))

@@ -1,4 +1,4 @@
-"""Every example shows what its first lines say it shows."""
+"""Every example has the effect that its first lines describe."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PROBED = {
     "vector-database.yaml",
 }
 ALIVE = {"vector-database.yaml"}
-"""Examples with a readinessProbe of their own: liveness is added, and what guards it."""
+"""Examples with a readinessProbe: liveness is added, and its startup probe."""
 
 
 GUARDED = {"vllm.yaml", "torchserve.yaml"}
@@ -44,7 +44,7 @@ GUARDED = {"vllm.yaml", "torchserve.yaml"}
 
 @pytest.fixture(params=sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.stem)
 def example(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]) -> tuple[str, Any]:
-    """A file's name and what `chassis review` says of it, the file being all that is known of a cluster."""
+    """A file's name and its `chassis review`, with only this file as the cluster."""
     path: Path = request.param
     main(["review", str(path), "-o", "json"])
     return path.name, json.loads(capsys.readouterr().out)
@@ -56,14 +56,14 @@ def said(reviews: list[dict[str, Any]], mode: str) -> set[str]:
     }
 
 
-def test_it_shows_what_it_says(example: tuple[str, Any]) -> None:
+def test_an_example_has_the_described_findings(example: tuple[str, Any]) -> None:
     name, reviews = example
     assert said(reviews, "enforce") == REFUSED.get(name, set())
     assert said(reviews, "warn") == WARNED.get(name, set())
     assert any(not review["allowed"] for review in reviews) is (name in REFUSED)
 
 
-def test_its_pods_get_the_probes_it_says(example: tuple[str, Any]) -> None:
+def test_its_pods_get_the_described_probes(example: tuple[str, Any]) -> None:
     name, reviews = example
     added = {
         operation["path"].rpartition("/")[2]
@@ -81,7 +81,7 @@ def test_its_pods_get_the_probes_it_says(example: tuple[str, Any]) -> None:
         assert added == set()
 
 
-def test_it_says_what_it_shows(example: tuple[str, Any]) -> None:
+def test_an_example_describes_its_findings(example: tuple[str, Any]) -> None:
     name, _ = example
     assert (EXAMPLES / name).read_text().startswith("# Shows: ")
 

@@ -1,10 +1,9 @@
 """The golden cases of the mutating policies: tests/policies/<subject>/<policy id>/<case>/.
 
 `input.yaml` is the object as it arrives; `expected.yaml` as it must leave; `settings.yaml` (optional) the
-policy's key in the ConfigMap; `facts.yaml` (optional) manifests that stand for the cluster;
-`warnings.txt` (optional) what the policy says beside the change, one finding a line; `reasons.txt` (optional)
-why it adds what it adds, one field a line. `make golden` rewrites what is expected; the diff is for a person
-to review.
+policy's key in the ConfigMap; `facts.yaml` (optional) manifests that represent the cluster; `warnings.txt`
+(optional) the policy's findings, one a line; `reasons.txt` (optional) the reasons of the added fields, one
+field a line. `make golden` rewrites the expected files; the diff is for a person to review.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ def findings(pod: Json, facts: Facts) -> dict[tuple[str, str], str]:
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.parent.name in ADDING], ids=case_id)
-def test_no_rule_objects_to_what_was_added(case: Path) -> None:
+def test_no_rule_objects_to_added_fields(case: Path) -> None:
     [before], [after] = documents(case / "input.yaml"), documents(case / "expected.yaml")
     facts = facts_of(case, registry.mutators()[case.parent.name], before)
     known = findings(before, facts)

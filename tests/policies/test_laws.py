@@ -1,4 +1,4 @@
-"""The laws that hold for every mutating policy, whatever is thrown at it.
+"""The laws that hold for every mutating policy and any input.
 
 Real workloads are damaged at random places; still no policy may raise, overwrite or drop what the
 user wrote, edit its argument, or find something to do in a second pass.
@@ -108,7 +108,7 @@ MENDED = {
     ("failedJobsHistoryLimit",): "raising it is what job-retries is for",
     ("backoffLimit",): "raised from 0 where the Job would else die on eviction",
 }
-"""Fields that a policy may change although they stand there, each with the reason."""
+"""Existing fields that a policy may change, each with the reason."""
 
 
 def places(value: Any, at: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
@@ -138,7 +138,7 @@ def lost(before: Any, after: Any, at: tuple[str | int, ...] = ()) -> list[tuple[
         if len(after) < len(before):
             return [at]
         rest = iter(after)
-        # In order, but others may stand between: containers and volumes are put in front, too.
+        # In order, but others may be between: containers and volumes are put in front, too.
         kept = [any(_is_same_element(item, other) for other in rest) for item in before]
         return [(*at, n) for n, found in enumerate(kept) if not found]
     return [] if same(before, after) else [at]
@@ -185,5 +185,5 @@ def test_a_policy_keeps_the_laws(policy_id: str, data: st.DataObject) -> None:
         ({"c": [{"name": "x", "v": 1}]}, {"c": [{"name": "x", "v": 2}]}, [("c", 0)]),
     ],
 )
-def test_what_is_lost_is_noticed(before: Any, after: Any, expected: list[tuple[Any, ...]]) -> None:
+def test_a_lost_field_is_noticed(before: Any, after: Any, expected: list[tuple[Any, ...]]) -> None:
     assert lost(before, after) == expected

@@ -1,4 +1,5 @@
-"""Pods as operators make them, read in their sources: what is injected leaves what the operator relies on.
+"""Pods as operators make them, read in their sources: injected fields do not break the operator's
+assumptions.
 
 Each operator finds its pods by labels and owner, and some by the order of containers. None of them compares a
 running pod with its template, so a field that is added does not make it recreate the pod.

@@ -1,4 +1,4 @@
-"""No rule raises, whatever stands in an object: files reach the rules that no API server has validated."""
+"""No rule raises for any content of an object: files reach the rules that no API server has validated."""
 
 from __future__ import annotations
 

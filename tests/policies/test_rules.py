@@ -1,7 +1,7 @@
 """Runs every rule over its cases: `tests/**/rules/<rule id>/{bad,good}-<form>.yaml`.
 
 The first document of a case is the object under judgement, judged as the webhook would: its pods
-after the mutating policies. Further documents are what is known of the cluster; one with the label
+after the mutating policies. Further documents are the known objects of the cluster; one with the label
 `mlchassis.dev/policy: "true"` is the policy in force. A bad case begins with every finding, word for word:
 
     # expect: spec.template.spec.containers[0].livenessProbe sure
@@ -97,7 +97,7 @@ MODES: dict[str, tuple[Mode, Mode] | tuple[Mode, Mode, tuple[Mode, Mode]]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """An object, what is known beside it, and the findings that are expected."""
+    """An object, the known objects around it, and the expected findings."""
 
     objects: tuple[Json, ...]
     expected: frozenset[Finding]
@@ -170,7 +170,7 @@ def test_bad_case_is_flagged(path: Path, request: pytest.FixtureRequest) -> None
 
 
 def write(path: Path, result: Iterable[Finding]) -> None:
-    """Puts what was found in the place of what a case expects."""
+    """Replaces the expected findings of a case by the actual ones."""
     header = "".join(
         f"# expect: {finding.path} {finding.certainty.value}\n#   {finding.message}\n#   {finding.hint}\n"
         for finding in sorted(result, key=lambda finding: finding.path)
@@ -205,7 +205,7 @@ def test_no_case_is_overlooked() -> None:
 
 
 @pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.id)
-def test_own_bad_example_is_flagged_by_this_rule_alone(rule: Rule) -> None:
+def test_only_this_rule_flags_its_bad_example(rule: Rule) -> None:
     target, facts = Case.of(rule.document.bad).situation()
     flagged = {other.id for other in all_rules() if findings(other, target, facts)}
     assert flagged == {rule.id}

@@ -88,12 +88,12 @@ def test_no_value_of_another_type_is_overwritten() -> None:
 
 
 def is_above(one: list[str], other: Step) -> bool:
-    """Whether what was written replaces the value that was put there, or what holds it."""
+    """Whether the written field replaces the junk value, or its parent."""
     return tuple(one) == other[: len(one)]
 
 
 @pytest.mark.parametrize("junk", JUNK)
-def test_the_editing_functions_leave_what_is_of_another_type(junk: Any) -> None:
+def test_the_editing_functions_leave_values_of_another_type(junk: Any) -> None:
     if not isinstance(junk, dict):
         obj = {"metadata": junk}
         assert replaced(obj, ("metadata", "annotations", "a"), "b") is obj

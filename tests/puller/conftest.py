@@ -63,7 +63,7 @@ class World:
         self.puller = self._task = None
 
     async def kill(self) -> None:
-        """End as a crash would, as far as that can be had in one process: nothing is tidied up."""
+        """End as a crash would, as far as possible in one process, without cleaning up."""
         assert self.puller is not None
         assert self._task is not None
 

@@ -25,7 +25,7 @@ BUCKET = "bucket"
 
 
 class _Listening:
-    """A real aiohttp server on a free port, of the loopback unless `host` says otherwise."""
+    """A real aiohttp server on a free port, of the loopback unless `host` is another address."""
 
     host = "127.0.0.1"
 
@@ -155,7 +155,7 @@ class FaultStore(_Listening):
             await response.prepare(request)
             return response
         if request.headers.get("Range") == "bytes=0-0" and "If-Match" not in request.headers:
-            # What is it? No download, yet.
+            # Only the kind of object: no download, yet.
             await response.prepare(request)
             await response.write(data[:1])
             return response
@@ -193,11 +193,11 @@ class FaultStore(_Listening):
 
 @dataclass
 class FakeServer(_Listening):
-    """A V2 model server. Loading reads the model's files, so that `serving` tells what it would answer.
+    """A V2 model server. Loading reads the model's files, so that `serving` has the model's content.
 
     `refuse_loads`: answer this many further loads with 500. `hang_loads`, `hang_unloads`: never answer
-    these until the event is set. `hung`: answer nothing at all. `load_seconds`: how long a load takes.
-    `other`: answers what is not of this protocol.
+    these until the event is set. `hung`: never answer. `load_seconds`: how long a load takes.
+    `other`: answers outside of this protocol.
     """
 
     model_dir: Path = Path()

@@ -140,7 +140,7 @@ class Running:
             return answer.status, await answer.text()
 
     async def line(self, **wanted: Any) -> dict[str, Any]:
-        """The next log line that says all this."""
+        """The next log line with all these words."""
         assert self.process.stderr is not None
         async with asyncio.timeout(20):
             async for text in self.process.stderr:
@@ -172,7 +172,7 @@ async def running(tmp_path: Path) -> AsyncIterator[tuple[Running, ConfigVolume, 
 
 
 async def test_a_life(running: tuple[Running, ConfigVolume, FaultStore], tmp_path: Path) -> None:
-    """Started, configured, ready, asked about everything, told to stop."""
+    """Started, configured, ready, asked about everything, stopped."""
     puller, _, _ = running
     await puller.line(event="model", model="m", state="Loaded")
     await puller.line(event="ready")
@@ -234,7 +234,7 @@ runpy.run_module("puller", run_name="__main__")
 
 
 async def test_without_a_host_every_address_answers(world: World) -> None:
-    """In a cluster with IPv6 alone, the kubelet comes from an IPv6 address."""
+    """In a cluster with only IPv6, the kubelet comes from an IPv6 address."""
     world.config.write({})
     listening = await http.listen(world.start(), "", 0)
     port = listening.address[1]
@@ -246,7 +246,7 @@ async def test_without_a_host_every_address_answers(world: World) -> None:
     await listening.close()
 
 
-def test_a_port_that_is_taken_is_said_and_is_status_1(tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported_with_status_1(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -47,7 +47,7 @@ def test_pipes_odd_bytes_and_giants_do_no_harm(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_read_is_of_one_moment_while_the_volume_is_swapped(tmp_path: Path) -> None:
-    """Both keys always tell the same number."""
+    """Both keys always have the same number."""
     volume = ConfigVolume(tmp_path / "c")
     volume.write_files({"a.json": "0", "b.json": "0"})
     done = threading.Event()
@@ -81,7 +81,7 @@ async def test_a_swap_is_heard_of_long_before_the_poll(tmp_path: Path) -> None:
     await anext(heard)
 
     async def swap() -> None:
-        """Again and again: the watch starts in a thread of its own that nothing announces."""
+        """Repeatedly: the watch starts in another thread without a signal."""
         for count in itertools.count():
             volume.write_files({"models.json": f"[{count}]"})
             await asyncio.sleep(0.3)

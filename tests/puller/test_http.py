@@ -59,7 +59,7 @@ async def test_a_connection_takes_request_after_request(port: http.Port) -> None
     assert answers.count(b"Connection: keep-alive") == 2
 
 
-async def test_a_bug_costs_its_own_request_alone(port: http.Port, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_bug_costs_only_its_own_request(port: http.Port, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise KeyError("a bug")
 
@@ -68,7 +68,7 @@ async def test_a_bug_costs_its_own_request_alone(port: http.Port, monkeypatch: p
     assert b" 200 " in await said(port, b"GET /healthz HTTP/1.0\r\n\r\n")
 
 
-async def test_who_says_nothing_is_let_go(port: http.Port, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_silent_caller_is_disconnected(port: http.Port, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "_IDLE", 0.05)
     assert await said(port, b"GET /hea") == b""
 

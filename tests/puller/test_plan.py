@@ -63,13 +63,13 @@ def test_files_never_go_while_the_server_may_have_the_model() -> None:
             assert health is Health.DOWN or (model.checked and not model.available), (model, health)
 
 
-def test_what_is_left_of_a_download_that_nobody_wants_goes_first() -> None:
+def test_the_rest_of_an_unwanted_download_goes_first() -> None:
     for model, health in EVERY:
         left = model.staged and (model.wanted is None or model.stored is model.wanted)
         assert (next_step(model, health, 0) is Act.DISCARD) == left, (model, health)
 
 
-def test_what_is_wanted_or_held_is_neither_unloaded_nor_deleted() -> None:
+def test_wanted_and_held_models_are_neither_unloaded_nor_deleted() -> None:
     for model, health in EVERY:
         if wanted(model):
             assert next_step(model, health, 0) not in (Act.UNLOAD, Act.DELETE, Act.FORGET), (model, health)
@@ -98,7 +98,7 @@ def test_nothing_is_done_exactly_at_the_goal_or_when_only_the_server_can_change_
             assert arrived or health is not Health.UP, (model, health)
 
 
-def test_a_model_is_forgotten_when_nothing_of_it_is_left() -> None:
+def test_a_model_is_forgotten_when_no_part_of_it_is_left() -> None:
     for model, health in EVERY:
         if next_step(model, health, 0) is Act.FORGET:
             assert (model.stored, model.staged, model.checked) == (None, False, True), (model, health)
@@ -179,11 +179,11 @@ def test_a_failure_is_outlived_by_another_goal_but_not_by_a_check() -> None:
         (Model("m", stored=A, failure=failed(Act.UNLOAD, A)), State.FAILED),
     ],
 )
-def test_what_a_person_is_told(model: Model, expected: State) -> None:
+def test_the_reported_state(model: Model, expected: State) -> None:
     assert state(model, 0) is expected
 
 
-def test_memory_counts_what_is_loaded_or_loading_at_its_larger_spec() -> None:
+def test_memory_counts_loaded_and_loading_models_at_the_larger_spec() -> None:
     assert memory_of(Model("m", wanted=A, stored=A)) == 0
     assert memory_of(Model("m", wanted=B, stored=A, loaded=Loaded.STALE)) == 20
     assert memory_of(Model("m", wanted=A, stored=A, doing=Doing(Act.LOAD))) == 10
@@ -245,7 +245,7 @@ class OneModel(RuleBasedStateMachine):
     @rule()
     def puller_crashes(self) -> None:
         """All belief is lost; the note on disk is not. What the server took from a tree that is gone
-        since, nobody can know of any more."""
+        since, can be known any more."""
         self.orphaned = self.orphaned or (self.disk is None and self.serves is not None)
         self.step, self.health = None, Health.HUNG
         self.model = Model("m", held=True, stored=self.disk) if self.disk else None
@@ -285,7 +285,7 @@ class OneModel(RuleBasedStateMachine):
     @precondition(lambda self: self.step is not None)
     @rule(outcome=st.sampled_from(["done", "done", "failed", "failed after all"]))
     def finish(self, outcome: str) -> None:
-        """The step in flight ends: well, badly, or badly but carried out all the same."""
+        """The step in flight ends: well, badly, or badly but carried out."""
         model, step = self.model, self.step
         assert model is not None
         assert step is not None
@@ -345,7 +345,7 @@ class OneModel(RuleBasedStateMachine):
                 self.model.checked = False
         self.health = health
 
-    # What must hold.
+    # The conditions that must hold.
 
     @invariant()
     def one_step_at_a_time(self) -> None:

@@ -340,7 +340,7 @@ async def test_a_refused_reload_is_not_taken_for_the_new_version(world: World) -
 
 
 async def test_what_a_server_has_from_elsewhere_is_not_taken_for_the_model(world: World) -> None:
-    """Nothing of it was on disk, and yet the server has something of that name, and keeps it at first."""
+    """It was not on disk, and yet the server has a model of that name, and keeps it at first."""
     world.server.serving["m"] = b"another"
     world.server.refuse_loads["m"] = 2
     world.config.write({"m": world.put("m", "M")})
@@ -435,7 +435,7 @@ async def test_leftovers_of_a_crash_are_swept(world: World) -> None:
     await until(lambda: world.leftovers() == [])
 
 
-async def test_what_is_no_model_is_left_alone(world: World) -> None:
+async def test_other_models_are_not_changed(world: World) -> None:
     other = world.model_dir / "lost+found"
     other.mkdir(parents=True)
     (world.model_dir / "notes.txt").write_text("mine")
@@ -529,8 +529,8 @@ async def test_max_memory_refuses_a_load_until_another_model_goes(world: World) 
     await world.serves({"b": "B"})
 
 
-async def test_models_that_memory_does_not_allow_are_told_of_once(world: World) -> None:
-    """Each edit lets them ask again; that nothing came of it is no news."""
+async def test_models_beyond_the_memory_are_reported_once(world: World) -> None:
+    """Each edit lets them ask again; the same result is no news."""
     world.set(max_memory=2 * MB, loads=8)
     models: dict[str, Any] = {name: world.put(name, name) for name in "abcdef"}  # a mebibyte each
     world.config.write(models)
@@ -580,7 +580,7 @@ async def test_hostile_keys_are_refused(world: World, key: str) -> None:
     assert not list(world.model_dir.parent.rglob("evil"))
 
 
-async def test_nothing_there_is_said_so(world: World) -> None:
+async def test_an_empty_source_is_reported(world: World) -> None:
     world.config.write({"m": "s3://bucket/nowhere"})
     world.start()
     await until(lambda: world.entry("m").get("reason") == "NotFound")
@@ -720,7 +720,7 @@ async def test_stopping_ends_downloads_and_lets_a_load_finish(world: World) -> N
 # The config itself.
 
 
-async def test_a_bad_entry_is_reported_and_what_is_served_stays(world: World) -> None:
+async def test_a_bad_entry_is_reported_and_served_models_stay(world: World) -> None:
     world.put("a", "A"), world.put("b", "B")
     world.config.write({"a": "s3://bucket/a"})
     world.start()

@@ -74,7 +74,7 @@ def test_our_own_fields() -> None:
 @pytest.mark.parametrize(
     "name", ["", "a/b", "..", "a.b", "ä", "a\n", "x" * 254, None, 7, ["a"], "\ud800"], ids=repr
 )
-def test_a_bad_name_is_refused_alone(name: Any) -> None:
+def test_only_the_bad_name_is_refused(name: Any) -> None:
     desired = parse(listed(entry(name), entry("good")))
     assert set(desired.models) == {"good"}
     assert [error.where for error in desired.errors] == ["models.json[0].modelName"]
@@ -123,7 +123,7 @@ def test_the_longest_name_is_accepted() -> None:
         ("priority", 10**9),
     ],
 )
-def test_a_bad_field_refuses_its_model_and_says_where(field: str, value: Any) -> None:
+def test_a_bad_field_refuses_its_model_with_the_place(field: str, value: Any) -> None:
     desired = parse(listed(entry("good"), entry("bad", **{field: value})))
     assert set(desired.models) == {"good"}
     (error,) = desired.errors
@@ -188,7 +188,7 @@ def test_quantities_as_kubernetes_reads_them(text: object, size: int) -> None:
     "text",
     ["", "Gi", "1 Gi", "1gi", "1e", "1K", " 5 ", "0x10", "\u0661", "1e1000", "nan", None, True, float("inf")],
 )
-def test_what_is_no_quantity(text: object) -> None:
+def test_not_a_quantity(text: object) -> None:
     with pytest.raises(ValueError, match=r".+"):
         quantity(text)
 
@@ -217,7 +217,7 @@ def test_a_list_that_does_not_parse_is_one_error_and_blinds(text: str) -> None:
     assert desired.blind
 
 
-def test_a_model_key_that_does_not_parse_refuses_that_model_alone() -> None:
+def test_a_model_key_that_does_not_parse_refuses_only_that_model() -> None:
     desired = parse({"a.json": "{", "b.json": json.dumps({"storageUri": URI})})
     assert set(desired.models) == {"b"}
     assert desired.refused == {"a"}
@@ -404,7 +404,7 @@ def test_forty_thousand_keys_and_one_double_are_gone_through_once() -> None:
     assert compared < 400
 
 
-def test_what_was_carried_over_is_looked_up_once() -> None:
+def test_a_carried_over_model_is_looked_up_once() -> None:
     good = parse(listed(*[entry(f"m{index}") for index in range(3000)]))
     bad = parse(listed(*[entry(f"m{index}", memory="-1") for index in range(3000)]))
     assert len(carry_over(bad, good).models) == 3000
@@ -417,7 +417,7 @@ def test_a_list_longer_than_any_config_map_takes_is_refused_whole() -> None:
     assert len(desired.errors) == 1
 
 
-# --- what may be shown -----------------------------------------------------------------------------
+# --- parts that may be shown -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Readiness, in each of its three senses, and what the document says."""
+"""Readiness, in each of its three senses, and the status document."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def test_first_stays_ready_and_all_does_not(tmp_path: Path) -> None:
         assert status.ready(NONE)[0] is later, when
 
 
-def test_the_reason_names_what_is_missing() -> None:
+def test_the_reason_names_the_missing_models() -> None:
     status = Status(Options())
     status.configured(Desired({name: spec(name) for name in "ab"}))
     assert status.ready(ONE)[1] == "1 of 2 models are not loaded: b"
@@ -83,7 +83,7 @@ def test_an_unusable_model_directory_is_neither_ready_nor_unhealthy() -> None:
     assert status.healthy()[0]
 
 
-def test_a_loop_that_stands_still_is_unhealthy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stuck_loop_is_unhealthy(monkeypatch: pytest.MonkeyPatch) -> None:
     status = Status(Options())
     status.turned(Health.UP)
     assert status.healthy()[0]
@@ -94,7 +94,7 @@ def test_a_loop_that_stands_still_is_unhealthy(monkeypatch: pytest.MonkeyPatch) 
     assert "has not turned for 61 s" in why
 
 
-def test_a_failure_is_told_with_its_words() -> None:
+def test_a_failure_is_reported_with_its_words() -> None:
     status = Status(Options())
     failed = model("a")
     failed.failure = Failure(Act.DOWNLOAD, failed.wanted, 3, 1e12, Reason.NOT_FOUND, "there is nothing there")
@@ -135,9 +135,7 @@ async def test_a_person_at_a_terminal_sees_a_line_when_something_moves(
     assert capsys.readouterr().err.count("1 Downloading, 1 Loaded") == 1
 
 
-async def test_no_document_is_made_of_what_stands_still(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_document_is_made_without_a_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     status = Status(Options(model_dir=tmp_path))
     made: list[int] = []
     really = status.document

@@ -1,4 +1,4 @@
-"""The model directory: complete or absent, whatever was there before."""
+"""The model directory: complete or absent, after any previous state."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_removing(store: ModelStore) -> None:
     assert not (store.root / "m").exists()
 
 
-def test_a_tree_that_cannot_be_entered_is_removed_all_the_same(store: ModelStore) -> None:
+def test_a_tree_that_cannot_be_entered_is_still_removed(store: ModelStore) -> None:
     tree = stage(store, "m", x="1")
     (tree / "sub").chmod(0o500)
     store.install(A, tree)
@@ -146,7 +146,7 @@ def test_a_link_in_place_of_a_model_is_removed_and_not_followed(store: ModelStor
     assert (outside / "SUCCESS.x").exists()
 
 
-def test_a_model_replaces_whatever_bears_its_name(store: ModelStore) -> None:
+def test_a_model_replaces_any_file_with_its_name(store: ModelStore) -> None:
     (store.root / "m").write_text("a file")
     store.install(A, stage(store, "m", x="1"))
     assert files(store.root / "m") == {"x": "1"}
@@ -164,7 +164,7 @@ def test_one_puller_at_a_time(store: ModelStore) -> None:
 def test_everything_is_flushed_before_the_name_is_given(
     store: ModelStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Files, the marker, the directories: whatever their order, all before the rename."""
+    """Files, the marker, the directories: in any order, all before the rename."""
     events: list[str] = []
     really_sync, really_rename = os.fsync, os.rename
 
@@ -254,7 +254,7 @@ def test_a_wide_tree_is_removed_batch_by_batch(tmp_path: Path, monkeypatch: pyte
     assert not tree.exists()
 
 
-def test_a_start_sweeps_what_is_deep_and_goes_on_past_what_cannot_be_removed(
+def test_a_start_sweeps_deep_trees_and_goes_on_past_irremovable_ones(
     store: ModelStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.install(A, stage(store, "m", x="1"))
@@ -282,7 +282,7 @@ def test_a_start_sweeps_what_is_deep_and_goes_on_past_what_cannot_be_removed(
 
 
 @pytest.mark.parametrize("length", range(1, 13))
-def test_the_size_of_a_tree_that_is_too_deep_for_a_path_is_told(tmp_path: Path, length: int) -> None:
+def test_the_size_of_a_tree_too_deep_for_a_path_is_known(tmp_path: Path, length: int) -> None:
     """A level adds 12 characters, so one of the 12 lengths ends with a file whose path is just too long."""
     tree = tmp_path / ("t" * length)
     nested(tree, 360)

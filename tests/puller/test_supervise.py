@@ -1,4 +1,4 @@
-"""A puller that dies is begun anew within its container, and stays ready where it was."""
+"""A puller that dies is started again within its container, and stays ready if it was."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def program() -> Iterator[Program]:
 
 
 @pytest.mark.parametrize("status", [0, 1, 2])
-def test_an_end_of_its_own_accord_is_the_end(program: Program, status: int) -> None:
+def test_a_regular_end_is_the_end(program: Program, status: int) -> None:
     program.begun()
     program.say(str(status))
     assert program.process.wait(20) == status
@@ -128,7 +128,7 @@ def test_the_child_does_not_outlive_its_parent(program: Program) -> None:
     assert ended.returncode == 0
 
 
-async def test_what_was_ready_is_ready_at_once_in_the_next_life(tmp_path: Path) -> None:
+async def test_a_ready_puller_is_ready_at_once_in_the_next_life(tmp_path: Path) -> None:
     """Killed, it comes back within the same process tree, and is ready though a listed model is missing."""
     store = FaultStore()
     await store.start()
@@ -173,7 +173,7 @@ async def test_only_the_pod_that_was_ready_is(world: World) -> None:
         await world.stop()
 
 
-def test_a_note_that_cannot_be_read_says_nothing(tmp_path: Path) -> None:
+def test_an_unreadable_note_is_ignored(tmp_path: Path) -> None:
     store = ModelStore(tmp_path)
     assert not store.was_ready("one")
     (tmp_path / ".puller").mkdir()

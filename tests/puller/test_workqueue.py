@@ -47,7 +47,7 @@ def test_timers() -> None:
     assert list(timers.due(9)) == ["a"], "armed again for the same time, it is due again"
 
 
-def test_a_timer_that_was_set_anew_is_due_at_its_new_time_alone() -> None:
+def test_a_timer_that_was_set_again_is_due_only_at_its_new_time() -> None:
     timers = Timers()
     timers.arm("a", 5)
     timers.arm("a", 8)

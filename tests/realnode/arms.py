@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 SOON = {"mlchassis.dev/expected-start": "20s"}
 SERVER = "server.py"
 PATIENCE = 240
-"""Seconds for what must happen; on a busy machine it takes several times as long as on an idle one."""
+"""Seconds for an expected event; on a busy machine it takes several times as long as on an idle one."""
 KNOWN_SECONDS = 3
 """Seconds after which the webhook's watches have brought every object that an experiment has just made."""
 
@@ -43,7 +43,7 @@ class Arm:
     def put(self, rule: str, hazard: JSON, advised: JSON) -> str:
         """Create what a rule is about; where the webhook is at work, what it advises instead.
 
-        Returns what the webhook does about it, by that rule: "refuses", "warns", or "" for nothing.
+        Returns the webhook's reaction by that rule: "refuses", "warns", or "" for none.
         """
         if not self.webhook:
             self.create(hazard)
@@ -53,7 +53,7 @@ class Arm:
         return said
 
     def verdict(self, rule: str, item: JSON) -> str:
-        """What the webhook does about an object by that rule: "refuses", "warns", or "" for nothing.
+        """The webhook's reaction to an object by that rule: "refuses", "warns", or "" for none.
 
         The object is reviewed without its `hostAliases`: they replace the name server that this node lacks,
         and rules about Services are silent about names that a pod defines itself.
@@ -85,7 +85,7 @@ class Arm:
         return sum(map(is_ready, self.pods(name)))
 
     def restarts(self, name: str) -> int:
-        """How often its containers were started anew."""
+        """How often its containers were started again."""
         return sum(
             status["restartCount"]
             for item in self.pods(name)
@@ -167,7 +167,8 @@ def api(
 ) -> JSON:
     """A Deployment of the model API in `images/model-server`; further fields go to its container.
 
-    It is a server of nobody's, whose pods say where its health endpoint is, unless another image is given.
+    It is an unknown server, whose pods have annotations with its health endpoint, unless another image is
+    given.
     """
     if "image" not in container:
         annotations = {HEALTH_PATH: "/health", **annotations}

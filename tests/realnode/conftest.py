@@ -60,13 +60,13 @@ def webhook(node: RealNode) -> Webhook:
 
 @pytest.fixture
 def namespace(node: RealNode) -> Iterator[str]:
-    """A fresh namespace; it is deleted afterwards, and nobody waits for that."""
+    """A fresh namespace; it is deleted afterwards, without waiting for the end."""
     yield from _namespace(node, {})
 
 
 @pytest.fixture
 def bare(node: RealNode) -> Iterator[str]:
-    """A fresh namespace that the webhook does not see: the control of what is shown with it."""
+    """A fresh namespace that the webhook does not see: the control of the experiment."""
     yield from _namespace(node, LEFT_ALONE)
 
 

@@ -1,7 +1,7 @@
 """Pods created at a steady rate while something happens to the webhook, and what became of them.
 
 They are created by dry run, which asks the webhook just the same. A create that finds no API server, while
-that is restarted, is tried again by every client and counts for nothing.
+that is restarted, is tried again by every client and does not count.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The outage, and every other hazard that one node can show: with the webhook, and without it.
 
-The part without is the control: it shows that the hazard is real, and that the test would fail if the webhook
-did nothing. The experiments run beside each other; each test judges the figures of one.
+The part without is the control: it shows that the hazard is real, and that the test would fail without the
+webhook's work. The experiments run at the same time; each test judges the figures of one.
 """
 
 from __future__ import annotations
@@ -336,7 +336,7 @@ def test_jobs(figures: dict[str, Any]) -> None:
 
 
 def assert_kept_from_ending(figures: dict[str, Any]) -> None:
-    """The Job's work is done, and what runs beside it keeps it from being complete."""
+    """The Job's work is done, and another container keeps it from being complete."""
     assert (figures["without"]["ended"], figures["without"]["active"]) == ("", 1)
     assert figures["with"]["complete after"] is not None
 

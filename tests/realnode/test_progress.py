@@ -95,7 +95,7 @@ def restarts(node: RealNode, namespace: str, name: str) -> int:
 
 
 def events(node: RealNode, namespace: str, name: str) -> str:
-    """What kubelet said about a pod."""
+    """kubelet's events about a pod."""
     found = node.api.items("events", namespace)
     return "\n".join(it["message"] for it in found if it["involvedObject"]["name"] == name)
 
@@ -105,7 +105,7 @@ def logs(node: RealNode, namespace: str, name: str) -> str:
 
 
 def test_the_probe_in_containers_of_every_kind(node: RealNode, keyed: str) -> None:
-    """A server that works is never restarted, whatever its container lacks; one that hangs is."""
+    """A server that works is never restarted, in any container; one that hangs is."""
     probe = progress_probe() | STRICT
     locked = {
         "readOnlyRootFilesystem": True,

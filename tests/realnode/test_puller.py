@@ -35,7 +35,7 @@ def store() -> Iterator[FaultStore]:
 
 @pytest.fixture
 def shop(node: RealNode, webhook: Webhook, namespace: str, store: FaultStore) -> Shop:
-    """Everything there, nothing waited for."""
+    """Everything created, without waiting."""
     restricted = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
     node.api.patch("namespaces", namespace, restricted)
     return open_shop(Arm(node, namespace, webhook=True), store, deployment())
@@ -55,7 +55,7 @@ def parent_of(pid: int) -> int:
 
 def outlives(shop: Shop, end: Callable[[Shop], None]) -> None:
     """End the puller, and watch the pod until another one does its work and the kubelet has looked at it: it
-    stays ready, it answers through its Service, and no container of it is started anew."""
+    stays ready, it answers through its Service, and no container of it is started again."""
     before, old = shop.restarts(), puller(shop)
     status = f"http://{shop.pod['status']['podIP']}:9081/readyz"
     end(shop)

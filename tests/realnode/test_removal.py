@@ -51,7 +51,7 @@ def commands(first: str) -> list[list[str]]:
 
 @pytest.fixture
 def removed(node: RealNode) -> Iterator[RealNode]:
-    """A node without the webhook; it is installed anew afterwards."""
+    """A node without the webhook; it is installed again afterwards."""
     remove(node)
     yield node
     remove(node)
@@ -66,7 +66,7 @@ def remove(node: RealNode) -> None:
 
 
 def left(node: RealNode) -> set[str]:
-    """What is left of the webhook in the cluster, as TYPE/NAME."""
+    """The webhook's remaining objects in the cluster, as TYPE/NAME."""
     cluster = node.kubectl("get", ",".join(CLUSTERED), "-o", "name").stdout.split()
     own = node.kubectl("-n", NAMESPACE, "get", ",".join(NAMESPACED), "-o", "name").stdout.split()
     return {it for it in cluster if "chassis" in it} | (set(own) - OF_EVERY_NAMESPACE)
@@ -119,7 +119,8 @@ def bundles(node: RealNode) -> set[str]:
 
 
 def going(node: RealNode) -> set[str]:
-    """What is being deleted, or goes with what is: pods that drain, and what the garbage collector gets."""
+    """Objects that are being deleted, and their dependants: draining pods, and objects for the garbage
+    collector."""
     listed = node.kubectl("-n", NAMESPACE, "get", "pods,replicasets,endpointslices", "-o", "json").stdout
     return {
         f"{kind_path(item)}/{item['metadata']['name']}"
@@ -144,4 +145,4 @@ def test_the_manifests_go_while_pods_are_created(removed: RealNode) -> None:
     assert creates.lost == []
     assert creates.refused == []
     assert left(removed) == set()
-    remove(removed)  # what is gone already is no error
+    remove(removed)  # a missing object is no error

@@ -1,4 +1,4 @@
-"""The webhook disturbed under 20 creates a second: what is lost, refused, or let in unchanged?"""
+"""The webhook disturbed under 20 creates a second: which are lost, refused, or let in unchanged?"""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def stop_worker(webhook: Webhook, creates: Creates) -> None:
 
 
 def new_certificate(webhook: Webhook, creates: Creates) -> None:
-    """The certificate in the Secret is damaged, and every replica started anew: they agree on another one."""
+    """The certificate in the Secret is damaged, and every replica restarted: they agree on another one."""
     damaged = base64.b64encode(b"rubbish").decode()
     webhook.node.api.patch("secrets", SECRET, {"data": {"tls.crt": damaged}}, NAMESPACE)
     webhook.restart()
@@ -83,7 +83,7 @@ def new_certificate(webhook: Webhook, creates: Creates) -> None:
 
 
 def delete_ca(webhook: Webhook, creates: Creates) -> None:
-    """The Secret is deleted, and every replica started anew at once: old and new ones serve under two CAs."""
+    """The Secret is deleted, and every replica restarted at once: old and new ones serve under two CAs."""
     before = webhook.node.api.get("secrets", SECRET, NAMESPACE)["data"]
     webhook.node.api.delete("secrets", SECRET, NAMESPACE)
     webhook.restart()
@@ -137,7 +137,7 @@ def restart_api_server(webhook: Webhook, creates: Creates) -> None:
         ("a worker hangs (SIGSTOP)", stop_worker, IN_FLIGHT),
     ],
 )
-def test_no_create_is_lost_or_refused_and_none_let_in_unchanged_but_what_was_in_flight(
+def test_no_create_is_lost_or_refused_and_only_ones_in_flight_are_unchanged(
     node: RealNode,
     webhook: Webhook,
     written: dict[str, dict[str, int]],
@@ -156,7 +156,7 @@ def test_no_create_is_lost_or_refused_and_none_let_in_unchanged_but_what_was_in_
 
 
 def _busiest(webhook: Webhook, creates: Creates) -> JSON:
-    """The replica that is asked most: the API server may hold its connections to one of the two alone."""
+    """The replica that is asked most: the API server may hold its connections to only one of the two."""
     replicas = webhook.pods()
     before = [webhook.metric(replica, ANSWERED) for replica in replicas]
     creates.wait(3 * RATE)
@@ -169,7 +169,7 @@ def test_a_replica_that_hangs_whole_is_left_out_soon(
 ) -> None:
     """Its connections stay open, so the API server waits for it until its time is up, and lets the pod in.
 
-    This is the control of the tests above, too: what is let in unchanged is seen.
+    This is the control of the tests above, too: it notices creates that are let in unchanged.
     """
     with Creates(node) as creates:
         hung = node.signal(signal.SIGSTOP, _busiest(webhook, creates), "chassis")

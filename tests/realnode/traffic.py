@@ -16,7 +16,7 @@ TIMEOUT = 5.0
 
 @dataclass(frozen=True)
 class Request:
-    """One request: when it was sent, in seconds since the beginning, and what came of it."""
+    """One request: when it was sent, in seconds since the beginning, and its result."""
 
     sent: float
     answered: bool
@@ -24,7 +24,7 @@ class Request:
 
 
 def ask(address: str, port: int, path: str, timeout: float = TIMEOUT) -> bool:
-    """Whether a GET on a connection of its own is answered with 200."""
+    """Whether a GET on a new connection is answered with 200."""
     connection = http.client.HTTPConnection(address, port, timeout=timeout)
     try:
         connection.request("GET", path)
@@ -36,7 +36,7 @@ def ask(address: str, port: int, path: str, timeout: float = TIMEOUT) -> bool:
 
 
 class Traffic:
-    """Requests at a steady rate, each sent when its time has come, whatever became of those before it.
+    """Requests at a steady rate, each sent at its time, independent of earlier ones.
 
     Args:
         address: the ClusterIP of a Service.
@@ -69,7 +69,7 @@ class Traffic:
 
     @property
     def requests(self) -> list[Request]:
-        """What has ended so far, by the time at which it was sent."""
+        """The ended requests, by the time at which they were sent."""
         return sorted(self._requests, key=lambda request: request.sent)
 
     @property

@@ -17,7 +17,7 @@ BODY: Final = 10 * 1024
 
 @dataclass(frozen=True)
 class Answer:
-    """Whether a probe succeeds, and what came back: `200 OK`, or what went wrong."""
+    """Whether a probe succeeds, and the answer: `200 OK`, or the error."""
 
     success: bool
     said: str
@@ -27,7 +27,7 @@ def ask(probe: dict[str, Any], address: str, host: str) -> Answer:
     """Ask once, within the probe's own time-out.
 
     `address` is where to connect to; `host` is the pod's address in the Host header, an IPv6 one in brackets:
-    a server that listens on IPv4 alone can still be asked how it takes such a header.
+    a server that listens only on IPv4 can still be asked how it takes such a header.
     """
     deadline = time.monotonic() + probe.get("timeoutSeconds", 1)
     if "httpGet" not in probe:

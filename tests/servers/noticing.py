@@ -57,7 +57,8 @@ def roles(container: Container) -> Mapping[str, list[int]]:
 
 
 def _title(pid: int) -> str:
-    """A process's command line in short, without what differs between two of a kind; empty for a zombie."""
+    """A process's command line in short, without the parts that differ between two of a kind; empty for a
+    zombie."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
         name = Path(f"/proc/{pid}/comm").read_text().strip()

@@ -1,4 +1,4 @@
-"""A pod's surroundings for a server: addresses of its own, process 1 of its own, gone with the test."""
+"""A pod's surroundings for a server: its own addresses and process 1, gone with the test."""
 
 from __future__ import annotations
 

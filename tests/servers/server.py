@@ -48,7 +48,7 @@ class Server(_Entry):
 
     preset: str
     requires: tuple[str, ...] = ()
-    """What is installed from PyPI, the server itself first."""
+    """The packages installed from PyPI, the server itself first."""
     go: str | None = None
     """Or a Go program with its version, such as `example.org/server/cmd/serve@v1.2.3`."""
     newest: datetime.date | None = None

@@ -1,4 +1,4 @@
-"""docs/what-probes-notice.md has what `make servers` recorded, and what was read in sources."""
+"""docs/what-probes-notice.md has the records of `make servers`, and facts read in sources."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _probe(after: float | None) -> str:
 
 
 def _later(row: dict[str, Any]) -> str:
-    """What comes later, without a restart and after one."""
+    """The later state, without a restart and after one."""
     if row.get("ended"):
         return "the process ends"
     words = {None: "", True: "served again", False: "not served"}[row.get("recovers")]
@@ -57,7 +57,7 @@ def table() -> str:
 
 
 def _cell(rows: list[dict[str, Any]]) -> str:
-    """What is worst for clients among these records."""
+    """The worst of these records for clients."""
     lost = [row for row in rows if not row["served"]]
     if not rows:
         return ""
@@ -107,7 +107,7 @@ def read_in_sources() -> list[dict[str, str]]:
 TABLES = {"noticed": table, "summary": summary, "sources": sources}
 
 
-def test_the_page_has_what_was_recorded(request: pytest.FixtureRequest) -> None:
+def test_the_page_has_the_records(request: pytest.FixtureRequest) -> None:
     assert {found[2] for found in BLOCK.finditer(PAGE.read_text())} == set(TABLES)
     wanted = BLOCK.sub(lambda found: found[1] + TABLES[found[2]]() + found[3], PAGE.read_text())
     if request.config.getoption("--update-golden", default=False):

@@ -44,7 +44,7 @@ MOST_ROLES = 4
 
 
 class Asked(NamedTuple):
-    """One question of the kubelet's, and what came of it."""
+    """One question of the kubelet's, and its result."""
 
     probe: str
     host: str
@@ -119,7 +119,7 @@ class Running:
 
 @pytest.fixture
 def running(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Running]:
-    """The server, just started; while a toy's weights are awaited, nothing of it is ready."""
+    """The server, just started; while a toy's weights are awaited, it is not ready."""
     if os.geteuid():
         pytest.skip("a network namespace of its own needs root")
     name, server = request.param
@@ -168,7 +168,7 @@ def running(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Running]
     ],
     indirect=True,
 )
-def test_the_server_does_what_its_preset_says(running: Running, request: pytest.FixtureRequest) -> None:
+def test_the_server_behaves_as_in_its_preset(running: Running, request: pytest.FixtureRequest) -> None:
     assert set(running.probes) == {"startupProbe", "livenessProbe", "readinessProbe"}
 
     while_loading = _not_before_it_is_ready(running)
@@ -310,7 +310,7 @@ def _not_before_it_is_ready(running: Running) -> str:
 
 
 def _while_it_loads(running: Running) -> str:
-    """Ask while its weights are withheld, then let them come; say what was seen."""
+    """Ask while its weights are withheld, then let them come; return the observations."""
     weights = _opened_by_the_server(running)
     with ThreadPoolExecutor(1) as pool:
         try:
@@ -342,7 +342,7 @@ def _opened_by_the_server(running: Running) -> int:
     def reads() -> bool:
         try:
             opened.append(os.open(running.weights, os.O_WRONLY | os.O_NONBLOCK))
-        except OSError:  # ENXIO: nobody reads yet
+        except OSError:  # ENXIO: no reader yet
             return False
         return True
 
@@ -381,7 +381,7 @@ def _always_under_load(running: Running) -> tuple[int, int]:
                 for name in in_a_row:
                     missed = any(each.probe == name for each in failed)
                     in_a_row[name] = in_a_row[name] + 1 if missed else 0
-                    # The kubelet acts on so many failures in a row alone; the test's are closer together.
+                    # The kubelet acts only on so many failures in a row; the test's are closer together.
                     assert in_a_row[name] < running.probes[name]["failureThreshold"], failed
         finally:
             finished.set()

@@ -1,4 +1,4 @@
-"""What `make servers` recorded still holds: same versions, same probes; docs/probes.md says so."""
+"""The records of `make servers` still hold: same versions, same probes, same docs/probes.md."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def table() -> str:
     return "\n".join([*rows, "", f"Known only from documentation or source: {', '.join(others)}.", ""])
 
 
-def test_the_page_lists_what_was_verified(request: pytest.FixtureRequest) -> None:
+def test_the_page_lists_the_verified_presets(request: pytest.FixtureRequest) -> None:
     page = PAGE.read_text()
     wanted = BLOCK.sub(lambda found: found[1] + table() + found[2], page)
     if request.config.getoption("--update-golden", default=False):
@@ -44,7 +44,7 @@ def test_the_page_lists_what_was_verified(request: pytest.FixtureRequest) -> Non
 
 
 @pytest.mark.parametrize("name", verified())
-def test_the_preset_is_still_what_was_verified(name: str) -> None:
+def test_the_preset_is_still_the_verified_one(name: str) -> None:
     entry, server = verified()[name], servers()[name]
     assert (entry["preset"], entry["server"]) == (server.preset, server.version)
     assert entry["command"] == " ".join(server.command)

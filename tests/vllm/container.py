@@ -1,4 +1,4 @@
-"""A vLLM that starts as in a container: the first process of its own namespaces, with a CPU quota."""
+"""A vLLM that starts as in a container: the first process of new namespaces, with a CPU quota."""
 
 from __future__ import annotations
 

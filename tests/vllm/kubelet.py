@@ -22,7 +22,7 @@ class Result:
 
 @dataclass
 class Seen:
-    """What came of a livenessProbe."""
+    """The runs of a livenessProbe and their outcome."""
 
     results: list[Result] = field(default_factory=list)
     restarted_after: float | None = None
@@ -75,7 +75,7 @@ def run_once(probe: Mapping[str, Any], env: Mapping[str, str]) -> tuple[bool, st
 
 
 class Kubelet:
-    """Asks in a thread of its own, once a period, until the probe has failed failureThreshold times in a row.
+    """Asks in another thread, once a period, until the probe has failed failureThreshold times in a row.
 
     A probe that takes longer than the period delays the next one, which then begins at once.
     """

@@ -20,7 +20,7 @@ from tests.vllm.install import NEWEST, vllm
 
 KEY: Final = "secret key 'of' $HOME"
 MODEL: Final = 'it\'s a "toy"; $(reboot) `reboot`'
-"""The name under which the model is served: nothing of it may reach a shell."""
+"""The name under which the model is served: it must not be visible to a shell."""
 START: Final = 1800
 """Seconds that a start may take on a machine that does other things."""
 _HERE: Final = Path(__file__).parent

@@ -60,7 +60,7 @@ def traffic(endpoints: Sequence[Vllm], tokens: Sequence[int]) -> Iterator[Traffi
 
 
 def stream(server: Vllm, tokens: int) -> str:
-    """Ask for a text of so many tokens; empty if it came whole, else what came."""
+    """Ask for a text of so many tokens; empty if it came whole, else the received part."""
     body = {"model": MODEL, "prompt": "a", "max_tokens": tokens, "ignore_eos": True, "stream": True}
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"}
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=600)

@@ -97,7 +97,7 @@ def test_a_deadlocked_import_is_restarted(start: Start, tmp_path: Path, keep: Ke
     assert seen.restarted_after is not None
 
 
-def test_a_rendezvous_that_nobody_joins_is_restarted(start: Start, model: Path, keep: Keep) -> None:
+def test_a_rendezvous_without_a_second_member_is_restarted(start: Start, model: Path, keep: Keep) -> None:
     words = ("--data-parallel-size", "2", "--data-parallel-size-local", "1", "--enforce-eager")
     server = start([str(model), *words, "--data-parallel-address", "127.0.0.1"])
     with server.kubelet() as kubelet:

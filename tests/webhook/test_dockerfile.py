@@ -22,7 +22,7 @@ def instructions(name: str) -> list[str]:
 
 
 def copied() -> list[str]:
-    """What is copied from the build's context."""
+    """The files copied from the build's context."""
     return [source for rest in instructions("COPY") if "--from" not in rest for source in rest.split()[:-1]]
 
 
@@ -39,7 +39,7 @@ def test_every_package_and_data_directory_of_the_wheel_is_copied() -> None:
     assert {*wheel["packages"], *wheel["shared-data"]} <= set(copied())
 
 
-def test_every_stage_is_the_same_slim_python_and_what_runs_holds_no_build_tools() -> None:
+def test_every_stage_is_the_same_slim_python_and_the_last_has_no_build_tools() -> None:
     assert re.findall(r"^FROM (\S+) AS (\S+)$", DOCKERFILE, re.MULTILINE) == [
         ("${BASE}", "tools"),
         ("tools", "webhook-build"),
@@ -75,7 +75,7 @@ def test_nothing_in_it_is_tied_to_one_architecture() -> None:
         assert fits or "win32" in name or name in ("colorama", "tzdata"), name
 
 
-def test_an_image_says_what_it_is_made_of() -> None:
+def test_an_image_lists_its_parts() -> None:
     stages = DOCKERFILE.split("\nFROM ")
     for built in ("AS webhook-build", "AS puller-build"):
         (stage,) = (it for it in stages if built in it.splitlines()[0])
@@ -98,7 +98,7 @@ def test_both_run_as_a_numeric_user_that_is_not_root() -> None:
     assert f"runAsUser: {user.split(':')[0]}" in manifest
 
 
-def test_the_standard_library_is_compiled_which_the_base_has_as_source_alone() -> None:
+def test_the_standard_library_is_compiled_since_the_base_has_only_its_source() -> None:
     (stage,) = (it for it in DOCKERFILE.split("\nFROM ") if it.startswith("${BASE} AS runtime"))
     assert "PYTHONHASHSEED=0 python -m compileall -q --invalidation-mode unchecked-hash" in stage
     assert 'sysconfig.get_path("stdlib")' in stage

@@ -31,7 +31,7 @@ def installed(package: str) -> Path:
 
 @pytest.fixture
 def trimmed(tmp_path: Path) -> Path:
-    """The Kubernetes client as it lies in the image, alone in a directory."""
+    """The Kubernetes client as in the image, the only package in a directory."""
     client = tmp_path / "kubernetes"
     shutil.copytree(installed("kubernetes"), client, ignore=shutil.ignore_patterns("__pycache__"))
     tidy.trim_client(client)
@@ -59,7 +59,7 @@ def test_next_to_nothing_of_the_client_is_left(trimmed: Path) -> None:
     assert size(trimmed) < size(installed("kubernetes")) / 50
 
 
-def test_a_client_that_is_laid_out_anew_stops_the_build(tmp_path: Path, trimmed: Path) -> None:
+def test_a_client_with_another_layout_stops_the_build(tmp_path: Path, trimmed: Path) -> None:
     (trimmed / "aio" / "client" / "rest.py").unlink()
     with pytest.raises(SystemExit, match=r"has no aio/client/rest\.py"):
         tidy.trim_client(trimmed)
@@ -77,7 +77,7 @@ def test_the_puller_finds_what_it_imports_in_its_image() -> None:
     assert imported == {name.replace("-", "_") for name in group}
 
 
-def test_a_package_lists_what_is_left_of_it(tmp_path: Path) -> None:
+def test_a_package_lists_its_remaining_files(tmp_path: Path) -> None:
     package = tmp_path / "it-1.0.dist-info"
     package.mkdir()
     (tmp_path / "it, again.py").touch()

@@ -43,7 +43,7 @@ def names(registry: CollectorRegistry) -> Iterator[str]:
 
 
 def asked_for(text: str) -> set[str]:
-    """The names of our metrics in expressions; a histogram's buckets stand for all of it."""
+    """The names of our metrics in expressions; a histogram's buckets represent all of it."""
     return set(re.findall(r"\bchassis_[a-z_]+", text))
 
 
@@ -98,7 +98,7 @@ def test_a_field_that_grafana_does_not_know_is_seen(path: str) -> None:
     assert said.endswith("unknownField: no such field")
 
 
-def test_panels_have_ids_places_and_words_of_their_own() -> None:
+def test_panels_have_different_ids_places_and_words() -> None:
     ids = [panel["id"] for panel in PANELS]
     assert len(set(ids)) == len(ids)
     taken: set[tuple[int, int]] = set()
@@ -119,7 +119,7 @@ def test_panels_have_ids_places_and_words_of_their_own() -> None:
                 assert source["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
 
 
-def test_every_alert_says_how_grave_it_is_and_where_to_read_on() -> None:
+def test_every_alert_has_a_severity_and_a_runbook() -> None:
     rules = [rule for group in yaml.safe_load(ALERTS)["spec"]["groups"] for rule in group["rules"]]
     for rule in rules:
         assert rule["labels"]["severity"] in {"critical", "warning", "info"}

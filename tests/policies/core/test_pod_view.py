@@ -44,7 +44,7 @@ def test_an_edit_elsewhere_leaves_the_containers_and_the_metadata_as_they_were_r
     assert other.containers is containers
 
 
-def test_what_runs_in_a_container_is_read_again_when_that_changed() -> None:
+def test_a_containers_programs_are_read_again_when_they_changed() -> None:
     views = PodViews([PodView(POD)])
     first = views.of(POD).containers
     lists = ("command", "args", "env", "envFrom", "ports", "volumeMounts")

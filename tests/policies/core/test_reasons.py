@@ -28,7 +28,7 @@ def test_reasons_are_given_in_order_and_bounded() -> None:
     assert second == Reason("spec.b", "p", "b")
 
 
-def test_reasons_move_with_the_pod_into_what_holds_it() -> None:
+def test_reasons_move_with_the_pod_into_its_parent() -> None:
     why = Reasons("p")
     why.give("spec.a", "a")
     moved = why.placed(lambda path: f"spec.template.{path}")
@@ -37,7 +37,7 @@ def test_reasons_move_with_the_pod_into_what_holds_it() -> None:
     assert [each.path for each in why] == ["spec.a"]
 
 
-def test_what_nobody_reads_is_not_kept() -> None:
+def test_unread_reasons_are_not_kept() -> None:
     UNREAD.give("spec.a", "a")
     assert list(UNREAD) == []
 

@@ -38,7 +38,7 @@ from webhook.config.load import PolicyError, load
         ),
     ],
 )
-def test_what_would_have_pods_refused(key: str, content: str, said: str) -> None:
+def test_settings_that_would_get_pods_refused(key: str, content: str, said: str) -> None:
     with pytest.raises(PolicyError) as caught:
         load({f"{key}.yaml": content})
     assert said in str(caught.value)

@@ -1,4 +1,5 @@
-"""Objects of unknown kinds: pods found by structure, what else may describe pods, and what is never found."""
+"""Objects of unknown kinds: pods found by structure, other possible descriptions of pods, and structures that
+are never found."""
 
 from __future__ import annotations
 
@@ -84,7 +85,7 @@ def test_nothing_is_changed_in_an_unknown_kind() -> None:
         {"containers": [{"name": "api", "image": {"repository": "a"}}]},
     ],
 )
-def test_what_has_another_structure_is_no_pod(spec: Json) -> None:
+def test_another_structure_is_no_pod(spec: Json) -> None:
     coverage = decided(unknown(spec)).coverage
     assert coverage is not None
     assert (coverage.reading, coverage.unknown) == (Reading.NOT, True)
@@ -142,13 +143,13 @@ def test_a_kind_that_the_policy_adds_is_known() -> None:
     assert not any(result.by_shape for result in decision.results)
 
 
-def test_the_audit_log_has_what_was_not_read() -> None:
+def test_the_audit_log_has_the_unread_parts() -> None:
     audit = messages.audit_of(decided(unknown({"size": 1})))
     assert audit == {"coverage": decided(unknown({"size": 1})).coverage.sentence}  # type: ignore[union-attr]
     assert "coverage" not in messages.audit_of(decided({"apiVersion": "v1", "kind": "Service"}))
 
 
-def test_what_was_not_read_is_counted_by_kind_and_the_kinds_are_bounded() -> None:
+def test_unread_parts_are_counted_by_kind_and_the_kinds_are_bounded() -> None:
     metrics = Metrics()
     for number in range(KINDS_TOLD_APART + 5):
         metrics.of_not_read(f"Odd{number}.example.org", "not reviewed").inc()

@@ -155,7 +155,7 @@ def test_a_model_is_the_container_of_a_pod_that_a_runtime_completes() -> None:
 
 
 @pytest.mark.parametrize("kind", ["Service", "Deployment"])
-def test_what_has_no_template_gives_none(kind: str) -> None:
+def test_kinds_without_a_template_give_none(kind: str) -> None:
     assert pod_templates({"apiVersion": "apps/v1", "kind": kind, "spec": {"template": None}}, TABLE) == ()
 
 

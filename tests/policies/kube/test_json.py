@@ -15,7 +15,7 @@ from policies.kube.json import (
 )
 
 
-def test_readers_answer_empty_for_what_is_not_there() -> None:
+def test_readers_answer_empty_for_missing_fields() -> None:
     obj = {"a": {"b": [1, {"c": "d"}, None]}, "n": 3, "t": True, "s": ["x", 1]}
     assert dig(obj, "a", "b", 1, "c") == "d"
     assert dig(obj, "a", "b", 9, "c") is None

@@ -11,7 +11,7 @@ def test_subdomains(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "A", "a..b", "a.-b", "-a", "a.", "a_b", "a" * 254, "a\n", "ä"])
-def test_what_is_no_subdomain(text: str) -> None:
+def test_not_a_subdomain(text: str) -> None:
     assert not is_subdomain(text)
 
 
@@ -25,7 +25,7 @@ def test_label_keys(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["", "/a", "a/", "a/b/c", "a..b/zone", "A.b/zone", "a b", "a" * 64, "a\n", "-a"]
 )
-def test_what_is_no_label_key(text: str) -> None:
+def test_not_a_label_key(text: str) -> None:
     assert not is_label_key(text)
 
 
@@ -35,5 +35,5 @@ def test_label_values(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["NVIDIA A100", "-1", "a" * 64, "a\n", "a/b"])
-def test_what_is_no_label_value(text: str) -> None:
+def test_not_a_label_value(text: str) -> None:
     assert not is_label_value(text)

@@ -48,7 +48,7 @@ def test_a_command_to_a_ci_system_is_none(text: str, shown: str) -> None:
 @given(ANY)
 @example("\u00a0::error::x")
 @example("\x1c::error::x")
-def test_whatever_a_text_is_its_line_has_no_effect(text: str) -> None:
+def test_the_line_of_any_text_has_no_effect(text: str) -> None:
     shown = printable(text)
     assert shown.split("\n") == [shown]
     shown.encode()

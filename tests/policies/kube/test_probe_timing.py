@@ -1,4 +1,4 @@
-"""A probe's numbers are the API server's: what is not given, and 0, are the defaults."""
+"""A probe's numbers are the API server's: missing fields, and 0, are the defaults."""
 
 from typing import Any
 

@@ -26,7 +26,7 @@ def test_durations(text: object, seconds: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "s", "-1", -1, True, 1.5, None, "1x", "30m1h", " 5s", "\u0663s"])
-def test_what_is_no_duration(text: object) -> None:
+def test_not_a_duration(text: object) -> None:
     with pytest.raises(ValueError, match="is not a duration"):
         parse_duration(text)
 
@@ -53,7 +53,7 @@ def test_quantities(text: object, value: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "Gi", "1 Gi", "1GiB", "1K", True, None, "1e9999", "--1", "\u0661"])
-def test_what_is_no_quantity(text: object) -> None:
+def test_not_a_quantity(text: object) -> None:
     with pytest.raises(ValueError, match="is not a quantity"):
         parse_quantity(text)
 

@@ -70,7 +70,7 @@ def container(spec: Json, **ports: int) -> Container:
         (TGI, {"_1": 3000}, 3000),
     ],
 )
-def test_the_port_of_a_server_that_is_not_told_one(spec: Json, ports: Json, port: int | None) -> None:
+def test_the_port_of_a_server_without_a_port_option(spec: Json, ports: Json, port: int | None) -> None:
     of = container(spec, **ports)
     server = recognised(of, StandardProbes())
     assert server is not None

@@ -133,7 +133,7 @@ def test_a_leader_gets_what_cannot_keep_its_group_from_forming(known: list[Json]
     assert mutate(after, SETTINGS, Facts("default", ManifestCluster(known))) is after
 
 
-def test_a_group_of_one_waits_for_nobody() -> None:
+def test_a_group_of_one_does_not_wait() -> None:
     pod = leader_pod()
     pod["metadata"]["annotations"]["leaderworkerset.sigs.k8s.io/size"] = "1"
     assert probes(pod, lws("LeaderReady", size=1)) == ALL
@@ -201,12 +201,12 @@ def test_a_pod_without_a_stateful_set_is_found_by_unknown_means_and_gets_all_pro
     assert probes(pod) == ALL
 
 
-def test_a_server_in_one_pod_waits_for_nobody() -> None:
+def test_a_server_in_one_pod_does_not_wait() -> None:
     one = {**SPANS, "args": ["--nnodes", "1", *SPANS["args"][4:]]}
     assert probes(stateful(one), stateful_set(None), service(publishes=False)) == ALL
 
 
-def test_what_is_left_out_is_said() -> None:
+def test_omitted_probes_are_reported() -> None:
     facts = Facts("default", ManifestCluster([lws("LeaderReady")]))
     found = [each.message for each in advise(leader_pod(), SETTINGS, facts)]
     assert any("gets no readinessProbe" in each for each in found)

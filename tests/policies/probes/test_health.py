@@ -108,7 +108,7 @@ def test_a_person_decides_about_the_start() -> None:
     assert start(pod(TRITON, expected_start="soon")) == 180
 
 
-def test_the_model_config_tells_the_size() -> None:
+def test_the_model_config_gives_the_size() -> None:
     of = pod(API, model_config="models")
     assert told_size(*first(of), Facts(cluster=Cluster("3Gi", "1Gi")))[0] == 4 * GIB
     assert told_size(*first(of), Facts(cluster=Cluster()))[0] is None, "no size is not a size of nothing"
@@ -118,7 +118,7 @@ def test_the_model_config_tells_the_size() -> None:
     assert told_size(*first(annotated), Facts(cluster=Cluster("3Gi")))[0] == GIB
 
 
-def test_what_is_said_of_models_concerns_those_who_serve() -> None:
+def test_annotations_about_models_concern_serving_containers() -> None:
     helper = {"name": "helper"}
     of = pod(helper, API, model_size="1Gi")
     assert [expected_start(of, item, Facts()) for item in containers(of)] == [None, 76]

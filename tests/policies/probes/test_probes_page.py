@@ -149,7 +149,7 @@ def test_only_some_pages_show_a_version(source: str, version: tuple[int, ...] | 
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_a_preset_says_since_when_its_paths_hold_and_who_shows_it(name: str) -> None:
+def test_a_preset_has_the_first_version_of_its_paths_and_a_source(name: str) -> None:
     preset = PRESETS[name]
     if preset.doubt or preset.worker:
         return
@@ -167,7 +167,7 @@ def test_a_preset_says_since_when_its_paths_hold_and_who_shows_it(name: str) -> 
         assert "unversioned" in preset.model_fields_set, "what counts for an unknown version is decided"
 
 
-def test_what_liveness_must_not_ask_is_not_what_is_injected() -> None:
+def test_no_path_that_liveness_must_not_ask_is_injected() -> None:
     for preset in PRESETS.values():
         paths = [each.path for each in preset.asks]
         assert preset.live_path not in paths

@@ -39,7 +39,7 @@ HUNG = 2.5
 
 @dataclass
 class Server:
-    """What a server answers: a status and a body for each path, or nothing for `None`."""
+    """The answers of a server: a status and a body for each path, or no answer for `None`."""
 
     moves: bool = False
     answers: dict[str, tuple[int, bytes] | None] = field(default_factory=dict)
@@ -217,7 +217,7 @@ def test_pooling_models(path: str, start: Start, ask: Ask, silent_since: Silent)
 
 
 @pytest.mark.parametrize("status", [401, 403, 429, 500, 503])
-def test_an_answer_without_the_engine_tells_nothing(
+def test_an_answer_without_the_engine_is_no_evidence(
     status: int, start: Start, ask: Ask, silent_since: Silent
 ) -> None:
     server = Server(answers={"/v1/completions": (status, b"")})
@@ -238,7 +238,7 @@ def test_an_answer_without_the_engine_tells_nothing(
     ],
     ids=["missing", "empty", "unknown", "hostile", "huge", "silent"],
 )
-def test_without_counters_a_hang_is_not_told_from_work(
+def test_without_counters_a_hang_looks_like_work(
     page: tuple[int, bytes] | None, start: Start, ask: Ask, silent_since: Silent
 ) -> None:
     server = Server(answers={"/v1/completions": None, "/metrics": page})
@@ -253,7 +253,7 @@ def test_without_counters_a_hang_is_not_told_from_work(
     [b"", b"[]", b'{"data": [{"parent": null}]}', b'{"data": 3}', b"\xff", b"[" * 100_000],
     ids=["empty", "list", "no id", "number", "no text", "nested"],
 )
-def test_without_a_model_it_cannot_tell(models: bytes, start: Start, ask: Ask, silent_since: Silent) -> None:
+def test_without_a_model_it_is_undecided(models: bytes, start: Start, ask: Ask, silent_since: Silent) -> None:
     server = Server(answers={"/v1/completions": None, "/v1/models": (200, models)})
     silent_since(port := start(server), LONG_AGO)
     assert ask(port, faster=HUNG).status == 0
@@ -327,7 +327,7 @@ def test_a_fifo_in_its_place_does_not_block(start: Start, ask: Ask, tmp_path: Pa
     assert ask(port).status == 0
 
 
-def test_a_certificate_that_nobody_trusts(start: Callable[..., int], ask: Ask, tmp_path: Path) -> None:
+def test_an_untrusted_certificate(start: Callable[..., int], ask: Ask, tmp_path: Path) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "somebody-else")])
     then = datetime.datetime(2001, 1, 1, tzinfo=datetime.UTC)
@@ -340,7 +340,7 @@ def test_a_certificate_that_nobody_trusts(start: Callable[..., int], ask: Ask, t
     assert ask(start(Server(), tls=tls), "https", "0").said == "the engine works"
 
 
-def test_two_servers_in_a_pod_are_told_apart(start: Start, ask: Ask, silent_since: Silent) -> None:
+def test_two_servers_in_a_pod_are_distinguished(start: Start, ask: Ask, silent_since: Silent) -> None:
     well, hung = Server(moves=True), Server(answers={"/v1/completions": None})
     first, second = start(well), start(hung)
     silent_since(second, LONG_AGO)
@@ -488,9 +488,7 @@ def test_a_start_that_does_nothing_fails_after_a_while(
     earlier(free_port, 800)
     assert ask(free_port, *WATCHED).status == 0, "less than any pod's patience"
     earlier(free_port, 500)
-    processes.work(
-        ticks=2000, pages=-9000, moved=1000, received=9000
-    )  # what is swapped out, polls, is probed
+    processes.work(ticks=2000, pages=-9000, moved=1000, received=9000)  # idle work: swapping, polling, probes
     outcome = ask(free_port, *WATCHED)
     assert (outcome.status, "have done nothing for 13" in outcome.said) == (FAILS, True)
 
@@ -570,7 +568,7 @@ def test_processes_that_cannot_be_seen(hidden: str, ask: Ask, processes: Process
     assert (outcome.status, outcome.said.startswith("cannot tell")) == (0, True)
 
 
-def test_what_cannot_be_read_counts_for_nothing(
+def test_an_unreadable_file_does_not_count(
     ask: Ask, processes: Processes, free_port: int, earlier: Silent
 ) -> None:
     (processes.folder / "net" / "dev").unlink()
@@ -589,7 +587,7 @@ def test_what_cannot_be_read_counts_for_nothing(
 @pytest.mark.parametrize(
     "text", ["", "nan nan nan nan nan nan nan", "inf " * 7, "1 2 3", "x", "5000 1e18 1e18 0 0 0 0", "9" * 600]
 )
-def test_whatever_it_remembers_the_first_run_passes(
+def test_the_first_run_passes_with_any_memory(
     text: str, ask: Ask, processes: Processes, free_port: int, tmp_path: Path
 ) -> None:
     (tmp_path / f".mlchassis-start-{free_port}").write_text(text)

@@ -218,7 +218,7 @@ def test_no_shape_of_a_container_raises(spec: Json, annotations: Json) -> None:
     assert standard_probes.mutate(after, settings, Facts()) is after
 
 
-def test_the_models_size_says_nothing_of_a_proxy_beside_them() -> None:
+def test_the_models_size_does_not_concern_a_proxy_next_to_them() -> None:
     beside = pod(
         {"name": "model", "image": "vllm/vllm-openai"},
         {"name": "istio-proxy", "ports": PORT},

@@ -37,7 +37,7 @@ def budget(of: Json) -> int:
     return start_budget(of, only(of), Facts())
 
 
-def test_the_arithmetic_is_told() -> None:
+def test_the_arithmetic_is_explained() -> None:
     found = start(pod(args=[LLAMA]))
     assert found == Start(
         SECONDS, "140 GB at 64 MiB/s", 600, SECONDS, source="vllm, from Llama-3.1-70B-Instruct"
@@ -63,7 +63,7 @@ def test_wherever_the_model_is_named(container: dict[str, Any]) -> None:
     assert found.loading == SECONDS
 
 
-def test_where_nothing_keeps_the_files_a_kill_begins_the_download_anew() -> None:
+def test_without_a_volume_a_kill_begins_the_download_again() -> None:
     kept = pod(args=[LLAMA], volumes=({"name": "cache", "persistentVolumeClaim": {"claimName": "c"}},))
     outlives_the_container = pod(args=[LLAMA], volumes=({"name": "cache", "emptyDir": {}},))
     in_memory = pod(args=[LLAMA], volumes=({"name": "shm", "emptyDir": {"medium": "Memory"}},))
@@ -72,7 +72,7 @@ def test_where_nothing_keeps_the_files_a_kill_begins_the_download_anew() -> None
     assert budget(pod(args=[LLAMA])) == budget(in_memory) == 6 * SECONDS
 
 
-def test_what_is_not_known_gets_an_hour() -> None:
+def test_an_unknown_start_gets_an_hour() -> None:
     assert budget(pod(image="registry.example/api:1")) == HOUR
     assert budget(pod(args=["/models/ours"])) == HOUR
     assert budget(pod(image="ollama/ollama")) == HOUR
@@ -86,7 +86,7 @@ def test_what_is_not_known_gets_an_hour() -> None:
         ({"requests": {"memory": "512Gi"}}, 512 << 30),
     ],
 )
-def test_what_is_not_known_gets_what_filling_its_room_takes(resources: Json, bytes_at_most: int) -> None:
+def test_an_unknown_size_gets_the_time_to_fill_the_memory(resources: Json, bytes_at_most: int) -> None:
     found = budget(pod(args=["/models/ours"], resources=resources))
     assert found == 60 - (-bytes_at_most // (64 << 20))
     assert found > HOUR

@@ -1,4 +1,4 @@
-"""What models' names tell of their size."""
+"""The size of models, from their names."""
 
 import pytest
 
@@ -65,11 +65,11 @@ def test_size_by_name(name: str, size: float) -> None:
         "",
     ],
 )
-def test_names_that_tell_nothing(name: str) -> None:
+def test_names_without_a_size(name: str) -> None:
     assert weights([name]) is None
 
 
-def test_the_largest_of_several_and_what_the_flags_say() -> None:
+def test_the_largest_of_several_and_the_flags() -> None:
     assert weights(["drafter-1B", "base-70B"]) == 140 * GB
     assert weights(["base-7B"], ["awq", None]) == round(0.65 * 7 * GB)
     assert weights(["base-7B"], [None, "float32"]) == 28 * GB

@@ -54,7 +54,7 @@ def test_fenceposts(replicas: Any, surge: Any, unavailable: Any, expected: Rolli
     assert rolling(replicas, surge, unavailable) == expected
 
 
-def test_a_deployment_that_says_nothing_rolls_by_a_quarter() -> None:
+def test_a_deployment_without_a_strategy_rolls_by_a_quarter() -> None:
     assert rollouts.rolling_update(deployment()) == RollingUpdate(1, 1, 0)
 
 

@@ -33,7 +33,7 @@ CASES = sorted(path.parent for path in (Path(__file__).parent / "worker-names").
 
 
 def answer(given: Json) -> Answer | None:
-    """What is answered; None where the pod is left alone. The order of the attempts is that of /name."""
+    """The answer; None if the pod is not named. The order of the attempts is that of /name."""
     worker = worker_of(given["pod"], "default")
     if worker is None:
         return None
@@ -108,7 +108,7 @@ def test_a_name_is_the_one_that_earlier_releases_gave() -> None:
     assert policy.name_of(worker(), 3) == "demo-small-worker-jrhdf-3"
 
 
-def test_a_pod_loses_its_generate_name_and_nothing_else() -> None:
+def test_a_pod_loses_only_its_generate_name() -> None:
     pod = {"metadata": {"generateName": "demo-", "labels": {"a": "b"}}, "spec": {"containers": []}}
     assert policy.named(pod, "demo-0") == {
         "metadata": {"labels": {"a": "b"}, "name": "demo-0"},

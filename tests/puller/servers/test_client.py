@@ -72,7 +72,9 @@ async def client(lines: Lines) -> AsyncIterator[Client]:
         (b"HTTP/1.1 200 OK\r\n\r\n" + LONG, 200, LONG[:65536]),
     ],
 )  # fmt: skip
-async def test_what_is_read(lines: Lines, client: Client, answer: bytes, status: int, body: bytes) -> None:
+async def test_a_readable_answer(
+    lines: Lines, client: Client, answer: bytes, status: int, body: bytes
+) -> None:
     lines.answers = [answer]
     assert await client.call("GET", "/x") == (status, body)
     assert lines.requests[0].startswith(b"GET /base/x HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n" % lines.port)
@@ -90,7 +92,7 @@ async def test_what_is_read(lines: Lines, client: Client, answer: bytes, status:
         b"HTTP/1.1 200 OK\r\nX: " + LONG + b"\r\n\r\n",
     ],
 )
-async def test_what_is_no_answer(lines: Lines, client: Client, answer: bytes | None) -> None:
+async def test_not_an_answer(lines: Lines, client: Client, answer: bytes | None) -> None:
     lines.answers = [answer]
     with pytest.raises(BrokenError):
         await client.call("GET", "/x")
@@ -107,7 +109,7 @@ async def test_a_connection_is_kept_and_one_that_ended_is_not_used(lines: Lines,
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
 async def test_a_connection_that_ends_as_it_is_used(lines: Lines, client: Client, method: str) -> None:
-    """A GET is said again; a POST may have been carried out."""
+    """A GET is repeated; a POST may have been carried out."""
     lines.answers = [OK, None, OK]
     await client.call("GET", "/x")
     again: Callable[[], object] = lambda: client.call(method, "/x", b"{}" if method == "POST" else None)  # noqa: E731

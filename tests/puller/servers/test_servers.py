@@ -120,16 +120,14 @@ async def test_a_load_that_never_gets_ready_fails(server: Scripted, v2: V2Server
     assert caught.value.reason == "NotReady"
 
 
-async def test_a_refused_load_fails_unless_the_model_got_ready_all_the_same(
-    server: Scripted, v2: V2Server
-) -> None:
+async def test_a_refused_load_fails_unless_the_model_got_ready_anyway(server: Scripted, v2: V2Server) -> None:
     server.answers |= {LOAD: (503, {"error": "out of memory"}), READY: 404}
     with pytest.raises(ServerError, match="503: out of memory"):
         await v2.load("m", was_ready=False)
     server.answers[READY] = 200
     await v2.load("m", was_ready=False)
     with pytest.raises(ServerError, match="out of memory"):
-        await v2.load("m", was_ready=True)  # what is ready may be the version before
+        await v2.load("m", was_ready=True)  # the ready one may be the previous version
 
 
 async def test_a_load_that_hangs_is_given_up(server: Scripted, v2: V2Server) -> None:
@@ -145,9 +143,7 @@ async def die(request: web.Request) -> int:
     return 200
 
 
-async def test_a_connection_that_breaks_does_not_mean_that_nothing_is_loaded(
-    server: Scripted, v2: V2Server
-) -> None:
+async def test_a_model_may_be_loaded_although_the_connection_broke(server: Scripted, v2: V2Server) -> None:
     server.answers["GET /v2/health/live"] = die
     assert await v2.health() is Health.HUNG
 
@@ -166,7 +162,7 @@ async def test_an_answer_may_come_in_pieces(server: Scripted, v2: V2Server) -> N
 
 
 @pytest.mark.parametrize("body", [b'{"error": "\\ud800"}', b'{"error":' + b"[" * 30_000, b"\xff"])
-async def test_whatever_a_server_says_can_be_reported(server: Scripted, v2: V2Server, body: bytes) -> None:
+async def test_any_answer_of_a_server_can_be_reported(server: Scripted, v2: V2Server, body: bytes) -> None:
     async def failing(_: web.Request) -> web.StreamResponse:
         return web.Response(status=500, body=body)
 
@@ -184,7 +180,7 @@ async def test_a_server_that_dies_during_a_load(server: Scripted, v2: V2Server) 
 
 
 async def test_unloading(server: Scripted, v2: V2Server) -> None:
-    await v2.unload("m")  # 404: it is not there, which is what was wanted
+    await v2.unload("m")  # 404: it is not there, as wanted
     server.answers |= {UNLOAD: 200, READY: [200, 404]}
     await v2.unload("m")
     server.answers |= {UNLOAD: 400, READY: 400}
@@ -217,7 +213,7 @@ async def test_no_server_is_always_content() -> None:
 
 
 class TensorFlowServing:
-    """Reads the config file as the real one does, and answers for what stands in it."""
+    """Reads the config file as the real one does, and answers for its content."""
 
     def __init__(self, model_dir: Path) -> None:
         self.file = model_dir / CONFIG_NAME
@@ -242,7 +238,7 @@ class TensorFlowServing:
         return 200, {"model_version_status": [{"version": "1", "state": "AVAILABLE"}]}
 
 
-async def test_tensorflow_serving_is_told_the_whole_set(server: Scripted, tmp_path: Path) -> None:
+async def test_tensorflow_serving_gets_the_whole_set(server: Scripted, tmp_path: Path) -> None:
     serving = TensorFlowServing(tmp_path)
     for name in "ab":
         (tmp_path / name / "1").mkdir(parents=True)

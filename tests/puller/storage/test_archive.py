@@ -1,4 +1,4 @@
-"""Archives: what is unpacked, and what is refused before it can do harm."""
+"""Archives: unpacked entries, and entries that are refused before they can do harm."""
 
 from __future__ import annotations
 
@@ -370,8 +370,8 @@ def test_nested_directories_are_refused_before_they_are_made(tmp_path: Path, kin
     assert list((tmp_path / "m").iterdir()) == []
 
 
-def test_directories_that_nobody_lists_count_as_entries(tmp_path: Path) -> None:
-    """200,000 files, each below 100 directories of its own, would be 20 million directories."""
+def test_unlisted_directories_count_as_entries(tmp_path: Path) -> None:
+    """200,000 files, each below 100 different directories, would be 20 million directories."""
     limits = replace(LIMITS, max_entries=60)
     files = [(entry("/".join([str(index), *"abcdefghi", "file"])), b"") for index in range(20)]
     assert refused(lambda: untar(tmp_path / "m", tarred(*files), limits=limits)) == "ArchiveBomb"
@@ -385,7 +385,7 @@ def central_entries(count: int) -> bytes:
 
 
 def zip_file(path: Path, count: int, said: int) -> Path:
-    """A zip archive of `count` entries that says it has `said`."""
+    """A zip archive of `count` entries that declares `said`."""
     entries = central_entries(count)
     end = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, said, said, len(entries), 0, 0)
     path.write_bytes(entries + end)
@@ -432,7 +432,7 @@ def test_an_entry_that_wants_a_large_dictionary_is_refused(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("form", ["zip", "tar", "tar, passed over"])
-def test_unpacking_ends_when_it_is_told_to(tmp_path: Path, form: str) -> None:
+def test_unpacking_ends_on_request(tmp_path: Path, form: str) -> None:
     """Entries without content take no write after which to look whether anybody waits for them."""
     asked = 0
 
@@ -452,8 +452,8 @@ def test_unpacking_ends_when_it_is_told_to(tmp_path: Path, form: str) -> None:
     assert asked == 51
 
 
-def test_what_is_passed_over_counts_as_expansion(tmp_path: Path) -> None:
-    """Globs leave the entry out; its zeros would be decompressed all the same, terabytes if need be."""
+def test_skipped_entries_count_as_expansion(tmp_path: Path) -> None:
+    """Globs leave the entry out; its zeros would still be decompressed, terabytes if need be."""
     big = entry("zeros")
     big.size = 1 << 40
     read = 0

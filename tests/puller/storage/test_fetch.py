@@ -167,7 +167,7 @@ async def test_a_url_without_ranges_starts_over(store: FaultStore, tmp_path: Pat
     assert await run() == {"model.bin": FILES["model.bin"]}
 
 
-async def test_a_content_type_tells_an_archive(store: FaultStore, tmp_path: Path) -> None:
+async def test_a_content_type_identifies_an_archive(store: FaultStore, tmp_path: Path) -> None:
     store.objects["download"] = gzip.compress(tarred(FILES))
     store.types["download"] = "application/gzip; charset=binary"
     assert await fetch(store, tmp_path, f"{store.url}/web/download") == FILES
@@ -276,7 +276,7 @@ async def test_max_disk_is_asked_before_anything_is_fetched(store: FaultStore, t
 @pytest.mark.parametrize(
     ("status", "reason"), [(403, "AccessDenied"), (401, "AccessDenied"), (404, "NotFound")]
 )
-async def test_a_refusal_says_what_it_is(tmp_path: Path, status: int, reason: str) -> None:
+async def test_a_refusal_has_its_reason(tmp_path: Path, status: int, reason: str) -> None:
     class Refusing(FaultStore):
         async def handle(self, request: web.Request) -> web.StreamResponse:
             return web.Response(status=status)
@@ -430,7 +430,7 @@ def test_what_downloads_in_flight_are_still_to_get_is_not_free(
     budget.reserve("b/", 10 * MB, lambda: 0)
 
 
-async def test_what_was_given_back_for_want_of_room_counts_as_missing_again(
+async def test_files_dropped_for_lack_of_room_count_as_missing_again(
     store: FaultStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.objects["m/a"] = bytes(3 * MB)

@@ -1,4 +1,5 @@
-"""Stores that bend the rules of HTTP: slow ones, forgetful ones, ones that replace what is being read."""
+"""Stores that bend the rules of HTTP: slow ones, forgetful ones, ones that replace a file while it is
+read."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Odd(FaultStore):
-    """Answers what the test says; without that, as a sound store."""
+    """Answers as the test sets; by default as a sound store."""
 
     answer: Answer | None = None
 
@@ -157,7 +158,7 @@ async def test_a_key_is_no_url(odd: Odd, tmp_path: Path, key: str) -> None:
     assert (tree / "a").read_bytes() == b"A"
 
 
-async def test_a_content_type_tells_an_archive_in_a_bucket_too(odd: Odd, tmp_path: Path) -> None:
+async def test_a_content_type_identifies_an_archive_in_a_bucket_too(odd: Odd, tmp_path: Path) -> None:
     odd.objects["m"] = b"no tar"
     odd.types["m"] = "application/x-tar"
     with pytest.raises(StorageError) as caught:
@@ -190,7 +191,7 @@ async def test_a_hub_that_makes_no_sense_is_waited_for(odd: Odd, tmp_path: Path,
     assert caught.value.reason == "StorageUnavailable"
 
 
-async def test_a_store_that_is_not_there_is_told_from_one_that_is_not_trusted(
+async def test_a_missing_store_and_an_untrusted_one_have_different_errors(
     odd: Odd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits = replace(LIMITS, trouble_timeout=0.0)
@@ -259,7 +260,7 @@ async def test_the_hubs_token_stays_with_the_hub(odd: Odd, tmp_path: Path) -> No
 
 
 def in_chunks(data: bytes, *, cut: bool = False) -> Answer:
-    """A server that sends chunks and does not say how many; with `cut`, the last one is missing."""
+    """A server that sends an undeclared number of chunks; with `cut`, the last one is missing."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"ETag": '"1"'})
@@ -335,14 +336,14 @@ async def test_an_answer_that_merely_ends_is_refused(tmp_path: Path) -> None:
             await fetch_of(store, tmp_path, f"{store.url}/m.bin").run()
 
 
-# --- a transfer that stands still --------------------------------------------------------------------
+# --- a transfer that stalls --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("scheme", "silence", "requests"),
     [("http", "head", 1), ("http", "body", 2), ("s3", "head", 1), ("s3", "body", 3), ("hf", "head", 1)],
 )
-async def test_a_transfer_that_stands_still_is_given_up_with_the_attempt(
+async def test_a_stalled_transfer_is_given_up_with_the_attempt(
     odd: Odd, tmp_path: Path, scheme: str, silence: str, requests: int
 ) -> None:
     """No further request follows in this attempt, but for one that takes bytes as they come (S3)."""
@@ -378,7 +379,7 @@ async def test_a_transfer_that_stands_still_is_given_up_with_the_attempt(
     assert asked == requests - (scheme == "s3" and silence == "body")
 
 
-# --- where a model may come from, and what is shown of it ---------------------------------------------
+# --- where a model may come from, and the parts that are shown ----------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -409,7 +410,7 @@ def test_which_addresses_are_blocked(address: str, expected: bool) -> None:
 @pytest.mark.parametrize("prefix", ["64:ff9b:1::", "2001:db8:1:ff12::"])
 @pytest.mark.parametrize("length", [32, 40, 48, 56, 64, 96])
 def test_an_address_that_nat64_translates_to_a_blocked_one_is_blocked(prefix: str, length: int) -> None:
-    """RFC 6052, 2.2: bits 64 to 71 are zero, the address stands around them; the suffix is not looked at."""
+    """RFC 6052, 2.2: bits 64 to 71 are zero, the address is around them; the suffix is ignored."""
     for inner, expected in (("169.254.169.254", True), ("168.63.129.16", True), ("52.216.1.2", False)):
         bits = f"{int(ip_address(prefix)):0128b}"[:length] + f"{int(ip_address(inner)):032b}"
         if length < 96:
@@ -486,7 +487,7 @@ async def test_a_name_that_leads_elsewhere_the_second_time_is_refused_then(
 async def test_the_address_is_checked_where_it_is_connected_to(
     odd: Odd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rebinding: str
 ) -> None:
-    """Whatever comes between the resolver and the connection: the socket itself is refused."""
+    """With any change between resolver and connection, the socket itself is refused."""
     monkeypatch.setattr(webclient, "blocked", lambda _: False)
     await asyncio.get_running_loop().getaddrinfo(rebinding, 0)
     with pytest.raises(StorageError) as caught:
@@ -512,7 +513,7 @@ async def test_link_local_addresses_may_be_allowed(
 
 @pytest.mark.parametrize("status", [200, 400, 403, 404, 418, 500, 503])
 @pytest.mark.parametrize("uri", ["{}/web/m?sig=t0ken", "s3://bucket/m", "gs://bucket/m", "hf://org/model"])
-async def test_nothing_that_a_server_says_is_shown(odd: Odd, tmp_path: Path, uri: str, status: int) -> None:
+async def test_no_text_of_a_server_is_shown(odd: Odd, tmp_path: Path, uri: str, status: int) -> None:
     """A config may name servers that its writer cannot reach, and the status is open to all."""
 
     async def telling(_: web.Request) -> web.StreamResponse:
@@ -574,7 +575,7 @@ async def test_a_short_object_costs_one_request(odd: Odd, tmp_path: Path) -> Non
     assert len(odd.requests) == 1
 
 
-async def test_what_came_with_the_first_answer_is_not_asked_for_again(odd: Odd, tmp_path: Path) -> None:
+async def test_bytes_of_the_first_answer_are_not_requested_again(odd: Odd, tmp_path: Path) -> None:
     content = odd.objects["m/a"] = bytes(range(256)) * 2000
     tree = await fetch_of(odd, tmp_path, f"{odd.url}/web/m/a").run()
     assert (tree / "a").read_bytes() == content

@@ -67,7 +67,7 @@ def test_a_directory_that_cannot_be_read_is_not_passed_over(
 def test_a_copy_is_whole_or_an_error_and_can_be_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_kernel: bool
 ) -> None:
-    """Between most file systems the kernel does not copy by itself, and nothing can be linked."""
+    """Between most file systems the kernel does not copy by itself, and files cannot be linked."""
 
     def refused(*_: Any) -> int:
         raise OSError(errno.EXDEV, "Invalid cross-device link")

@@ -81,7 +81,7 @@ async def test_a_connection_that_the_server_closed_meanwhile_is_replaced() -> No
 
 
 async def test_a_connection_that_dies_of_the_next_request_costs_no_attempt() -> None:
-    """The server closes it just as the request comes: no look at the socket could have told."""
+    """The server closes it just as the request comes: no check of the socket could have shown it."""
     connections = 0
 
     async def twice(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -141,7 +141,7 @@ async def test_an_idle_connection_is_not_kept_for_ever(monkeypatch: pytest.Monke
 
 
 async def test_a_body_that_breaks_at_its_first_byte_leaves_the_head() -> None:
-    """Whoever asked goes on from there, for a range, say."""
+    """The caller continues from there, for example for a range."""
 
     async def headless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -249,7 +249,7 @@ async def test_a_body_may_take_longer_than_a_head() -> None:
 
 
 @pytest.mark.parametrize("head", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 9000000\r\n\r\nx"])
-async def test_whoever_gives_up_waits_for_nothing(head: bytes) -> None:
+async def test_giving_up_does_not_wait(head: bytes) -> None:
     """The thread that waits for a silent server ends at once, long before the stall timeout."""
     asked = asyncio.Event()
 
@@ -347,7 +347,7 @@ async def test_tls_goes_through_a_tunnel(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert "Proxy-Authorization" not in head
 
 
-async def test_a_proxy_that_refuses_is_told_without_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_proxys_refusal_is_reported_without_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
     async def proxy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 403 s3cret\r\n\r\n")
@@ -427,7 +427,7 @@ async def test_a_proxy_is_asked_for_any_other_host(monkeypatch: pytest.MonkeyPat
         assert await content(WebClient(LIMITS), f"http://{host}/m") == b"ok"
 
 
-async def test_a_password_may_stand_in_netrc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_a_password_may_be_in_netrc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     heads: list[str] = []
 
     async def store(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -36,7 +36,7 @@ class Experiment:
     run: Callable[[Arm], Figures]
     hazard: str
     without: Cell
-    """What the figures of the arm without the webhook say."""
+    """The result of the arm without the webhook."""
     with_: Cell
     rule: str = ""
     """The rule of the families deadlock and cascade whose hazard it is."""
@@ -83,7 +83,7 @@ def _anew(figures: Figures) -> str:
 
 AT_ONCE = 10
 """Experiments that run at the same time: two CPUs start so many pods without making any of them late."""
-# Those that send requests come first, the longest among them, and wait for nothing.
+# Those that send requests come first, the longest among them, and do not wait.
 EXPERIMENTS: dict[str, Experiment] = {
     "outage": Experiment(
         probes.outage,
@@ -357,7 +357,7 @@ EXPERIMENTS: dict[str, Experiment] = {
 
 
 def run(node: RealNode, name: str) -> Figures:
-    """Run an experiment, both arms at the same time; nothing of it is left on the node."""
+    """Run an experiment, both arms at the same time; it leaves no object on the node."""
     both = arms(node, name.replace("_", "-"))
     try:
         with_, without = side_by_side(EXPERIMENTS[name].run, both)

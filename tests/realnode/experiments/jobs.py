@@ -59,7 +59,7 @@ def _running(item: JSON) -> bool:
 
 
 def _beside(arm: Arm, rule: str, image: str, *command: str) -> Figures:
-    """A Job whose work ends, beside a container that never does."""
+    """A Job whose work ends, next to a container that never does."""
     work: JSON = {"name": "work", "image": BASE, "command": list(command)}
     server: JSON = {"name": "beside", "image": image, "args": ["serve"]}
 
@@ -87,11 +87,11 @@ def _beside(arm: Arm, rule: str, image: str, *command: str) -> Figures:
 
 
 def beside_server(arm: Arm) -> Figures:
-    """Batch inference: a model server beside its client."""
+    """Batch inference: a model server next to its client."""
     asks = f'until python3 -c "{python_get("http://localhost:8000/health")}"; do sleep 1; done'
     return _beside(arm, "job-server-blocks-completion", VLLM, "sh", "-c", asks)
 
 
 def beside_proxy(arm: Arm) -> Figures:
-    """A database proxy beside the work."""
+    """A database proxy next to the work."""
     return _beside(arm, "job-sidecar-blocks-completion", PROXY, "sleep", "5")

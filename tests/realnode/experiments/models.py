@@ -110,7 +110,7 @@ class Shop:
         self.arm.kubectl("patch", "configmap", "models", "--type=merge", "-p", json.dumps(data))
 
     def refusal(self, *models: JSON) -> str:
-        """Edit the ConfigMap; what is said where it is refused, else the empty string."""
+        """Edit the ConfigMap; the message if it is refused, else the empty string."""
         data = {"data": {"models.json": json.dumps(models)}}
         try:
             self.arm.node.api.patch("configmaps", "models", data, self.arm.namespace)
@@ -128,14 +128,14 @@ class Shop:
         return found
 
     def restarts(self) -> dict[str, int]:
-        """How often each container was started anew."""
+        """How often each container was started again."""
         status = self.pod["status"]
         found = [*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())]
         return {it["name"]: it["restartCount"] for it in found}
 
 
 def deployment() -> JSON:
-    """MLServer as the strictest namespaces ask for it; nothing of the puller."""
+    """MLServer as the strictest namespaces ask for it, without the puller."""
     container = {
         "name": "mlserver",
         "image": MLSERVER,
@@ -160,7 +160,7 @@ def deployment() -> JSON:
 
 
 def open_shop(arm: Arm, store: FaultStore, workload: JSON) -> Shop:
-    """Create everything, wait for nothing."""
+    """Create everything without waiting."""
     service: dict[str, Any] = {"selector": {"app": "shop"}, "ports": [{"port": 80, "targetPort": "http"}]}
     labels = {"mlchassis.dev/model-config": "true"}
     models = {"models.json": json.dumps([entry("double", 2)])}

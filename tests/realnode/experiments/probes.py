@@ -37,7 +37,7 @@ def outage(arm: Arm) -> Figures:
     """An API that hangs under overload; three replicas behind a Service, a client at a steady rate."""
     before, watched = 20, 230
     address = arm.service("api")
-    # So many workers that a busy machine alone does not fill them.
+    # So many workers that only a busy machine does not fill them.
     arm.create(api(replicas=3, env={"WORKERS": 16}))
     arm.wait_ready("api", 3)
     arm.wait("answered", lambda: arm.answering("api") == 3 and ask(address, 80, "/predict"))
@@ -78,7 +78,7 @@ def outage(arm: Arm) -> Figures:
 
 
 def _hang(arm: Arm, hazard: JSON, advised: JSON, rule: str, *, leaves: bool) -> Figures:
-    """A server that hangs; is it taken out of its Service, and is it started anew?
+    """A server that hangs; is it taken out of its Service, and is it restarted?
 
     Args:
         leaves: whether it leaves its Service without the webhook's advice, too.
@@ -108,7 +108,7 @@ def _hang(arm: Arm, hazard: JSON, advised: JSON, rule: str, *, leaves: bool) -> 
 
 
 def masked_hang(arm: Arm) -> Figures:
-    """A readiness probe alone, of a kind that nobody may mirror."""
+    """Only a readiness probe, of a kind that may not be mirrored."""
     asks = r"exec 3<>/dev/tcp/localhost/8000; printf 'GET /health HTTP/1.0\r\n\r\n' >&3; read -t 2 <&3"
     readiness = command("bash", "-c", asks, timeoutSeconds=5)
     own: JSON = {"image": UNKNOWN, "readinessProbe": readiness | {"periodSeconds": 5}}
@@ -168,7 +168,7 @@ def long_timeout(arm: Arm) -> Figures:
 
 
 def _slow_start(arm: Arm, own: dict[str, Any], advised: dict[str, Any], rule: str) -> Figures:
-    """A server that loads for 45 s, beside one that loads for none, under probes that wait for 20."""
+    """A server that loads for 45 s, next to one that loads for none, under probes that wait for 20."""
     began = time.monotonic()
     said = arm.put(
         rule,
@@ -350,7 +350,7 @@ def busy_exec(arm: Arm) -> Figures:
 
 
 def heavy_probe(arm: Arm) -> Figures:
-    """A liveness probe that checksums the weights; beside it the same one with small weights."""
+    """A liveness probe that checksums the weights; next to it the same one with small weights."""
 
     def weighing(name: str, size: str, probe: JSON) -> JSON:
         mount = {"name": "weights", "mountPath": "/weights"}

@@ -95,7 +95,7 @@ def updated(arm: Arm, replicas: int = 1) -> bool:
 
 
 def own_volume(arm: Arm) -> Figures:
-    """A rolling update of a pod that holds its volume alone."""
+    """A rolling update of a pod that holds its volume exclusively."""
     name = f"{arm.namespace}-disk"
     mode = {"accessModes": ["ReadWriteOncePod"], "storageClassName": name}
     size = {"storage": "1Gi"}

@@ -1,4 +1,4 @@
-"""The budget of a review: what it reaches is decided, what it doesn't is let be and said."""
+"""The budget of a review: parts within it are decided, the rest is admitted unchanged and reported."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOWHERE = ManifestCluster([])
 STEADY = 3
 """How many times more than the object the work may grow: fixed costs count at the small end."""
 CALLS = 30
-"""Calls of functions, of C functions too, that one step of the budget may stand for."""
+"""Calls of functions, of C functions too, per step of the budget."""
 LOCAL: Json = {"httpGet": {"path": "/", "port": 1}, "failureThreshold": 1, "periodSeconds": 60}
 EXTERNAL: Json = {**LOCAL, "httpGet": {"path": "/", "port": 1, "host": "db"}, "failureThreshold": 3}
 SCRIPT = "if a; then b; fi;" * 450
@@ -75,7 +75,7 @@ def test_work_grows_no_faster_than_the_object_and_has_a_ceiling(name: str) -> No
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_what_is_undecided_is_left_as_it_is_and_let_in(name: str) -> None:
+def test_undecided_objects_are_admitted_unchanged(name: str) -> None:
     make, size = HOSTILE[name]
     mutated, judged = decided(make(size))
     if not judged.notes or "is not decided" not in judged.notes[0]:
@@ -92,7 +92,7 @@ def heavy(name: str) -> Json:
     return server(name, command=["sh", "-c", "f(){ g;g; };" + "if a; then b; fi;" * 7000])
 
 
-def test_a_command_that_is_too_much_leaves_its_pod_alone() -> None:
+def test_a_pod_with_a_command_beyond_the_budget_is_not_changed() -> None:
     mutated, judged = decided(
         pod(server(image="vllm/vllm-openai:v1"), heavy("b"), server("c", livenessProbe=EXTERNAL))
     )
@@ -137,7 +137,7 @@ def test_an_update_pays_for_both_objects_from_one_budget() -> None:
     }
 
 
-def test_what_was_read_before_decides_nothing() -> None:
+def test_earlier_readings_do_not_affect_decisions() -> None:
     commands.forget()
     made = deployment(pod(*[server(f"c{n}", command=["sh", "-c", SCRIPT]) for n in range(2)]))
     spent = []
@@ -171,7 +171,7 @@ def test_a_long_annotation_is_not_read(key: str, most: int) -> None:
     assert f"annotation mlchassis.dev/{key} is longer than {most} characters" in sentence
 
 
-def test_what_is_refused_stands_before_what_is_only_said() -> None:
+def test_refusals_come_before_other_findings() -> None:
     harmless = [server(f"c{n}", livenessProbe=LOCAL) for n in range(150)]
     _, judged = decided(deployment(pod(*harmless, server("last", livenessProbe=EXTERNAL))))
     assert len(judged.results) == bounds.MOST_RESULTS

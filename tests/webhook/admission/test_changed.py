@@ -1,4 +1,5 @@
-"""The annotation that says what was added to a pod: bounded, the same for equal pods, never in a template."""
+"""The annotation with the fields that were added to a pod: bounded, the same for equal pods, never in a
+template."""
 
 from typing import Any
 
@@ -57,7 +58,7 @@ def admitted(obj: Json, policy: dict[str, str] | None = None) -> Json:
     return mutate(request, load(policy or {}), CLUSTER).object
 
 
-def test_a_pod_says_what_was_added_and_why() -> None:
+def test_the_annotation_has_the_added_fields_and_reasons() -> None:
     written = annotations_of(admitted(pod()))[CHANGED]
     digest = load({}).digest
     assert written.splitlines() == [
@@ -100,7 +101,7 @@ def test_reinvocation_goes_on_where_the_first_pass_ended() -> None:
     assert admitted(again) == again
 
 
-def test_nothing_added_is_nothing_said() -> None:
+def test_no_annotation_without_a_change() -> None:
     assert CHANGED not in annotations_of(admitted(pod({"name": "x", "image": "busybox"})))
     off = {f"{each}.yaml": "mode: warn" for each in ("standard-probes", "gpu-affinity", "disruption-guard")}
     assert CHANGED not in annotations_of(admitted(pod(), off))
@@ -111,7 +112,7 @@ def test_it_can_be_switched_off() -> None:
     assert CHANGED not in annotations_of(admitted(pod(), policy))
 
 
-def test_what_somebody_else_wrote_stays() -> None:
+def test_a_foreign_annotation_stays() -> None:
     for written in ("mine", "standard-probes", "", 7, ["x"]):
         before = pod(annotations={CHANGED: written})
         kept = annotations_of(admitted(before))[CHANGED]
@@ -126,7 +127,7 @@ def test_it_gives_way_where_there_is_no_room() -> None:
 
 
 @pytest.mark.parametrize(("api", "kind"), [("apps/v1", "Deployment"), ("apps/v1", "DaemonSet")])
-def test_it_never_stands_in_a_template(api: str, kind: str) -> None:
+def test_it_is_never_in_a_template(api: str, kind: str) -> None:
     template = {key: value for key, value in pod().items() if key in ("metadata", "spec")}
     obj = {
         "apiVersion": api,

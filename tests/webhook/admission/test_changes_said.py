@@ -1,4 +1,4 @@
-"""What people are told of the changes: each with its reason, and of an update only what it brings about."""
+"""Warnings about changes: each with its reason, and for an update only the new ones."""
 
 from copy import deepcopy
 from typing import Any
@@ -65,7 +65,7 @@ def said(decision: Decision) -> list[str]:
     return [line for line in warnings_of(decision) if " will add " in line]
 
 
-def test_a_workload_is_told_what_its_pods_get_and_why() -> None:
+def test_a_workload_gets_the_changes_of_its_pods_with_reasons() -> None:
     assert said(judged(deployment())) == [
         "disruption-guard will add lifecycle: sleeps 5 s while Services take it out: requests still arrive "
         "then",
@@ -85,14 +85,14 @@ def test_a_workload_is_told_what_its_pods_get_and_why() -> None:
         (("status",), {"replicas": 1}),
     ],
 )
-def test_an_update_that_changes_no_pod_says_nothing(path: tuple[str, ...], value: Any) -> None:
+def test_an_update_that_changes_no_pod_has_no_warning(path: tuple[str, ...], value: Any) -> None:
     old = deployment()
     decision = judged(replaced(old, path, value), old)
     assert said(decision) == []
     assert len(decision.changes) == 3, "the outputs still have them"
 
 
-def test_an_update_says_what_it_newly_brings_about() -> None:
+def test_an_update_has_only_the_new_changes() -> None:
     old = deployment()
     larger = judged(replaced(old, ARGS, ["--model", "meta-llama/Llama-3.1-70B"]), old)
     (line,) = said(larger)

@@ -1,6 +1,6 @@
 """The decision: folding, judging, and never turning a risk into an outage.
 
-The policies and rules here are toys, so that what is tested is the engine and not an opinion.
+The policies and rules here are toys, so that the test covers the engine and not an opinion.
 """
 
 import sys
@@ -195,7 +195,7 @@ def test_an_update_changes_only_the_kinds_that_a_policy_names(monkeypatch: pytes
         {"object": pod("bad", annotations={"kubernetes.io/config.mirror": "0a1b"})},
     ],
 )
-def test_what_is_out_of_scope_is_let_through(changes: dict[str, Any]) -> None:
+def test_objects_out_of_scope_are_admitted(changes: dict[str, Any]) -> None:
     decision = decide(request(pod("bad"), **changes), Config(), NoCluster())
     assert decision.allowed
     assert decision.patch == ()
@@ -228,7 +228,7 @@ def test_off_is_silent_and_audit_is_not_a_refusal() -> None:
 
 
 @pytest.mark.parametrize(("on_error", "allowed"), [("allow", True), ("deny", False)])
-def test_a_crashing_rule_is_answered_as_the_policy_says(on_error: str, allowed: bool) -> None:
+def test_a_crashing_rule_is_answered_by_on_error(on_error: str, allowed: bool) -> None:
     decision = judged(pod("bad", labels={"crash": "yes"}), policy={"webhook.yaml": f"onError: {on_error}"})
     assert decision.allowed is allowed
     assert "no-bad-images" in {crash.id for crash in decision.crashes}
@@ -307,7 +307,7 @@ def test_an_exemption_lets_in_and_is_kept(where: str) -> None:
         ("no-bad-image=x", "there is no rule or policy 'no-bad-image'; did you mean no-bad-images?"),
     ],
 )
-def test_an_exemption_that_does_not_count_says_so(written: str, note: str) -> None:
+def test_an_exemption_that_does_not_count_is_reported(written: str, note: str) -> None:
     decision = judged(pod("bad", annotations={"mlchassis.dev/exempt": written}))
     assert not decision.allowed
     assert any(note in said for said in decision.notes)
@@ -322,7 +322,7 @@ def test_an_exemption_may_be_forbidden() -> None:
     assert any("can't be exempted here" in note for note in decision.notes)
 
 
-def test_one_template_of_several_is_exempted_alone() -> None:
+def test_only_one_template_of_several_is_exempted() -> None:
     def group(image: str, **metadata: Any) -> Json:
         return {"template": {"metadata": metadata, "spec": pod(image)["spec"]}}
 
@@ -400,7 +400,7 @@ def test_a_crash_refuses_nothing_that_its_rule_could_not(new: Json, old: Json | 
     assert decision.allowed
 
 
-def test_an_update_that_brings_a_crash_is_refused_where_the_policy_says_so() -> None:
+def test_an_update_that_brings_a_crash_is_refused_with_on_error_deny() -> None:
     new = deployment(template=CRASHING)
     assert not judged(new, deployment(), policy={"webhook.yaml": "onError: deny"}).allowed
 
@@ -453,7 +453,7 @@ def test_findings_come_family_by_family_in_alphabetical_order(monkeypatch: pytes
 
 
 @pytest.mark.parametrize("change", ["metadata", "status", "replicas"])
-def test_updates_beside_the_spec_are_never_refused(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_updates_outside_of_the_spec_are_never_refused(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
     old, new = deployment("bad"), deployment("bad", replicas=3 if change == "replicas" else 1)
     if change == "metadata":
         old["metadata"]["annotations"] = {"mlchassis.dev/exempt": "no-bad-images=once"}
@@ -570,15 +570,15 @@ def test_the_mark_of_a_mirror_pod_counts_where_a_node_sets_it(
     assert bool(decision.patch) is looked_at
 
 
-def test_nobody_creates_what_is_being_deleted() -> None:
+def test_a_deleted_object_cannot_be_created() -> None:
     dying = pod("bad", deletionTimestamp="2026-01-01T00:00:00Z")
     assert not asked(dying, **ADA).allowed
-    assert asked(dying).allowed  # offline: an object as it stands in a cluster
+    assert asked(dying).allowed  # offline: an object as it is in a cluster
     assert asked(deployment("bad", deletionTimestamp="2026-01-01T00:00:00Z"), deployment(), **ADA).allowed
 
 
 @pytest.mark.parametrize(("old", "allowed"), [("bad-maybe", False), ("bad-other", True), ("good", False)])
-def test_what_was_only_suspected_excuses_nothing_that_is_certain(
+def test_an_old_suspicion_does_not_excuse_a_certain_finding(
     old: str, allowed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a script that asks `$H`, and an update that gives H a value: the command stays as it was."""

@@ -1,4 +1,4 @@
-"""The envelope: what is refused, with which sentence, and what an answer looks like."""
+"""The envelope: refused bodies with their sentences, and the form of an answer."""
 
 import base64
 import json
@@ -107,7 +107,7 @@ def answer(response: review.Response) -> dict[str, Any]:
     return result
 
 
-def test_an_allowed_answer_says_no_more_than_that() -> None:
+def test_an_allowed_answer_has_no_other_fields() -> None:
     assert answer(allowed()) == {"allowed": True}
 
 
@@ -157,7 +157,7 @@ def test_warnings_that_no_one_will_read_cost_nothing(monkeypatch: pytest.MonkeyP
     assert len(wrapped) < 500
 
 
-def test_no_line_is_said_twice_for_the_api_server_would_drop_it() -> None:
+def test_no_line_is_repeated_since_the_api_server_would_drop_it() -> None:
     tail = (
         "starts a process and gives it 1 s: on a busy node that passes before the process runs, and the " * 2
     )
@@ -203,7 +203,7 @@ VALUES = st.recursive(
 
 
 def count(value: Any) -> int:
-    """What follows a comma or an opening bracket: all values but the first, and what is empty."""
+    """The text after a comma or an opening bracket: all values but the first, and empty ones."""
     if isinstance(value, dict):
         return 1 + max(len(value) - 1, 0) + sum(map(count, value.values()))
     if isinstance(value, list):

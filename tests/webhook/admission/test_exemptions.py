@@ -76,7 +76,7 @@ def test_the_day_after_its_last_it_is_refused_again() -> None:
     assert any("no longer exempted" in note for note in after.notes)
 
 
-def test_the_memo_forgets_what_was_exempted_the_day_before() -> None:
+def test_the_memo_forgets_the_exemptions_of_the_day_before() -> None:
     memo = Memo()
     request = Document("x", 0, hazard(f"{RULE}=asked until=2026-03-10")).request()
     today = on(TODAY)

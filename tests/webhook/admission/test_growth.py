@@ -26,7 +26,7 @@ STEEPEST = 1.1
 
 @pytest.fixture(autouse=True)
 def _without_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is too much is not looked at: here it must be."""
+    """Objects beyond the budget are not read: here they must be."""
     monkeypatch.setattr(bounds, "STEPS", 10**9)
 
 
@@ -64,7 +64,7 @@ def exponent(least: float, most: float) -> float:
 
 @pytest.mark.parametrize("what", DIMENSIONS)
 def test_growth_is_linear(what: str) -> None:
-    decided(DIMENSIONS[what](2))()  # what is read once, such as the table of presets
+    decided(DIMENSIONS[what](2))()  # data that is read once, such as the table of presets
     least, most = (calls(decided(DIMENSIONS[what](count))) for count in (LEAST, MOST))
     assert exponent(least, most) <= STEEPEST, (least, most)
 
@@ -82,7 +82,7 @@ def test_a_review_leaves_nothing_to_the_garbage_collector() -> None:
         gc.enable()
 
 
-def test_what_is_quadratic_fails() -> None:
+def test_quadratic_growth_fails() -> None:
     def compares(count: int) -> Callable[[], object]:
         return lambda: [max(a, b) for a in range(count) for b in range(count)]
 

@@ -59,7 +59,7 @@ def test_a_change_names_its_fields(operations: list[Json], said: str) -> None:
         (Mode.ENFORCE, "spec.template", "p will add to the pods spec.tolerations"),
     ],
 )
-def test_a_change_says_whether_it_happened(mode: Mode, template: str, said: str) -> None:
+def test_the_words_of_a_change_depend_on_its_mode(mode: Mode, template: str, said: str) -> None:
     assert answer.describe(Change("p", mode, [add("/spec/tolerations", [])], POD, template)) == said
 
 
@@ -91,21 +91,21 @@ def changed(*reasons: tuple[str, str], mode: Mode = Mode.ENFORCE, **other: Any) 
         ([], "p added spec.tolerations"),
     ],
 )
-def test_a_warning_says_what_a_policy_adds_and_why_in_one_line(
+def test_a_warning_has_the_added_fields_and_the_reason_in_one_line(
     reasons: list[tuple[str, str]], said: str
 ) -> None:
     assert answer.brief(changed(*reasons)) == said
     assert len(said) <= 120
 
 
-def test_an_update_says_what_it_newly_brings_about() -> None:
+def test_an_update_has_only_the_new_changes() -> None:
     reasons = [("spec.a", "x"), ("spec.b", "y")]
     known = frozenset(reasons[:1])
     assert answer.brief(changed(*reasons, known=known)) == "p added b: y"
     assert answer.brief(changed(*reasons, known=frozenset(reasons))) == ""
 
 
-def test_what_is_added_need_not_be_said() -> None:
+def test_warnings_about_added_fields_can_be_off() -> None:
     decision = Decision({}, changes=(changed(("spec.a", "x")),))
     assert list(answer.warnings_of(decision)) == ["p added a: x"]
     assert list(answer.warnings_of(replace(decision, says_changes=False))) == []
@@ -152,7 +152,7 @@ def test_a_denial_fits_a_condition_of_the_controller_that_meets_it() -> None:
     assert "mlchassis.dev/exempt" in way_out
 
 
-def test_a_denial_because_of_a_crash_says_so() -> None:
+def test_a_denial_because_of_a_crash_names_it() -> None:
     decision = Decision({}, crashes=(Crash("tcp-probe", "KeyError: 'x'", "", denies=True),))
     assert not decision.allowed
     assert "tcp-probe: the rule failed (KeyError: 'x')" in answer.denial(decision)
@@ -174,7 +174,7 @@ def test_what_a_controller_makes_has_no_reader_for_warnings() -> None:
     assert set(answer.audit_of(decision)) == {"findings", "mutations"}
 
 
-def test_audit_and_exempted_findings_stand_in_the_audit_alone() -> None:
+def test_audit_and_exempted_findings_are_only_in_the_audit() -> None:
     decision = Decision({}, results=(result(mode=Mode.AUDIT), result(exempted="old")))
     response = answer.respond(decision)
     assert response.allowed

@@ -44,11 +44,11 @@ def test_the_one_that_is_meant_is_named(written: str, meant: str) -> None:
         known.CHANGED,
         "mlchassis.dev/our-own-note",
         "example.com/exemt",
-        "mlchassis.dev/healthpath",  # of which standard-probes says it
+        "mlchassis.dev/healthpath",  # which standard-probes reports
         "mlchassis.dev/" + "x" * 300,
     ],
 )
-def test_nothing_is_said_of_what_is_known_or_like_nothing(key: str) -> None:
+def test_known_and_unrelated_annotations_are_not_reported(key: str) -> None:
     assert not list(misspelt_annotations({key: "x"}))
 
 
@@ -76,7 +76,7 @@ def notes(obj: Json) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("at", ["object", "template"])
-def test_it_is_said_of_an_object_and_of_its_pods_once(at: str) -> None:
+def test_it_is_reported_once_for_an_object_and_its_pods(at: str) -> None:
     slip = {"annotations": {"mlchassis.dev/exemt": "job-logs-lost=why"}}
     template: dict[str, Any] = {"spec": {"containers": [CONTAINER], "restartPolicy": "Never"}}
     if at == "template":

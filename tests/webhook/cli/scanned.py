@@ -84,7 +84,7 @@ def serve(fake: FakeApiServer, served: dict[str, dict[str, str]]) -> None:
 
 
 def scanner(fake: FakeApiServer, directory: Path, capsys: pytest.CaptureFixture[str]) -> Scan:
-    """What runs `chassis scan` against the server; in a thread, for the server needs this one's loop."""
+    """Runs `chassis scan` against the server; in a thread, for the server needs this one's loop."""
     kubeconfig = fake.kubeconfig(directory)
 
     async def run(*argv: str) -> Answer:

@@ -1,4 +1,4 @@
-"""`chassis certs`: what it writes can be served, what it says is so."""
+"""`chassis certs`: the written certificates can be served, and its output is true."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from webhook.server import certificates as certs
 from webhook.server import pki
 
 
-async def test_what_is_issued_can_be_served_and_only_we_can_read_the_key(tmp_path: Path) -> None:
+async def test_an_issued_certificate_can_be_served_and_only_we_can_read_the_key(tmp_path: Path) -> None:
     directory = tmp_path / "new" / "tls"
     for force in ([], ["--force"]):
         assert cli.main(["certs", "issue", str(directory), "--host", "10.0.0.1", *force]) == 0
@@ -44,7 +44,7 @@ def test_nothing_that_is_there_is_overwritten_unasked(
         (pki.SERVING_LIFETIME + timedelta(days=1), "ended", 1),
     ],
 )
-def test_it_says_whom_a_certificate_is_for_and_how_it_is(
+def test_it_shows_the_names_and_the_state_of_a_certificate(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], age: timedelta, state: str, status: int
 ) -> None:
     bundle = pki.issue(["a.svc", "::1"], datetime.now(UTC) - age)
@@ -56,7 +56,7 @@ def test_it_says_whom_a_certificate_is_for_and_how_it_is(
 
 
 @pytest.mark.parametrize("content", [None, b"rubbish"])
-def test_what_is_no_certificate_ends_with_2(
+def test_a_file_without_a_certificate_ends_with_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes | None
 ) -> None:
     if content is not None:

@@ -31,7 +31,7 @@ def test_writes_once_and_then_is_fresh(
     assert not leftover.exists()
 
 
-def test_what_is_in_the_tree_is_fresh() -> None:
+def test_the_generated_chart_is_fresh() -> None:
     root = manifests.directory().parent / chart.CHART
     assert chart.main(["--root", str(root), "--check"]) == 0
 
@@ -70,7 +70,7 @@ def test_two_components_that_change_the_same_line_are_refused() -> None:
         chart._object(item, variants)
 
 
-def test_lines_stand_under_the_condition_of_the_component_that_changes_them() -> None:
+def test_lines_are_under_the_condition_of_the_component_that_changes_them() -> None:
     item = {"kind": "Service", "a": 1, "b": 2, "c": 3}
     variants = {".Values.x": {"kind": "Service", "a": 1, "b": 4}, ".Values.y": {**item, "d": 5}}
     assert chart._object(item, variants).splitlines() == [

@@ -46,7 +46,7 @@ def test_links_inside_a_page_lead_somewhere() -> None:
         assert set(re.findall(r"\]\(#([^)]+)\)", content)) <= anchors, name
 
 
-def test_units_and_bounds_are_said() -> None:
+def test_units_and_bounds_are_documented() -> None:
     page = docs.pages()["configuration.md"]
     assert re.search(r"^\| `minLogRetention` \| duration \| `1d` \|", page, re.MULTILINE)
     assert re.search(r"^\| `loadRate` \| size, > 0 \| `64Mi` \|", page, re.MULTILINE)

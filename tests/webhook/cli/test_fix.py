@@ -128,9 +128,7 @@ def test_the_bad_case_of_each_remedy_is_mended(capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize("flag", ["--diff", "--dry-run"])
-def test_it_may_only_say_what_it_would_write(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, flag: str
-) -> None:
+def test_it_may_only_show_the_edits(capsys: pytest.CaptureFixture[str], tmp_path: Path, flag: str) -> None:
     file = tmp_path / "api.yaml"
     file.write_text(HAND_WRITTEN)
     status, out, _ = run(capsys, flag, file)
@@ -140,7 +138,7 @@ def test_it_may_only_say_what_it_would_write(
     assert ("would be mended" in out) == (flag == "--dry-run")
 
 
-def test_what_can_t_be_read_is_named_and_not_touched(
+def test_an_unreadable_file_is_named_and_not_touched(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     template = "kind: Pod\nmetadata:\n  {{ .Values.metadata }}\n"
@@ -178,7 +176,7 @@ def test_line_ends_and_modes_stay(capsys: pytest.CaptureFixture[str], tmp_path: 
     assert [each.name for each in tmp_path.iterdir()] == ["api.yaml"]
 
 
-def test_only_what_is_asked_for(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_only_the_named_rules(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = tmp_path / "api.yaml"
     file.write_text(HAND_WRITTEN + NODE)
     assert run(capsys, "--only", "disruption-guard", file)[1] == f"{file}: mended: disruption-guard\n"
@@ -200,7 +198,7 @@ def test_only_what_is_asked_for(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     ],
 )
 def test_other_ways_to_write_it(capsys: pytest.CaptureFixture[str], tmp_path: Path, spec: str) -> None:
-    """Whatever is written is what was meant, or else nothing is written."""
+    """A file gets the intended objects, or else is not written."""
     file = tmp_path / "pod.yaml"
     text = f"apiVersion: v1\nkind: Pod\nmetadata: {{name: a}}\n{spec}"
     file.write_text(text)
@@ -223,7 +221,7 @@ def test_standard_input_is_no_file(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("flag", [(), ("--diff",), ("--dry-run",)], ids="".join)
 @pytest.mark.parametrize("through", ["file", "directory", "chain"])
-def test_a_link_does_not_lead_out_of_what_was_given(
+def test_a_link_does_not_lead_out_of_the_given_directory(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], through: str, flag: tuple[str, ...]
 ) -> None:
     outside, given = tmp_path / "outside", tmp_path / "given"
@@ -297,7 +295,7 @@ def test_mode_and_owner_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str],
 
 
 @pytest.mark.parametrize("call", ["fchown", "fchmod", "fsync", "replace"])
-def test_a_write_that_fails_leaves_the_file_and_nothing_else(
+def test_a_write_that_fails_leaves_only_the_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     file = tmp_path / "api.yaml"

@@ -134,7 +134,7 @@ def test_a_rule_that_failed_is_a_notification() -> None:
     assert notification["message"]["text"] == f"{RULE} failed on Pod a: ValueError: x"
 
 
-def test_nothing_to_say_is_a_log_too(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_log_without_findings_is_valid(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text("apiVersion: v1\nkind: Secret\nmetadata: {name: a}\n")
     _, results = of_sarif(printed(capsys, "review", tmp_path, "-o", "sarif"))
     assert results == []

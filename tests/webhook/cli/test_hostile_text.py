@@ -1,4 +1,4 @@
-"""What a manifest says is printed, never obeyed: by a terminal, a CI system, or whoever parses the output."""
+"""The text of a manifest is printed, never obeyed: by a terminal, a CI system, or a parser of the output."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _check(printed: str) -> None:
 
 @pytest.mark.parametrize("colour", ["", "1"])
 @pytest.mark.parametrize("output", ["text", "diff", "yaml", "json", "sarif", "junit", "html"])
-def test_no_output_of_a_review_does_what_a_name_says(
+def test_no_output_of_a_review_obeys_a_name(
     manifest: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -151,7 +151,7 @@ def test_the_yaml_of_a_review_holds_the_objects_and_no_other(
     ],
     ids=" ".join,
 )
-def test_no_other_command_does_what_a_name_says(
+def test_no_other_command_obeys_a_name(
     manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], argv: list[str]
 ) -> None:
     strict = tmp_path / "strict"

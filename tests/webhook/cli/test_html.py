@@ -1,4 +1,4 @@
-"""`-o html`: what stands on the page, whose words are escaped, and how it is split."""
+"""`-o html`: the content of the page, the escaping of users' words, and its parts."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def reviewed(*documents: Document, **policy: str) -> tuple[list[Review], Subject
     return list(review_documents(documents, config, known)), Subject("x", "y", config, known, 0)
 
 
-# --- what stands on it -----------------------------------------------------------------------------
+# --- its content -----------------------------------------------------------------------------------
 
 
 def test_the_head_counts_and_names_the_policy(capsys: pytest.CaptureFixture[str], manifests: Path) -> None:
@@ -188,7 +188,7 @@ def test_a_diff_is_the_object_before_and_after(manifests: Path) -> None:
             assert f"{reason.policy}: {reason.why}" in reasons, (review.title, reason)
 
 
-def test_accelerators_stand_beside_what_the_nodes_have(
+def test_accelerators_are_next_to_those_of_the_nodes(
     capsys: pytest.CaptureFixture[str], manifests: Path, tmp_path: Path
 ) -> None:
     node = {
@@ -222,7 +222,7 @@ def test_a_timeline_is_the_arithmetic_of_the_probes(manifests: Path) -> None:
     assert server.sentences[1].startswith("It is killed if it has not answered ")
 
 
-def test_what_kills_a_start_is_said() -> None:
+def test_a_probe_that_kills_a_start_is_shown() -> None:
     hasty = Timeline("a", 600, "so", None, alone=30, readiness=30, liveness=30)
     assert hasty.kills_the_start
     assert hasty.restarts_first
@@ -352,7 +352,7 @@ async def test_an_exemption_has_an_age(fake: FakeApiServer, chassis: Scan) -> No
     assert "kubectl" not in str(shown.cards), "what is exempted needs no exemption"
 
 
-async def test_what_runs_is_exempted_by_a_command(fake: FakeApiServer, chassis: Scan) -> None:
+async def test_a_running_object_is_exempted_by_a_command(fake: FakeApiServer, chassis: Scan) -> None:
     await fake.put(DEPLOYMENTS, deployment("bad", annotations={"mlchassis.dev/exempt": "tcp-probe=x"}))
     shown = Page((await chassis("-n", "ml", "-o", "html")).out)
     (only,) = shown.cards.values()

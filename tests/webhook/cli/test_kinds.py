@@ -12,7 +12,7 @@ from webhook.cli.exit_status import BAD_INPUT, OK
 from webhook.kube.crds import Embedding
 
 
-def test_every_kind_is_listed_with_what_is_read(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_kind_is_listed_with_its_read_parts(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["explain", "kinds"]) == OK
     text = capsys.readouterr().out
     for workload in known_workloads():
@@ -39,7 +39,7 @@ def test_the_flags_of_a_cluster_go_with_kinds(capsys: pytest.CaptureFixture[str]
         ([Embedding(GroupKind("example.org", "Odd"), ("spec.pod",))], "  Odd.example.org: spec.pod"),
     ],
 )
-def test_a_cluster_s_kinds_that_nobody_reads(
+def test_unread_kinds_of_a_cluster(
     monkeypatch: pytest.MonkeyPatch, found: list[Embedding] | None, said: str
 ) -> None:
     class Connected:

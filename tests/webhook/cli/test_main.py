@@ -121,7 +121,7 @@ def test_a_document_for_programs_is_whole_although_nothing_could_be_read(
     assert (status, out) == (2, "")
 
 
-def test_statistics_count_by_rule_and_name_what_was_not_read(
+def test_statistics_count_by_rule_and_name_unread_parts(
     capsys: pytest.CaptureFixture[str], files: Path
 ) -> None:
     (files / "template.yaml").write_text("kind: Pod\nmetadata:\n  {{ .Values.metadata }}\n")
@@ -223,7 +223,7 @@ def test_the_diff_adds_probes_and_takes_nothing_away(capsys: pytest.CaptureFixtu
     assert not any(line.startswith("-") for line in lines)
 
 
-def test_json_says_everything(capsys: pytest.CaptureFixture[str], files: Path) -> None:
+def test_json_is_complete(capsys: pytest.CaptureFixture[str], files: Path) -> None:
     (triton,) = reviewed(capsys, files / "triton.yaml")
     assert {
         key: triton[key] for key in ("kind", "namespace", "name", "document", "allowed", "projected")
@@ -267,7 +267,7 @@ def test_json_keeps_audited_and_exempted_findings(
     assert by_rule["liveness-external-dependency"] == "test"
 
 
-def test_yaml_is_what_would_be_stored(capsys: pytest.CaptureFixture[str], files: Path) -> None:
+def test_yaml_is_the_stored_object(capsys: pytest.CaptureFixture[str], files: Path) -> None:
     _, out, _ = run(capsys, "review", files / "triton.yaml", files / "bad.yaml", "-o", "yaml")
     first, second = yaml.safe_load_all(out)
     assert first["spec"]["template"]["spec"]["containers"][0]["livenessProbe"]
@@ -351,7 +351,7 @@ def test_a_reader_that_goes_away_is_no_error(files: Path) -> None:
 
 
 @pytest.mark.parametrize("argv", [["--version"], ["--help"]])
-def test_what_only_prints_a_line_needs_neither_settings_nor_policies(argv: list[str]) -> None:
+def test_a_command_that_prints_a_line_needs_neither_settings_nor_policies(argv: list[str]) -> None:
     script = (
         "import sys\n"
         "from webhook.cli.main import main\n"
@@ -448,7 +448,7 @@ items:
 """
 
 
-def test_the_text_says_lines_exemptions_and_totals(
+def test_the_text_has_lines_exemptions_and_totals(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -503,7 +503,7 @@ def test_colours_are_for_terminals_and_for_who_asks(
     assert ("\x1b[" in out.getvalue()) == coloured
 
 
-def test_a_terminal_is_told_nothing_by_a_manifest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_manifest_cannot_control_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", out := Terminal())
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)

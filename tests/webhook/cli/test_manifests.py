@@ -1,4 +1,4 @@
-"""The shipped manifests: what must hold of every rendering, and that ours is kustomize's."""
+"""The shipped manifests: properties of every rendering, and that ours equals kustomize's."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def the_policy(objects: list[Json]) -> Json:
 
 
 def of_the_webhook(objects: list[Json]) -> list[Json]:
-    """Without what the scan, which has an account of its own, brings along."""
+    """Without the objects of the scan, which has its own account."""
     return [it for it in objects if it["metadata"]["labels"]["app.kubernetes.io/name"] == "mlchassis"]
 
 
@@ -118,7 +118,7 @@ def test_system_namespaces_our_own_and_those_that_opted_out_are_not_sent(objects
         }
 
 
-def test_the_manifests_and_the_default_policy_leave_the_same_namespaces_alone() -> None:
+def test_the_manifests_and_the_default_policy_exclude_the_same_namespaces() -> None:
     selector = entries(RENDERINGS["base"])["mutate.mlchassis.dev"]["namespaceSelector"]
     assert set(Namespaces().exclude) == set(selector["matchExpressions"][0]["values"])
 
@@ -138,7 +138,7 @@ def test_our_own_policy_can_never_lock_itself_out(objects: list[Json]) -> None:
     } - {None}
 
 
-def test_validation_fails_open_unless_its_component_says_otherwise() -> None:
+def test_validation_fails_open_without_its_component() -> None:
     policies = {
         rendering: {name: entry["failurePolicy"] for name, entry in entries(RENDERINGS[rendering]).items()}
         for rendering in (*("base", "+fail-closed-validation", "+fail-closed-worker-names", "+name-ignore"),)
@@ -176,14 +176,14 @@ def test_what_a_controller_makes_is_judged_but_never_waits_for_us() -> None:
     assert without["expression"] == f"!({having['expression']})"
 
 
-def test_what_is_being_deleted_never_waits_for_us() -> None:
+def test_deletions_never_wait_for_us() -> None:
     found = entries(RENDERINGS["+fail-closed-validation"])
     for name in ("validate.mlchassis.dev", "model-config.mlchassis.dev"):
         *_, alive = found[name]["matchConditions"]
         assert alive["expression"] == "!has(object.metadata.deletionTimestamp)"
 
 
-def test_worker_names_are_asked_for_ray_pods_and_worker_groups_alone() -> None:
+def test_worker_names_are_asked_only_for_ray_pods_and_worker_groups() -> None:
     found = entries(RENDERINGS["base"])
     keys = {
         term["key"]
@@ -413,7 +413,7 @@ def test_no_role_has_a_wildcard_but_for_the_scale_of_any_kind(objects: list[Json
     ]
     assert rules
     wild = [rule for rule in rules if "*" in json.dumps(rule)]
-    # A worker group may belong to any kind that has a scale: which kinds, nobody knows before.
+    # A worker group may belong to any kind that has a scale: the kinds are not known before.
     assert wild == [{"apiGroups": ["*"], "resources": ["*/scale"], "verbs": ["get"]}]
 
 
@@ -516,18 +516,18 @@ def test_another_namespace_and_image_reach_every_place() -> None:
         (f"registry.example/x:1@sha256:{'0' * 64}", None),
     ],
 )
-def test_the_sidecar_s_image_lies_beside_the_webhook_s(image: str, puller: str | None) -> None:
+def test_the_sidecar_s_image_is_in_the_webhook_s_repository(image: str, puller: str | None) -> None:
     data = the_policy(manifests.render(image=image))["data"]
     load(data)
     assert yaml.safe_load(data.get("model-puller.yaml", "{}")).get("image") == puller
 
 
-def test_the_command_prints_what_can_be_applied(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_manifests_to_apply(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["manifests", "--overlay", "observe"]) == 0
     assert list(yaml.safe_load_all(capsys.readouterr().out)) == RENDERINGS["observe"]
 
 
-def test_what_only_kustomize_understands_is_refused(tmp_path: Path) -> None:
+def test_features_of_only_kustomize_are_refused(tmp_path: Path) -> None:
     (tmp_path / "kustomization.yaml").write_text("namePrefix: x-\n")
     with pytest.raises(UserError, match="namePrefix"):
         manifests._build(tmp_path)

@@ -1,6 +1,6 @@
 """`chassis policy diff`: what another policy decides otherwise, over manifests and over a cluster.
 
-And the places where a policy may stand.
+And the places where a policy may be.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def observe(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def manifests(tmp_path: Path) -> Path:
-    """One that is refused as standard, one that gets probes, one of which nothing is to be said."""
+    """One that is refused as standard, one that gets probes, one without findings."""
     file = tmp_path / "manifests.yaml"
     hazard, server = deployment("hazard"), deployment("server", SERVER)
     quiet = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "quiet", "namespace": "ml"}}
@@ -62,10 +62,10 @@ def config_map(data: dict[str, str], name: str = "mlchassis-policy", labelled: b
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, **labels}, "data": data}
 
 
-# --- what differs ----------------------------------------------------------------------------------------
+# --- differences -----------------------------------------------------------------------------------------
 
 
-def test_an_edit_that_refuses_more_says_what_and_ends_with_1(
+def test_an_edit_that_refuses_more_lists_it_and_ends_with_1(
     chassis: Chassis, observe: Path, manifests: Path
 ) -> None:
     status, out, _ = chassis("policy", "diff", observe, "built-in", manifests)
@@ -126,7 +126,7 @@ def test_for_programs(chassis: Chassis, observe: Path, manifests: Path) -> None:
     assert told["totals"]["rules"][RULE] == {"newly refused": 1}
 
 
-def test_over_what_runs_in_a_cluster(
+def test_running_objects_of_a_cluster(
     tmp_path: Path, observe: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def diff() -> int:
@@ -161,7 +161,7 @@ def test_what_cannot_be_compared(
     assert problem in err
 
 
-# --- where a policy stands -------------------------------------------------------------------------------
+# --- places of a policy ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ REFUSED = {RULE: "refused"}
         {**SERVES, "fields": {f"{LIVENESS}.httpGet": {"path": "/health", "port": 8000}}},
     ],
 )
-def test_what_is_decided_passes(
+def test_expected_decisions_pass(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, expected: dict[str, Any]
 ) -> None:
     status, out, err = run(capsys, suite(tmp_path, expected))
@@ -94,7 +94,7 @@ def test_any_other_decision_fails(
         (HAZARD, {"expect": []}, "tests.0: nothing is expected"),
     ],
 )
-def test_what_is_no_test_is_named_and_nothing_passes(
+def test_a_file_that_is_no_test_is_named_and_fails(
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
     expected: dict[str, Any],

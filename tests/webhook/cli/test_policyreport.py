@@ -64,7 +64,7 @@ async def test_the_api_may_be_named(fake: FakeApiServer, chassis: Scan) -> None:
     assert f"{OPEN_REPORTS}/mlchassis" not in fake.objects
 
 
-async def test_results_say_what_was_decided(
+async def test_results_have_the_decisions(
     fake: FakeApiServer, chassis: Scan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rule = rules()[RULE]
@@ -142,7 +142,7 @@ async def test_reports_are_kept_rewritten_and_removed(
     assert [path for path in fake.objects if path.startswith(REPORTS)] == [f"{REPORTS}/other"]
 
 
-async def test_a_namespace_with_much_to_say_gets_several_reports(
+async def test_a_namespace_with_many_results_gets_several_reports(
     fake: FakeApiServer, chassis: Scan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(policy_reports, "MOST_RESULTS", 2)
@@ -217,7 +217,7 @@ async def test_a_namespace_that_goes_away_meanwhile_is_passed_over(
     assert "PolicyReports: 0 written, 0 unchanged, 0 removed" in answer.err
 
 
-async def test_reports_that_can_t_be_written_are_told(fake: FakeApiServer, chassis: Scan) -> None:
+async def test_reports_that_can_t_be_written_are_named(fake: FakeApiServer, chassis: Scan) -> None:
     await fake.put(PODS, pod("a"))
     await fake.forbid(REPORTS)
     forbidden = await chassis("-n", "ml", "--report")

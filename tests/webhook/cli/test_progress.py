@@ -1,4 +1,4 @@
-"""The line that says how far a command has come: on a terminal, for what takes long, and gone at the end."""
+"""The progress line of a command: on a terminal, for long work, and gone at the end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def watched(stream: io.StringIO, env: Mapping[str, str], step: float) -> list[in
     return list(progress("files read", stream, env, lambda: next(clock))(range(40)))
 
 
-def test_a_terminal_is_told_now_and_then_and_cleared() -> None:
+def test_a_terminal_gets_a_line_now_and_then_and_is_cleared() -> None:
     terminal = Terminal()
     assert watched(terminal, {"TERM": "xterm"}, 0.05) == list(range(40))
     first, *_, last = terminal.getvalue().split("\r\x1b[K")[1:]
@@ -35,7 +35,7 @@ def test_a_terminal_is_told_now_and_then_and_cleared() -> None:
     assert 10 < terminal.getvalue().count("files read") < 20
 
 
-def test_what_is_done_at_once_says_nothing() -> None:
+def test_short_work_has_no_line() -> None:
     terminal = Terminal()
     watched(terminal, {}, 0.001)
     assert terminal.getvalue() == ""
@@ -64,7 +64,7 @@ def test_the_line_is_gone_after_an_error() -> None:
     assert terminal.getvalue().endswith("\r\x1b[K")
 
 
-def test_a_review_of_a_directory_says_on_a_real_terminal_how_far_it_is(tmp_path: Path) -> None:
+def test_a_review_of_a_directory_shows_progress_on_a_real_terminal(tmp_path: Path) -> None:
     for number in range(3):
         (tmp_path / f"{number}.yaml").write_text(
             f"{{apiVersion: v1, kind: ConfigMap, metadata: {{name: c{number}}}}}"

@@ -31,12 +31,12 @@ def judged(obj: Json, written: Json, *derived: tuple[Mode, Reason], **given: Any
     return {each.path: each for each in fields_of(obj, written, derived, list(of_note(obj)), **given)}
 
 
-def test_what_stands_in_the_template_is_its_authors() -> None:
+def test_fields_of_the_template_are_its_authors() -> None:
     found = judged(pod(livenessProbe=PROBE), pod(livenessProbe=PROBE), changed=changed())
     assert {path: each.by for path, each in found.items()} == {LIVE: By.USER}
 
 
-def test_what_the_pod_says_was_added_is_ours_with_what_is_known_of_it_today() -> None:
+def test_fields_in_the_pods_annotation_are_ours_with_todays_reason() -> None:
     found = judged(pod(startupProbe=PROBE), pod(), reason(START, "then"), changed=changed(START))
     assert found[START].by is By.CHASSIS
     assert found[START].today is None
@@ -53,7 +53,7 @@ def test_the_annotation_wins_over_a_template_that_was_edited_since() -> None:
     assert found[START].by is By.CHASSIS
 
 
-def test_where_the_pod_says_nothing_the_present_policy_tells() -> None:
+def test_without_the_annotation_the_present_policy_decides() -> None:
     for said in (None, changed(more=3)):
         found = judged(pod(startupProbe=PROBE), pod(), reason(START), changed=said)
         assert found[START].by is By.CHASSIS
@@ -61,12 +61,12 @@ def test_where_the_pod_says_nothing_the_present_policy_tells() -> None:
     assert found[START].by is By.OTHER, "it would have said so"
 
 
-def test_what_is_not_enforced_would_be_added() -> None:
+def test_a_field_that_is_not_enforced_would_be_added() -> None:
     warned = (Mode.WARN, reason(START)[1])
     assert judged(pod(), pod(), warned)[START].mode is Mode.WARN
 
 
-def test_what_nobody_wrote_is_by_default_or_somebody_elses() -> None:
+def test_other_fields_are_defaults_or_another_managers() -> None:
     obj = pod(lifecycle={"preStop": {}})
     obj["spec"] |= {
         "restartPolicy": "Always",
@@ -88,7 +88,7 @@ def test_what_nobody_wrote_is_by_default_or_somebody_elses() -> None:
     }
 
 
-def test_a_field_inside_or_around_one_that_was_added_is_told_once() -> None:
+def test_a_field_inside_or_around_an_added_one_is_listed_once() -> None:
     inner = "spec.containers[a].lifecycle.preStop"
     found = judged(pod(lifecycle={"preStop": {"sleep": {}}}), pod(), changed=changed(inner))
     assert list(found) == [inner]

@@ -1,4 +1,4 @@
-"""The commands that are shown: exact, and as they stand without effect."""
+"""The commands that are shown: exact, and without effect until they are edited."""
 
 import json
 import shlex
@@ -59,7 +59,7 @@ def test_a_template_in_a_list_keeps_its_neighbours(metadata: Json) -> None:
     assert second == {"groupName": "h"}
 
 
-def test_what_can_not_be_edited_is_told_where_it_is_written() -> None:
+def test_the_place_of_a_field_that_can_not_be_edited_is_shown() -> None:
     job = obj("batch/v1", "Job", {"template": {"spec": SPEC}})
     assert annotate(place(job), "a/b", "v", KUBECTL) == (
         'before Job llm is created anew, under spec.template.metadata.annotations of its manifest: a/b: "v"'
@@ -94,7 +94,7 @@ def test_one_field_of_a_key_is_set(written: str, edited: str | None) -> None:
     assert with_setting(written, "timeout", 7) == edited
 
 
-def test_a_setting_is_changed_where_the_policy_stands() -> None:
+def test_a_setting_is_changed_in_the_policy() -> None:
     policy = Policy("configmap:sys/pol", {"standard-probes.yaml": "mirror: off\n"})
     command = configure(policy, "standard-probes", "timeout", 5, KUBECTL)
     assert shlex.split(command)[2:7] == ["-n", "sys", "patch", "configmap", "pol"]

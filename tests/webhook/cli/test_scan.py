@@ -1,4 +1,4 @@
-"""`chassis scan` against a small API server: what it reads, what it may not, what goes wrong."""
+"""`chassis scan` against a small API server: readable and forbidden kinds, and failures."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ async def api(fake: FakeApiServer, tmp_path: Path) -> AsyncIterator[ApiServer]:
         yield connected
 
 
-# --- what is judged ------------------------------------------------------------------------------------
+# --- the judged objects --------------------------------------------------------------------------------
 
 
-async def test_only_what_runs_and_is_not_judged_elsewhere(fake: FakeApiServer, chassis: Scan) -> None:
+async def test_only_running_objects_that_are_not_judged_elsewhere(fake: FakeApiServer, chassis: Scan) -> None:
     await fake.put(DEPLOYMENTS, deployment("bad"))
     await fake.put(
         "/apis/apps/v1/namespaces/ml/replicasets",
@@ -104,7 +104,7 @@ async def test_a_service_is_read_with_the_runtime_of_its_cluster(fake: FakeApiSe
     assert readings == {"merged": "partly reviewed", "alone": "partly reviewed"}
 
 
-async def test_of_a_running_object_what_it_lacks_is_told(fake: FakeApiServer, chassis: Scan) -> None:
+async def test_a_running_objects_missing_fields_are_listed(fake: FakeApiServer, chassis: Scan) -> None:
     await fake.put(PODS, pod("alone", SERVER))
     await fake.put(DEPLOYMENTS, deployment("server", SERVER))
     text = (await chassis("-n", "ml")).out
@@ -126,7 +126,7 @@ async def test_kinds_are_read_in_a_version_that_has_them(fake: FakeApiServer, ch
     assert answer.found == ["InferenceService model", "ServingRuntime runtime"]
 
 
-async def test_labelled_config_maps_alone_are_read(fake: FakeApiServer, chassis: Scan) -> None:
+async def test_only_labelled_config_maps_are_read(fake: FakeApiServer, chassis: Scan) -> None:
     for name, label in (("models", "model-config"), ("policy", "policy"), ("other", "other")):
         item = {**named(name, labels={f"mlchassis.dev/{label}": "true"}), "data": {"models.json": "["}}
         await fake.put("/api/v1/namespaces/ml/configmaps", item)
@@ -156,7 +156,7 @@ async def test_namespaces_and_their_labels_count_as_in_admission(
     assert "leaves namespace kube-system alone" in (await chassis("-n", "kube-system")).err
 
 
-# --- what is printed -----------------------------------------------------------------------------------
+# --- the output ----------------------------------------------------------------------------------------
 
 
 async def test_the_other_formats(fake: FakeApiServer, chassis: Scan) -> None:
@@ -297,7 +297,7 @@ async def test_objects_are_read_page_by_page(
     assert seen == [2, 2, 3, 3, 4, 4], "one request to see whether it may, then one a page"
 
 
-async def test_what_is_put_off_is_asked_again(
+async def test_a_delayed_request_is_asked_again(
     fake: FakeApiServer, chassis: Scan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(api_server, "RETRY_SECONDS", 0.001)
@@ -310,7 +310,7 @@ async def test_what_is_put_off_is_asked_again(
     assert "the cluster can't be read: 429" in answer.err
 
 
-async def test_forbidden_kinds_are_told_in_one_sentence(fake: FakeApiServer, chassis: Scan) -> None:
+async def test_forbidden_kinds_are_named_in_one_sentence(fake: FakeApiServer, chassis: Scan) -> None:
     await fake.put(PODS, pod("made", ownerReferences=owned_by("apps/v1", "Deployment")))
     await fake.put(DEPLOYMENTS, deployment("bad"))
     await fake.forbid(DEPLOYMENTS, "/apis/batch/v1/namespaces/ml/jobs", "/api/v1/nodes")

@@ -1,4 +1,4 @@
-"""What was not read is named and counted in every output, and in the exit status where asked for."""
+"""Unread parts are named and counted in every output, and in the exit status on request."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_unknown_kinds_and_the_exit_status(
     assert "2 not reviewed" in text, "it is counted in any case"
 
 
-def test_what_is_known_and_partly_read_is_no_unknown_kind(
+def test_a_known_kind_that_is_partly_read_is_not_unknown(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (tmp_path / "rest.yaml").write_text("---\n".join(UNREAD.split("---\n")[3:]))
@@ -148,9 +148,7 @@ def test_a_policy_report_skips_it(manifests: str) -> None:
     assert any(ODD in each["message"] for each in skipped)
 
 
-def test_a_namespace_that_the_policy_leaves_alone_is_not_reviewed(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_an_excluded_namespace_is_not_reviewed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     pod = UNREAD.partition("---")[0].replace("name: read", "name: read, namespace: kube-system")
     (tmp_path / "pod.yaml").write_text(pod)
     status, text = reviewed(capsys, str(tmp_path), "--unknown-kinds=error")

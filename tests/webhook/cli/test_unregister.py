@@ -47,7 +47,7 @@ async def test_one_that_is_gone_already_is_no_error(
     assert fake.objects == {}
 
 
-async def test_a_refusal_is_said(
+async def test_a_refusal_is_reported(
     fake: FakeApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await fake.forbid(ROOT)

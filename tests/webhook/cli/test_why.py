@@ -16,7 +16,7 @@ def told(capsys: pytest.CaptureFixture[str], *argv: str) -> list[dict[str, objec
     return answers
 
 
-def test_a_file_tells_what_its_pods_get_and_why(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_answer_for_a_file_has_the_added_fields_and_reasons(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["why", "-f", str(EXAMPLES / "triton.yaml")]) == 0
     out = capsys.readouterr().out
     assert out.startswith("Deployment vision/resnet\npolicy: built in (")
@@ -59,7 +59,9 @@ def test_an_object_must_be_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert "name an object" in capsys.readouterr().err
 
 
-def test_a_job_tells_of_itself_and_its_pods(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_answer_for_a_job_covers_it_and_its_pods(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     job = tmp_path / "job.yaml"
     job.write_text(
         "apiVersion: batch/v1\nkind: Job\nmetadata: {name: train, namespace: ml}\nspec:\n  backoffLimit: 2\n"

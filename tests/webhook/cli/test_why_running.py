@@ -1,4 +1,4 @@
-"""`chassis why` about what runs: the pod, the objects above it, and the policy in force."""
+"""`chassis why` about running objects: the pod, the objects above it, and the policy in force."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def made(fake: FakeApiServer, policy: dict[str, str] | None = None) -> Jso
     return final
 
 
-async def test_a_pod_is_told_by_its_annotation_and_what_stands_above_it(
+async def test_the_answer_for_a_pod_uses_its_annotation_and_its_owners(
     fake: FakeApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await made(fake)
@@ -99,7 +99,7 @@ async def test_a_pod_is_told_by_its_annotation_and_what_stands_above_it(
     assert "  by      Kubernetes, by default\n" in out
 
 
-async def test_a_policy_that_has_changed_since_is_told(
+async def test_a_later_change_of_the_policy_is_shown(
     fake: FakeApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await made(fake, {"standard-probes.yaml": "startupFactor: 2"})
@@ -112,7 +112,7 @@ async def test_a_policy_that_has_changed_since_is_told(
     assert "  today   60 min: three times" in out
 
 
-async def test_without_the_annotation_the_present_policy_tells(
+async def test_without_the_annotation_the_present_policy_decides(
     fake: FakeApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     final = await made(fake)
@@ -139,7 +139,7 @@ async def test_a_bare_pod_and_a_workload(
     assert fields["spec.template.spec.terminationGracePeriodSeconds"]["by"] == "user"
 
 
-async def test_what_can_not_be_answered_is_said(
+async def test_an_unanswerable_question_is_reported(
     fake: FakeApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for argument, said in (

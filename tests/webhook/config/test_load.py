@@ -1,4 +1,4 @@
-"""The policy: whole or not at all, errors with paths, and what is in force for an object."""
+"""The policy: whole or not at all, errors with paths, and the policy in force for an object."""
 
 import base64
 import difflib
@@ -29,7 +29,7 @@ def problems(files: dict[str, str]) -> list[str]:
     return [str(problem) for problem in caught.value.problems]
 
 
-def test_nothing_stands_for_the_defaults() -> None:
+def test_an_empty_policy_means_the_defaults() -> None:
     for files in ({}, {"rules.yaml": ""}, {"rules.yaml": "# nothing\n", "webhook.yaml": "{}"}):
         config = load(files)
         assert config.rules.profile is Profile.STANDARD
@@ -47,7 +47,7 @@ def test_defaults_are_those_of_an_empty_file(key: str) -> None:
     assert default.model_fields_set == frozenset()
 
 
-def test_every_policy_has_its_key_and_stands_in_the_schema() -> None:
+def test_every_policy_has_its_key_and_is_in_the_schema() -> None:
     expected = {f"{name}.yaml" for name in registry.mutators()} | {"rules.yaml", "webhook.yaml"}
     assert set(models()) == expected
     assert set(schema()["properties"]) == expected
@@ -55,7 +55,7 @@ def test_every_policy_has_its_key_and_stands_in_the_schema() -> None:
 
 
 def _models(found: Any) -> list[dict[str, Any]]:
-    """Every schema of a model that stands in a JSON Schema."""
+    """Every schema of a model in a JSON Schema."""
     inner = found.values() if isinstance(found, dict) else found if isinstance(found, list) else ()
     own = [found] if isinstance(found, dict) and isinstance(found.get("properties"), dict) else []
     return own + [definition for value in inner for definition in _models(value)]
@@ -104,11 +104,11 @@ def _models(found: Any) -> list[dict[str, Any]]:
         ({f"{POLICY}.yaml": "mode: on"}, f"{POLICY}.yaml: mode: input should be"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_path(files: dict[str, str], said: str) -> None:
+def test_an_error_has_its_path(files: dict[str, str], said: str) -> None:
     assert any(said in problem for problem in problems(files)), problems(files)
 
 
-def test_all_problems_are_said_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     found = problems({"rules.yaml": "profile: stern\nx: 1", "webhook.yaml": "onError: 5", "a.yaml": ""})
     assert len(found) == 4
     assert str(Problem("f", "", "m")) == "f: m"
@@ -251,7 +251,7 @@ def test_an_override_profile_wins_over_the_base_modes() -> None:
     assert policy_mode(files, namespace="dev-x", namespace_labels={}) is Mode.AUDIT
 
 
-def test_what_is_remembered_is_bounded_however_labels_are_combined() -> None:
+def test_the_memory_is_bounded_for_any_combination_of_labels() -> None:
     overrides = "".join(f"\n- objectSelector: {{matchLabels: {{l{n}: x}}}}" for n in range(11))
     config = load({"webhook.yaml": f"overrides:{overrides}"})
     for chosen in product((False, True), repeat=11):
@@ -311,9 +311,7 @@ def test_another_profile_for_the_command_line() -> None:
     "text", ["# caf\xe9\n", "profile: strict # caf\xe9\n", "profile: caf\xe9\n", "\xff\xfe"]
 )
 @pytest.mark.parametrize("ends", ["\n", "\nmodes: {}\n"])
-def test_bytes_that_are_not_utf_8_are_refused_wherever_they_stand(
-    tmp_path: Path, text: str, ends: str
-) -> None:
+def test_bytes_that_are_not_utf_8_are_refused_everywhere(tmp_path: Path, text: str, ends: str) -> None:
     content = f"\n{text}{ends}".encode("latin-1")
     said = ["rules.yaml: line 2: it is not UTF-8 text"]
     (tmp_path / "rules.yaml").write_bytes(content)

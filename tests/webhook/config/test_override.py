@@ -1,4 +1,4 @@
-"""What somebody chose by hand, over the policy."""
+"""A manual choice, over the policy."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def test_a_key_is_laid_over_the_same_key_field_by_field() -> None:
 
 
 @pytest.mark.parametrize("value", ["off", "observe", " observe\n"])
-def test_a_switch_observes_whatever_modes_the_policy_sets(value: str) -> None:
+def test_a_switch_observes_with_any_modes_of_the_policy(value: str) -> None:
     files = merged(POLICY, {"webhooks": value, "rules.yaml": "profile: strict"})
     assert files == {"rules.yaml": "profile: observe\n"}
     assert fails_open({"webhooks": value})
 
 
 @pytest.mark.parametrize("text", ["{", "- a list\n", "\udcff"])
-def test_what_is_no_mapping_is_left_to_be_refused(text: str) -> None:
+def test_a_value_that_is_no_mapping_is_refused_later(text: str) -> None:
     for files in (merged(POLICY, {"gpu-affinity.yaml": text}), merged({"gpu-affinity.yaml": text}, POLICY)):
         assert files["gpu-affinity.yaml"] == text
         with pytest.raises(PolicyError, match=r"gpu-affinity\.yaml"):

@@ -85,7 +85,7 @@ def test_until_a_policy_is_read_everything_is_observed(seen: Seen) -> None:
     assert not seen.policy.read.is_set()
 
 
-def test_a_bad_policy_leaves_the_last_good_one_and_says_where_it_is_bad(seen: Seen) -> None:
+def test_a_bad_policy_leaves_the_last_good_one_and_its_errors_are_logged(seen: Seen) -> None:
     assert seen.policy.offer(STRICT, "here") is None
     assert seen.valid()
     good = seen.policy.config
@@ -132,7 +132,7 @@ async def test_without_a_policy_everything_is_at_its_default(seen: Seen) -> None
         assert seen.valid()
 
 
-def test_several_workers_tell_of_the_policy_without_a_word_on_stderr(
+def test_several_workers_report_the_policy_without_a_word_on_stderr(
     seen: Seen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
@@ -186,7 +186,7 @@ def swapped_under_the_reader(monkeypatch: pytest.MonkeyPatch, directory: Path) -
     monkeypatch.setattr(Path, "open", late)
 
 
-def test_a_version_that_is_removed_while_it_is_read_is_read_anew(
+def test_a_version_that_is_removed_while_it_is_read_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     swapped_under_the_reader(monkeypatch, tmp_path)
@@ -287,7 +287,7 @@ async def test_a_swap_is_heard_of_long_before_the_poll(
     monkeypatch.setattr(source, "POLL_SECONDS", 60)
 
     async def swap() -> None:
-        """Again and again: the watch starts in a thread of its own that nothing announces."""
+        """Repeatedly: the watch starts in another thread without a signal."""
         for version in itertools.count(2):
             mount(tmp_path, str(version), STRICT)
             await asyncio.sleep(0.3)
@@ -414,7 +414,7 @@ async def test_a_bad_override_keeps_the_last_good_policy_and_lands_as_an_event_o
     assert event["involvedObject"]["name"] == "mlchassis-override"
 
 
-def test_each_day_has_a_snapshot_of_its_own() -> None:
+def test_each_day_has_another_snapshot() -> None:
     now = [86_400.0 * 3 + 5]
     policy = LivePolicy(Metrics(), clock=lambda: now[0])
     policy.offer({}, "test")

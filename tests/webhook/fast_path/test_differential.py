@@ -26,7 +26,7 @@ def test_no_answer_differs_from_the_engines(seed: int) -> None:
 
 
 def test_a_wrong_answer_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that is given to whatever is known by its bytes."""
+    """One that is given to requests known by their bytes."""
     recalled = memo.Memo.recall
 
     def wrong(self: Memo, endpoint: str, body: bytes, config: Config, cluster: Cluster) -> Recalled | None:

@@ -1,4 +1,4 @@
-"""The memo answers as the engine does, byte for byte, whatever is asked and however the cluster changes."""
+"""The memo answers as the engine does, byte for byte, for any request and any change of the cluster."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ SUFFIX = "bcdfghjklmnpqrstvwxz2456789"
 
 @cache
 def corpus() -> tuple[Json, ...]:
-    """Every object of the golden cases, those that stand for a cluster included."""
+    """Every object of the golden cases, the facts of a cluster included."""
     found = []
     for path in sorted(TESTS.rglob("*.yaml")):
         try:
@@ -76,7 +76,7 @@ def judged() -> tuple[Json, ...]:
 
 
 class World:
-    """A cluster that changes, and what is asked of the webhook meanwhile."""
+    """A cluster that changes, and the requests to the webhook meanwhile."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -114,8 +114,8 @@ class World:
     def request(self) -> Request:
         """A replica of one of a few objects, as one of a few accounts sends it.
 
-        Who sends what is drawn from one of a few seeds, so that it comes again; what is each replica's own is
-        not.
+        The sender and the request depend on one of a few seeds, so that they repeat; the values of each
+        replica do not.
         """
         drawn = random.Random(self.chance.choice(self._seeds))
         obj = self.replica(drawn.choice(self._pool), drawn)
@@ -165,7 +165,7 @@ class World:
 
 
 def _strange(pod: Json, name: str, drawn: random.Random) -> Json:
-    """A pod in which what is replaced, or what it is replaced by, also stands elsewhere."""
+    """A pod in which a replaced value, or its replacement, is also elsewhere."""
     prefix = name[:-5]
     places: tuple[tuple[tuple[str | int, ...], Any], ...] = (
         (("metadata", "labels", "pod"), name),
@@ -201,7 +201,7 @@ def _with_token(pod: Json, name: str) -> Json:
 
 
 def assert_agrees(memo: Memo, endpoint: str, request: Request, config: Config, cluster: Cluster) -> None:
-    """The memo's answer, and what is counted and logged of it, is the engine's on the request as it came."""
+    """The memo's answer, with its counts and log lines, is the engine's on the request as it came."""
     judge = partial(engine.validate, folding=memo.folds)
     decide: Decide = engine.mutate if endpoint == "mutate" else judge
     answer = memo.answer(endpoint, request, config, cluster, decide)
@@ -259,7 +259,7 @@ def test_replicas_whose_answers_have_their_own_names_in_them_are_each_decided() 
         "kube-api-access-mmmmmm",
     ],
 )
-def test_nothing_is_replaced_that_stands_elsewhere_too(elsewhere: str) -> None:
+def test_a_value_that_is_elsewhere_too_is_not_replaced(elsewhere: str) -> None:
     """A rule may compare what it finds in two places."""
 
     def compared(target: Target, facts: Facts) -> list[Finding]:
@@ -341,7 +341,7 @@ SHOWN: dict[str, Callable[[Json], object]] = {
 
 
 @pytest.mark.parametrize("what", SHOWN)
-def test_whatever_of_a_replicas_own_is_in_an_answer_is_right(what: str) -> None:
+def test_a_replicas_own_values_in_an_answer_are_right(what: str) -> None:
     """The law of the memo is checked when an entry is made, not assumed."""
     show, memo = SHOWN[what], Memo()
     config = planted(lambda target, _: said(show(target.obj)))
@@ -417,7 +417,7 @@ def test_a_workload_is_found_by_its_name_in_the_cluster() -> None:
             assert_agrees(memo, "validate", request, config, cluster)
 
 
-def test_a_policy_that_reads_what_is_declared_passes_the_proof() -> None:
+def test_a_policy_that_reads_declared_fields_passes_the_proof() -> None:
     cluster = ClusterCache()
     [services] = [store for _, _, store in cluster.sources if store.kind == "Service"]
     services.begin()
@@ -460,7 +460,7 @@ def _text(request: Request) -> bytes:
     return canonical.text
 
 
-def test_the_canonical_request_is_the_request_where_nothing_is_replaced() -> None:
+def test_the_canonical_request_is_the_request_without_a_replacement() -> None:
     pod = {key: value for key, value in BARE.items() if key != "metadata"} | {"metadata": {"name": "web"}}
     request = Request("1", POD, "UPDATE", "ml", "web", "", "pods", pod, BARE, True, "ada", ("a", "b"))
     canonical = Canonical.of(replace(request, old_object=pod))
@@ -475,7 +475,7 @@ def test_replicas_of_one_pod_template_have_one_key_and_other_pods_another() -> N
     assert len({_text(parse(review)) for review in Workloads(1).pods(50, 0).measured}) == 50
 
 
-# --- what is remembered ------------------------------------------------------------------------------------
+# --- entries -----------------------------------------------------------------------------------------------
 
 
 def distinct(count: int) -> Iterator[Request]:
@@ -642,9 +642,8 @@ def test_a_memo_of_nothing_remembers_nothing() -> None:
     assert len(memo) == 0
 
 
-def test_a_listing_that_nobody_holds_is_not_kept_by_the_memo() -> None:
-    """What counts as current is told by identity, of listings that the memo itself keeps no longer than the
-    caches do."""
+def test_an_unused_listing_is_not_kept_by_the_memo() -> None:
+    """A listing is current by identity, and the memo itself keeps it no longer than the caches do."""
     cluster = ClusterCache()
     [services] = [store for _, _, store in cluster.sources if store.kind == "Service"]
     services.begin()

@@ -197,7 +197,7 @@ async def said(running: Running, sent: bytes, splits: list[int]) -> tuple[bytes,
     return re.sub(rb"(?:Date|Server): [^\r]*\r\n", b"", wire.written), closed
 
 
-async def test_any_bytes_are_answered_as_aiohttp_alone_answers_them() -> None:
+async def test_any_bytes_are_answered_as_by_aiohttp_only() -> None:
     behind = (b"", WHOLE, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", b"\r\n", b"?")
     other: dict[bytes, object] = {}
     async with serving() as plain, serving(waits=True) as aiohttp:

@@ -1,4 +1,4 @@
-"""An answer that is found by the bytes of a review is the engine's own, whatever the bytes are."""
+"""An answer that is found by the bytes of a review is the engine's own, for any bytes."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def named(request: Request) -> str:
 
 
 def about(request: Request) -> tuple[object, ...]:
-    """What is logged and counted of a request, but its uid and name."""
+    """The log line and the counts of a request, but its uid and name."""
     return request.operation, request.kind, request.namespace, request.username, request.dry_run
 
 
@@ -114,7 +114,7 @@ def about(request: Request) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_what_is_found_by_its_bytes_is_answered_as_the_engine_answers(seed: int) -> None:
+def test_a_request_found_by_its_bytes_gets_the_engines_answer(seed: int) -> None:
     world = World(seed)
     caller = Caller(load(world.chance.choice(POLICIES)), world.cluster)
     for _ in range(600):
@@ -246,7 +246,7 @@ FILLINGS = (
     in_holes=st.booleans(),
 )
 @settings(max_examples=400, deadline=None)
-def test_whatever_bytes_are_changed_a_body_is_answered_as_what_it_says(
+def test_a_body_with_changed_bytes_is_answered_by_its_content(
     seed: int, edits: list[tuple[int, bytes, bool]], in_holes: bool
 ) -> None:
     chance = random.Random(seed)
@@ -277,9 +277,9 @@ def assert_answered_as_read(caller: Caller, body: bytes) -> None:
 
 @given(st.data())
 @settings(max_examples=300, deadline=None)
-def test_any_two_reviews_of_one_form_say_the_same(data: st.DataObject) -> None:
-    """A form is made of one body and holds for all: objects in which what is a replica's own stands in odd
-    places, and other replicas with anything in those."""
+def test_any_two_reviews_of_one_form_are_equal(data: st.DataObject) -> None:
+    """A form is made of one body and holds for all: objects with a replica's own values in odd places, and
+    other replicas with anything in those."""
     seed = data.draw(st.integers(0, 2**32))
     first, second, third = (random.Random(seed + number) for number in range(3))
     makes = data.draw(st.sampled_from(sorted(ODD)))
@@ -441,7 +441,7 @@ def test_an_end_of_a_tokens_name_that_is_not_made_at_random_is_read(end: str) ->
     assert caller.agrees("validate", body) is False
 
 
-def test_two_workloads_are_told_apart_by_any_byte() -> None:
+def test_any_byte_distinguishes_two_workloads() -> None:
     """Each byte outside the holes counts."""
     caller, chance = known(random.Random(5)), random.Random(6)
     body = written(pod(chance))
@@ -453,7 +453,7 @@ def test_two_workloads_are_told_apart_by_any_byte() -> None:
         assert caller.memo.recall("validate", other, caller.config, caller.cluster) is None
 
 
-# --- what is remembered ------------------------------------------------------------------------------------
+# --- entries -----------------------------------------------------------------------------------------------
 
 
 def test_another_configuration_knows_no_body() -> None:
@@ -528,7 +528,7 @@ def test_the_bytes_of_bodies_are_of_the_memos_bytes() -> None:
     assert len(caller.memo._bodies) == 0
 
 
-def test_what_is_known_of_a_body_is_counted_with_its_answer() -> None:
+def test_the_forms_of_a_body_are_counted_with_its_answer() -> None:
     caller, chance = Caller(), random.Random(15)
     caller.agrees("validate", written(pod(chance)))
     before, body = caller.memo.bytes, written(pod(chance))
@@ -570,7 +570,7 @@ def test_of_one_length_there_are_few_forms() -> None:
 
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """What was looked for in a text, once for each look and for each place found."""
+    """The searched bytes, once for each search in a text and for each place found."""
     looked: list[bytes] = []
     starts = replicas._starts
 
@@ -596,7 +596,7 @@ def test_a_form_costs_a_bounded_number_of_looks(looks: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize(("often", "form"), [(1, True), (50, True), (1000, False)])
-def test_a_prefix_that_stands_everywhere_is_looked_for_a_bounded_number_of_times(
+def test_a_prefix_that_is_everywhere_is_searched_a_bounded_number_of_times(
     often: int, form: bool, looks: list[bytes]
 ) -> None:
     request = pod(random.Random(12))

@@ -71,7 +71,7 @@ def replica(uid: str) -> bytes:
 
 
 class Recalling(Memo):
-    """A memo that keeps what was found by its bytes."""
+    """A memo that records hits by bytes."""
 
     def recall(self, *asked: Any) -> Recalled | None:
         found = super().recall(*asked)
@@ -85,7 +85,7 @@ class Recalling(Memo):
 async def test_a_replica_known_by_its_bytes_is_answered_counted_and_logged_as_the_first_one(
     endpoint: str, policy: str, chunked: bool
 ) -> None:
-    """Beside a server without a memo."""
+    """Compared with a server without a memo."""
     uids, told, memo = [f"uid-{number}" for number in range(5)], [], Recalling(2**20)
     for each in (None, memo):
         wired = wired_with(each, {"rules.yaml": f"profile: {policy}"})
@@ -108,7 +108,7 @@ async def test_a_replica_known_by_its_bytes_is_answered_counted_and_logged_as_th
 
 
 async def test_a_review_that_has_ended_a_worker_is_let_in_unread_unless_its_answer_is_known() -> None:
-    """Whatever is known by its bytes was answered before, and is not read."""
+    """A request known by its bytes was answered before, and is not read."""
     memo, suspect = Recalling(2**20), Identity.of_request(parse(replica("uid-0")))
     assert suspect is not None
     for known in (False, True):
@@ -144,7 +144,7 @@ async def test_known_bytes_are_read_where_every_line_is_logged_and_where_reviews
     assert memo.found == ["uid-5"]
 
 
-async def test_an_answer_by_known_bytes_stands_whatever_becomes_of_its_record() -> None:
+async def test_an_answer_by_known_bytes_is_given_even_if_its_record_fails() -> None:
     memo = Recalling(2**20)
     wired = wired_with(memo, {"rules.yaml": "profile: strict"})
     answers = [await wired.post("validate", replica("uid-1")) for _ in range(2)]
@@ -182,7 +182,7 @@ async def test_where_known_bytes_cannot_be_answered_they_are_read() -> None:
     assert [line["event"] for line in lines if line["log_level"] == "error"] == ["answer not recalled"]
 
 
-def test_the_memo_has_the_bytes_that_the_flag_says() -> None:
+def test_the_memo_has_the_bytes_of_the_flag() -> None:
     assert flags("--self-signed").memo * process.MIB == DEFAULT_BYTES
 
 
@@ -202,7 +202,7 @@ NAMES = [
 
 @pytest.fixture
 def lines() -> Iterator[Callable[[], list[Any]]]:
-    """What is logged as JSON; each line must be a line for every reader of lines."""
+    """The log as JSON; each line must be a line for every reader of lines."""
     root, configuration = logging.getLogger(), structlog.get_config()
     handlers, level = root.handlers[:], root.level
     stream = io.StringIO()
@@ -222,15 +222,13 @@ def lines() -> Iterator[Callable[[], list[Any]]]:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("fast", [False, True], ids=["engine", "fast path"])
-async def test_no_name_writes_a_line_of_its_own_into_the_log(
-    fast: bool, name: str, lines: Callable[[], list[Any]]
-) -> None:
+async def test_no_name_adds_a_line_to_the_log(fast: bool, name: str, lines: Callable[[], list[Any]]) -> None:
     memo = Recalling(2**20) if fast else None
     wired = wired_with(memo)
     review = {**REVIEW, "request": {**REVIEW["request"], "name": name}}
     for _ in range(5):
         assert "patch" in await wired.post("mutate", review)
-    escaped = b"\\u" in orjson.dumps(name)  # what is plain may be escaped, too: such bodies are read
+    escaped = b"\\u" in orjson.dumps(name)  # plain characters may be escaped, too: such bodies are read
     assert len(getattr(memo, "found", [])) == (3 if fast and not escaped else 0)
     said = [line for line in lines() if line["event"] == "changed"]
     assert [(line["name"], line["user"]) for line in said] == [(name, "ada")] * 5

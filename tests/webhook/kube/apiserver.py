@@ -42,7 +42,7 @@ class FakeApiServer:
         self.forbidden: set[str] = set()
         self.because = ""
         self.spoilt: dict[str, Any] = {}
-        """What is answered with 200 in place of what is stored, by path."""
+        """Answers with 200 in place of the stored objects, by path."""
         self.requests: list[tuple[str, str]] = []
         self.page_size: int | None = None
         self.expiring = 0
@@ -75,7 +75,7 @@ class FakeApiServer:
     async def forbid(self, *paths: str, because: str = "") -> None:
         """Answer 403 for collections under these paths, and end their watches.
 
-        `because`: the words of a quota, say; without them those of the authorizer."""
+        `because`: for example the words of a quota; by default those of the authorizer."""
         self.forbidden, self.because = set(paths), because
         await self.end_watches()
 
@@ -281,7 +281,7 @@ def _status(code: int, reason: str, message: str, metadata: Json | None = None) 
 
 
 async def until(predicate: Callable[[], object], seconds: float = 20) -> None:
-    """Wait until a client has made of the answers what the test expects; nothing announces that."""
+    """Wait until a client has processed the answers as the test expects; there is no event to await."""
     async with asyncio.timeout(seconds):
         while not predicate():  # noqa: ASYNC110
             await asyncio.sleep(0.005)

@@ -219,7 +219,7 @@ async def test_a_watch_that_ends_goes_on_where_it_was_without_a_new_list(
         assert len(fake.requests) == 3, "one list and two watches"
 
 
-async def test_an_expired_version_is_listed_anew(fake: FakeApiServer, api: ApiServer) -> None:
+async def test_an_expired_version_is_listed_again(fake: FakeApiServer, api: ApiServer) -> None:
     await fake.put(SERVICES, named("a"))
     cache = ClusterCache()
     async with background(cache.reflectors(api)[0].run()):
@@ -249,7 +249,7 @@ async def test_lost_permission_makes_a_resource_unknown_and_a_new_one_known_agai
 # --- Events --------------------------------------------------------------------------------------------
 
 
-async def test_a_warning_said_twice_is_one_event_and_another_is_another(
+async def test_a_repeated_warning_is_one_event_and_another_is_another(
     fake: FakeApiServer, api: ApiServer
 ) -> None:
     regarding = {"kind": "ConfigMap", "metadata": {"name": "p", "namespace": "ml", "uid": "1"}}

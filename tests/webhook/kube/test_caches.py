@@ -102,7 +102,7 @@ def test_removing_the_last_object_of_a_namespace_forgets_the_namespace(store: St
     assert names(store.listing("other")) == []
 
 
-def test_a_fresh_list_drops_what_is_gone_and_shows_nothing_half_done(store: Store) -> None:
+def test_a_fresh_list_drops_missing_objects_in_one_step(store: Store) -> None:
     listed(store, service("a"), service("b"))
     store.begin()
     store.put(service("b"))
@@ -126,7 +126,7 @@ def test_a_broken_off_list_keeps_the_last_picture(store: Store) -> None:
 @pytest.mark.parametrize(
     ("status", "known"), [(0, True), (500, True), (403, False), (404, False), (401, False)]
 )
-def test_what_may_not_be_read_is_unknown_what_is_merely_away_is_not(
+def test_forbidden_objects_are_unknown_during_an_outage_they_are_not(
     store: Store, status: int, known: bool
 ) -> None:
     listed(store, service("a"))

@@ -1,4 +1,4 @@
-"""What is derived from a cluster that changes is what is derived from it anew, after every change."""
+"""After every change of a cluster, carried-over values equal newly computed ones."""
 
 from collections.abc import Hashable
 from typing import Any
@@ -101,7 +101,7 @@ def compare(cache: ClusterCache) -> None:
 
 
 @given(st.lists(edits(), max_size=30))
-def test_as_derived_anew(made: list[tuple[str, Json, bool, bool]]) -> None:
+def test_as_computed_again(made: list[tuple[str, Json, bool, bool]]) -> None:
     cache, stores = cluster()
     for kind, obj, goes, asked in made:
         (stores[kind].remove if goes else stores[kind].put)(obj)
@@ -125,7 +125,7 @@ def node(name: str, **spec: Any) -> Json:
     return {"kind": "Node", "metadata": {"name": name}, "spec": spec}
 
 
-def test_one_changed_node_of_a_thousand_is_read_alone(counted: tuple[Index[str], list[Json]]) -> None:
+def test_only_the_changed_node_of_a_thousand_is_read(counted: tuple[Index[str], list[Json]]) -> None:
     index, read = counted
     cache, stores = cluster()
 
@@ -145,7 +145,7 @@ def test_one_changed_node_of_a_thousand_is_read_alone(counted: tuple[Index[str],
     assert len(read) == 1002, "what it was, and what it is"
 
 
-def test_an_index_that_nobody_asks_for_is_not_kept_for_ever(
+def test_an_unused_index_is_not_kept_for_ever(
     counted: tuple[Index[str], list[Json]],
 ) -> None:
     index, read = counted

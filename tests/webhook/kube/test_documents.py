@@ -136,7 +136,7 @@ def test_lines_are_written_as_lines_and_read_back(text: str) -> None:
     assert ("|" in dump({"script": "set -e\nexec server\n"})) is True
 
 
-# --- what is put together as it is parsed --------------------------------------------------------------
+# --- values built while parsing ------------------------------------------------------------------------
 
 LOADERS = (ManifestLoader, PolicyLoader)
 

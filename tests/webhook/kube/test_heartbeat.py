@@ -105,7 +105,7 @@ async def test_what_silent_watches_hide_is_found(
 
 async def test_watches_that_bring_what_happens_stay_open(tmp_path: Path, lines: list[EventDict]) -> None:
     async with set_up(tmp_path) as setup:
-        beats = setup.fake.version + 40  # two seconds, twice what is late
+        beats = setup.fake.version + 40  # two seconds, twice the limit
         await until(lambda: setup.fake.version >= beats)
         assert (setup.pulse.beating, setup.pulse.silent) == (True, False)
         assert setup.requests(SERVICES) == setup.requests(LEASES) == 2, "one list, one watch"

@@ -1,4 +1,4 @@
-"""What is said of the oldest kubelet: once for each change of it, however many nodes there are."""
+"""The log about the oldest kubelet: once for each change of it, however many nodes there are."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-async def test_an_old_node_is_named_when_it_comes_and_its_going_is_told(said: list[int]) -> None:
+async def test_an_old_node_is_logged_when_it_comes_and_when_it_goes(said: list[int]) -> None:
     store = watched(said)
     with capture_logs() as lines:
         list_of(store, node("new", "v1.36.1"))

@@ -38,7 +38,7 @@ CONFIG = load({})
 
 
 class Setting:
-    """The Events of a process on an API server, with a clock of their own: to sleep is to put it on."""
+    """The Events of a process on an API server, with a fake clock: to sleep is to advance it."""
 
     def __init__(self, fake: FakeApiServer, api: ApiServer) -> None:
         self.fake, self.now, self.slept = fake, 0.0, 0.0
@@ -121,10 +121,10 @@ def logged() -> Iterator[list[Json]]:
         yield lines  # type: ignore[misc]
 
 
-# --- what is told --------------------------------------------------------------------------------------
+# --- the Events ----------------------------------------------------------------------------------------
 
 
-async def test_what_would_be_refused_of_a_person_is_an_event_on_the_owner(setting: Setting) -> None:
+async def test_a_finding_that_would_refuse_a_persons_pod_is_an_event_on_the_owner(setting: Setting) -> None:
     await setting.made(pod())
     (event,) = await setting.settle()
     assert event["involvedObject"] == {
@@ -154,7 +154,7 @@ async def test_a_message_is_no_longer_than_an_event_takes(setting: Setting) -> N
     assert all(len(event["message"]) <= 1024 for event in events)
 
 
-async def test_a_pod_answered_from_the_memo_is_told_of(setting: Setting) -> None:
+async def test_a_pod_answered_from_the_memo_is_reported(setting: Setting) -> None:
     for name in ("bert-bcdfg", "bert-zxwvt"):
         await setting.made(pod(name, generateName="bert-"))
         events = await setting.settle()
@@ -203,7 +203,7 @@ async def test_an_account_that_the_policy_names_is_a_controllers(setting: Settin
     assert len(await setting.settle()) == 1
 
 
-async def test_of_what_is_exempted_nothing_is_said_where_it_would_only_be_warned_about_either(
+async def test_exempted_findings_are_not_reported(
     setting: Setting,
 ) -> None:
     setting.config = load({"rules.yaml": f"modes: {{{RULE}: warn}}"})
@@ -214,8 +214,8 @@ async def test_of_what_is_exempted_nothing_is_said_where_it_would_only_be_warned
     assert len(await setting.settle()) == 1
 
 
-async def test_a_review_of_a_pod_that_there_is_none_of_says_nothing(setting: Setting) -> None:
-    setting.reviewed(pod())  # posted by whoever reaches the port, or refused by a quota afterwards
+async def test_a_review_of_a_missing_pod_is_not_reported(setting: Setting) -> None:
+    setting.reviewed(pod())  # posted by anyone who reaches the port, or refused by a quota afterwards
     assert await setting.settle() == []
     assert setting.fake.requests == [("GET", "/api/v1/namespaces/ml/pods/bert-0")]
     assert setting.outcomes == {"dropped": 1}
@@ -238,7 +238,7 @@ async def test_a_forged_owner_is_not_written_about(setting: Setting, live: Json)
     assert setting.outcomes == {"dropped": 1}
 
 
-async def test_what_is_said_is_what_the_pod_is_not_what_the_review_claims(setting: Setting) -> None:
+async def test_an_event_is_about_the_stored_pod_not_the_reviews_claim(setting: Setting) -> None:
     harmless = pod()
     del harmless["spec"]["containers"][0]["livenessProbe"]
     harmless["spec"]["containers"][0]["readinessProbe"] = {"tcpSocket": {"port": 80}}
@@ -267,7 +267,7 @@ async def test_a_namespace_that_the_policy_meanwhile_leaves_out_is_left_alone(se
 # --- bounds --------------------------------------------------------------------------------------------
 
 
-async def test_an_owner_is_told_of_a_rule_once_an_hour(setting: Setting) -> None:
+async def test_an_owner_gets_one_event_of_a_rule_an_hour(setting: Setting) -> None:
     for name in ("bert-0", "bert-1"):
         await setting.made(pod(name))
     assert setting.events._queue.qsize() == 1
@@ -280,7 +280,7 @@ async def test_an_owner_is_told_of_a_rule_once_an_hour(setting: Setting) -> None
     assert setting.outcomes == {"written": 2}
 
 
-async def test_of_a_pod_with_more_findings_only_what_is_new_is_told(setting: Setting) -> None:
+async def test_only_new_findings_of_a_pod_are_reported(setting: Setting) -> None:
     await setting.made(pod())
     await setting.settle()
     more = pod("bert-1")
@@ -307,7 +307,7 @@ async def test_the_queue_is_bounded(setting: Setting) -> None:
     assert len(await setting.settle()) == 1, "what was dropped for want of room may come again"
 
 
-async def test_what_was_told_is_remembered_of_so_many(
+async def test_the_number_of_remembered_reports_is_bounded(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(owner_events, "REMEMBERED", 2)
@@ -344,7 +344,7 @@ async def test_the_pod_gets_time_to_be_stored(setting: Setting) -> None:
         ("/api/v1/namespaces/ml/events", "create and patch Events in the namespace ml"),
     ],
 )
-async def test_without_the_right_it_is_said_once_and_then_off(
+async def test_a_missing_permission_is_logged_once_and_then_off(
     setting: Setting, path: str, missing: str
 ) -> None:
     await setting.fake.forbid(path)
@@ -371,7 +371,7 @@ async def test_a_quota_or_a_namespace_that_goes_is_no_missing_right(setting: Set
     assert len(await setting.settle()) == 1
 
 
-async def test_an_api_server_that_is_away_costs_that_event_alone(fake: FakeApiServer, tmp_path: Path) -> None:
+async def test_an_api_server_that_is_away_costs_only_that_event(fake: FakeApiServer, tmp_path: Path) -> None:
     fake.url = "http://127.0.0.1:1"
     async with ApiServer.connect(fake.kubeconfig(tmp_path)) as api:
         setting = Setting(fake, api)

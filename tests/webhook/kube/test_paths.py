@@ -46,7 +46,7 @@ PARTS = [
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_what_is_no_segment_is_refused(part: str) -> None:
+def test_other_texts_than_segments_are_refused(part: str) -> None:
     builders: tuple[Callable[[], str], ...] = (
         lambda: paths.group(part),
         lambda: paths.root(f"ray.io/{part}"),

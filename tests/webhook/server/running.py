@@ -1,4 +1,4 @@
-"""A server over real sockets, whose one endpoint answers what a test says."""
+"""A server over real sockets, whose one endpoint answers as a test sets."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def review(**changes: Any) -> Json:
 
 
 class Running:
-    """A server whose one endpoint answers what the test says.
+    """A server whose one endpoint answers as the test sets.
 
     aiohttp reads all requests for one that may wait; plain requests for one that answers at once never reach
     it, if there is a fast path.

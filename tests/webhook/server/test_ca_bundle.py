@@ -1,4 +1,4 @@
-"""The caBundle: what is added and taken out when, and two replicas in the middle of a change of CA."""
+"""The caBundle: the times of additions and removals, and two replicas in the middle of a change of CA."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_entries_that_fail_closed_are_opened_by_name() -> None:
 
 
 def look(found: Json, wanted: bytes, now: datetime = NOW) -> tuple[list[str], str | None, bool]:
-    """The CAs of each entry and the annotation after a look, and whether what is wanted is in force."""
+    """The CAs of each entry and the annotation after a look, and whether the wanted CA is in force."""
     trust = trusting(found, wanted, now)
     written = after(found, trust.patch)
     again = trusting(written, wanted, now)
@@ -109,7 +109,7 @@ def test_the_first_ca_is_in_force_at_once() -> None:
     assert look(configuration(b"", b""), A) == (["A", "A"], None, True)
 
 
-def test_what_is_right_is_not_written() -> None:
+def test_a_correct_bundle_is_not_written() -> None:
     assert trusting(configuration(A, A), A, NOW).patch is None
     assert trusting(configuration(A + B), B + A, NOW).patch is None
     noted = configuration(A + B, A + B, changed=NOW)
@@ -126,7 +126,7 @@ def test_a_ca_that_is_written_otherwise_is_the_same_one() -> None:
     assert trusting(configuration(b"# ours\n" + folded.encode()), A, NOW).patch is None
 
 
-def test_a_new_ca_comes_beside_the_old_one_and_is_in_force_after_the_lag() -> None:
+def test_a_new_ca_is_added_to_the_old_one_and_is_in_force_after_the_lag() -> None:
     written, noted, in_force = look(configuration(A, A), B)
     assert (written, in_force) == (["BA", "BA"], False)
     assert noted == "2026-01-01T00:00:00Z"
@@ -136,7 +136,7 @@ def test_a_new_ca_comes_beside_the_old_one_and_is_in_force_after_the_lag() -> No
     assert trusting(found, B, NOW + LAG).patch is None
 
 
-def test_what_nobody_uses_goes_after_its_retention() -> None:
+def test_an_unused_ca_goes_after_its_retention() -> None:
     found = configuration(B + A, B + A, changed=NOW)
     late = NOW + RETENTION
     assert look(found, B, late - timedelta(seconds=1))[0] == ["BA", "BA"]
@@ -154,7 +154,7 @@ def test_a_ca_that_somebody_else_put_there_is_kept_for_the_same_time() -> None:
     assert look(configuration(A + B), A) == (["AB"], "2026-01-01T00:00:00Z", False)
 
 
-def test_what_was_wiped_is_back_and_in_force_at_once() -> None:
+def test_a_wiped_bundle_is_back_and_in_force_at_once() -> None:
     assert look(configuration(b"", A), A) == (["A", "A"], None, True)
     assert look(configuration(b"", b"", changed=NOW), A, NOW + LAG)[::2] == (["A", "A"], True)
 
@@ -163,7 +163,7 @@ def test_a_ca_that_has_ended_goes_when_another_comes() -> None:
     assert look(configuration(A), B, NOW + pki.CA_LIFETIME)[0] == ["B"]
 
 
-def test_what_is_kept_for_others_is_bounded_and_the_newest_stay() -> None:
+def test_other_replicas_cas_are_bounded_and_the_newest_stay() -> None:
     several = [pki.issue(["a.svc"], NOW).ca for _ in range(MOST_RETAINED + 3)]
     trust = trusting(configuration(b"".join(several)), A, NOW)
     assert trust.patch is not None
@@ -172,7 +172,7 @@ def test_what_is_kept_for_others_is_bounded_and_the_newest_stay() -> None:
 
 
 @pytest.mark.parametrize("noted", ["", "yesterday", "2026-01-01", "2036-01-01T00:00:00Z", "\u0661"])
-def test_a_time_that_is_none_is_written_anew(noted: str) -> None:
+def test_an_invalid_time_is_written_again(noted: str) -> None:
     assert look(configuration(B + A, changed=noted), B)[1] == "2026-01-01T00:00:00Z"
 
 
@@ -217,7 +217,7 @@ async def test_the_ca_bundle_is_written_and_kept(fake: FakeApiServer, api: ApiSe
         await until(lambda: bundles(fake, MUTATING) == ["A", "A"])
         await fake.put(VALIDATING, configuration(b""))  # installed later
         await until(lambda: bundles(fake, VALIDATING) == ["A"])
-        await fake.put(MUTATING, configuration(b""))  # applied anew, and so wiped
+        await fake.put(MUTATING, configuration(b""))  # applied again, and so wiped
         await until(lambda: bundles(fake, MUTATING) == ["A"])
         entry = fake.objects[f"{MUTATING}/mlchassis"]["webhooks"][0]
         assert entry["clientConfig"]["service"] == {"name": "mlchassis"}
@@ -245,9 +245,7 @@ async def test_replicas_that_know_different_cas_do_not_write_against_each_other(
         assert fake.version == version
 
 
-async def test_what_is_to_be_served_is_written_when_it_is_asked_for(
-    fake: FakeApiServer, api: ApiServer
-) -> None:
+async def test_the_ca_to_serve_is_written_when_it_is_asked_for(fake: FakeApiServer, api: ApiServer) -> None:
     await fake.put(MUTATING, configuration(A))
 
     async def used() -> bytes:
@@ -300,7 +298,7 @@ async def test_who_is_overtaken_by_the_same_write_need_not_wait(
     assert bundles(fake, MUTATING) == ["A"]
 
 
-async def test_nothing_is_asked_while_nothing_changes(fake: FakeApiServer, api: ApiServer) -> None:
+async def test_no_request_without_a_change(fake: FakeApiServer, api: ApiServer) -> None:
     await fake.put(MUTATING, configuration(b""))
     asked: list[bytes] = []
 
@@ -328,7 +326,7 @@ async def test_a_failing_source_is_asked_again(fake: FakeApiServer, api: ApiServ
         await until(lambda: bundles(fake, MUTATING) == ["A"])
 
 
-async def test_what_keeps_failing_is_tried_and_told_less_and_less_often(
+async def test_a_lasting_failure_is_tried_and_logged_less_and_less_often(
     fake: FakeApiServer, api: ApiServer
 ) -> None:
     await fake.put(MUTATING, configuration(b""))

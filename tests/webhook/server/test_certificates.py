@@ -1,4 +1,4 @@
-"""Certificates: what is issued verifies, what is due is renewed without a gap, a swap is whole."""
+"""Certificates: issued ones verify, due ones are renewed without a gap, a swap is whole."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_nothing_is_renewed_before_it_is_due() -> None:
     assert pki.renewed(bundle, HOSTS, just_before) is bundle
 
 
-def test_a_due_serving_certificate_is_signed_anew_by_the_same_ca() -> None:
+def test_a_due_serving_certificate_is_signed_again_by_the_same_ca() -> None:
     bundle = pki.issue(HOSTS, NOW)
     due = NOW + pki.SERVING_LIFETIME - pki.SERVING_RENEW_BEFORE
     after = pki.renewed(bundle, HOSTS, due)
@@ -275,7 +275,7 @@ async def test_a_swap_is_seen_by_new_connections_while_the_server_runs(bundle: B
         assert await served(port, other.ca) != before
 
 
-async def test_keep_survives_a_failing_source_and_installs_what_comes(
+async def test_keep_survives_a_failing_source_and_installs_later_pairs(
     bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(certs, "FIRST_PAUSE", 0.01)
@@ -326,7 +326,7 @@ async def test_mounted_files_are_read_again_after_the_data_link_is_swapped(
     assert (await asyncio.wait_for(installed.get(), 5)).certificate == bundle.certificate
 
     async def swap() -> None:
-        """Again and again: the watch starts in a thread of its own that nothing announces."""
+        """Repeatedly: the watch starts in another thread without a signal."""
         for version in itertools.count(2):
             mount(str(version), other)
             await asyncio.sleep(0.3)
@@ -416,7 +416,7 @@ async def test_replicas_with_other_hosts_settle_on_all_of_them(monkeypatch: pyte
 
 
 @pytest.mark.parametrize("broken", ["tls.crt", "tls.key", "ca.crt", "ca.key"])
-async def test_a_damaged_secret_is_written_anew(broken: str) -> None:
+async def test_a_damaged_secret_is_replaced(broken: str) -> None:
     secrets = Secrets()
     before = await managed(secrets).read()
     assert secrets.stored is not None
@@ -429,7 +429,7 @@ async def test_a_damaged_secret_is_written_anew(broken: str) -> None:
     ServingCertificate().install(bundle)
 
 
-async def test_a_ca_that_can_t_sign_any_more_stays_trusted_beside_a_new_one() -> None:
+async def test_a_ca_that_can_t_sign_any_more_stays_trusted_with_a_new_one() -> None:
     secrets = Secrets()
     before = await managed(secrets).read()
     assert secrets.stored is not None
@@ -452,7 +452,7 @@ async def test_a_deleted_secret_comes_back_with_a_new_ca_that_all_replicas_agree
     assert secrets.writes == 2
 
 
-async def test_a_secret_that_is_deleted_while_it_is_renewed_is_made_anew() -> None:
+async def test_a_secret_that_is_deleted_while_it_is_renewed_is_created_again() -> None:
     class Deleted(Secrets):
         async def replace_secret(self, secret: dict[str, Any]) -> bool:
             self.stored = None
@@ -495,7 +495,7 @@ async def test_a_secret_that_never_holds_still_is_an_error_not_a_loop() -> None:
 
 
 async def test_a_ca_key_that_is_taken_out_is_replaced_step_by_step_by_a_new_ca() -> None:
-    """This is how a new CA is asked for: beside the old one, then signing, then alone."""
+    """This is how a new CA is asked for: added to the old one, then signing, then the only one."""
     secrets = Secrets()
     source = managed(secrets)
     before = await source.read()
@@ -517,7 +517,7 @@ async def test_a_ca_key_that_is_taken_out_is_replaced_step_by_step_by_a_new_ca()
     assert await source.read() == alone
 
 
-async def test_a_pair_of_another_issuer_beside_our_ca_key_is_served_and_never_written() -> None:
+async def test_a_pair_of_another_issuer_with_our_ca_key_is_served_and_never_written() -> None:
     secrets = Secrets()
     await managed(secrets).read()
     assert secrets.stored is not None
@@ -634,7 +634,7 @@ async def test_a_change_of_key_type_and_back_is_served_at_once(bundle: Bundle) -
             assert await shown(port) == expected.public_bytes(serialization.Encoding.DER)
 
 
-def test_a_certificate_that_is_not_valid_yet_is_issued_anew() -> None:
+def test_a_certificate_that_is_not_valid_yet_is_issued_again() -> None:
     ahead = NOW + timedelta(days=10)
     for bundle in (pki.issue(HOSTS, ahead), pki._sign(pki.issue(HOSTS, NOW), HOSTS, ahead)):
         now, after = NOW, bundle

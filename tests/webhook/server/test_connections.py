@@ -64,7 +64,7 @@ class Caller:
         self.reader, self.writer = reader, writer
 
     async def answer(self) -> bytes:
-        """What comes until the connection ends; empty if it was just closed."""
+        """The bytes until the connection ends; empty if it was just closed."""
         try:
             return await asyncio.wait_for(self.reader.read(), 30)
         except ConnectionError:
@@ -165,7 +165,7 @@ SLOW: Final = {
 
 
 @pytest.mark.parametrize("sent", SLOW.values(), ids=SLOW.keys())
-async def test_incomplete_requests_give_way_whatever_has_come_of_them(
+async def test_incomplete_requests_give_way_at_any_stage(
     running: Running, sent: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "CREDIT_SECONDS", 0.02)
@@ -309,13 +309,13 @@ async def test_a_head_that_does_not_end_is_ended(running: Running) -> None:
         acceptor.sweep(now + connections.HEAD_SECONDS + 1)
         assert [await caller.answer() for caller in slow] == [b""] * 5
         assert refused(running, "slow-head") == 5
-        # What has sent nothing may be kept by an API server for later.
+        # An API server may keep an unused connection for later.
         for caller in silent:
             caller.writer.write(WHOLE)
             assert await caller.status() == 200
 
 
-async def test_an_answer_that_nobody_takes_in_is_given_up(waiting: Running) -> None:
+async def test_an_unread_answer_is_given_up(waiting: Running) -> None:
     async def forever(_: object, __: float) -> object:
         await asyncio.Event().wait()
         raise AssertionError
@@ -392,7 +392,7 @@ MANY_HEADERS = b"".join(b"X-%d: y\r\n" % number for number in range(5_000))
     ],
     ids=["rubbish", "version", "headers", "TLS to a plain port"],
 )
-async def test_what_is_no_http_is_a_few_counted_lines_and_no_traceback(
+async def test_other_protocols_are_a_few_counted_lines_and_no_traceback(
     running: Running, data: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     with structlog.testing.capture_logs() as lines:
@@ -410,7 +410,7 @@ async def test_garbage_behind_a_chunked_body_leaves_the_answer_before_it(running
     chunked = HEAD + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY)
     async with callers(running, 1, chunked + b"\0garbage\r\n\r\n") as (caller,):
         answer = await caller.answer()
-    # A parser that reads ahead may refuse the whole; then the caller is told so.
+    # A parser that reads ahead may refuse the whole; then the caller gets that answer.
     assert answer.startswith((b"HTTP/1.1 200", b"HTTP/1.0 400"))
     await fine(running)
 

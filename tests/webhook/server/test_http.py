@@ -63,7 +63,7 @@ async def test_a_kind_from_outside_does_not_become_a_label(running: Running) -> 
     assert running.metric("chassis_admission_requests_total", **labels) == 2
 
 
-async def test_a_crash_is_an_answer_of_its_own_and_the_connection_lives(running: Running) -> None:
+async def test_a_crash_is_answered_and_the_connection_lives(running: Running) -> None:
     def answer(_: Request, __: float) -> Answer:
         raise RecursionError("a bug")
 
@@ -132,7 +132,7 @@ async def test_a_body_that_never_arrives_is_given_up(running: Running) -> None:
     assert (status, text) == (408, "the body did not arrive within the time that the request gave\n")
 
 
-# --- what is no review ---------------------------------------------------------------------------------
+# --- other bodies than reviews -------------------------------------------------------------------------
 
 DEEP = b"[" * 100_000
 BAD_BODIES = {
@@ -194,7 +194,7 @@ async def test_another_content_type_is_a_415(running: Running, content_type: str
     assert (status, text) == (415, f"the content type must be application/json, not {content_type}\n")
 
 
-async def test_a_content_type_with_parameters_is_json_all_the_same(running: Running) -> None:
+async def test_a_content_type_with_parameters_is_json(running: Running) -> None:
     status, _ = await running.post(
         json.dumps(review()), **{"Content-Type": "application/json; charset=utf-8"}
     )
@@ -349,7 +349,7 @@ async def test_other_paths_and_methods_are_4xx(running: Running) -> None:
 # --- health, metrics, drain ----------------------------------------------------------------------------
 
 
-async def test_readiness_says_what_is_missing_and_health_does_not_care(running: Running) -> None:
+async def test_readiness_names_missing_parts_and_health_does_not_care(running: Running) -> None:
     running.problem, running.readiness.policy = "no serving certificate yet", False
     assert await running.get("/readyz") == (503, "no serving certificate yet; no policy yet\n")
     assert await running.get("/healthz") == (200, "ok\n")

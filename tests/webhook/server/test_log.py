@@ -1,4 +1,4 @@
-"""The log: one JSON object a line, whoever speaks; columns on a terminal."""
+"""The log: one JSON object a line, from any logger; columns on a terminal."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_person_gets_columns(form: Format, stream: io.StringIO) -> None:
     assert ("\x1b[" in stream.getvalue()) is stream.isatty()
 
 
-def test_what_json_has_no_place_for_is_said_all_the_same() -> None:
+def test_values_that_json_lacks_are_logged_as_text() -> None:
     stream = io.StringIO()
     log.configure("info", "json", stream)
     structlog.get_logger().info("odd", number=2**80, half="\ud800", path=Path("/tmp"))
@@ -100,7 +100,7 @@ async def test_of_lines_that_repeat_a_few_are_written_and_the_others_counted(
     assert {line["event"] for line in lines} == {"request refused"}
 
 
-async def test_what_was_not_written_yet_is_counted_at_the_end() -> None:
+async def test_unwritten_lines_are_counted_at_the_end() -> None:
     bounded = log.Bounded("refused")
     with structlog.testing.capture_logs() as lines:
         for _ in range(log.LINES_A_MINUTE + 1):

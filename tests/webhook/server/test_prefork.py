@@ -49,7 +49,7 @@ sys.exit(prefork.supervise({workers}, socket.create_server(("127.0.0.1", 0)), se
 
 
 class Supervised:
-    """A supervisor, the workers that say they serve, and its log."""
+    """A supervisor, the workers that report that they serve, and its log."""
 
     def __init__(self, child: asyncio.subprocess.Process) -> None:
         self.child = child
@@ -127,7 +127,7 @@ async def test_a_worker_that_never_served_ends_the_whole_with_its_status(supervi
         assert await it.ended() == 2
 
 
-async def test_a_worker_that_can_t_start_again_beside_one_that_serves_is_tried_again(
+async def test_a_worker_that_can_t_start_is_tried_again_while_another_serves(
     supervised: Start,
 ) -> None:
     body = "if not first('a') and first('b'): os._exit(2)\nserved(shared)"
@@ -179,7 +179,7 @@ async def test_a_worker_that_dies_in_a_review_teaches_the_next_one(supervised: S
     assert (it.log[1]["reason"], it.log[1]["status"]) == ("died", -signal.SIGSEGV)
 
 
-async def test_a_loop_that_stands_still_is_ended_and_no_review_is_blamed(supervised: Start) -> None:
+async def test_a_stuck_loop_is_ended_and_no_review_is_blamed(supervised: Start) -> None:
     async with supervised(f"served(shared)\nif first('a'):\n    {HANG}", 1, stall=0.2) as it:
         assert await it.worker() != await it.worker()
         assert await it.stop() == 0
@@ -209,7 +209,7 @@ os.write(1, b"0\\n")
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 @pytest.mark.parametrize("handled", [True, False])
-async def test_sent_away_all_end_with_0_and_nobody_is_left(
+async def test_on_sigterm_all_end_with_0_and_no_process_is_left(
     supervised: Start, number: signal.Signals, handled: bool
 ) -> None:
     handler = "signal.signal(signal.SIGTERM, lambda *_: os._exit(0))\n" if handled else ""

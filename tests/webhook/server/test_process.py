@@ -149,7 +149,7 @@ async def test_a_change_is_answered_counted_and_logged_in_one_line() -> None:
     assert (line["endpoint"], line["uid"], line["dryRun"]) == ("mutate", "1", False)
 
 
-async def test_what_is_let_pass_unchanged_is_not_logged() -> None:
+async def test_an_unchanged_object_is_not_logged() -> None:
     wired = Wired({"rules.yaml": "profile: observe"})
     with structlog.testing.capture_logs() as lines:
         response = await wired.post("mutate")
@@ -187,7 +187,7 @@ async def test_a_denial_is_logged_with_its_rules_and_counted() -> None:
     assert wired.metric("chassis_namespace_findings_total", namespace="mlchassis-system", mode="enforce") == 1
 
 
-def test_only_a_hundred_namespaces_are_told_apart() -> None:
+def test_only_a_hundred_namespaces_have_separate_metrics() -> None:
     metrics = Metrics()
     for number in range(150):
         for namespace in (f"team-{number}", "team-0"):
@@ -201,7 +201,7 @@ def test_only_a_hundred_namespaces_are_told_apart() -> None:
     assert (found("team-0"), found("team-99"), found("team-100"), found("other")) == (151, 1, None, 50)
 
 
-def test_whoever_reads_the_metrics_reads_what_tallies_have_counted() -> None:
+def test_the_metrics_include_the_tallies() -> None:
     metrics = Metrics(["Pod"])
     request = metrics.of_request("mutate", "changed", "Pod")
     tallies = [metrics.tally([request]), metrics.tally([request, metrics.of_mutation("a", "enforce")])]
@@ -221,7 +221,7 @@ def test_whoever_reads_the_metrics_reads_what_tallies_have_counted() -> None:
         assert read() == (4 * times, 2 * times)
 
 
-def test_what_tallies_have_counted_does_not_pile_up_while_nobody_reads_the_metrics() -> None:
+def test_tallies_do_not_pile_up_while_the_metrics_are_not_read() -> None:
     """Each answer that is given again has a tally, and answers come and go."""
     metrics = Metrics(["Pod"])
     for _ in range(10 * MOST_UNSETTLED):
@@ -269,9 +269,7 @@ async def test_a_policy_that_crashes_is_counted_and_logged_with_its_trace() -> N
         ("deny", "name", True),
     ],
 )
-def test_a_failure_of_the_whole_is_answered_as_on_error_says(
-    on_error: str, endpoint: str, let_in: bool
-) -> None:
+def test_a_failure_of_the_whole_is_answered_by_on_error(on_error: str, endpoint: str, let_in: bool) -> None:
     wired = Wired({"webhook.yaml": f"onError: {on_error}"})
     response = wired.on_error(endpoint, Request("1", GroupKind("", "Pod"), "CREATE"))
     assert response.allowed is let_in
@@ -305,7 +303,7 @@ async def test_an_answer_that_can_t_be_recorded_is_given(monkeypatch: pytest.Mon
     assert [line["event"] for line in lines] == ["answer not recorded"]
 
 
-async def test_the_name_endpoint_leaves_other_pods_alone() -> None:
+async def test_the_name_endpoint_does_not_change_other_pods() -> None:
     assert await Wired({}).post("name") == {"uid": "1", "allowed": True}
 
 
@@ -371,7 +369,7 @@ class Served:
             return answer.status, await answer.text()
 
     async def post(self, endpoint: str, review: Json | None = None) -> Json:
-        """The response to a review (by default that of this file), over a connection of its own."""
+        """The response to a review (by default that of this file), over a new connection."""
         port = (await self.logged("listening"))["port"]
         async with (
             aiohttp.ClientSession() as session,
@@ -456,7 +454,7 @@ async def test_a_certificate_that_expired_with_its_ca_is_replaced_before_anythin
     assert [datetime.fromisoformat(until) > datetime.now(UTC) for until in inforce] == [True]
 
 
-async def test_it_is_not_ready_while_the_mounted_certificate_is_one_that_nobody_accepts(
+async def test_it_is_not_ready_while_the_mounted_certificate_is_not_accepted(
     tmp_path: Path,
 ) -> None:
     def mount(bundle: pki.Bundle) -> None:
@@ -555,7 +553,7 @@ async def test_silent_watches_hide_no_change_for_long(tmp_path: Path) -> None:
             await chassis.logged("policy in force", 2)
 
 
-async def test_several_workers_say_as_one_which_kubelet_is_the_oldest(tmp_path: Path) -> None:
+async def test_several_workers_log_the_oldest_kubelet_once(tmp_path: Path) -> None:
     async with running() as fake:
         for name, version in (("new", "v1.36.1"), ("old", "v1.28.15")):
             node = {"metadata": {"name": name}, "status": {"nodeInfo": {"kubeletVersion": version}}}
@@ -597,7 +595,7 @@ async def test_no_review_is_lost_while_it_drains() -> None:
             asked = clock()
             for ended in await asyncio.gather(*callers):
                 assert ended - asked > 0.9
-        async with asyncio.timeout(10):  # not --drain-patience: nothing is in flight any more
+        async with asyncio.timeout(10):  # not --drain-patience: no request is in flight any more
             assert await chassis.child.wait() == 0
 
 
@@ -689,7 +687,7 @@ async def test_the_log_level_changes_while_it_runs_in_every_worker_and_those_to_
 
 
 def named(name: str) -> Json:
-    """A review of a Pod that nothing is to be said of."""
+    """A review of a Pod without findings."""
     pod = {**POD, "metadata": {"name": name, "namespace": "ml"}}
     pod["spec"] = {"restartPolicy": "Never", "containers": [{"name": "main", "image": "busybox"}]}
     return {**REVIEW, "request": {**REVIEW["request"], "object": pod}}
@@ -731,7 +729,7 @@ async def test_a_review_that_hangs_costs_one_worker_once_while_the_other_goes_on
             await hung
         assert answered > 0
         await chassis.logged("listening", 3)
-        for uid in ("2", "3", "4", "5"):  # whichever worker takes them
+        for uid in ("2", "3", "4", "5"):  # any worker may take them
             response = await chassis.post("mutate?timeout=100ms", hanging(uid))
             assert (response["uid"], response["allowed"], "patch" in response) == (uid, True, False)
             assert "did not read this object" in " ".join(response["warnings"])
@@ -752,7 +750,7 @@ async def test_with_one_worker_connections_wait_for_the_next_one() -> None:
         await chassis.logged("policy in force")
         hung = asyncio.create_task(chassis.post("mutate?timeout=100ms", hanging("1")))
         await chassis.logged("a review hangs, ending its worker")
-        # The worker is dead or about to be: what comes now waits in the backlog, or is sent again.
+        # The worker is dead or about to be: new requests wait in the backlog, or are sent again.
         while True:
             try:
                 response = await chassis.post("mutate?timeout=100ms", hanging("2"))
@@ -797,7 +795,7 @@ spec:
 """
 
 
-async def test_manifests_can_stand_for_the_cluster(tmp_path: Path) -> None:
+async def test_manifests_can_replace_the_cluster(tmp_path: Path) -> None:
     (tmp_path / "deployment.yaml").write_text(DEPLOYMENT)
     request = {
         "uid": "u",

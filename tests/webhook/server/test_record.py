@@ -80,7 +80,7 @@ HIDDEN: Mapping[str, Json] = {
 }
 
 
-def test_reviews_that_the_engine_can_tell_apart_have_identities_of_their_own() -> None:
+def test_reviews_that_differ_for_the_engine_have_different_identities() -> None:
     """Also where the difference is in text that looks like what the API server makes."""
     found = {what: read(obj) for what, obj in HIDDEN.items()}
     assert len({read(POD), *found.values()}) == 1 + len(HIDDEN)
@@ -188,7 +188,7 @@ SOME = Identity.of_body(b"body")
 
 
 class Noted:
-    """A record, and what it says whenever somebody looks."""
+    """A record, and its content at each look."""
 
     def __init__(self) -> None:
         self.record = Record()
@@ -198,7 +198,7 @@ class Noted:
         self.seen.append((self.record.step, self.record.identity if self.record.step else b""))
 
 
-async def test_each_step_is_noted_and_nothing_in_between() -> None:
+async def test_only_steps_are_noted() -> None:
     noted, came = Noted(), asyncio.Event()
 
     async def work() -> str:
@@ -282,7 +282,7 @@ def test_a_process_that_is_killed_leaves_its_note_behind() -> None:
     os.close(tell)
 
 
-def test_a_note_that_was_torn_says_nothing() -> None:
+def test_a_torn_note_is_ignored() -> None:
     record = Record()
     for torn in (b'{"kind": "P', b"[1]", b"\xff"):
         record.begin(SOME, torn, 1.0)

@@ -1,8 +1,8 @@
 """A change of CA with two replicas, in every order of their calls to the API server.
 
 Each call is one step, which takes a second. Between any two of them another replica may have its turn, and
-somebody may delete or change the Secret. After each step, whatever a replica serves must be trusted by an
-API server that is behind by as much as it may be.
+the Secret may be deleted or changed. After each step, the certificate that a replica serves must be trusted
+by an API server that lags as far behind as it may.
 
 All orders are gone through in which one is interrupted by another once, and a sample of those where it is
 more often.
@@ -36,7 +36,7 @@ NAMESPACE, SECRET = "mlchassis-system", "mlchassis-tls"
 SAMPLE = 150
 MOST_SWITCHES = 8
 TURNS = 5
-"""How often each replica looks at the Secret before it is let alone."""
+"""How often each replica looks at the Secret before it rests."""
 NOW = datetime.now(UTC).replace(microsecond=0)
 FIRST = pki.issue(HOSTS, NOW - timedelta(days=1))
 THEIRS = pki.issue(HOSTS, NOW - timedelta(days=1))
@@ -44,7 +44,7 @@ THEIRS = pki.issue(HOSTS, NOW - timedelta(days=1))
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody shakes hands here, and a signature costs more than all the rest."""
+    """There are no handshakes here, and a signature costs more than all the rest."""
     monkeypatch.setattr(certs, "_load", lambda *_: None)
     monkeypatch.setattr(certs, "_server_context", lambda: None)
     monkeypatch.setattr(pki, "_certificates", cache(pki._certificates))
@@ -209,7 +209,7 @@ def signers(certificate: bytes, ca: bytes) -> frozenset[bytes]:
 def trusted(world: World, replica: Replica) -> bool:
     served = replica.serving.bundle
     if served is None:
-        return True  # it is not ready: nobody calls it
+        return True  # it is not ready, so it gets no calls
     signed_by = signers(served.certificate, served.ca)
     assert signed_by
     return all(seen & signed_by for seen in world.seen())
@@ -228,7 +228,7 @@ class Order:
         self._replicas, self._acts = replicas, acts
 
     def run(self, switches: dict[int, int]) -> tuple[World, list[Replica], list[int]]:
-        """What came of it, and how many could have gone on at each step."""
+        """The result, and how many could have gone on at each step."""
         world = World()
         replicas = self._replicas(world)
         actors: list[Actor] = [self._somebody(world)]
@@ -310,7 +310,7 @@ def both_run(world: World) -> list[Replica]:
     "acts",
     [[delete], [delete, delete], [take_out_the_key, delete], [take_out_the_key], [damage], [put_theirs]],
 )
-def test_what_is_served_is_trusted_in_every_order(
+def test_served_certificates_are_trusted_in_every_order(
     acts: list[Act], replicas: Callable[[World], list[Replica]]
 ) -> None:
     order = Order(replicas, acts)

@@ -89,7 +89,7 @@ async def test_a_collector_that_is_away_costs_no_review(monkeypatch: pytest.Monk
         assert await chassis.stop() == 0
 
 
-def test_without_the_extra_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_one_sentence_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     with pytest.raises(UserError, match=r"pip install 'ml-chassis\[tracing\]'"):
         tracing.otlp()

@@ -41,7 +41,7 @@ REVIEW: Json = {
 
 
 class Wired:
-    """The endpoints of a process in a server of their own."""
+    """The endpoints of a process in a separate server."""
 
     def __init__(self, policy: dict[str, str]) -> None:
         self.metrics = Metrics(["Pod"])
@@ -54,7 +54,7 @@ class Wired:
         self.shared: SharedRecords | None = None
         self.tracing: Tracing | None = None
         self.chunked = False
-        """Whether aiohttp reads what is posted."""
+        """Whether aiohttp reads the posted body."""
 
     async def post(self, endpoint: str, review: Json | bytes = REVIEW) -> Json:
         wired = Server(

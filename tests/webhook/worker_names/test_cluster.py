@@ -1,4 +1,4 @@
-"""What is asked of the API server on behalf of a pod: nothing that its author chooses."""
+"""Requests to the API server on behalf of a pod, without any part that its author chooses."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from webhook.worker_names import cluster
         ("uid", ""),
     ],
 )
-async def test_an_owner_that_nothing_can_be_is_not_looked_up(
+async def test_an_impossible_owner_is_not_looked_up(
     setting: Setting, label: str, field: str, text: str
 ) -> None:
     await setting.cluster(1)

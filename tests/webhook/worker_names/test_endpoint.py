@@ -30,7 +30,7 @@ from webhook.kube.api import ApiServer
 from webhook.worker_names import endpoint as names
 from webhook.worker_names.cluster import LiveWorkers
 
-# --- what is given -----------------------------------------------------------
+# --- given names -------------------------------------------------------------
 
 
 async def test_the_name_comes_with_the_promise_and_without_generate_name(setting: Setting) -> None:
@@ -101,7 +101,7 @@ async def test_without_the_history_its_place_is_free_a_lifetime_later(
     assert (await setting.ask()).allowed
 
 
-# --- what is refused -----------------------------------------------------------
+# --- refusals ------------------------------------------------------------------
 
 
 async def test_a_double_creation_is_a_409_and_an_event_at_the_first_of_a_burst(setting: Setting) -> None:
@@ -128,7 +128,7 @@ async def test_a_promise_refuses_without_an_event(setting: Setting) -> None:
     assert await setting.events() == []
 
 
-async def test_each_group_has_bursts_of_its_own_and_they_end(
+async def test_each_group_has_separate_bursts_and_they_end(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await setting.cluster(0)
@@ -145,7 +145,7 @@ async def test_each_group_has_bursts_of_its_own_and_they_end(
         return sum(path == EVENTS for method, path in setting.fake.requests if method == "POST")
 
     assert told() == 2
-    monkeypatch.setattr(names, "BURSTS_KEPT", 1)  # more groups than are remembered: each is told of again
+    monkeypatch.setattr(names, "BURSTS_KEPT", 1)  # more groups than are remembered: each is logged again
     for pod in (worker(), head, worker()):
         await setting.ask(pod)
     await setting.namer.close()
@@ -164,7 +164,7 @@ async def test_an_owner_of_another_uid_is_not_trusted(setting: Setting) -> None:
     assert setting.leases() == []
 
 
-# --- what is left alone -----------------------------------------------------------
+# --- pods without a name ----------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ async def test_an_update_a_subresource_and_an_excluded_namespace_are_left_alone(
     assert setting.fake.requests == []
 
 
-async def test_a_label_whose_owner_has_no_scale_is_said_to_have_no_effect(setting: Setting) -> None:
+async def test_a_label_whose_owner_has_no_scale_is_reported_as_without_effect(setting: Setting) -> None:
     pod = worker({"mlchassis.dev/worker-group": "w"})
     del pod["metadata"]["labels"]["ray.io/is-ray-node"]
     pod["metadata"]["ownerReferences"][0] |= {"apiVersion": "batch/v1", "kind": "Job"}
@@ -215,7 +215,7 @@ async def test_a_label_whose_owner_has_no_scale_is_said_to_have_no_effect(settin
     assert "has no scale subresource" in response.audit["not-named"]
 
 
-async def test_other_controllers_want_what_their_scale_says(setting: Setting) -> None:
+async def test_other_controllers_want_the_pods_of_their_scale(setting: Setting) -> None:
     pod = labelled("apps/v1", "ReplicaSet")
     served = [{"name": "replicasets", "kind": "ReplicaSet"}, {"name": "replicasets/scale", "kind": "Scale"}]
     setting.fake.objects["/apis/apps/v1"] = {"metadata": {"name": ""}, "resources": served}
@@ -254,7 +254,7 @@ async def test_many_at_once_through_two_processes_get_as_many_names_as_are_wante
     assert setting.count("swaps_lost_total") + other.count("swaps_lost_total") > 0
 
 
-async def test_time_is_told_by_the_api_server(
+async def test_the_time_is_the_api_servers(
     setting: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("webhook.kube.api.time.time", lambda: 1000.0)

@@ -65,7 +65,7 @@ class Run:
         self.left["lose"] = scenario.losses
 
     def enabled(self) -> list[tuple[str, int]]:
-        """What may happen next. Requests in the same state do the same: one of them is enough."""
+        """The possible next steps. Requests in the same state do the same: one of them is enough."""
         distinct = {
             (request.key(), request.workers.drawn): n
             for n, request in enumerate(self.requests)
@@ -196,7 +196,7 @@ def test_no_name_is_given_twice_though_the_lease_is_lost(scenario: Scenario) -> 
 
 
 async def next_free_ordinal(workers: FakeWorkers, worker: Worker, settings: WorkerNames) -> Answer:
-    """The obvious design: list the pods, take the lowest free number. Nothing is ever refused."""
+    """The obvious design: list the pods, take the lowest free number. It never refuses a pod."""
     listed = await workers.pods(worker.namespace, worker.selector)
     names = {pod["metadata"]["name"] for pod in listed.pods}
     number = next(n for n in range(len(names) + 1) if f"demo-small-{n}" not in names)
@@ -230,7 +230,7 @@ class ListFirst(FakeWorkers):
 
 
 class BlindSwap(FakeWorkers):
-    """Writes the Lease whatever stands there now."""
+    """Overwrites the Lease."""
 
     def _swap(self, lease: Json, expected: str | None) -> bool:
         current = self.world.lease
@@ -254,7 +254,7 @@ def short_lived(workers: FakeWorkers, worker: Worker, settings: WorkerNames) -> 
 
 
 def one_epoch(workers: FakeWorkers, worker: Worker, settings: WorkerNames) -> Awaitable[Answer]:
-    """A record that is begun anew looks like the one that was lost."""
+    """A record that is begun again looks like the lost one."""
     return allocate(workers, worker, settings, epoch=lambda: "the same")
 
 
@@ -270,6 +270,6 @@ def one_epoch(workers: FakeWorkers, worker: Worker, settings: WorkerNames) -> Aw
     ],
     ids=["next-free-ordinal", "count-only", "list-before-lease", "blind-swap", "short-promise", "one-epoch"],
 )
-def test_the_search_finds_what_is_wrong_with(control: Allocate, scenario: Scenario, broken: str) -> None:
+def test_the_search_finds_the_fault_of(control: Allocate, scenario: Scenario, broken: str) -> None:
     with pytest.raises(Broken, match=broken):
         explore(replace(scenario, allocate=control))

@@ -26,7 +26,7 @@ from tests.webhook.worker_names.setting import (
 from webhook.worker_names.leases import IDLE_SECONDS, Sweep, earlier_lease_name, lease_name
 
 
-async def test_the_lease_is_in_our_own_namespace_and_says_whose_it_is(setting: Setting) -> None:
+async def test_the_lease_is_in_our_own_namespace_and_names_its_owner(setting: Setting) -> None:
     await setting.cluster(2)
     await setting.create()
     [lease] = setting.leases()
@@ -62,7 +62,7 @@ async def test_a_lease_that_is_deleted_by_hand_brings_no_name_back(setting: Sett
     assert {name.rpartition("-")[2] for name in given} == {"0"}, "the numbers do come again"
 
 
-async def test_a_cluster_that_is_made_anew_gets_names_of_its_own(setting: Setting) -> None:
+async def test_a_new_cluster_of_the_same_name_gets_other_names(setting: Setting) -> None:
     await setting.cluster(1)
     first = await setting.create()
     await setting.fake.delete(f"{PODS}/{first}")
@@ -72,7 +72,7 @@ async def test_a_cluster_that_is_made_anew_gets_names_of_its_own(setting: Settin
     assert await setting.create(pod) != first
 
 
-# --- Leases of an earlier release, beside the workers -----------------------------------------------------
+# --- Leases of an earlier release, in the workers' namespaces ---------------------------------------------
 
 
 def member() -> Worker:
@@ -175,7 +175,7 @@ async def test_leases_of_owners_that_are_gone_are_deleted_and_no_others(setting:
     ],
     ids=str,
 )
-async def test_a_lease_that_does_not_say_whose_it_is_stays(setting: Setting, owner: Json) -> None:
+async def test_a_lease_without_an_owner_stays(setting: Setting, owner: Json) -> None:
     await put_lease(setting, "odd", **owner)
     assert await swept(setting) == ["odd"]
     assert not [path for _, path in setting.fake.requests if not path.startswith(LEASES)]
@@ -215,7 +215,7 @@ async def test_a_lease_that_is_written_during_the_sweep_stays(setting: Setting) 
 
 
 async def test_a_sweep_between_two_creates_brings_no_name_back(setting: Setting) -> None:
-    """Whatever a sweep might take by mistake: the next record is another one."""
+    """After a record that a sweep took by mistake, the next one is different."""
     await setting.cluster(1)
     first = await setting.create()
     await setting.fake.delete(f"{PODS}/{first}")

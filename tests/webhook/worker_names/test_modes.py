@@ -41,7 +41,7 @@ async def test_a_dry_run_gets_the_same_answers_and_writes_nothing(setting: Setti
     assert setting.count("refused_total", reason="exists") == 0
 
 
-async def test_warn_and_audit_say_what_would_be_done_and_do_nothing(setting: Setting) -> None:
+async def test_warn_and_audit_describe_the_change_without_making_it(setting: Setting) -> None:
     await setting.cluster(1)
     for mode, warned in (("warn", True), ("audit", False)):
         setting.configure(worker_names=f"mode: {mode}")

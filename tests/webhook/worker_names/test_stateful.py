@@ -1,4 +1,4 @@
-"""Random schedules, longer and wider than what can be searched exhaustively.
+"""Random schedules, longer and wider than an exhaustive search allows.
 
 Many requests at once, pods that linger as terminating, scaling up and down, names in `workersToDelete`,
 requests that are lost, a clock that runs, multi-host replicas whose hosts come one after the other.
@@ -21,7 +21,7 @@ PICK = st.integers(min_value=0, max_value=10**6)
 
 @dataclass
 class Create:
-    """A request with what must hold when it is answered."""
+    """A request with the condition that must hold when it is answered."""
 
     request: Request
     replica: str = ""
@@ -141,12 +141,12 @@ class Schedules(RuleBasedStateMachine):
             self.most_wanted[replica] = max(self.most_wanted[replica], self.world.desired)
 
     def _order(self, names: frozenset[str]) -> None:
-        """`workersToDelete` names what was given before."""
+        """`workersToDelete` has names that were given before."""
         self.world.barred = names
         for it in self._waiting():
             it.barred &= self.world.barred
 
-    # --- what must hold ----------------------------------------------------------------------------------
+    # --- the conditions that must hold -------------------------------------------------------------------
 
     @invariant()
     def no_name_is_given_twice(self) -> None:
@@ -154,7 +154,7 @@ class Schedules(RuleBasedStateMachine):
         assert len(set(names)) == len(names)
 
     def teardown(self) -> None:
-        """When all is quiet, what is wanted is created at the latest one lifetime later, and no more."""
+        """When all is quiet, exactly the wanted pods are created at the latest one lifetime later."""
         if not hasattr(self, "world"):
             return
         for it in self._waiting():

@@ -1,4 +1,4 @@
-"""A cluster in which every read and write of the allocation is one atomic step, taken when told to.
+"""A cluster in which every read and write of the allocation is one atomic step, taken on request.
 
 The allocation under test is the real one: its coroutines are driven by hand, one step at a time, so that a
 scheduler (exhaustive in test_interleavings.py, random in test_stateful.py) decides what happens
@@ -242,7 +242,7 @@ class Request:
 
 
 def create(world: World, **options: Any) -> Request:
-    """A create that nothing disturbs."""
+    """An undisturbed create."""
     request = Request(world, real, **options)
     while not request.done:
         request.advance()
