@@ -12,7 +12,7 @@ from policies.containers.programs import launch_of
 from policies.core.contracts import rule
 from policies.core.facts import Facts
 from policies.core.finding import Finding
-from policies.core.needs import Need
+from policies.core.pod_features import PodFeature
 from policies.core.target import PodTemplate, Target
 from policies.core.workloads import MADE_AS_WRITTEN
 from policies.kube.json import Json, dig, mapping, maps, text
@@ -78,4 +78,4 @@ def _is_limited(volume: Json) -> bool:
         return False
 
 
-RULE = rule(__name__, check, needs=(Need.EXTENDED,))
+RULE = rule(__name__, check, requires=(PodFeature.EXTENDED,))
