@@ -18,6 +18,7 @@ from puller.log import LEVELS, logger
 from puller.options import Options
 from puller.reconcile import Reconciler
 from puller.servers.base import ModelServer, Timeouts
+from puller.servers.lora import LoraServer, SglangServer
 from puller.servers.none import NoServer
 from puller.servers.tfserving import TfServing
 from puller.servers.v2 import TritonServer, V2Server
@@ -25,7 +26,7 @@ from puller.spec import SCHEMES, quantity
 from puller.storage.base import DiskBudget, Limits
 from puller.storage.fetch import Storage
 
-SERVERS = ("v2", "kserve", "triton", "tfserving", "none")
+SERVERS = ("v2", "kserve", "triton", "tfserving", "vllm", "sglang", "none")
 _ENV = "CHASSIS_PULLER_"
 
 
@@ -75,8 +76,11 @@ def server_of(options: Options) -> ModelServer:
     """The protocol that `--server` names."""
     if options.server == "none":
         return NoServer()
+    seen = options.server_model_dir or options.model_dir
+    if options.server in ("vllm", "sglang"):
+        lora = LoraServer if options.server == "vllm" else SglangServer
+        return lora(options.server_url, options.timeouts, options.model_dir, seen, options.server_api_key)
     if options.server == "tfserving":
-        seen = options.server_model_dir or options.model_dir
         return TfServing(options.server_url, options.timeouts, options.model_dir, seen)
     kind = TritonServer if options.server == "triton" else V2Server
     return kind(options.server_url, options.timeouts)
@@ -92,6 +96,7 @@ def options_of(arguments: argparse.Namespace) -> Options:
         server=arguments.server,
         server_url=url,
         server_model_dir=arguments.server_model_dir,
+        server_api_key=arguments.server_api_key,
         host=arguments.host,
         port=arguments.port,
         ready_when=arguments.ready_when,
@@ -105,7 +110,7 @@ def options_of(arguments: argparse.Namespace) -> Options:
         backoff_initial=arguments.backoff_initial,
         backoff_max=arguments.backoff_max,
         grace=arguments.grace,
-        schemes=arguments.schemes,
+        schemes=tuple(dict.fromkeys((*arguments.schemes, *arguments.further_schemes))),
         pod_uid=arguments.pod_uid,
         timeouts=Timeouts(arguments.probe_timeout, arguments.load_timeout, arguments.unload_timeout),
         limits=Limits(
@@ -113,6 +118,7 @@ def options_of(arguments: argparse.Namespace) -> Options:
             connect_timeout=arguments.connect_timeout,
             stall_timeout=arguments.stall_timeout,
             allow_link_local=arguments.allow_link_local,
+            plain_registries=frozenset(arguments.plain_registries),
             max_entries=arguments.max_archive_entries,
             max_expansion=arguments.max_archive_expansion,
         ),
@@ -133,11 +139,19 @@ def parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
     flag("--server", str, "v2", "protocol of the model server", choices=SERVERS)
     flag("--server-url", str, "", "the model server (default: http://127.0.0.1:<component port>)")
     flag("--component-port", _port, 8080, "port of the model server, when --server-url is not given")
-    flag("--server-model-dir", Path, None, "the model directory as the server sees it (tfserving)")
+    flag(
+        "--server-model-dir",
+        Path,
+        None,
+        "the model directory as the server sees it (tfserving, vllm, sglang)",
+    )
+    flag("--server-api-key", _key, "", "API key of the model server (vllm, sglang); better as a variable")
     flag("--host", str, Options.host, "address of the puller's HTTP port (default: all)")
     flag("--port", _port, Options.port, "the puller's HTTP port: /healthz, /readyz, /v1/models, /metrics")
     flag("--ready-when", str, "all", "what /readyz waits for", choices=("first", "all", "any"))
     flag("--schemes", _schemes, ",".join(SCHEMES), "storage schemes that a storageUri may have")
+    flag("--further-schemes", _further, "", "schemes to add to these; unknown ones are passed over")
+    flag("--plain-registries", _listed, "", "registries, as host:port, that oci:// asks over http")
     flag("--num-workers", _count, Options.downloads, "models downloaded at a time", alias="--workers")
     flag("--load-workers", _count, Options.loads, "load and unload calls at a time")
     flag("--connections", _count, Limits().connections, "storage requests at a time, over all models")
@@ -186,6 +200,13 @@ def _flag(made: argparse.ArgumentParser, flags: Flags) -> Callable[..., None]:
     return flag
 
 
+def _key(text: str) -> str:
+    key = text.strip()
+    if not (key.isascii() and key.isprintable()):
+        raise argparse.ArgumentTypeError("must be printable ASCII characters")
+    return key
+
+
 def _port(text: str) -> int:
     number = int(text)
     if not 0 <= number <= 65535:
@@ -194,10 +215,19 @@ def _port(text: str) -> int:
 
 
 def _schemes(text: str) -> tuple[str, ...]:
-    found = tuple(scheme.strip() for scheme in text.split(",") if scheme.strip())
+    found = _listed(text)
     if not found or not set(found) <= set(SCHEMES):
         raise argparse.ArgumentTypeError(f"must be some of {','.join(SCHEMES)}")
     return found
+
+
+def _further(text: str) -> tuple[str, ...]:
+    """Webhooks of later versions may name schemes that this puller does not know."""
+    return tuple(scheme for scheme in _listed(text) if scheme in SCHEMES)
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(item.strip() for item in text.split(",") if item.strip())
 
 
 def _count(text: str) -> int:

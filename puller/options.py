@@ -20,6 +20,7 @@ class Options:
     server: str = "v2"
     server_url: str = "http://127.0.0.1:8080"
     server_model_dir: Path | None = None
+    server_api_key: str = field(default="", repr=False)
     host: str = ""
     port: int = 9081
     ready_when: str = "all"

@@ -32,6 +32,7 @@ class Reason(StrEnum):
     HOSTILE_ARCHIVE = "HostileArchive"
     ARCHIVE_BOMB = "ArchiveBomb"
     BAD_ARCHIVE = "BadArchive"
+    BAD_MANIFEST = "BadManifest"
 
     # The disk.
     DISK_FULL = "DiskFull"

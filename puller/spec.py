@@ -21,7 +21,7 @@ from puller.quantities import decimal_of
 LIST_KEY = "models.json"
 """The key that holds an array of models; every other `<name>.json` key holds one."""
 
-SCHEMES = ("s3", "gs", "az", "https", "http", "hf", "file", "pvc")
+SCHEMES = ("s3", "gs", "az", "https", "http", "hf", "oci", "file", "pvc")
 
 MAX_NAME = 253
 MAX_URI = 4096
@@ -39,6 +39,11 @@ MAX_GLOB = 1024
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]+")
 _HF_PATH = re.compile(r"/[^/:]+(:[^/:]+)?/?")
+OCI_REFERENCE = re.compile(
+    r"/(?P<repository>[a-z0-9]+([._-]+[a-z0-9]+)*(/[a-z0-9]+([._-]+[a-z0-9]+)*)*)"
+    r"(:(?P<tag>[A-Za-z0-9_][A-Za-z0-9._-]{0,127}))?(@(?P<digest>sha256:[0-9a-f]{64}))?"
+)
+"""The path of an oci:// URI."""
 _BUCKET = re.compile(r"[a-zA-Z0-9_$][a-zA-Z0-9._$-]{0,254}")
 """Not quite any store's grammar, and no character with which a bucket could become another host."""
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
@@ -340,8 +345,10 @@ def _check_uri(uri: SplitResult) -> None:
     keyless = not uri.path and (uri.query or uri.fragment)  # `s3://bucket?x`: not a bucket of that name
     if uri.scheme in ("s3", "gs", "az") and (keyless or not _BUCKET.fullmatch(uri.netloc)):
         raise ValueError(f"{uri.scheme}:// must be followed by {_AUTHORITY[uri.scheme]} and a slash.")
-    if uri.scheme in ("file", "pvc", "hf") and (uri.query or uri.fragment):
+    if uri.scheme in ("file", "pvc", "hf", "oci") and (uri.query or uri.fragment):
         raise ValueError('a query or fragment is not allowed; write "?" and "#" in a path as %3F and %23.')
+    if uri.scheme == "oci" and not OCI_REFERENCE.fullmatch(uri.path):
+        raise ValueError("it must be oci://registry/repository, with :tag or @sha256:digest after it.")
     if uri.scheme == "hf" and not _HF_PATH.fullmatch(uri.path):
         raise ValueError("it must be hf://organisation/model, with :revision after it if need be.")
 
@@ -352,6 +359,7 @@ _AUTHORITY = {
     "az": "a container",
     "pvc": "a claim's name",
     "hf": "an organisation",
+    "oci": "a registry's host",
 }
 
 

@@ -27,8 +27,9 @@ later edit of the ConfigMap without a new pod.
 
 **Which server it calls** follows from the container's preset (MLServer, Triton, KServe's own servers,
 TensorFlow Serving) with the port that the server's flags and variables set, or by the annotations
-`mlchassis.dev/model-server: v2|kserve|triton|tfserving|none` and `mlchassis.dev/model-server-port`. With
-`none` it only keeps the files.
+`mlchassis.dev/model-server: v2|kserve|triton|tfserving|vllm|sglang|none` and
+`mlchassis.dev/model-server-port`. With `none` it only keeps the files. With `vllm` and `sglang` the listed
+models are LoRA adapters, which it loads into the server next to the server's own model.
 
 **Resources** are those of the settings, fitted to the pod: what every other container states for a quota is
 stated for the sidecar, a limit of ephemeral storage grows by the emptyDir, and where the pod has resources
@@ -64,8 +65,8 @@ from policies.kube.json import Json, appended, dig, mapping, replaced, text
 from policies.kube.metadata import annotations_of, has_room, labels_of
 from policies.kube.pods import Container, containers, is_ray_node
 from policies.kube.quantities import parse_quantity
-from policies.models.pulling import ModelPull, PullError, claims_of, pull_of
-from policies.models.settings import ModelPuller, ReadyWhen, Sidecar
+from policies.models.pulling import SERVERS, ModelPull, PullError, claims_of, pull_of
+from policies.models.settings import ModelPuller, ReadyWhen, Scheme, Sidecar
 from policies.models.volumes import (
     CLAIMS_DIR,
     free_name,
@@ -79,7 +80,7 @@ from policies.models.volumes import (
     with_model_mounts,
     with_models_volume,
 )
-from policies.probes.servers import PULLER
+from policies.probes.servers import PULLER, Server
 from policies.probes.serving import StandardProbes, istio_came_first, recognised
 from policies.probes.start import models_of
 from puller.spec import ModelSpec
@@ -355,12 +356,20 @@ def _arguments(pull: ModelPull, settings: ModelPuller, size: int | None) -> Iter
 
 def _variables(settings: ModelPuller) -> Iterator[Json]:
     """What an older image does not know goes into variables: it refuses flags, and passes these over."""
-    yield {"name": "CHASSIS_PULLER_SCHEMES", "value": ",".join(settings.schemes)}
+    first = [scheme for scheme in settings.schemes if scheme not in _NEWER_SCHEMES]
+    newer = [scheme for scheme in settings.schemes if scheme in _NEWER_SCHEMES]
+    yield {"name": "CHASSIS_PULLER_SCHEMES", "value": ",".join(first or newer)}
+    if first and newer:
+        yield {"name": "CHASSIS_PULLER_FURTHER_SCHEMES", "value": ",".join(newer)}
     yield {"name": "CHASSIS_PULLER_SUPERVISE", "value": "true"}
     yield {
         "name": "CHASSIS_PULLER_POD_UID",
         "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}},
     }
+
+
+_NEWER_SCHEMES: Final = (Scheme.OCI,)
+"""Pullers of the first release do not start where `--schemes` names one of these."""
 
 
 def _probes(pod: Json, pull: ModelPull, settings: ModelPuller, facts: Facts, *, native: bool) -> Json:
@@ -430,7 +439,7 @@ def advise(pod: Json, settings: ModelPuller, facts: Facts) -> Iterator[Finding]:
         yield Finding(
             path,
             "The model server is not recognised: models are downloaded, and nothing loads them.",
-            f"Say how it is spoken to: {MODEL_SERVER}: v2, kserve, triton, tfserving or none.",
+            f"Name its protocol: {MODEL_SERVER}: {', '.join(SERVERS[:-1])} or {SERVERS[-1]}.",
         )
     yield from _volume_advice(asking, pull)
     for container in pull.targets:
@@ -469,6 +478,34 @@ def _server_advice(container: Container, pull: ModelPull, facts: Facts) -> Itera
             f"TensorFlow Serving in container {container.name} doesn't read the list that the puller writes.",
             f"Add --model_config_file={pull.model_dir}/models.config and "
             "--model_config_file_poll_wait_seconds=1.",
+        )
+    if pull.server == server.name and pull.server in _LORA_FLAGS:
+        yield from _lora_advice(path, container.name, server)
+
+
+_LORA_FLAGS: Final = {
+    "vllm": ("--enable-lora", "--enable_lora", "--config"),
+    "sglang": ("--enable-lora", "--lora-paths", "--config"),
+}
+"""Flags that enable adapters, or that name a file which may."""
+_VLLM_SWITCH: Final = "VLLM_ALLOW_RUNTIME_LORA_UPDATING"
+
+
+def _lora_advice(path: str, container: str, server: Server) -> Iterator[Finding]:
+    """The switches without which a server refuses every adapter."""
+    flags = _LORA_FLAGS[server.name]
+    if not (server.has_option(*flags) or server.may_have_option(*flags)):
+        yield Finding(
+            path,
+            f"The server in container {container} loads LoRA adapters only with --enable-lora.",
+            "Add --enable-lora.",
+        )
+    switch = server.variables.get(_VLLM_SWITCH, None if server.open else "")
+    if server.name == "vllm" and switch is not None and switch.strip().lower() not in ("1", "true"):
+        yield Finding(
+            path,
+            f"vLLM in container {container} loads adapters at run time only with {_VLLM_SWITCH}=1.",
+            f"Set {_VLLM_SWITCH} to 1.",
         )
 
 

@@ -31,7 +31,9 @@ from policies.probes.servers import Server, port_number
 from policies.probes.serving import StandardProbes, recognised, serving_containers
 from puller import spec as model_spec
 
-SERVERS: Final = ("v2", "kserve", "triton", "tfserving", "none")
+LORA_SERVERS: Final = ("vllm", "sglang")
+"""Servers that load LoRA adapters at run time; each is the name of its preset, too."""
+SERVERS: Final = ("v2", "kserve", "triton", "tfserving", *LORA_SERVERS, "none")
 DEFAULT_PORT: Final = 8080
 
 
@@ -139,11 +141,11 @@ def _server(pod: Json, targets: Iterable[Container], facts: Facts) -> tuple[str,
     """How the model server is spoken to, and on which port."""
     settings = facts.settings(StandardProbes)
     known = [(container, recognised(container, settings)) for container in targets]
+    told = annotations_of(pod).get(MODEL_SERVER)
     container, server = next(
-        ((container, server) for container, server in known if server and server.preset.repository_api),
+        ((container, server) for container, server in known if server and _loads_models(server, told)),
         next(iter(known), (None, None)),
     )
-    told = annotations_of(pod).get(MODEL_SERVER)
     if told is not None and told not in SERVERS:
         raise PullError(
             _path(MODEL_SERVER),
@@ -151,10 +153,15 @@ def _server(pod: Json, targets: Iterable[Container], facts: Facts) -> tuple[str,
             f"Write one of {', '.join(SERVERS)}.",
         )
     api = told or (server.preset.repository_api if server else None) or "none"
-    return api, _server_port(pod, container, server)
+    return api, _server_port(pod, container, server, api)
 
 
-def _server_port(pod: Json, container: Container | None, server: Server | None) -> int:
+def _loads_models(server: Server, api: object) -> bool:
+    """Whether the puller can load models into this server; adapters, where the pod asks for that."""
+    return server.name == api if api in LORA_SERVERS else server.preset.repository_api is not None
+
+
+def _server_port(pod: Json, container: Container | None, server: Server | None, api: str) -> int:
     told = annotations_of(pod).get(MODEL_SERVER_PORT)
     spec = container.spec if container else {}
     if told is not None:
@@ -166,7 +173,7 @@ def _server_port(pod: Json, container: Container | None, server: Server | None) 
                 "Write a number from 1 to 65535 or the name of a declared port.",
             )
         return port
-    if container and server and server.preset.repository_api:
+    if container and server and _loads_models(server, api):
         return server_port(container, server) or server.preset.port
     return declared_http_port(spec) or DEFAULT_PORT
 

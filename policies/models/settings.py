@@ -32,6 +32,7 @@ class Scheme(StrEnum):
     HTTPS = "https"
     HTTP = "http"
     HF = "hf"
+    OCI = "oci"
     FILE = "file"
     PVC = "pvc"
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import orjson
 
 from puller.reasons import Reason
-from puller.servers.client import BrokenError, Client, NotListeningError
+from puller.servers.client import MAX_BODY, BrokenError, Client, NotListeningError
 
 
 class Health(enum.Enum):
@@ -75,16 +75,25 @@ class HttpServer:
 
     declarative = False
 
-    def __init__(self, url: str, timeouts: Timeouts) -> None:
+    def __init__(self, url: str, timeouts: Timeouts, key: str = "") -> None:
+        """`key`: an API key, sent as a bearer token."""
         self.url = url.rstrip("/")
         self.timeouts = timeouts
-        self._client = Client(self.url)
+        self._client = Client(self.url, key)
 
-    async def call(self, method: str, path: str, timeout: float) -> tuple[int, bytes]:  # noqa: ASYNC109
-        """(status, the first 64 KiB of the body). Raises ServerError when no answer comes in `timeout` s."""
+    async def call(
+        self,
+        method: str,
+        path: str,
+        timeout: float,  # noqa: ASYNC109
+        body: bytes = b"{}",
+        most: int = MAX_BODY,
+    ) -> tuple[int, bytes]:
+        """(status, the first `most` bytes of the body). `body`: of a POST. Raises ServerError when no answer
+        comes in `timeout` s."""
         try:
             async with asyncio.timeout(timeout):
-                return await self._client.call(method, path, b"{}" if method == "POST" else None)
+                return await self._client.call(method, path, body if method == "POST" else None, most)
         except NotListeningError as error:
             reason, why = Reason.SERVER_UNAVAILABLE, error.strerror or "no connection"
         except BrokenError as error:

@@ -14,7 +14,8 @@ from base64 import b64encode
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
-_MAX_BODY = 65536
+MAX_BODY = 65536
+"""Bytes of a body that are read, unless more are asked for."""
 _MAX_IDLE = 32
 """Connections that are kept at a time."""
 _STATUS = re.compile(rb"HTTP/1\.[01] ([1-5][0-9][0-9])(?: [^\r\n]*)?")
@@ -44,23 +45,27 @@ class _Connection:
 
 
 class Client:
-    """`url`: http:// or https://, with a path before all others if need be."""
+    """`url`: http:// or https://, with a path before all others if need be. `key`: a bearer token."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, key: str = "") -> None:
         parts = urlsplit(url)
         self._host = parts.hostname or ""
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
         self._port = parts.port or (443 if self._tls else 80)
         self._path = parts.path.rstrip("/")
         lines = [f"Host: {parts.netloc.rpartition('@')[2]}", "Accept: */*", "User-Agent: chassis-puller"]
-        if parts.username is not None:
+        if key:
+            lines.append(f"Authorization: Bearer {key}")
+        elif parts.username is not None:
             user = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
             lines.append(f"Authorization: Basic {b64encode(user.encode()).decode()}")
         self._headers = "\r\n".join(lines)
         self._idle: list[_Connection] = []
 
-    async def call(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
-        """(status, the first 64 KiB of the body). Raises NotListeningError or BrokenError."""
+    async def call(
+        self, method: str, path: str, body: bytes | None = None, most: int = MAX_BODY
+    ) -> tuple[int, bytes]:
+        """(status, the first `most` bytes of the body). Raises NotListeningError or BrokenError."""
         content = "" if body is None else f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
         head = f"{method} {self._path}{path} HTTP/1.1\r\n{self._headers}\r\n{content}\r\n"
         request = head.encode("latin-1") + (body or b"")
@@ -70,12 +75,12 @@ class Client:
                 kept.writer.close()
                 continue
             try:
-                return await self._on(kept, request)
+                return await self._on(kept, request, most)
             except BrokenError as error:
                 # The server may have closed it at this very moment. A GET may be sent twice.
                 if method != "GET" or not error.unanswered:
                     raise
-        return await self._on(await self._opened(), request)
+        return await self._on(await self._opened(), request, most)
 
     async def close(self) -> None:
         while self._idle:
@@ -83,17 +88,17 @@ class Client:
 
     async def _opened(self) -> _Connection:
         try:
-            found = await asyncio.open_connection(self._host, self._port, ssl=self._tls, limit=_MAX_BODY)
+            found = await asyncio.open_connection(self._host, self._port, ssl=self._tls, limit=MAX_BODY)
         except OSError as error:
             raise NotListeningError(error.errno, error.strerror or str(error)) from None
         return _Connection(*found)
 
-    async def _on(self, connection: _Connection, request: bytes) -> tuple[int, bytes]:
+    async def _on(self, connection: _Connection, request: bytes, most: int) -> tuple[int, bytes]:
         """The answer on this connection, which is kept only if all of it came."""
         kept = False
         try:
             connection.writer.write(request)
-            status, body, kept = await _answer(connection.reader)
+            status, body, kept = await _answer(connection.reader, most)
         finally:
             if kept and len(self._idle) < _MAX_IDLE:
                 self._idle.append(connection)
@@ -102,7 +107,7 @@ class Client:
         return status, body
 
 
-async def _answer(reader: asyncio.StreamReader) -> tuple[int, bytes, bool]:
+async def _answer(reader: asyncio.StreamReader, most: int) -> tuple[int, bytes, bool]:
     """(status, body, whether the connection may be used again). Raises BrokenError."""
     begun = False
     try:
@@ -116,7 +121,7 @@ async def _answer(reader: asyncio.StreamReader) -> tuple[int, bytes, bool]:
             name.strip().lower(): value.strip() for name, _, value in (line.partition(b":") for line in lines)
         }
         keep = first.startswith(b"HTTP/1.1") and b"close" not in headers.get(b"connection", b"").lower()
-        body, whole = await _body(reader, status, headers)
+        body, whole = await _body(reader, status, headers, most)
     except asyncio.IncompleteReadError as error:
         raise BrokenError("connection lost", unanswered=not begun and not error.partial) from None
     except (asyncio.LimitOverrunError, ValueError):
@@ -135,22 +140,24 @@ def _status(line: bytes) -> int:
     return int(found[1])
 
 
-async def _body(reader: asyncio.StreamReader, status: int, headers: dict[bytes, bytes]) -> tuple[bytes, bool]:
-    """(the first 64 KiB, whether that is all of it)."""
+async def _body(
+    reader: asyncio.StreamReader, status: int, headers: dict[bytes, bytes], most: int
+) -> tuple[bytes, bool]:
+    """(the first `most` bytes, whether that is all of it)."""
     if status in (204, 304):
         return b"", True
     if b"chunked" in headers.get(b"transfer-encoding", b"").lower():
-        return await _chunks(reader)
+        return await _chunks(reader, most)
     if b"content-length" in headers:
         length = int(headers[b"content-length"])
-        return await reader.readexactly(min(length, _MAX_BODY)), length <= _MAX_BODY
+        return await reader.readexactly(min(length, most)), length <= most
     try:
-        return await reader.readexactly(_MAX_BODY), False
+        return await reader.readexactly(most), False
     except asyncio.IncompleteReadError as error:  # it ends with the connection
         return error.partial, False
 
 
-async def _chunks(reader: asyncio.StreamReader) -> tuple[bytes, bool]:
+async def _chunks(reader: asyncio.StreamReader, most: int) -> tuple[bytes, bool]:
     held = b""
     while True:
         found = _SIZE.fullmatch((await reader.readuntil(b"\r\n"))[:-2])
@@ -161,6 +168,6 @@ async def _chunks(reader: asyncio.StreamReader) -> tuple[bytes, bool]:
             while await reader.readuntil(b"\r\n") != b"\r\n":
                 pass  # trailers
             return held, True
-        if len(held) + size > _MAX_BODY:
-            return held + await reader.readexactly(_MAX_BODY - len(held)), False
+        if len(held) + size > most:
+            return held + await reader.readexactly(most - len(held)), False
         held += (await reader.readexactly(size + 2))[:-2]

@@ -153,6 +153,11 @@ class Unpacker:
 
     def tar(self, stream: IO[bytes], kind: str) -> None:
         """Unpack "tar", "tar.gz" or "tar.zst" from a stream that cannot seek. Raises StorageError."""
+        self.add(stream, kind)
+        self.finish()
+
+    def add(self, stream: IO[bytes], kind: str) -> None:
+        """Unpack one of several tar archives, without its links: `finish` makes them after the last one."""
         try:
             plain = _Plain(_decompressed(stream, kind), self._expanded)
             with tarfile.open(
@@ -175,7 +180,6 @@ class Unpacker:
             raise StorageError(
                 Reason.BAD_ARCHIVE, f"the {kind} archive cannot be read: {error or 'it ends early'}."
             ) from None
-        self._finish()
 
     def zip(self, path: Path) -> None:
         """Unpack a zip file. Raises StorageError."""
@@ -195,7 +199,7 @@ class Unpacker:
             raise StorageError(
                 Reason.BAD_ARCHIVE, f"the zip archive cannot be read: {error or 'it ends early'}."
             ) from None
-        self._finish()
+        self.finish()
 
     def _tar_entry(self, archive: tarfile.TarFile, entry: tarfile.TarInfo) -> None:
         name = self._admit(entry.name)
@@ -243,8 +247,7 @@ class Unpacker:
         name = self._clean(raw)
         return name if name and wanted(name, self.files) and not reserved(name) else ""
 
-    @staticmethod
-    def _clean(raw: str) -> str:
+    def _clean(self, raw: str) -> str:
         """`./a/b/` -> `a/b`; "" for the root itself. Raises StorageError for a path that leads outside."""
         if raw.startswith("/") or ".." in raw.split("/"):
             raise StorageError(Reason.HOSTILE_ARCHIVE, f"{raw[:200]!r} leads out of the model's directory.")
@@ -340,7 +343,7 @@ class Unpacker:
             (self.into / name).unlink(missing_ok=True)
             os.link(self.into / target, self.into / name)
 
-    def _finish(self) -> None:
+    def finish(self) -> None:
         """Follow each link through the table of all links, then create them. The tree has no other links, so
         each will end where it ended here."""
         for name, target in self._symlinks.items():

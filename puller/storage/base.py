@@ -55,6 +55,8 @@ class Limits:
     """How long an attempt goes on without a byte of progress before it counts as failed."""
     allow_link_local: bool = False
     """Whether a model may come from a link-local address, or one at which a cloud keeps its metadata."""
+    plain_registries: frozenset[str] = frozenset()
+    """Registries, as host or host:port, that are asked over http."""
     retry_initial: float = 0.2
     retry_max: float = 5.0
     max_entries: int = 200_000

@@ -20,15 +20,16 @@ from puller.reasons import BAD_CONTENT, NO_ROOM, Reason
 from puller.spec import ModelSpec
 from puller.storage import local
 from puller.storage.base import DiskBudget, Limits, Progress, StorageError, in_thread
-from puller.storage.objects import RemoteObject, Source, archive_kind
+from puller.storage.objects import Layer, RemoteObject, Source, archive_kind
 from puller.storage.source import over_web, resolve
 from puller.storage.transfer import Transfer, check_digest, chunks, verify, write_at
-from puller.store import beside, remove_tree
+from puller.store import beside, remove_tree, tree_size
 
 if TYPE_CHECKING:
     from obstore import Bytes
 
     from puller.storage.archive import Unpacker
+    from puller.storage.layers import LayerUnpacker
     from puller.storage.webclient import WebClient
 
 T = TypeVar("T")
@@ -73,6 +74,8 @@ class Fetch:
     _whole: tuple[str, bytes] | None = None
     """Path and content of a short object that is not written yet."""
     _bad: tuple[Source, int, StorageError] | None = None
+    _unpacked: tuple[tuple[Layer, ...], int] = ((), 0)
+    """Archives that are in the tree already, and the bytes that they gave."""
 
     @property
     def key(self) -> str:
@@ -127,6 +130,8 @@ class Fetch:
             async with storage.connections if web is not None else nullcontext():
                 source = await resolve(spec.storage_uri, spec.files, storage.env, storage.limits, web)
             self._refuse_again(source)
+            if source.digest and spec.sha256:
+                check_digest(source.digest, spec.sha256)
             try:
                 await self._take(source)
             except StorageError as error:
@@ -148,6 +153,10 @@ class Fetch:
 
     async def _take(self, source: Source) -> None:
         storage, spec = self.storage, self.spec
+        if source.layers:
+            await self._take_layers(source)
+            return
+        expected = "" if source.digest else spec.sha256
         if source.archive.startswith("tar"):
             await self._stream_tar(source)
             return
@@ -167,8 +176,72 @@ class Fetch:
             await self._unzip(scratch / source.objects[0].path, source.size)
             return
         await self._transfer.run(source, self.tree)
-        if spec.sha256 or any(item.sha256 for item in source.objects):
-            await asyncio.to_thread(verify, source, self.tree, spec.sha256)
+        if expected or any(item.sha256 for item in source.objects):
+            await asyncio.to_thread(verify, source, self.tree, expected)
+
+    async def _take_layers(self, source: Source) -> None:
+        """Archives, one over the other, as streams; then the files, with which a further attempt goes on."""
+        files = sum(item.size for item in source.objects)
+        archives = source.size - files
+        if self._transfer is None or self._unpacked[0] != source.layers:
+            self._transfer = None
+            await self._clear()
+            self.progress.done, self.progress.total = 0, source.size
+            await self._unpack_layers(source.layers, files)
+            self._unpacked = source.layers, await asyncio.to_thread(tree_size, self.tree)
+        held = self._unpacked[1]
+        self._reserve(held + files, lambda: held + max(self.progress.done - archives, 0))
+        self._transfer = self._transfer or Transfer(
+            self.storage.limits, self.storage.connections, self.progress
+        )
+        await self._transfer.run(source, self.tree)
+        await asyncio.to_thread(verify, source, self.tree, "")
+        if not any(self.tree.iterdir()):
+            raise StorageError(Reason.NOT_FOUND, "the image has no file below /models that is wanted.")
+
+    async def _unpack_layers(self, layers: tuple[Layer, ...], later: int) -> None:
+        """`later`: bytes that are still to come after these archives."""
+        from puller.storage.layers import LayerUnpacker
+
+        stopped = threading.Event()
+        unpacked = 0
+
+        def claim(size: int) -> None:
+            nonlocal unpacked
+            self._reserve(size + later, lambda: unpacked)
+            unpacked = size
+
+        claim(0)
+        unpacker = LayerUnpacker(
+            self.tree,
+            self.spec.files,
+            self.storage.limits,
+            lambda: self.progress.done,
+            claim,
+            stopped.is_set,
+            subtree=layers[0].subtree,
+        )
+        for number, layer in enumerate(layers, 1):
+            reader = _Reader(layer.item, self.storage, self.progress, digest=True)
+            try:
+                await self._add_layer(unpacker, reader, layer.kind, stopped)
+            finally:
+                await reader.close()
+            if reader.sha256 != layer.item.sha256:
+                raise StorageError(
+                    Reason.DIGEST_MISMATCH, f"archive {number} does not have the SHA-256 its manifest lists."
+                )
+        await in_thread(unpacker.finish, stopped.set)
+
+    async def _add_layer(
+        self, unpacker: LayerUnpacker, reader: _Reader, kind: str, stopped: threading.Event
+    ) -> None:
+        def cancel() -> None:
+            stopped.set()
+            reader.stop()
+
+        unpacker.begin()
+        await in_thread(lambda: unpacker.add(cast(IO[bytes], reader), kind), cancel)
 
     def _take_whole(self, source: Source) -> None:
         """One short object, whose content came with the first answer. The thread that finishes

@@ -89,17 +89,30 @@ class RemoteObject:
 
 
 @dataclass(frozen=True, slots=True)
+class Layer:
+    """An archive ("tar", "tar.gz", "tar.zst") that goes over those before it. With `subtree`, only that
+    directory of it counts: it is an image's."""
+
+    item: RemoteObject
+    kind: str
+    subtree: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Source:
     """The objects to fetch. With `archive` set ("tar", "tar.gz", "tar.zst", "zip") there is one object.
-    `whole`: the content of the one object, if it came with the answer to the first request."""
+    `whole`: the content of the one object, if it came with the answer to the first request. `layers`:
+    archives to unpack before the objects are fetched. `digest`: SHA-256 of the manifest that lists these."""
 
     objects: tuple[RemoteObject, ...]
     archive: str = ""
     whole: bytes = field(default=b"", compare=False, repr=False)
+    layers: tuple[Layer, ...] = ()
+    digest: str = ""
 
     @property
     def size(self) -> int:
-        return sum(item.size for item in self.objects)
+        return sum(item.size for item in self.objects) + sum(layer.item.size for layer in self.layers)
 
     @property
     def sized(self) -> bool:

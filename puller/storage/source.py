@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,14 @@ async def resolve(
         from puller.storage import hub
 
         return await _tree(await hub.listing(uri, env, limits, web), files, limits)
+    if web is not None and uri.startswith("oci://"):
+        from puller.storage.oci import artifact
+
+        found = await artifact(uri, env, limits, web)
+        if found.layers:
+            kept = (item for item in found.objects if wanted(item.path, files) and not reserved(item.path))
+            return replace(found, objects=tuple(kept))
+        return replace(found, objects=(await _tree(list(found.objects), files, limits)).objects)
     if web is not None:
         from puller.storage.web import page
 
@@ -40,19 +49,19 @@ async def resolve(
     from puller.storage import cloud
     from puller.storage.locate import locate
 
-    found = await cloud.held(locate(uri, env, limits), limits)
-    if isinstance(found, Source):
-        return found
-    if not found:
+    held = await cloud.held(locate(uri, env, limits), limits)
+    if isinstance(held, Source):
+        return held
+    if not held:
         raise StorageError(
             Reason.NOT_FOUND, f"neither an object nor a prefix is there: {without_secrets(uri)}"
         )
-    return await _tree(found, files, limits)
+    return await _tree(held, files, limits)
 
 
 def over_web(uri: str) -> bool:
-    """Whether what the URI names is at a plain web server, or at the hub."""
-    return uri.startswith(("hf://", "http://", "https://")) and not azure_account(uri)
+    """Whether what the URI names is at a plain web server, at the hub or in a registry."""
+    return uri.startswith(("hf://", "oci://", "http://", "https://")) and not azure_account(uri)
 
 
 async def _tree(objects: list[RemoteObject], files: tuple[str, ...], limits: Limits) -> Source:

@@ -139,6 +139,12 @@ TABLE: dict[str, Tool] = {
         _kuberay("1.5"),
         _kuberay("1.6"),
         Tool("lws", "sigs.k8s.io/lws", "sigs.k8s.io/lws/cmd", "lws"),
+        Tool(
+            "registry",
+            "github.com/distribution/distribution/v3",
+            "github.com/distribution/distribution/v3/cmd/registry",
+            "registry",
+        ),
         Tool("kserve-agent", "github.com/kserve/kserve", "github.com/kserve/kserve/cmd/agent", "kserve"),
         Tool("kyverno", "github.com/kyverno/kyverno", "github.com/kyverno/kyverno/cmd/kyverno", "kyverno"),
     )

@@ -24,7 +24,7 @@ from puller.log import logger
 BUCKET = "bucket"
 
 
-class _Listening:
+class Listening:
     """A real aiohttp server on a free port, of the loopback unless `host` is another address."""
 
     host = "127.0.0.1"
@@ -61,7 +61,7 @@ class _Listening:
 
 
 @dataclass
-class FaultStore(_Listening):
+class FaultStore(Listening):
     """S3 (path style, ListObjectsV2) below /bucket, the same objects as plain HTTP below /web.
 
     `refuse`: answer this many further requests with 503. `cut_after`: each GET loses its connection after
@@ -192,7 +192,7 @@ class FaultStore(_Listening):
 
 
 @dataclass
-class FakeServer(_Listening):
+class FakeServer(Listening):
     """A V2 model server. Loading reads the model's files, so that `serving` has the model's content.
 
     `refuse_loads`: answer this many further loads with 500. `hang_loads`, `hang_unloads`: never answer

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -27,12 +27,19 @@ _HERE: Final = Path(__file__).parent
 
 
 class Vllm:
-    """A started server. `options` are further arguments of `vllm serve`."""
+    """A started server. `options` are further arguments of `vllm serve`, `env` further variables."""
 
-    def __init__(self, folder: Path, options: Sequence[str] = (), version: str = NEWEST) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        options: Sequence[str] = (),
+        version: str = NEWEST,
+        env: Mapping[str, str] | None = None,
+        port: int = 0,
+    ) -> None:
         programs = vllm(version)
         self.version = version
-        self.port = free_port()
+        self.port = port or free_port()
         self.memory = Path(f"/tmp/.mlchassis-liveness-{self.port}")
         self.args = [
             *(_model(programs), "--served-model-name", MODEL),
@@ -48,6 +55,7 @@ class Vllm:
             "OMP_NUM_THREADS": "1",
             "HF_HUB_OFFLINE": "1",
             "VLLM_NO_USAGE_STATS": "1",
+            **(env or {}),
         }
         words = [KEY if word == "$(TOY_KEY)" else word for word in self.args]  # as kubelet expands them
         self.process = Process("vllm", ["vllm", "serve", *words], folder / "vllm.log", self.env)
@@ -113,31 +121,38 @@ class Vllm:
 
     def complete(self, prompt: str = "a", tokens: int = 1, timeout: float = START) -> int:
         """The status of a request for a text; 0 without an answer."""
-        body = {"model": MODEL, "prompt": prompt, "max_tokens": tokens, "ignore_eos": True}
+        return self.answer(prompt, tokens, timeout)[0]
+
+    def answer(self, prompt: str, tokens: int, timeout: float = START, model: str = MODEL) -> tuple[int, str]:
+        """The status of a request for the likeliest text, and the text."""
+        body = {"model": model, "prompt": prompt, "max_tokens": tokens, "ignore_eos": True, "temperature": 0}
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"}
         try:
             connection.request("POST", "/v1/completions", json.dumps(body), headers)
             response = connection.getresponse()
-            response.read()
+            said = response.read()
         except (OSError, http.client.HTTPException):
-            return 0
+            return 0, ""
         else:
-            return response.status
+            text = json.loads(said)["choices"][0]["text"] if response.status == 200 else said.decode()
+            return response.status, text
         finally:
             connection.close()
 
     def health(self) -> int:
         """What GET /health answers; 0 without an answer."""
-        return self._get("/health")[0]
+        return self.get("/health")[0]
 
     def metric(self, name: str) -> float:
         """The sum of a metric's samples."""
-        lines = self._get("/metrics")[1].decode().splitlines()
+        lines = self.get("/metrics")[1].decode().splitlines()
         return sum(float(line.rpartition(" ")[2]) for line in lines if line.partition("{")[0] == name)
 
     @contextmanager
-    def clients(self, number: int, tokens: int = 200, prompt: str = "a") -> Iterator[list[int]]:
+    def clients(
+        self, number: int, tokens: int = 200, prompt: str = "a", model: str = MODEL
+    ) -> Iterator[list[int]]:
         """So many clients that send one request after another; yields the statuses of the answers.
 
         A client whose request is under way at the end hangs up.
@@ -147,7 +162,7 @@ class Vllm:
 
         def client() -> None:
             while not ended.is_set():
-                statuses.append(self.complete(prompt, tokens, timeout=600))
+                statuses.append(self.answer(prompt, tokens, 600, model)[0])
 
         threads = [threading.Thread(target=client, daemon=True) for _ in range(number)]
         for thread in threads:
@@ -182,10 +197,11 @@ class Vllm:
     def _serves(self) -> bool:
         return self.health() == 200 and self.complete() == 200
 
-    def _get(self, path: str) -> tuple[int, bytes]:
+    def get(self, path: str) -> tuple[int, bytes]:
+        """The status and the body; 0 without an answer."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
-            connection.request("GET", path)
+            connection.request("GET", path, headers={"Authorization": f"Bearer {KEY}"})
             response = connection.getresponse()
             return response.status, response.read()
         except (OSError, http.client.HTTPException):

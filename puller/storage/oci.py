@@ -1,0 +1,306 @@
+"""Models in OCI registries: ModelPack artifacts, files that ORAS pushed, and images with a model in /models.
+
+Source: the OCI distribution and image specifications 1.1, ModelPack's model specification (layers
+`application/vnd.cncf.model.*`, the annotation `org.cncf.model.filepath`) and KServe's Modelcars (images whose
+model is the directory /models). Each attempt resolves the reference to a manifest, and fetches by digest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import platform
+import posixpath
+import re
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from typing import Any
+from urllib.parse import urlsplit
+
+import orjson
+from yarl import URL
+
+from puller.reasons import Reason
+from puller.spec import OCI_REFERENCE
+from puller.storage.base import Limits, StorageError, safe_path
+from puller.storage.objects import PAGES, Layer, RemoteObject, Source, check_listed
+from puller.storage.registry_auth import DOCKER_HUB, Credentials, credentials
+from puller.storage.web import WebStore
+from puller.storage.webclient import WebClient, body_of, web_url
+
+MODELS = "models"
+"""The directory of an image that holds the model."""
+
+_MANIFESTS = (
+    "application/vnd.oci.image.manifest.v1+json",
+    "application/vnd.docker.distribution.manifest.v2+json",
+)
+_INDEXES = (
+    "application/vnd.oci.image.index.v1+json",
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+)
+_IMAGE_CONFIGS = (
+    "application/vnd.oci.image.config.v1+json",
+    "application/vnd.docker.container.image.v1+json",
+)
+_EMPTY = "application/vnd.oci.empty.v1+json"
+_IMAGE_LAYERS = ("application/vnd.oci.image.layer.", "application/vnd.docker.image.rootfs.")
+_ARCHIVES = (
+    (re.compile(r"[.+]tar([.+]gzip|\.gz)$"), "tar.gz"),
+    (re.compile(r"[.+]tar[.+]zstd$"), "tar.zst"),
+    (re.compile(r"[.+]tar$"), "tar"),
+)
+_PATHS = ("org.cncf.model.filepath", "org.cnai.model.filepath", "org.opencontainers.image.title")
+_UNPACK = "io.deis.oras.content.unpack"
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_MAX_ANSWER = 4 << 20
+"""Bytes of a manifest, as registries allow; or of a token's answer."""
+_CHALLENGE = re.compile(r'([a-z_]+)="([^"]*)"')
+_LOOPBACK = re.compile(r"(localhost|127(\.[0-9]{1,3}){3}|\[::1\])(:[0-9]+)?")
+_MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+@dataclass
+class Registry:
+    """One repository of a registry; an Origin of its blobs. A token that ran out is renewed."""
+
+    client: WebClient
+    host: str
+    repository: str
+    limits: Limits
+    known: Credentials | None
+    _authorization: str = field(default="", repr=False)
+    _challenge: str = field(default="", repr=False)
+    _renewing: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is asked over http: on this host, and where `--plain-registries` names it."""
+        return self.host in self.limits.plain_registries or _LOOPBACK.fullmatch(self.host) is not None
+
+    def url(self, kind: str, reference: str) -> URL:
+        host = "registry-1.docker.io" if self.host == DOCKER_HUB else self.host
+        scheme = "http" if self.plain else "https"
+        return web_url(f"{scheme}://{host}/v2/{self.repository}/{kind}/{reference}")
+
+    async def manifest(self, reference: str) -> tuple[bytes, str, str]:
+        """(content, media type, digest). Raises StorageError."""
+        accepted = {"Accept": ", ".join((*_MANIFESTS, *_INDEXES))}
+        for again in (False, True):
+            used = self._authorization
+            async with asyncio.timeout(PAGES * self.limits.stall_timeout):
+                async with self.client.get(
+                    self.url("manifests", reference), accepted | self._headers
+                ) as found:
+                    body, status, headers = await self._body(found), found.status, found.headers
+            if status != 401 or again:
+                break
+            self._challenge = headers.get("WWW-Authenticate", "")
+            await self._renew(used)
+        if status in (401, 403):
+            raise StorageError(
+                Reason.ACCESS_DENIED, f"the registry refuses access to {self.repository} ({status})."
+            )
+        if status == 404:
+            raise StorageError(Reason.NOT_FOUND, f"the registry has no {self.repository} at {reference}.")
+        if status != 200:
+            raise StorageError(Reason.STORAGE_UNAVAILABLE, f"the registry answers {status}.", passing=True)
+        digest = f"sha256:{hashlib.sha256(body).hexdigest()}"
+        if _DIGEST.fullmatch(reference) and digest != reference:
+            raise StorageError(Reason.DIGEST_MISMATCH, f"the manifest's digest is {digest}, not {reference}.")
+        return body, headers.get("Content-Type", "").partition(";")[0].strip(), digest
+
+    async def pieces(
+        self, item: RemoteObject, start: int, end: int, limits: Limits, least: int
+    ) -> AsyncGenerator[bytes]:
+        """See Origin."""
+        for again in (False, True):
+            used, came = self._authorization, False
+            store = WebStore(self.client, self.url("blobs", item.key), self._headers)
+            try:
+                stream = store.pieces(replace(item, key=""), start, end, limits, least)
+                async with aclosing(stream):
+                    async for piece in stream:
+                        came = True
+                        yield piece
+            except StorageError as error:
+                if again or came or error.reason is not Reason.ACCESS_DENIED or not self._challenge:
+                    raise
+            else:
+                return
+            await self._renew(used)
+
+    async def knows_ranges(self, blob: RemoteObject) -> bool:
+        """Whether it gives a part of a blob."""
+        store = WebStore(self.client, self.url("blobs", blob.key), self._headers)
+        async with store.get("", (0, 1)) as answer:
+            return answer.ranges
+
+    @property
+    def _headers(self) -> dict[str, str]:
+        return {"Authorization": self._authorization} if self._authorization else {}
+
+    async def _renew(self, used: str) -> None:
+        """Answer the registry's challenge, unless another request did meanwhile. Raises StorageError."""
+        async with self._renewing:
+            if self._authorization == used:
+                self._authorization = await self._authorize()
+
+    async def _authorize(self) -> str:
+        kind, _, rest = self._challenge.partition(" ")
+        if self.known is not None and self.known.token:
+            return f"Bearer {self.known.token}"
+        if kind.lower() == "basic" and self.known is not None:
+            return self.known.basic
+        said = dict(_CHALLENGE.findall(rest))
+        if kind.lower() != "bearer" or not said.get("realm"):
+            raise StorageError(
+                Reason.ACCESS_DENIED, f"the registry wants credentials, and there are none for {self.host}."
+            )
+        return f"Bearer {await self._token(said)}"
+
+    async def _token(self, challenge: Mapping[str, str]) -> str:
+        """A token to pull, from the server that the challenge names. Raises StorageError."""
+        realm = web_url(challenge["realm"])
+        if realm.scheme != "https" and not (self.plain and realm.scheme == "http"):
+            raise StorageError(Reason.STORAGE_UNAVAILABLE, "the registry's token server is not at https://.")
+        scope = challenge.get("scope") or f"repository:{self.repository}:pull"
+        asked = {"scope": scope} | ({"service": challenge["service"]} if challenge.get("service") else {})
+        headers = {"Authorization": self.known.basic} if self.known is not None else {}
+        async with asyncio.timeout(PAGES * self.limits.stall_timeout):
+            async with self.client.get(realm.update_query(asked), headers) as found:
+                body, status = await self._body(found), found.status
+        if status in (400, 401, 403):
+            raise StorageError(
+                Reason.ACCESS_DENIED, f"the registry's token server refuses our credentials ({status})."
+            )
+        token = _object(body).get("token") or _object(body).get("access_token")
+        if status != 200 or not isinstance(token, str) or not (token.isascii() and token.isprintable()):
+            raise StorageError(
+                Reason.STORAGE_UNAVAILABLE, f"the registry's token server answers {status}.", passing=True
+            )
+        return token
+
+    @staticmethod
+    async def _body(response: Any) -> bytes:
+        held = bytearray()
+        async for piece in body_of(response, 1):
+            held += piece
+            if len(held) > _MAX_ANSWER:
+                raise StorageError(
+                    Reason.BAD_MANIFEST, f"the registry's answer is longer than {_MAX_ANSWER >> 20} MiB."
+                )
+        return bytes(held)
+
+
+async def artifact(uri: str, env: Mapping[str, str], limits: Limits, web: WebClient) -> Source:
+    """What an `oci://` reference names. Raises StorageError."""
+    parts = urlsplit(uri)
+    named = OCI_REFERENCE.fullmatch(parts.path)
+    if named is None:
+        raise StorageError(Reason.NOT_FOUND, "the reference is not one of a registry.")
+    repository, tag, pinned = named["repository"], named["tag"], named["digest"]
+    host = parts.netloc
+    if host == DOCKER_HUB and "/" not in repository:
+        repository = f"library/{repository}"
+    registry = Registry(web, host, repository, limits, credentials(host, repository, env))
+    body, kind, digest = await registry.manifest(pinned or tag or "latest")
+    manifest = _object(body)
+    if (manifest.get("mediaType") or kind) in _INDEXES:
+        body, kind, _ = await registry.manifest(_chosen(manifest))
+        manifest = _object(body)
+    source = _source(manifest, registry, limits)
+    blobs = [*source.objects, *(layer.item for layer in source.layers)]
+    largest = max(blobs, key=lambda blob: blob.size, default=None)
+    if largest is not None and largest.size > limits.chunk_size and not await registry.knows_ranges(largest):
+        source = replace(
+            source,
+            objects=tuple(replace(item, ranges=False) for item in source.objects),
+            layers=tuple(replace(layer, item=replace(layer.item, ranges=False)) for layer in source.layers),
+        )
+    return replace(source, digest=digest.removeprefix("sha256:"))
+
+
+def _chosen(index: Mapping[str, Any]) -> str:
+    """The digest of the manifest for this machine; where there is none, of the first: a model is the same for
+    all. Attestations (of platform unknown) are none."""
+    machine = _MACHINES.get(platform.machine(), platform.machine())
+    found = [
+        (entry.get("platform") or {}, entry.get("digest"))
+        for entry in index.get("manifests") or ()
+        if isinstance(entry, dict) and isinstance(entry.get("platform") or {}, dict)
+    ]
+    known = [(spot, digest) for spot, digest in found if spot.get("os") != "unknown"]
+    own = [digest for spot, digest in known if spot.get("architecture") == machine]
+    digest = next(iter(own or [digest for _, digest in known]), None)
+    if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
+        raise StorageError(Reason.BAD_MANIFEST, "the index names no manifest by a SHA-256 digest.")
+    return digest
+
+
+def _source(manifest: Mapping[str, Any], registry: Registry, limits: Limits) -> Source:
+    """The files and archives that a manifest lists."""
+    layers = manifest.get("layers")
+    config = manifest.get("config")
+    if not isinstance(layers, list):
+        raise StorageError(Reason.BAD_MANIFEST, "the manifest lists no layers.")
+    check_listed(len(layers), 0, limits)
+    image = isinstance(config, dict) and config.get("mediaType") in _IMAGE_CONFIGS
+    objects: dict[str, RemoteObject] = {}
+    archives: list[Layer] = []
+    for number, layer in enumerate(layers):
+        blob, kind, said = _blob(layer, number, registry)
+        if kind == _EMPTY:
+            continue
+        packed = next((name for pattern, name in _ARCHIVES if pattern.search(kind)), "")
+        path = next((said[key] for key in _PATHS if said.get(key)), "")
+        if image or (packed and not _is_file(kind, path, said)):
+            if not packed:
+                raise StorageError(Reason.BAD_MANIFEST, f"layer {number} is no archive that is known.")
+            archives.append(Layer(blob, packed, MODELS if image else ""))
+            continue
+        if not path:
+            raise StorageError(
+                Reason.BAD_MANIFEST, f"layer {number} is a file without a name: no annotation {_PATHS[0]}."
+            )
+        name = safe_path(posixpath.normpath(path) if path.startswith("./") else path)
+        if name in objects:
+            raise StorageError(Reason.HOSTILE_PATH, f"two layers have the path {name!r}.")
+        objects[name] = replace(blob, path=name)
+    return Source(tuple(objects.values()), layers=tuple(archives))
+
+
+def _is_file(kind: str, path: str, said: Mapping[str, str]) -> bool:
+    """Whether a layer is one file although its type is that of an image's layer: ORAS gives files this type,
+    and marks directories."""
+    return kind.startswith(_IMAGE_LAYERS) and path != "" and said.get(_UNPACK) != "true"
+
+
+def _blob(layer: Any, number: int, registry: Registry) -> tuple[RemoteObject, str, dict[str, str]]:
+    """(blob, media type, annotations) of a descriptor."""
+    found = layer if isinstance(layer, dict) else {}
+    digest, size, kind = found.get("digest"), found.get("size"), found.get("mediaType")
+    annotations = found.get("annotations") or {}
+    if (
+        not (isinstance(digest, str) and _DIGEST.fullmatch(digest))
+        or not (isinstance(size, int) and size >= 0)
+        or not isinstance(kind, str)
+        or not isinstance(annotations, dict)
+    ):
+        raise StorageError(
+            Reason.BAD_MANIFEST, f"layer {number} has no SHA-256 digest, no size or no media type."
+        )
+    said = {key: value for key, value in annotations.items() if isinstance(value, str)}
+    item = RemoteObject(registry, digest, digest, size, sha256=digest.removeprefix("sha256:"))
+    return item, kind, said
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    try:
+        value = orjson.loads(body)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise StorageError(Reason.BAD_MANIFEST, "the registry's answer is no JSON object.")
+    return value

@@ -1,0 +1,249 @@
+"""LoRA adapters, in a server that lists them: what the puller sends, and what it takes for loaded."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from puller.plan import State
+from puller.reasons import Reason
+from puller.servers import lora as lora_module
+from puller.servers.base import Health, ServerError, Timeouts
+from puller.servers.lora import LoraServer, SglangServer
+from tests.puller.conftest import World
+from tests.puller.fakes import tree_bytes, until
+from tests.puller.servers.lora_server import FakeLoraServer
+
+QUICK = Timeouts(probe=0.5, load=0.5, unload=0.5)
+KINDS: list[dict[str, Any]] = [{}, {"sglang": True}]
+
+
+@dataclass
+class Loads:
+    """A server, the puller's side of it, and a model directory."""
+
+    fake: FakeLoraServer
+    models: Path
+    server: LoraServer = field(init=False)
+
+    async def start(self, key: str = "") -> None:
+        await self.fake.start()
+        kind = SglangServer if self.fake.sglang else LoraServer
+        self.server = kind(self.fake.url, QUICK, self.models, self.models, key)
+
+    def adapter(self, name: str, weights: str) -> bytes:
+        """Install an adapter as the store does: in a new directory with a marker."""
+        directory = self.models / name
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir(parents=True)
+        (directory / "adapter_config.json").write_text("{}")
+        (directory / "weights").write_text(weights)
+        (directory / f"SUCCESS.{weights}").write_text("{}")
+        return tree_bytes(directory) or b""
+
+
+@pytest.fixture(params=KINDS, ids=["vllm", "sglang"])
+async def loads(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Loads]:
+    made = Loads(FakeLoraServer(**request.param), tmp_path)
+    await made.start()
+    yield made
+    await made.server.close()
+    await made.fake.stop()
+
+
+async def test_an_adapter_is_loaded_replaced_and_unloaded(loads: Loads) -> None:
+    server, fake = loads.server, loads.fake
+    assert await server.health() is Health.UP
+    first = loads.adapter("a", "1")
+    assert not await server.ready("a")
+    await server.load("a", was_ready=False)
+    assert await server.ready("a")
+    assert fake.serving == {"a": first}
+    before = fake.adapters["a"][0]
+    second = loads.adapter("a", "2")
+    await server.load("a", was_ready=True)
+    assert fake.serving == {"a": second}
+    assert fake.adapters["a"][0] != before, "a path of its own: the server caches by path"
+    assert tree_bytes(Path(before)) == first, "a request that is under way may still need it"
+    await server.unload("a")
+    assert fake.serving == {}
+    await server.unload("a")
+    assert not await server.ready("a")
+
+
+async def test_what_is_loaded_already_is_not_loaded_again(loads: Loads) -> None:
+    loads.adapter("a", "1")
+    await loads.server.load("a", was_ready=False)
+    count = loads.fake.calls[f"POST {loads.server.load_path}"]
+    await loads.server.load("a", was_ready=True)
+    assert loads.fake.calls[f"POST {loads.server.load_path}"] == count
+
+
+async def test_an_adapter_that_does_not_load_leaves_a_reason(loads: Loads) -> None:
+    loads.fake.broken.add(loads.adapter("a", "1"))
+    with pytest.raises(ServerError, match="bad weights") as raised:
+        await loads.server.load("a", was_ready=False)
+    assert raised.value.reason is Reason.LOAD_FAILED
+
+
+async def test_a_bad_version_does_not_replace_a_good_one(tmp_path: Path) -> None:
+    loads = Loads(FakeLoraServer(), tmp_path)
+    await loads.start()
+    good = loads.adapter("a", "1")
+    await loads.server.load("a", was_ready=False)
+    loads.fake.broken.add(loads.adapter("a", "2"))
+    with pytest.raises(ServerError, match="bad weights"):
+        await loads.server.load("a", was_ready=True)
+    assert loads.fake.serving == {"a": good}
+    # A puller that was killed during a trial left it in the server.
+    loads.fake.adapters["a.next"] = loads.fake.adapters["a"]
+    better = loads.adapter("a", "3")
+    await loads.server.load("a", was_ready=True)
+    assert loads.fake.serving == {"a": better}
+    await loads.server.close()
+    await loads.fake.stop()
+
+
+async def test_old_versions_go_after_a_while_or_with_the_server(
+    loads: Loads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lora_module, "_SWEEP", -1.0)
+
+    def kept() -> int:
+        return len(list(loads.models.glob(".puller/adapters/*/*")))
+
+    for version in "123":
+        loads.adapter("a", version)
+        await loads.server.load("a", was_ready=version != "1")
+        assert await loads.server.health() is Health.UP
+    assert kept() == 3
+    monkeypatch.setattr(lora_module, "KEPT", 0.0)
+    await loads.server.health()
+    assert kept() == 1
+    shutil.rmtree(loads.models / "a")
+    monkeypatch.setattr(lora_module, "KEPT", 3600.0)
+    await loads.server.health()
+    assert kept() == 1
+    await loads.fake.stop()
+    assert await loads.server.health() is Health.DOWN
+    assert kept() == 0
+    await loads.fake.start()
+
+
+async def test_a_file_system_without_hard_links(loads: Loads, monkeypatch: pytest.MonkeyPatch) -> None:
+    def link(source: str, target: str) -> None:
+        raise OSError(1, "Operation not permitted")
+
+    content = loads.adapter("a", "1")
+    monkeypatch.setattr(os, "link", link)
+    await loads.server.load("a", was_ready=False)
+    assert loads.fake.serving == {"a": content}
+
+
+async def test_a_tree_that_is_no_adapter_is_not_sent(loads: Loads) -> None:
+    (loads.models / "a").mkdir()
+    with pytest.raises(ServerError, match=r"no adapter_config\.json"):
+        await loads.server.load("a", was_ready=False)
+    assert loads.fake.calls[f"POST {loads.server.load_path}"] == 0
+
+
+async def test_what_the_server_has_from_elsewhere_stays(loads: Loads) -> None:
+    """The base model, and adapters that the server's own arguments name."""
+    loads.fake.adapters["theirs"] = ("/adapters/theirs", b"theirs")
+    for name in ("base", "theirs"):
+        loads.adapter(name, "1")
+        assert not await loads.server.ready(name)
+        with pytest.raises(ServerError, match="under another name"):
+            await loads.server.load(name, was_ready=False)
+        await loads.server.unload(name)
+    assert loads.fake.serving == {"theirs": b"theirs"}
+
+
+async def test_the_switch_is_named_where_it_is_off(loads: Loads) -> None:
+    loads.fake.enabled = False
+    loads.adapter("a", "1")
+    with pytest.raises(ServerError, match="--enable-lora"):
+        await loads.server.load("a", was_ready=False)
+
+
+async def test_a_list_that_cannot_be_had_is_no_empty_list(loads: Loads) -> None:
+    loads.fake.key = "secret"
+    with pytest.raises(ServerError, match="CHASSIS_PULLER_SERVER_API_KEY"):
+        await loads.server.ready("a")
+
+
+async def test_the_key_is_sent(tmp_path: Path) -> None:
+    loads = Loads(FakeLoraServer(key="secret"), tmp_path)
+    await loads.start("secret")
+    loads.adapter("a", "1")
+    await loads.server.load("a", was_ready=False)
+    assert list(loads.fake.serving) == ["a"]
+    await loads.server.close()
+    await loads.fake.stop()
+
+
+async def test_a_long_list_is_read_whole(tmp_path: Path) -> None:
+    loads = Loads(FakeLoraServer(), tmp_path)
+    await loads.start()
+    loads.fake.adapters |= {f"x{n}": (str(tmp_path / f".puller/adapters/x{n}/1"), b"") for n in range(5000)}
+    assert await loads.server.ready("x4999")
+    assert await loads.server.ready("x0")
+    assert loads.fake.calls["GET /v1/models"] == 1, "one list answers for many adapters"
+    await loads.server.close()
+    await loads.fake.stop()
+
+
+# --- the whole puller -----------------------------------------------------------------------------
+
+
+@pytest.fixture(params=KINDS, ids=["vllm", "sglang"])
+async def lora(request: pytest.FixtureRequest, world: World) -> AsyncIterator[FakeLoraServer]:
+    fake = FakeLoraServer(**request.param)
+    await fake.start()
+    world.server = fake  # type: ignore[assignment]
+    world.set(server="sglang" if fake.sglang else "vllm", server_url=fake.url)
+    yield fake
+    await world.stop()
+    await fake.stop()
+
+
+def adapter(world: World, name: str, weights: str) -> str:
+    world.put(name, "{}", "adapter_config.json")
+    return world.put(name, weights, "weights")
+
+
+async def test_adapters_follow_the_config(world: World, lora: FakeLoraServer) -> None:
+    world.config.write({"a": adapter(world, "a", "A"), "b": adapter(world, "b", "B")})
+    world.start()
+    await world.serves({"a": "{}A", "b": "{}B"})
+    world.config.write({"a": {"storageUri": adapter(world, "a2", "A2"), "version": "2"}})
+    await world.serves({"a": "{}A2"})
+    world.config.write({})
+    await world.serves({})
+    assert all(tree_bytes(Path(path)) for path in lora.paths), "the server may read any of them again"
+
+
+async def test_a_server_that_restarts_gets_its_adapters_back(world: World, lora: FakeLoraServer) -> None:
+    world.config.write({"a": adapter(world, "a", "A"), "b": adapter(world, "b", "B")})
+    world.start()
+    await world.serves({"a": "{}A", "b": "{}B"})
+    gets = sum(world.store.gets.values())
+    await lora.restart()
+    await world.serves({"a": "{}A", "b": "{}B"})
+    assert sum(world.store.gets.values()) == gets, "nothing is downloaded again"
+
+
+async def test_a_bad_adapter_is_tried_again_and_keeps_no_other(world: World, lora: FakeLoraServer) -> None:
+    lora.broken.add(b"{}B")
+    world.config.write({"bad": adapter(world, "bad", "B"), "good": adapter(world, "good", "G")})
+    world.start()
+    await until(lambda: world.states() == {"bad": State.FAILED, "good": State.LOADED})
+    assert "bad weights" in world.entry("bad")["message"]
+    lora.broken.clear()
+    await world.serves({"bad": "{}B", "good": "{}G"})

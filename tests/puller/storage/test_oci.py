@@ -1,0 +1,408 @@
+"""oci://: artifacts of ModelPack and ORAS, images with /models, tokens, digests, broken transfers."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import io
+import json
+import os
+import tarfile
+import tempfile
+from base64 import b64encode
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+
+from puller.reasons import Reason
+from puller.spec import ModelSpec
+from puller.storage.base import DiskBudget, Limits, StorageError
+from puller.storage.fetch import Fetch, Storage
+from puller.storage.registry_auth import credentials
+from tests.puller.fakes import tarred
+from tests.puller.storage.registries import (
+    IMAGE_CONFIG,
+    IMAGE_LAYER,
+    INDEX,
+    MANIFEST,
+    WEIGHT,
+    FakeRegistry,
+    digest_of,
+)
+
+MB = 1 << 20
+LIMITS = Limits(part_size=MB, chunk_size=1 << 16, retry_initial=0.01, retry_max=0.05, trouble_timeout=0.5)
+Tree = dict[str, bytes]
+
+
+@pytest.fixture
+async def registry() -> AsyncIterator[FakeRegistry]:
+    made = FakeRegistry()
+    await made.start()
+    yield made
+    await made.stop()
+
+
+def prepared(
+    tmp_path: Path, uri: str, env: dict[str, str] | None = None, limits: Limits = LIMITS, **spec: Any
+) -> Callable[[], Awaitable[Tree]]:
+    staging = Path(tempfile.mkdtemp(dir=tmp_path)) / "m"
+    budget = DiskBudget(tmp_path, spec.pop("max_disk", 0))
+    storage = Storage(env or {}, limits, budget, tmp_path / "claims", asyncio.Semaphore(4))
+    fetch = Fetch(ModelSpec("m", uri, **spec), staging, storage)
+
+    async def run() -> Tree:
+        tree = await fetch.run()
+        return {str(path.relative_to(tree)): path.read_bytes() for path in tree.rglob("*") if path.is_file()}
+
+    return run
+
+
+async def fetch(tmp_path: Path, uri: str, env: dict[str, str] | None = None, **spec: Any) -> Tree:
+    return await prepared(tmp_path, uri, env, **spec)()
+
+
+def image(registry: FakeRegistry, *layers: bytes, kind: str = f"{IMAGE_LAYER}+gzip") -> bytes:
+    described = [registry.blobs.add(gzip.compress(layer), kind) for layer in layers]
+    return registry.blobs.manifest(described, IMAGE_CONFIG)
+
+
+FILES = {"model.safetensors": os.urandom(3 * MB + 17), "sub/config.json": b"{}", "empty": b""}
+
+
+async def test_modelpack_with_raw_layers(registry: FakeRegistry, tmp_path: Path) -> None:
+    layers = [registry.blobs.file(path, content) for path, content in FILES.items()]
+    uri = registry.push("team/m:v1", registry.blobs.manifest(layers))
+    assert await fetch(tmp_path, uri) == FILES
+    assert await fetch(tmp_path, uri, files=("*.json",)) == {"sub/config.json": b"{}"}
+
+
+@pytest.mark.parametrize(
+    ("suffix", "pack"),
+    [("tar", bytes), ("tar+gzip", gzip.compress), ("tar+zstd", zstandard.ZstdCompressor().compress)],
+)
+async def test_modelpack_with_archives_and_files(
+    registry: FakeRegistry, tmp_path: Path, suffix: str, pack: Callable[[bytes], bytes]
+) -> None:
+    layers = [
+        registry.blobs.add(pack(tarred({name: content})), f"{WEIGHT}.{suffix}", org_cncf_model_filepath=name)
+        for name, content in FILES.items()
+    ]
+    layers.append(registry.blobs.file("README.md", b"read me"))
+    uri = registry.push("m:v1", registry.blobs.manifest(layers))
+    assert await fetch(tmp_path, uri) == FILES | {"README.md": b"read me"}
+    assert await fetch(tmp_path, uri, files=("sub/*",)) == {"sub/config.json": b"{}"}
+
+
+async def test_files_and_directories_of_oras(registry: FakeRegistry, tmp_path: Path) -> None:
+    """A file has an image layer's type and a title; a directory is marked."""
+    blobs = registry.blobs
+    layers = [
+        blobs.add(b"weights", IMAGE_LAYER, org_opencontainers_image_title="w.bin"),
+        blobs.add(
+            gzip.compress(tarred({"d/x": b"X"})),
+            f"{IMAGE_LAYER}+gzip",
+            org_opencontainers_image_title="d",
+            io_deis_oras_content_unpack="true",
+        ),
+        blobs.add(b"{}", "application/vnd.oci.empty.v1+json"),
+    ]
+    uri = registry.push("m:v1", blobs.manifest(layers, "application/vnd.oci.empty.v1+json"))
+    assert await fetch(tmp_path, uri) == {"w.bin": b"weights", "d/x": b"X"}
+
+
+async def test_an_image_gives_what_is_in_models(registry: FakeRegistry, tmp_path: Path) -> None:
+    base = tarred({"bin/sh": b"shell", "models2/no": b"no", "./models/a": b"1", "models/old/x": b"x"})
+    top = tarred({"models/a": b"2", "/models/b/c": b"3", "models/.wh.old": b"", "etc/.wh.passwd": b""})
+    uri = registry.push("car:1", image(registry, base, top))
+    assert await fetch(tmp_path, uri) == {"a": b"2", "b/c": b"3"}
+    assert await fetch(tmp_path, uri, files=("b/*",)) == {"b/c": b"3"}
+
+
+async def test_an_opaque_directory_hides_lower_layers_only(registry: FakeRegistry, tmp_path: Path) -> None:
+    base = tarred({"models/d/old": b"1", "models/d/sub/old": b"1", "models/e": b"e"})
+    top = tarred({"models/d/new": b"2", "models/d/.wh..wh..opq": b""})
+    assert await fetch(tmp_path, registry.push("car:1", image(registry, base, top))) == {
+        "d/new": b"2",
+        "e": b"e",
+    }
+    whole = tarred({"models/new": b"2", ".wh..wh..opq": b""})
+    assert await fetch(tmp_path, registry.push("car:2", image(registry, base, whole))) == {"new": b"2"}
+    gone = tarred({".wh.models": b"", "models/new": b"2"})
+    assert await fetch(tmp_path, registry.push("car:3", image(registry, base, gone))) == {"new": b"2"}
+
+
+def linked(*links: tuple[str, str], **files: bytes) -> bytes:
+    out = io.BytesIO(tarred({f"models/{name}": content for name, content in files.items()}))
+    with tarfile.open(fileobj=out, mode="a") as archive:
+        for name, target in links:
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = tarfile.SYMTYPE, target
+            archive.addfile(info)
+    return out.getvalue()
+
+
+async def test_links_of_an_image_stay_inside(registry: FakeRegistry, tmp_path: Path) -> None:
+    inside = linked(("models/s/link", "/models/a"), ("models/near", "a"), ("bin/x", "/etc/passwd"), a=b"A")
+    assert await fetch(tmp_path, registry.push("car:1", image(registry, inside))) == {
+        "a": b"A",
+        "s/link": b"A",
+        "near": b"A",
+    }
+    for n, target in enumerate(("/etc/passwd", "../etc/passwd", "/models/../etc/passwd")):
+        uri = registry.push(f"bad:{n}", image(registry, linked(("models/link", target))))
+        with pytest.raises(StorageError) as raised:
+            await fetch(tmp_path, uri)
+        assert raised.value.reason is Reason.HOSTILE_ARCHIVE
+    # A link of one layer, and a file below it in the next.
+    uri = registry.push("bad:9", image(registry, linked(("models/d", "/tmp")), tarred({"models/d/x": b""})))
+    with pytest.raises(StorageError) as raised:
+        await fetch(tmp_path, uri)
+    assert raised.value.reason is Reason.HOSTILE_ARCHIVE
+
+
+async def test_an_image_without_models_is_not_found(registry: FakeRegistry, tmp_path: Path) -> None:
+    uri = registry.push("car:1", image(registry, tarred({"bin/sh": b"shell"})))
+    with pytest.raises(StorageError) as raised:
+        await fetch(tmp_path, uri)
+    assert raised.value.reason is Reason.NOT_FOUND
+
+
+async def test_an_index_leads_to_a_manifest(registry: FakeRegistry, tmp_path: Path) -> None:
+    manifest = registry.blobs.manifest([registry.blobs.file("a", b"A")])
+    registry.push("m:part", manifest)
+    entries = [
+        {"digest": digest_of(b"attestation"), "platform": {"os": "unknown", "architecture": "unknown"}},
+        {"digest": digest_of(manifest), "platform": {"os": "linux", "architecture": "riscv64"}},
+    ]
+    uri = registry.push("m:v1", json.dumps({"mediaType": INDEX, "manifests": entries}).encode())
+    assert await fetch(tmp_path, uri) == {"a": b"A"}
+
+
+# --- digests ---------------------------------------------------------------------------------------
+
+
+async def test_a_reference_by_digest_and_the_configs_sha256(registry: FakeRegistry, tmp_path: Path) -> None:
+    manifest = registry.blobs.manifest([registry.blobs.file("a", b"A")])
+    uri = registry.push("m:v1", manifest)
+    digest = digest_of(manifest)
+    assert await fetch(tmp_path, uri.replace(":v1", f"@{digest}")) == {"a": b"A"}
+    assert await fetch(tmp_path, uri, sha256=digest.removeprefix("sha256:")) == {"a": b"A"}
+    with pytest.raises(StorageError) as raised:
+        await fetch(tmp_path, uri, sha256="0" * 64)
+    assert raised.value.reason is Reason.DIGEST_MISMATCH
+    registry.manifests[f"m@{digest}"] = registry.blobs.manifest([registry.blobs.file("a", b"B")])
+    with pytest.raises(StorageError) as raised:
+        await fetch(tmp_path, uri.replace(":v1", f"@{digest}"))
+    assert raised.value.reason is Reason.DIGEST_MISMATCH
+
+
+@pytest.mark.parametrize("packed", [False, True])
+async def test_other_bytes_than_the_manifest_lists_are_refused(
+    registry: FakeRegistry, tmp_path: Path, packed: bool
+) -> None:
+    content = tarred({"a": b"A"})
+    layer = (
+        registry.blobs.add(content, f"{WEIGHT}.tar") if packed else registry.blobs.file("model.bin", content)
+    )
+    uri = registry.push("m:v1", registry.blobs.manifest([layer]))
+    registry.blobs.content[layer["digest"]] = tarred({"a": b"B"})
+    with pytest.raises(StorageError) as raised:
+        await fetch(tmp_path, uri)
+    assert raised.value.reason is Reason.DIGEST_MISMATCH
+
+
+# --- broken transfers ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+async def test_a_broken_transfer_goes_on(registry: FakeRegistry, tmp_path: Path, ranges: bool) -> None:
+    registry.ranges = ranges
+    layer = registry.blobs.file("model.bin", FILES["model.safetensors"])
+    uri = registry.push("m:v1", registry.blobs.manifest([layer]))
+    registry.cuts, registry.cut_after = 2 if ranges else 0, 300_000
+    assert await fetch(tmp_path, uri) == {"model.bin": FILES["model.safetensors"]}
+
+
+async def test_an_archive_goes_on_too(registry: FakeRegistry, tmp_path: Path) -> None:
+    layer = registry.blobs.add(tarred(FILES), f"{WEIGHT}.tar")
+    uri = registry.push("m:v1", registry.blobs.manifest([layer]))
+    registry.cuts, registry.cut_after = 3, 300_000
+    assert await fetch(tmp_path, uri) == FILES
+
+
+async def test_archives_are_not_fetched_again_for_a_file(registry: FakeRegistry, tmp_path: Path) -> None:
+    archive = registry.blobs.add(tarred({"a": b"A"}), f"{WEIGHT}.tar")
+    file = registry.blobs.file("model.bin", FILES["model.safetensors"])
+    uri = registry.push("m:v1", registry.blobs.manifest([archive, file]))
+    held = registry.blobs.content.pop(file["digest"])
+    run = prepared(tmp_path, uri, limits=replace(LIMITS, chunk_size=8 * MB, part_size=8 * MB))
+    with pytest.raises(StorageError):
+        await run()
+    registry.blobs.content[file["digest"]] = held
+    assert await run() == {"a": b"A", "model.bin": held}
+    assert registry.asked[f"/v2/m/blobs/{archive['digest']}"] == 1
+
+
+async def test_what_does_not_fit_is_refused(registry: FakeRegistry, tmp_path: Path) -> None:
+    layers = [
+        registry.blobs.add(tarred({"a": b"A" * MB}), f"{WEIGHT}.tar"),
+        registry.blobs.file("b", b"B" * MB),
+    ]
+    uri = registry.push("m:v1", registry.blobs.manifest(layers))
+    with pytest.raises(StorageError) as raised:
+        await fetch(tmp_path, uri, max_disk=MB + MB // 2)
+    assert raised.value.reason is Reason.OVER_MAX_DISK
+    assert registry.asked[f"/v2/m/blobs/{layers[1]['digest']}"] <= 1
+
+
+# --- credentials -----------------------------------------------------------------------------------
+
+
+def config_of(host: str, password: str = "secret") -> str:
+    return json.dumps({"auths": {host: {"auth": b64encode(f"user:{password}".encode()).decode()}}})
+
+
+@pytest.mark.parametrize(
+    "where", ["DOCKER_AUTH_CONFIG", ".dockerconfigjson", "file", "secret", "home", "auth"]
+)
+async def test_a_token_is_got_with_the_usual_files(
+    registry: FakeRegistry, tmp_path: Path, where: str
+) -> None:
+    registry.password = "secret"
+    uri = registry.push("m:v1", registry.blobs.manifest([registry.blobs.file("a", b"A")]))
+    text = config_of(registry.name)
+    home = tmp_path / "home"
+    (home / ".docker").mkdir(parents=True)
+    env = {where: text, "HOME": "/nowhere"}
+    if where in ("file", "home"):
+        (home / ".docker" / "config.json").write_text(text)
+        env = {"HOME": str(home)} if where == "home" else {"DOCKER_CONFIG": str(home / ".docker")}
+    if where == "secret":
+        (home / ".dockerconfigjson").write_text(text)
+        env = {"DOCKER_CONFIG": str(home)}
+    if where == "auth":
+        (home / "auth.json").write_text(text)
+        env = {"REGISTRY_AUTH_FILE": str(home / "auth.json")}
+    assert await fetch(tmp_path, uri, env) == {"a": b"A"}
+
+
+async def test_a_token_that_runs_out_is_renewed(registry: FakeRegistry, tmp_path: Path) -> None:
+    registry.password, registry.uses = "secret", 3
+    layers = [registry.blobs.file(path, content) for path, content in FILES.items() if content]
+    uri = registry.push("m:v1", registry.blobs.manifest(layers))
+    env = {"DOCKER_AUTH_CONFIG": config_of(registry.name)}
+    limits = replace(LIMITS, connections=1)
+    assert await prepared(tmp_path, uri, env, limits)() == {
+        path: text for path, text in FILES.items() if text
+    }
+    assert registry.asked["/token"] > 1
+
+
+async def test_basic_authentication(registry: FakeRegistry, tmp_path: Path) -> None:
+    registry.password, registry.basic = "secret", True
+    uri = registry.push("m:v1", registry.blobs.manifest([registry.blobs.file("a", b"A")]))
+    assert await fetch(tmp_path, uri, {"DOCKER_AUTH_CONFIG": config_of(registry.name)}) == {"a": b"A"}
+
+
+@pytest.mark.parametrize("basic", [True, False])
+@pytest.mark.parametrize("password", ["", "wrong"])
+async def test_refused_credentials_say_so(
+    registry: FakeRegistry, tmp_path: Path, basic: bool, password: str
+) -> None:
+    registry.password, registry.basic = "secret", basic
+    uri = registry.push("m:v1", registry.blobs.manifest([registry.blobs.file("a", b"A")]))
+    env = {"DOCKER_AUTH_CONFIG": config_of(registry.name, password)} if password else {}
+    with pytest.raises(StorageError) as raised:
+        await fetch(tmp_path, uri, env)
+    assert raised.value.reason is Reason.ACCESS_DENIED
+    assert "wrong" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "host", "repository", "matches"),
+    [
+        ("https://index.docker.io/v1/", "docker.io", "library/m", True),
+        ("r.example.com", "r.example.com", "m", True),
+        ("r.example.com:5000", "r.example.com", "m", False),
+        ("r.example.com", "evil.example.com", "m", False),
+        ("*.example.com", "r.example.com", "m", True),
+        ("*.example.com", "example.com", "m", False),
+        ("*.example.com", "a.b.example.com", "m", False),
+        ("r.example.com/team", "r.example.com", "team/m", True),
+        ("r.example.com/team", "r.example.com", "teams/m", False),
+        ("https://r.example.com/v2/", "r.example.com", "m", True),
+    ],
+)
+def test_credentials_go_to_their_registry_only(key: str, host: str, repository: str, matches: bool) -> None:
+    found = credentials(host, repository, {"DOCKER_AUTH_CONFIG": config_of(key)})
+    assert (found is not None) is matches
+
+
+def test_the_longest_path_wins() -> None:
+    auths = {key: {"username": key, "password": "p"} for key in ("r.io/a", "r.io", "r.io/a/b")}
+    found = credentials("r.io", "a/b/c", {"DOCKER_AUTH_CONFIG": json.dumps({"auths": auths})})
+    assert found is not None
+    assert found.user == "r.io/a/b"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{", '{"auths": 1}', '{"auths": {"r.io": {"auth": "?"}}}', '{"auths": {"r.io": 1}}']
+)
+def test_a_file_that_makes_no_sense_is_passed_over(text: str) -> None:
+    assert credentials("r.io", "m", {"DOCKER_AUTH_CONFIG": text}) is None
+
+
+# --- hostile manifests -----------------------------------------------------------------------------
+
+_LAYER = {"mediaType": f"{WEIGHT}.raw", "digest": digest_of(b""), "size": 0}
+
+
+@pytest.mark.parametrize(
+    ("manifest", "reason"),
+    [
+        (b"", Reason.BAD_MANIFEST),
+        (b"[]", Reason.BAD_MANIFEST),
+        (b"{}", Reason.BAD_MANIFEST),
+        ({"layers": [1]}, Reason.BAD_MANIFEST),
+        ({"layers": [_LAYER]}, Reason.BAD_MANIFEST),
+        ({"layers": [_LAYER | {"digest": "sha512:00"}]}, Reason.BAD_MANIFEST),
+        ({"layers": [_LAYER | {"digest": "../../etc"}]}, Reason.BAD_MANIFEST),
+        ({"layers": [_LAYER | {"size": -1}]}, Reason.BAD_MANIFEST),
+        ({"layers": [_LAYER | {"annotations": {"org.cncf.model.filepath": "../x"}}]}, Reason.HOSTILE_PATH),
+        ({"layers": [_LAYER | {"annotations": {"org.cncf.model.filepath": "/x"}}]}, Reason.HOSTILE_PATH),
+        ({"layers": [_LAYER | {"annotations": {"org.cncf.model.filepath": "x"}}] * 2}, Reason.HOSTILE_PATH),
+        ({"mediaType": INDEX, "manifests": []}, Reason.BAD_MANIFEST),
+        ({"mediaType": INDEX, "manifests": [{"digest": "x"}]}, Reason.BAD_MANIFEST),
+        ({"layers": []}, Reason.NOT_FOUND),
+    ],
+)
+async def test_a_hostile_manifest_is_refused(
+    registry: FakeRegistry, tmp_path: Path, manifest: bytes | dict[str, Any], reason: Reason
+) -> None:
+    body = (
+        manifest if isinstance(manifest, bytes) else json.dumps({"mediaType": MANIFEST} | manifest).encode()
+    )
+    with pytest.raises(StorageError) as raised:
+        await fetch(tmp_path, registry.push("m:v1", body))
+    assert raised.value.reason is reason
+
+
+async def test_a_tag_that_is_not_there(registry: FakeRegistry, tmp_path: Path) -> None:
+    with pytest.raises(StorageError) as raised:
+        await fetch(tmp_path, f"oci://{registry.name}/team/m:none")
+    assert raised.value.reason is Reason.NOT_FOUND
+
+
+async def test_a_registry_elsewhere_is_asked_over_https(tmp_path: Path) -> None:
+    """On this host only, and where the flag says so, over http."""
+    uri = "oci://127.1:1/m"  # the same host in a spelling that is not taken for it
+    with pytest.raises(StorageError):
+        await fetch(tmp_path, uri)
+    with pytest.raises(StorageError) as raised:
+        await fetch(tmp_path, "oci://169.254.169.254/m")
+    assert raised.value.reason is Reason.ADDRESS_BLOCKED
