@@ -113,14 +113,23 @@ def _placed(pod: Json, settings: GpuAffinity, facts: Facts) -> Placement | None:
     return answer
 
 
-def kept_apart(pod: Json, topology_key: str) -> bool:
-    """Whether the pod's own anti-affinity allows one of its kind in each domain of a topology."""
+def kept_apart(pod: Json, topology_key: str, *, revisions: bool = False) -> bool:
+    """Whether the pod's own anti-affinity allows one of its kind in each domain of a topology.
+
+    `revisions`: whether that holds for pods of two revisions of the workload too, as during a rollout.
+    """
+    return topology_key in apart_in(pod, revisions=revisions)
+
+
+def apart_in(pod: Json, *, revisions: bool = False) -> list[str]:
+    """The topology keys of which each domain takes one pod of its kind."""
     path = ("spec", "affinity", "podAntiAffinity", "requiredDuringSchedulingIgnoredDuringExecution")
-    return any(
-        text(term, "topologyKey") == topology_key
-        and selector_matches(term.get("labelSelector"), labels_of(pod))
+    return [
+        text(term, "topologyKey")
         for term in maps(pod, *path)
-    )
+        if selector_matches(term.get("labelSelector"), labels_of(pod))
+        and not (revisions and (term.get("matchLabelKeys") or term.get("mismatchLabelKeys")))
+    ]
 
 
 def _question(pod: Json, requests: Mapping[str, int]) -> bytes:

@@ -107,7 +107,7 @@ def _kubelet_version(node: Json) -> str:
     return found if isinstance(found, str) else ""
 
 
-def _is_virtual(node: Json) -> bool:
+def is_virtual(node: Json) -> bool:
     """Whether no kubelet runs there: virtual-kubelet.io's own marks."""
     taints = maps(node, "spec", "taints")
     return (
@@ -119,7 +119,7 @@ def _is_virtual(node: Json) -> bool:
 
 def _kubelet_of(node: Json) -> Iterator[tuple[int, int]]:
     match = re.match(r"v(\d+)\.(\d+)", _kubelet_version(node))
-    if match and not _is_virtual(node):
+    if match and not is_virtual(node):
         yield int(match[1]), int(match[2])
 
 

@@ -49,6 +49,7 @@ MODES: dict[str, tuple[Mode, Mode] | tuple[Mode, Mode, tuple[Mode, Mode]]] = {
     "shell-keeps-sigterm": (Mode.WARN, Mode.WARN),
     "rollout-volume-deadlock": (Mode.ENFORCE, Mode.ENFORCE, (Mode.WARN, Mode.WARN)),
     "rollout-host-port-deadlock": (Mode.ENFORCE, Mode.ENFORCE, (Mode.WARN, Mode.WARN)),
+    "rollout-node-deadlock": (Mode.ENFORCE, Mode.ENFORCE, (Mode.WARN, Mode.WARN)),
     "rollout-gpu-deadlock": (Mode.ENFORCE, Mode.ENFORCE),
     "progress-deadline-too-short": (Mode.WARN, Mode.WARN),
     "drain-blocked-by-pdb": (Mode.ENFORCE, Mode.ENFORCE, (Mode.WARN, Mode.WARN)),

@@ -34,10 +34,7 @@ NOT_EXPERIMENTS = ("conditions", "under_fire", "puller")
 """Figures of other shapes."""
 ELSEWHERE = {
     "model-exceeds-gpu-memory": "Not shown: it needs an accelerator, and this node has none.",
-    "probe-port-unknown": (
-        "Not shown: it follows from kubelet 1.37 (`pkg/probe/util.go`, `pkg/kubelet/prober/worker.go`)."
-    ),
-    "service-port-unknown": "Not shown: it follows from how EndpointSlices are made (`FindPort`).",
+    "rollout-node-deadlock": "Shown with KWOK's nodes (`tests/e2e/test_relations.py`).",
     "shared-memory-too-small": "Not shown: it needs several accelerators, and this node has none.",
     "deploy-order-deadlock": "Not shown: it needs Argo CD or Helm; the rule judges files only.",
     "parallelism-exceeds-gpus": "Not shown: it needs an accelerator, and this node has none.",

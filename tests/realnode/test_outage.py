@@ -198,6 +198,18 @@ def test_wrong_port(figures: dict[str, Any]) -> None:
     assert figures["with"]["ready after"] is not None
 
 
+def test_unknown_port(figures: dict[str, Any]) -> None:
+    assert refuses(figures)
+    assert figures["without"]["ready"] == 0, "it answers, and nothing asks"
+    assert figures["with"]["ready after"] is not None
+
+
+def test_target_port(figures: dict[str, Any]) -> None:
+    assert warns(figures)
+    assert figures["without"]["answered"] == 0, "the pod is ready, and not behind the Service"
+    assert figures["with"]["answered after"] is not None
+
+
 def test_rolling_update(figures: dict[str, Any]) -> None:
     with_, without = both(figures)
     assert min(with_["before"], without["before"]) > 0.95

@@ -26,7 +26,7 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
     if rollout is None or rollout.unavailable:
         return
     for template, found in _placed(target, facts):
-        room = found.room(one_each=kept_apart(template.pod, HOSTNAME))
+        room = found.room(one_each=kept_apart(template.pod, HOSTNAME, revisions=True))
         if room <= rollout.replicas:
             asked = listed(f"{count} {resource}" for resource, count in found.requests.items())
             yield Finding(

@@ -217,6 +217,20 @@ EXPERIMENTS: dict[str, Experiment] = {
         _ready,
         "probe-wrong-port",
     ),
+    "unknown_port": Experiment(
+        probes.unknown_port,
+        "A readiness probe on a port by a name that the container does not have",
+        _never_ready,
+        _ready,
+        "probe-port-unknown",
+    ),
+    "target_port": Experiment(
+        probes.target_port,
+        "A Service that sends to a port by a name that no container of its ready pod has",
+        lambda it: f"{it['answered']} of 1 requests answered {WATCHED} s after the pod is ready",
+        lambda it: f"answered {seconds(it['answered after'])} after the pod is ready",
+        "service-port-unknown",
+    ),
     "short_deadline": Experiment(
         rollouts.short_deadline,
         "A start of 45 s that the startup probe allows, under a progress deadline of 20",

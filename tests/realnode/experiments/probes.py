@@ -408,3 +408,38 @@ def wrong_port(arm: Arm) -> Figures:
         return {"said": said, "ready after": arm.wait_ready("api", 1)}
     time.sleep(WATCHED)
     return {"said": said, "ready": arm.ready("api")}
+
+
+def unknown_port(arm: Arm) -> Figures:
+    """A readiness probe on a port by a name that the container does not have."""
+
+    def asking(port: str) -> JSON:
+        return api(
+            ports=[{"name": "http", "containerPort": 8000}],
+            readinessProbe={"httpGet": {"path": "/health", "port": port}, "periodSeconds": 1},
+        )
+
+    said = arm.put("probe-port-unknown", asking("web"), asking("http"))
+    arm.wait("answered", lambda: arm.answering("api") == 1)
+    if arm.webhook:
+        return {"said": said, "ready after": arm.wait_ready("api", 1)}
+    time.sleep(WATCHED)
+    return {"said": said, "ready": arm.ready("api")}
+
+
+def target_port(arm: Arm) -> Figures:
+    """A Service that sends to a port by a name that the container does not have."""
+    ports = [{"name": "http", "port": 80, "targetPort": "web"}]
+    spec = {"selector": {"app": "api"}, "ports": ports}
+    arm.create({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "api"}, "spec": spec})
+
+    def named(port: str) -> JSON:
+        return api(ports=[{"name": port, "containerPort": 8000}])
+
+    said = arm.put("service-port-unknown", named("http"), named("web"))
+    arm.wait_ready("api", 1)
+    address = str(arm.node.api.get("services", "api", arm.namespace)["spec"]["clusterIP"])
+    if arm.webhook:
+        return {"said": said, "answered after": arm.wait("answered", lambda: ask(address, 80, "/health"))}
+    time.sleep(WATCHED)
+    return {"said": said, "answered": int(ask(address, 80, "/health"))}

@@ -1,0 +1,128 @@
+"""Hazards between objects, with the real controllers and scheduler: without the correction they are real."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.e2e.api import JSON
+from tests.e2e.controlplane import ControlPlane
+from tests.e2e.install import Chassis
+
+pytestmark = pytest.mark.e2e
+
+POOL = {"pool": "apart"}
+
+
+@pytest.fixture
+def two_nodes(control_plane: ControlPlane) -> Iterator[None]:
+    """All nodes that the Deployments of `apart` may run on."""
+    for name in ("apart-a", "apart-b"):
+        control_plane.add_node(name, POOL)
+    yield
+    for name in ("apart-a", "apart-b"):
+        control_plane.api.delete("nodes", name)
+
+
+def deployment(
+    replicas: int = 1, *, spec: JSON | None = None, pod: JSON | None = None, **container: Any
+) -> JSON:
+    main = {"name": "api", "image": "registry.example/api:1", **container}
+    template = {"metadata": {"labels": {"app": "api"}}, "spec": {"containers": [main], **(pod or {})}}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "api"},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": {"app": "api"}},
+            "template": template,
+            **(spec or {}),
+        },
+    }
+
+
+def apart(replicas: int, **spec: JSON) -> JSON:
+    """Pods on different nodes of the pool."""
+    term = {"labelSelector": {"matchLabels": {"app": "api"}}, "topologyKey": "kubernetes.io/hostname"}
+    affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    return deployment(replicas, spec=spec, pod={"nodeSelector": POOL, "affinity": affinity})
+
+
+def test_a_rollout_of_as_many_pods_as_nodes_is_warned_about_and_never_completes(
+    control_plane: ControlPlane, chassis: Chassis, namespace: str, two_nodes: None
+) -> None:
+    one_by_one = {"strategy": {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}}
+
+    def told(item: JSON) -> str:
+        return " ".join(control_plane.api.create(item, namespace, dry_run=True).warnings)
+
+    chassis.process.wait_until(lambda: "rollout-node-deadlock" in told(apart(2)), 20)
+    assert "rollout-node-deadlock" in told(apart(3, **one_by_one)), "the third pod has no node"
+    assert "rollout-node-deadlock" not in told(apart(2, **one_by_one))
+    assert "rollout-node-deadlock" not in told(apart(1))
+
+    control_plane.api.create(apart(2), namespace)
+    control_plane.wait(
+        "deployments",
+        "api",
+        lambda it: it["status"].get("availableReplicas") == 2,
+        namespace=namespace,
+        timeout=60,
+    )
+    change = {"spec": {"template": {"metadata": {"labels": {"version": "2"}}}}}
+    control_plane.api.patch("deployments", "api", change, namespace)
+
+    def is_stuck(pods: list[JSON]) -> bool:
+        conditions = [each for pod in pods for each in pod["status"].get("conditions", ())]
+        return any(each.get("reason") == "Unschedulable" for each in conditions)
+
+    control_plane.api.wait_for("pods", is_stuck, namespace=namespace, timeout=60)
+    control_plane.api.patch("deployments", "api", {"spec": one_by_one}, namespace)
+    control_plane.wait(
+        "deployments",
+        "api",
+        lambda it: it["status"].get("updatedReplicas") == it["status"].get("availableReplicas") == 2,
+        namespace=namespace,
+        timeout=60,
+    )
+
+
+def test_a_service_that_sends_to_an_unknown_port_name_has_no_endpoints(
+    control_plane: ControlPlane, chassis: Chassis, namespace: str
+) -> None:
+    ports = [{"name": "http", "port": 80, "targetPort": "web"}]
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "api"},
+        "spec": {"selector": {"app": "api"}, "ports": ports},
+    }
+    control_plane.api.create(service, namespace)
+
+    def named(port: str) -> JSON:
+        return deployment(ports=[{"name": port, "containerPort": 8000}])
+
+    def told(item: JSON) -> str:
+        return " ".join(control_plane.api.create(item, namespace, dry_run=True).warnings)
+
+    chassis.process.wait_until(lambda: "service-port-unknown" in told(named("http")), 20)
+    assert "service-port-unknown" not in told(named("web"))
+
+    def has_endpoints(*, port: bool) -> None:
+        control_plane.api.wait_for(
+            "endpointslices.discovery.k8s.io",
+            lambda slices: any(it.get("endpoints") and bool(it.get("ports")) is port for it in slices),
+            namespace=namespace,
+            timeout=60,
+        )
+
+    control_plane.api.create(named("http"), namespace)
+    has_endpoints(port=False)
+    change = {
+        "spec": {"template": {"spec": {"containers": named("web")["spec"]["template"]["spec"]["containers"]}}}
+    }
+    control_plane.api.patch("deployments", "api", change, namespace)
+    has_endpoints(port=True)
