@@ -64,7 +64,7 @@ def _title(pid: int) -> str:
         name = Path(f"/proc/{pid}/comm").read_text().strip()
     except OSError:
         return ""
-    words = [word.rpartition("/")[2] if word.startswith("/") else word for word in words if word]
+    words = [re.sub(r"(^|=)/.*/", r"\1", word) for word in words if word]
     if not words:
         return ""
     short = " ".join(words[:4]) if len(words[0]) < 60 else words[0]
