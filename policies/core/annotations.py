@@ -47,6 +47,10 @@ CHANGED: Final = f"{DOMAIN}/changed"
 CA_BUNDLE_CHANGED: Final = f"{DOMAIN}/ca-bundle-changed"
 """When the caBundle was last made to trust a CA that was not in it (RFC 3339, UTC)."""
 
+# On the ConfigMap of observed starts and ends.
+OBSERVED_UNTIL: Final = f"{DOMAIN}/observed-until"
+"""The time up to which everything was seen, in seconds since the epoch."""
+
 # Labels of pods, and of what the webhook itself keeps.
 WORKER_GROUP: Final = f"{DOMAIN}/worker-group"
 WORKER_NAMES: Final = f"{DOMAIN}/worker-names"

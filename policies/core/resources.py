@@ -38,6 +38,9 @@ class Resource(StrEnum):
     MODEL_CONFIGS = "configmaps"
     """ConfigMaps with the label `mlchassis.dev/model-config: "true"`, with their `data`."""
     NAMESPACES = "namespaces"
+    OBSERVED = "observed"
+    """What the leader recorded of earlier starts. It is not in the table below: it is a part of the webhook's
+    own ConfigMap for each namespace."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ __all__ = [
     "HEALTH_PORT",
     "LIVE_PATH",
     "READY_PATH",
+    "Learning",
     "Liveness",
     "Mirror",
     "StandardProbes",
@@ -74,6 +75,18 @@ class Liveness(StrEnum):
 
     PROGRESS = "progress"
     ENDPOINT = "endpoint"
+
+
+class Learning(StrEnum):
+    """Whether startup budgets follow from observed starts."""
+
+    ON = "on"
+    OFF = "off"
+
+
+def _switch(value: object) -> object:
+    """YAML 1.1 reads `on` and `off` as booleans."""
+    return (Learning.ON if value else Learning.OFF) if isinstance(value, bool) else value
 
 
 class StandardProbes(Settings):
@@ -131,6 +144,14 @@ class StandardProbes(Settings):
     )
     compile_factor: float = Field(
         3.0, ge=1.0, le=20.0, description="the startup budget is this many times as long where that is so"
+    )
+    learning: Annotated[Learning, BeforeValidator(_switch)] = Field(
+        Learning.ON,
+        description="`on`: if at least 5 starts of the same container were observed in its namespace, the "
+        "startup budget is `startupFactor` times the slowest. `off`: it is estimated, nothing is recorded",
+    )
+    least_learned: Duration = Field(
+        600, ge=60, description="seconds that a startup budget from observed starts has at the least"
     )
     startup_period: Duration = Field(5, ge=1, le=3600, description="seconds between two startup checks")
     readiness_period: Duration = Field(10, ge=1, le=3600, description="seconds between two readiness checks")

@@ -1,8 +1,10 @@
 """How long a serving container takes to start, and how long it may.
 
-The annotations say it, or the model's size does: from an annotation, the model config, or what the model's
-name and flags tell (`policies.probes.weights`). Law: what is expected is known; what is allowed is generous,
-for a generous budget costs nothing in the good case, and a mean one kills a start again and again.
+The annotations say it, or earlier starts do (`policies.probes.observed`), or the model's size: from an
+annotation, the model config, or what the model's name and flags tell (`policies.probes.weights`).
+
+Law: what is expected is known; what is allowed is generous. A generous budget costs nothing in the good case,
+and a mean one kills a start again and again.
 """
 
 from __future__ import annotations
@@ -25,8 +27,9 @@ from policies.kube.json import Json, mapping, maps, text
 from policies.kube.metadata import annotations_of
 from policies.kube.names import shortened
 from policies.kube.pods import Container, Role
+from policies.probes.observed import observed
 from policies.probes.servers import Server
-from policies.probes.serving import StandardProbes, recognised, serving_containers
+from policies.probes.serving import Learning, StandardProbes, recognised, serving_containers
 from policies.probes.weights import heaviest
 from puller import spec as model_spec
 
@@ -127,9 +130,10 @@ def start_budget(pod: Json, container: Container, facts: Facts) -> int:
 def budget_of(pod: Json, container: Container, facts: Facts) -> Budget:
     """How long a start may take before the container counts as hanging.
 
-    Several times the expected start; twice that where no volume keeps what was fetched, for then a kill
-    begins the download anew; more where the model is compiled first. Where no size is known: several times
-    `defaultStart`, or what filling the accelerators, the memory or the volumes takes.
+    Several times the slowest start that was observed, if enough were. Otherwise several times the expected
+    start; twice that where no volume keeps what was fetched, for then a kill begins the download again; more
+    where the model is compiled first. Where no size is known: several times `defaultStart`, or what filling
+    the accelerators, the memory or the volumes takes.
     """
     settings = facts.settings(StandardProbes)
     start = start_of(pod, container, facts)
@@ -139,6 +143,35 @@ def budget_of(pod: Json, container: Container, facts: Facts) -> Budget:
         return Budget(
             seconds, lambda: _product(said, settings.startup_factor), "startupFactor", annotated=True
         )
+    estimated = _estimated(pod, container, start, settings)
+    learned = _learned(pod, container, settings, facts)
+    if learned is None:
+        return estimated
+    budget, killed = learned
+    # A start that a probe ended shows that the observed ones do not tell how long one may take.
+    return estimated if killed and estimated.seconds > budget.seconds else budget
+
+
+def _learned(
+    pod: Json, container: Container, settings: StandardProbes, facts: Facts
+) -> tuple[Budget, bool] | None:
+    """What follows from the starts that were seen, and whether a probe ended one; None if too few were."""
+    if settings.learning is Learning.OFF:
+        return None
+    found = observed(pod, container, told_size(pod, container, facts)[0] or 0, facts)
+    if found is None:
+        return None
+    several = _whole(found.seconds, settings.startup_factor)
+    slowest = f"the slowest of {found.starts} observed starts"
+    if several < settings.least_learned:
+        took = f"the least; {slowest} took {found.seconds} s"
+        return Budget(settings.least_learned, lambda: took, "leastLearned"), bool(found.killed)
+    factor = times(settings.startup_factor)
+    return Budget(several, lambda: f"{factor} {slowest} ({found.seconds} s)", "learning"), bool(found.killed)
+
+
+def _estimated(pod: Json, container: Container, start: Start | None, settings: StandardProbes) -> Budget:
+    """How long a start may take by what its container shows."""
     compiles = _compiles(container, settings)
     factor = settings.startup_factor * (settings.compile_factor if compiles else 1)
     if start is not None and start.loading:

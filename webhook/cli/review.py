@@ -45,6 +45,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="pass over named files that hold no Kubernetes object",
     )
+    parser.add_argument(
+        "--observed",
+        metavar="FILE",
+        help="observed starts, from which startup budgets follow: the cluster's ConfigMap mlchassis-observed",
+    )
     decision_flags.add_arguments(parser)
     parser.set_defaults(run=run)
 
@@ -55,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     from webhook.cli.output.review import Subject
     from webhook.cli.output.show import show
     from webhook.cli.progress import progress
-    from webhook.kube.offline import ManifestCluster, read, read_what_can_be
+    from webhook.kube.offline import ManifestCluster, observed_in, read, read_what_can_be
 
     decision_flags.check(args)
     paths = [*args.paths, *args.filename]
@@ -70,7 +75,8 @@ def run(args: argparse.Namespace) -> int:
     if problems and not documents and args.output in ("text", "diff") and not args.statistics:
         raise UserError(*problems)
     old = read(args.old)
-    cluster = ManifestCluster([document.obj for document in documents])
+    observed = observed_in(args.observed) if args.observed else None
+    cluster = ManifestCluster([document.obj for document in documents], observed)
     # A person who sees the reviews themselves come needs no line between them.
     watch = iter if sys.stdout.isatty() else progress(f"of {len(documents):,} documents reviewed")
     quiet = args.unknown_kinds == "ignore"

@@ -39,7 +39,7 @@ from webhook.config.location import INSTALLED, NoPolicy, read_config_map, read_f
 from webhook.errors import UserError
 from webhook.kube import crds, paths
 from webhook.kube.api import TOO_LARGE, ApiServer
-from webhook.kube.caches import ClusterCache, Store
+from webhook.kube.caches import ClusterCache, ObservedStarts, Store
 from webhook.kube.discovery import Collection as Served
 from webhook.kube.discovery import may_list, served
 from webhook.kube.errors import ApiError
@@ -208,7 +208,7 @@ async def facts_of(api: ApiServer, namespace: str) -> tuple[Surroundings, list[s
     cache = Surroundings()
     forbidden: list[str] = []
 
-    async def read(path: str, query: Mapping[str, str], store: Store) -> None:
+    async def read(path: str, query: Mapping[str, str], store: Store | ObservedStarts) -> None:
         store.begin()
         try:
             async for item in _items(api, path, query, namespace):
@@ -235,7 +235,7 @@ async def _items(api: ApiServer, path: str, query: Mapping[str, str], namespace:
             raise UserError(f"there is no namespace {namespace}")
         yield one
         return
-    if namespace and resource != Resource.NODES.value:
+    if namespace and resource != Resource.NODES.value and "/namespaces/" not in path:
         path = paths.within(path, namespace)
     async for page, _ in api.pages(path, query, consistent=False):
         for item in page:

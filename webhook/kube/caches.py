@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 
 from policies.core.listing import Carried, Change, Listing
 from policies.core.resources import KNOWN, Known, Resource
-from policies.kube.json import Json, maps, text
+from policies.kube.json import Json, mapping, maps, text
+from policies.probes.observed import OBSERVED, trimmed
 from policies.relations.waiters import KEPT, Kept, kept
 from webhook.kube import paths
 from webhook.kube.api import TOO_LARGE
@@ -46,17 +47,22 @@ class ClusterCache:
         self,
         on_change: Callable[[Resource, bool], None] = lambda _, __: None,
         changed: Callable[[Resource], None] = lambda _: None,
+        namespace: str = "mlchassis-system",
     ) -> None:
         """`on_change` is called with every change in whether a resource is known, `changed` with every change
-        of its objects."""
-        self._stores: dict[Resource, list[Store]] = {}
-        self.sources: list[tuple[str, Mapping[str, str], Store]] = []
+        of its objects. `namespace`: the webhook's own."""
+        self._stores: dict[Resource, list[Store | ObservedStarts]] = {}
+        self.sources: list[tuple[str, Mapping[str, str], Store | ObservedStarts]] = []
         intern = Interner()
         for known in KNOWN:
             store = Store(known, intern, on_change=self._tell, changed=self._changed)
             self._stores.setdefault(known.resource, []).append(store)
             query = {"labelSelector": known.selector} if known.selector else {}
             self.sources.append((paths.collection(known.api_version, known.plural), query, store))
+        starts = ObservedStarts(on_change=self._tell, changed=self._changed)
+        self._stores[Resource.OBSERVED] = [starts]
+        one = {"fieldSelector": f"metadata.name={OBSERVED}"}
+        self.sources.append((paths.collection("v1", "configmaps", namespace), one, starts))
         for resource in self._stores:
             on_change(resource, False)
         self._on_change, self._objects_changed = on_change, changed
@@ -319,6 +325,76 @@ class Store:
         if isinstance(value, list):
             return [self._shared(item) for item in value]
         return self._intern(value) if isinstance(value, str) else value
+
+
+class ObservedStarts:
+    """What budgets need of the leader's ConfigMap, by namespace; the sink of one reflector.
+
+    A namespace's listing stays the same object until a change could change a budget. The leader's other
+    writes do not invalidate decisions that were remembered.
+    """
+
+    kind, resource = OBSERVED, Resource.OBSERVED
+
+    def __init__(
+        self,
+        *,
+        on_change: Callable[[Resource], None] = lambda _: None,
+        changed: Callable[[Resource, str | None, Change], None] = lambda _, __, ___: None,
+    ) -> None:
+        """As those of `Store`."""
+        self._on_change, self._changed = on_change, changed
+        self._texts: dict[str, object] = {}
+        self._objects: dict[str, Json] = {}
+        self._listings: dict[str | None, Listing] = {}
+        self._listed = False
+        self.synced = False
+
+    def listing(self, namespace: str | None) -> Listing:
+        """What is known of a namespace."""
+        return self._listings.get(namespace, EMPTY)
+
+    def begin(self) -> None:
+        self._listed = False
+
+    def put(self, item: Json) -> None:
+        if text(item, "metadata", "name") == OBSERVED:
+            self._listed = True
+            self._take(mapping(item, "data"))
+
+    def commit(self) -> None:
+        if not self._listed:
+            self._take({})
+        self._sync(True)
+
+    def remove(self, item: Json) -> None:
+        """The leader writes it again: what was known stays until then."""
+
+    def lost(self, error: ApiError) -> None:
+        if error.status in (401, 403, 404):
+            self._take({})
+            self._sync(False)
+
+    def _sync(self, synced: bool) -> None:
+        if synced is not self.synced:
+            self.synced = synced
+            self._on_change(self.resource)
+
+    def _take(self, data: Mapping[str, object]) -> None:
+        before, self._texts = self._texts, dict(data)
+        for namespace in {*before, *data}:
+            if before.get(namespace) == data.get(namespace):
+                continue
+            old, new = self._objects.pop(namespace, None), trimmed(namespace, data.get(namespace))
+            if new == old:
+                new = old
+            if new is not None:
+                self._objects[namespace] = new
+            if new is not old:
+                self._listings.pop(namespace, None)
+                if new is not None:
+                    self._listings[namespace] = Listing([new])
+                self._changed(self.resource, namespace, (old, new))
 
 
 def _bytes_of(value: Any) -> int:

@@ -16,10 +16,12 @@ from policies.core.resources import KNOWN, Known, Resource
 from policies.core.scaled_objects import SCALED_OBJECT, autoscaler_of_scaled_object
 from policies.kube.field_paths import named
 from policies.kube.group_kinds import (
+    CONFIG_MAP,
     GroupKind,
     kind_of,
 )
-from policies.kube.json import Json, text
+from policies.kube.json import Json, mapping, text
+from policies.probes.observed import OBSERVED, trimmed
 from webhook.admission.envelope import Request
 from webhook.errors import UserError
 from webhook.kube.documents import BadDocument, load_all
@@ -203,8 +205,10 @@ class ManifestCluster(WholeObjects):
     review sees a part of a cluster.
     """
 
-    def __init__(self, objects: Sequence[Json]) -> None:
+    def __init__(self, objects: Sequence[Json], observed: Json | None = None) -> None:
+        """`observed`: the ConfigMap of observed starts."""
         self._objects = objects
+        self._observed = observed
 
     @cached_property
     def _known(self) -> dict[tuple[Resource, str | None], Listing]:
@@ -235,9 +239,29 @@ class ManifestCluster(WholeObjects):
         return self._named.get((kind, namespace or "default", name))
 
     def listing(self, resource: Resource, namespace: str | None = None) -> Listing | None:
+        if resource is Resource.OBSERVED:
+            return self._starts(namespace or "") if self._observed is not None else None
         if (resource, None) not in self._known:
             return None
         return self._known.get((resource, namespace), _EMPTY)
+
+    def _starts(self, namespace: str) -> Listing:
+        if namespace not in self._starts_known:
+            found = trimmed(namespace, mapping(self._observed, "data").get(namespace))
+            self._starts_known[namespace] = Listing([found] if found else [])
+        return self._starts_known[namespace]
+
+    @cached_property
+    def _starts_known(self) -> dict[str, Listing]:
+        return {}
+
+
+def observed_in(path: str) -> Json:
+    """The ConfigMap of observed starts in a file. UserError if there is none."""
+    for document in read([path]):
+        if kind_of(document.obj) == CONFIG_MAP and document.name == OBSERVED:
+            return document.obj
+    raise UserError(f"{path}: there is no ConfigMap {OBSERVED} in it")
 
 
 _EMPTY: Final = Listing()

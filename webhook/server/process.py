@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import socket
 import sys
 import time
@@ -48,6 +49,7 @@ from webhook.kube.own_pod import in_cluster, own_namespace
 from webhook.kube.owner_events import OwnerEvents
 from webhook.kube.pulse import Pulse
 from webhook.kube.reflector import Reflector
+from webhook.observed.collector import Collector
 from webhook.server import certificates as certs
 from webhook.server import pki
 from webhook.server.ca_bundle import Registration
@@ -173,6 +175,7 @@ async def _serve(options: Options, listener: socket.socket, shared: SharedRecord
             *([("caBundle", registration.run)] if registration else []),
             *([("worker names", Sweep(workers).run)] if workers else []),
             *([("events", owners.run)] if owners else []),
+            *([("observed starts", _collector(options, api, policy, cluster, pulse).run)] if api else []),
         ]
         tasks = [asyncio.create_task(_kept_running(name, work)) for name, work in background]
         tasks.append(asyncio.create_task(_await_policy(policy, readiness)))
@@ -319,7 +322,8 @@ def _facts(
     def on_change(resource: Resource, synced: bool) -> None:
         metrics.facts_synced.labels(resource.value).set(synced)
 
-    cache = ClusterCache(on_change, lambda resource: oldest.changed(resource))
+    own = options.namespace or own_namespace()
+    cache = ClusterCache(on_change, lambda resource: oldest.changed(resource), own)
     oldest = OldestKubelet(cache, metrics.oldest_kubelet.set)
     return cache, cache.reflectors(api, pulse)
 
@@ -351,6 +355,14 @@ def _owner_events(
     if api is None or not options.events:
         return None
     return OwnerEvents(api, lambda: policy.config, cluster, metrics.event)
+
+
+def _collector(
+    options: Options, api: ApiServer, policy: LivePolicy, cluster: Cluster, pulse: Pulse
+) -> Collector:
+    identity = f"{gethostname()}_{os.getpid()}_{secrets.token_hex(4)}"
+    namespace = options.namespace or own_namespace()
+    return Collector(api, namespace, identity, lambda: policy.config, cluster, pulse)
 
 
 def _in_config_map(options: Options) -> bool:

@@ -75,7 +75,7 @@ def edits(draw: st.DrawFn) -> tuple[str, Json, bool, bool]:
 
 def cluster() -> tuple[ClusterCache, dict[str, Store]]:
     cache = ClusterCache()
-    stores = {store.kind: store for _, _, store in cache.sources}
+    stores = {store.kind: store for _, _, store in cache.sources if isinstance(store, Store)}
     for store in stores.values():
         store.begin()
         store.commit()

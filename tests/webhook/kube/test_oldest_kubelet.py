@@ -28,7 +28,7 @@ def watched(said: list[int]) -> Store:
     """The store of the nodes of a cluster that is looked at."""
     cache = ClusterCache(changed=lambda resource: kubelet.changed(resource))
     kubelet = OldestKubelet(cache, said.append)
-    [store] = [store for _, _, store in cache.sources if store.kind == "Node"]
+    [store] = [store for _, _, store in cache.sources if isinstance(store, Store) and store.kind == "Node"]
     return store
 
 

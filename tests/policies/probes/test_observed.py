@@ -1,0 +1,177 @@
+"""Startup budgets that follow from observed starts, and when they do not."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from policies.core.facts import Facts
+from policies.core.listing import Listing
+from policies.core.resources import Resource
+from policies.core.settings import Model, default_settings
+from policies.kube.json import Json
+from policies.kube.pods import Container, containers
+from policies.probes.observed import place_of, run_of, trimmed
+from policies.probes.serving import Learning, StandardProbes
+from policies.probes.standard_probes import mutate
+from policies.probes.start import Budget, budget_of
+
+LLAMA = "meta-llama/Llama-3.1-70B-Instruct"
+
+
+def pod(volumes: tuple[Json, ...] = (), **container: Any) -> Json:
+    mounts = [{"name": volume["name"], "mountPath": f"/mnt/{volume['name']}"} for volume in volumes]
+    server = {
+        "name": "server",
+        "image": "vllm/vllm-openai:v0.9.1",
+        "args": [LLAMA],
+        "volumeMounts": mounts,
+        **container,
+    }
+    return {"metadata": {}, "spec": {"containers": [server], "volumes": list(volumes)}}
+
+
+def only(of: Json) -> Container:
+    return next(iter(containers(of)))
+
+
+class Seen:
+    """A cluster in which starts of one pod were seen."""
+
+    def __init__(self, of: Json, basis: tuple[int, int], killed: int = 0, namespace: str = "default") -> None:
+        key = f"Deployment/llm/server@{run_of(of, only(of), 0)}"
+        found = trimmed(namespace, json.dumps({key: {"basis": basis, "killed": killed}}))
+        self._namespace, self._found = namespace, Listing([found] if found else [])
+
+    def listing(self, resource: Resource, namespace: str | None = None) -> Listing | None:
+        if resource is not Resource.OBSERVED:
+            return None
+        return self._found if namespace == self._namespace else Listing()
+
+
+def budget(of: Json, seen: Seen, **settings: Any) -> Budget:
+    def lookup(model: type[Model], /) -> Any:
+        return StandardProbes(**settings) if model is StandardProbes else default_settings(model)
+
+    return budget_of(of, only(of), Facts("default", seen, lookup))
+
+
+ESTIMATED = budget_of(pod(), only(pod()), Facts()).seconds
+
+
+def test_a_budget_follows_from_five_starts_and_says_so() -> None:
+    found = budget(pod(), Seen(pod(), (312, 41)))
+    assert found.seconds == 936 < ESTIMATED
+    assert found.why() == "three times the slowest of 41 observed starts (312 s)"
+    assert found.setting == "learning"
+
+
+def test_a_short_start_gets_the_least_budget() -> None:
+    found = budget(pod(), Seen(pod(), (12, 7)))
+    assert found.seconds == 600
+    assert found.why() == "the least; the slowest of 7 observed starts took 12 s"
+    assert budget(pod(), Seen(pod(), (12, 7)), least_learned=120).seconds == 120
+
+
+@pytest.mark.parametrize(
+    ("seen", "settings"),
+    [
+        (Seen(pod(), (312, 4)), {}),
+        (Seen(pod(), (312, 41)), {"learning": Learning.OFF}),
+        (Seen(pod(), (312, 41), namespace="other"), {}),
+        (Seen(pod(), (312, 41), killed=900), {}),
+    ],
+    ids=["too few", "off", "another namespace's", "a probe ended one"],
+)
+def test_the_estimate_stays(seen: Seen, settings: dict[str, Any]) -> None:
+    assert budget(pod(), seen, **settings).seconds == ESTIMATED
+
+
+def test_a_start_that_a_probe_ended_never_makes_a_budget_shorter_than_the_observed_one() -> None:
+    slow = Seen(pod(), (100_000, 6), killed=90_000)
+    assert budget(pod(), slow).seconds == 300_000 > ESTIMATED
+
+
+def test_the_annotation_decides_all_the_same() -> None:
+    annotated = pod()
+    annotated["metadata"]["annotations"] = {"mlchassis.dev/expected-start": "30s"}
+    assert budget(annotated, Seen(annotated, (312, 41))).seconds == 90
+
+
+CLAIM: Json = {"name": "m", "persistentVolumeClaim": {"claimName": "models"}}
+CHANGES: list[Callable[[], Json]] = [
+    lambda: pod(image="vllm/vllm-openai:v0.9.2"),
+    lambda: pod(args=["meta-llama/Llama-3.1-405B"]),
+    lambda: pod(args=[LLAMA, "--max-model-len=8192"]),
+    lambda: pod(env=[{"name": "MODEL_ID", "value": "x"}]),
+    lambda: pod(resources={"limits": {"cpu": "1"}}),
+    lambda: pod((CLAIM,)),
+]
+
+
+@pytest.mark.parametrize("changed", CHANGES)
+def test_what_starts_differently_is_another_run(changed: Callable[[], Json]) -> None:
+    assert budget(changed(), Seen(pod(), (312, 41))).why() != budget(pod(), Seen(pod(), (312, 41))).why()
+    assert run_of(changed(), only(changed()), 0) != run_of(pod(), only(pod()), 0)
+
+
+def test_a_pod_as_it_runs_is_the_same_run_as_the_one_that_was_admitted() -> None:
+    running = pod(env=[{"name": "RELEASE", "value": "7"}], livenessProbe={"httpGet": {"port": 1}})
+    running["metadata"] = {"name": "llm-0", "ownerReferences": [{"kind": "StatefulSet", "name": "llm"}]}
+    running["spec"]["volumes"] = [
+        {"name": "kube-api-access-x", "projected": {}},
+        {"name": "m", "persistentVolumeClaim": {"claimName": "m-llm-0"}},
+    ]
+    running["spec"]["containers"][0]["volumeMounts"] = [{"name": "kube-api-access-x"}, {"name": "m"}]
+    running["spec"]["nodeName"] = "node-1"
+    assert run_of(running, only(running), 0) == run_of(pod(), only(pod()), 0)
+    running["spec"]["volumes"][1]["persistentVolumeClaim"]["claimName"] = "m-other-0"
+    assert run_of(running, only(running), 0) != run_of(pod(), only(pod()), 0)
+
+
+def test_a_place_is_where_an_earlier_start_may_have_left_a_download() -> None:
+    cache = pod(({"name": "c", "hostPath": {"path": "/cache"}},))
+    bare = pod(({"name": "c", "emptyDir": {}}, {"name": "i", "image": {"reference": "m"}}))
+    assert place_of(bare, only(bare)) == ""
+    places = set()
+    for node in ("node-1", "node-2"):
+        cache["spec"]["nodeName"] = node
+        places.add(place_of(cache, only(cache)))
+    assert len(places) == 2
+    assert "" not in places
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        None,
+        5,
+        "",
+        "[",
+        "[]",
+        "[" * 100_000,
+        '{"a": 1}',
+        '{"a@b": {}}',
+        '{"a@b": {"basis": [1]}}',
+        '{"a@b": {"basis": ["1", 2]}}',
+        '{"a@b": {"basis": [-1, 5]}}',
+        '{"a@b": {"basis": [true, 5]}}',
+    ],
+)
+def test_garbage_is_nothing(text: object) -> None:
+    assert trimmed("ml", text) is None
+
+
+def test_values_are_clamped_and_equal_runs_are_added_up() -> None:
+    text = json.dumps({"x@1": {"basis": [10**12, 3]}, "y@1": {"basis": [5, 4], "killed": 9}, "z@2": {}})
+    found = trimmed("ml", text)
+    assert found is not None
+    assert found["starts"] == {"1": (7 * 24 * 3600, 7, 9)}
+
+
+def test_the_probe_that_is_injected_has_the_observed_budget() -> None:
+    of, seen = pod(), Seen(pod(), (312, 41))
+    found = mutate(of, StandardProbes(), Facts("default", seen))
+    probe = found["spec"]["containers"][0]["startupProbe"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] == 940

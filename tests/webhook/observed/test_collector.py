@@ -1,0 +1,249 @@
+"""The leader against an API server over HTTP: one leads, it writes seldom, and nothing is lost or grows."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from policies.core.facts import NoCluster
+from policies.kube.json import Json
+from tests.webhook.kube.apiserver import FakeApiServer, running, until
+from webhook.admission.configuration import Config
+from webhook.config.load import load
+from webhook.kube.api import ApiServer
+from webhook.kube.errors import ApiError
+from webhook.observed.collector import LONGEST_PAUSE, WRITE_SECONDS, Collector
+from webhook.observed.leader import EXPIRES_SECONDS, LEASE, Leadership
+
+NAMESPACE = "mlchassis-system"
+PODS = "/api/v1/namespaces/ml/pods"
+OBSERVED = f"/api/v1/namespaces/{NAMESPACE}/configmaps/mlchassis-observed"
+LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{LEASE}"
+CONFIG = load({})
+
+
+class Time:
+    """A clock that each sleep moves."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def clock(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        await asyncio.sleep(0.002)
+
+
+@asynccontextmanager
+async def connected(tmp_path: Path) -> AsyncIterator[tuple[FakeApiServer, ApiServer]]:
+    async with running() as fake, ApiServer.connect(fake.kubeconfig(tmp_path)) as api:
+        yield fake, api
+
+
+@asynccontextmanager
+async def collecting(
+    api: ApiServer, time: Time, identity: str = "one", config: Callable[[], Config] = lambda: CONFIG
+) -> AsyncIterator[None]:
+    collector = Collector(api, NAMESPACE, identity, config, NoCluster(), clock=time.clock, sleep=time.sleep)
+    task = asyncio.create_task(collector.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def stamp(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+async def ready(fake: FakeApiServer, api: ApiServer, name: str, load: int = 30, ahead: int = 100) -> None:
+    """A pod whose server became ready `load` seconds after its start, which is `ahead` seconds from now."""
+    began = api.now() + ahead
+    probe = {"httpGet": {"path": "/health", "port": 8000}}
+    pod: Json = {
+        "metadata": {"name": name, "namespace": "ml", "uid": name, "generateName": "llm-"},
+        "spec": {
+            "containers": [{"name": "server", "image": "vllm/vllm-openai:v0.9.1", "startupProbe": probe}]
+        },
+        "status": {
+            "conditions": [
+                {"type": "ContainersReady", "status": "True", "lastTransitionTime": stamp(began + load)}
+            ],
+            "containerStatuses": [
+                {
+                    "name": "server",
+                    "containerID": name,
+                    "ready": True,
+                    "started": True,
+                    "state": {"running": {"startedAt": stamp(began)}},
+                }
+            ],
+        },
+    }
+    await fake.put(PODS, pod)
+
+
+def starts(fake: FakeApiServer) -> int:
+    data = fake.objects.get(OBSERVED, {}).get("data", {})
+    return sum(entry["starts"] for text in data.values() for entry in json.loads(text).values())
+
+
+def writes(fake: FakeApiServer) -> int:
+    return sum(path.startswith(OBSERVED.rpartition("/")[0]) and verb != "GET" for verb, path in fake.requests)
+
+
+async def test_starts_are_written_at_most_once_a_minute(tmp_path: Path) -> None:
+    time = Time()
+    async with connected(tmp_path) as (fake, api), collecting(api, time):
+        for number in range(20):
+            await ready(fake, api, f"llm-{number}")
+            await until(lambda: time.now > 10 * number)  # noqa: B023
+        await until(lambda: starts(fake) == 20)
+        assert writes(fake) <= time.now / WRITE_SECONDS + 1
+        [entry] = json.loads(fake.objects[OBSERVED]["data"]["ml"]).values()
+        assert entry["basis"] == [30, 20]
+        before = writes(fake)
+        later = time.now + 4 * WRITE_SECONDS
+        await until(lambda: time.now > later)
+        assert writes(fake) == before, "nothing new, nothing written"
+
+
+async def test_the_record_comes_back_when_it_was_deleted_and_survives_garbage(tmp_path: Path) -> None:
+    time = Time()
+    async with connected(tmp_path) as (fake, api), collecting(api, time):
+        await ready(fake, api, "a")
+        await until(lambda: starts(fake) == 1)
+        await fake.delete(OBSERVED)
+        await ready(fake, api, "b")
+        await until(lambda: starts(fake) == 2)
+        spoilt = {**fake.objects[OBSERVED], "data": {"ml": "{{", "x": "[]", "y": "\x00"}}
+        await fake.put(OBSERVED.rpartition("/")[0], spoilt)
+        await ready(fake, api, "c")
+        await until(lambda: fake.objects[OBSERVED]["data"].get("ml") != "{{")
+        assert starts(fake) == 3
+        assert fake.objects[OBSERVED]["data"].keys() == {"ml"}
+
+
+async def test_an_api_server_that_refuses_is_asked_more_and_more_rarely(tmp_path: Path) -> None:
+    time = Time()
+    async with connected(tmp_path) as (fake, api), collecting(api, time):
+        await ready(fake, api, "a")
+        await until(lambda: starts(fake) == 1)
+        await fake.forbid(OBSERVED.rpartition("/")[0])
+        await ready(fake, api, "b")
+        asked = len(fake.requests)
+        began = time.now
+        await until(lambda: time.now - began > 2 * LONGEST_PAUSE, 60)
+        tries = sum(path == OBSERVED for _, path in fake.requests[asked:])
+        assert 2 <= tries <= 7, "a write a minute would be 30"
+        await fake.forbid()
+        await until(lambda: starts(fake) == 2, 60)
+
+
+async def test_one_leads_and_the_next_one_counts_what_was_missed_once(tmp_path: Path) -> None:
+    time = Time()
+    async with connected(tmp_path) as (fake, api):
+        async with collecting(api, time, "one"):
+            await ready(fake, api, "a")
+            await until(lambda: starts(fake) == 1)
+        written = fake.objects[OBSERVED]
+        assert int(written["metadata"]["annotations"]["mlchassis.dev/observed-until"]) <= api.now()
+        until_then = {"mlchassis.dev/observed-until": str(int(api.now()) - 500)}
+        await fake.put(
+            OBSERVED.rpartition("/")[0],
+            {**written, "metadata": {**written["metadata"], "annotations": until_then}},
+        )
+        await ready(fake, api, "a", ahead=-600)
+        await ready(fake, api, "b", ahead=-400)
+        other = Time()
+        async with collecting(api, other, "two"):
+            await until(lambda: other.now > 100)
+            assert fake.objects[LEASES]["spec"]["holderIdentity"] == "one", "its Lease has not run out"
+            assert starts(fake) == 1
+            lease = fake.objects[LEASES]
+            spec = {**lease["spec"], "renewTime": stamp(api.now() - EXPIRES_SECONDS - 1)}
+            await fake.put(LEASES.rpartition("/")[0], {**lease, "spec": spec})
+            await until(lambda: starts(fake) == 2)
+            assert fake.objects[LEASES]["spec"]["holderIdentity"] == "two"
+
+
+async def test_nothing_is_read_while_learning_is_off(tmp_path: Path) -> None:
+    time, config = Time(), [load({"standard-probes.yaml": "learning: off"})]
+    async with connected(tmp_path) as (fake, api), collecting(api, time, config=lambda: config[0]):
+        await until(lambda: time.now > 100)
+        assert fake.requests == []
+        config[0] = CONFIG
+        await ready(fake, api, "a")
+        await until(lambda: starts(fake) == 1)
+        config[0] = load({"standard-probes.yaml": "learning: off"})
+        later = time.now + 100
+        await until(lambda: time.now > later)
+        await ready(fake, api, "b")
+        later = time.now + 3 * WRITE_SECONDS
+        await until(lambda: time.now > later)
+        assert starts(fake) == 1
+
+
+# --- the Lease -------------------------------------------------------------------------------------------
+
+
+class Leases:
+    """A Lease in memory, with faults."""
+
+    def __init__(self) -> None:
+        self.lease: Json | None = None
+        self.clock = 1_800_000_000.0
+        self.conflict = self.away = False
+
+    def now(self) -> float:
+        return self.clock
+
+    async def get(self, path: str) -> Json | None:
+        if self.away:
+            raise ApiError(0, "Unreachable", "away")
+        return self.lease
+
+    async def unless_conflict(self, method: str, path: str, body: Json) -> bool:
+        if not self.conflict:
+            self.lease = body
+        return not self.conflict
+
+
+async def test_two_that_ask_at_once_do_not_both_lead() -> None:
+    api = Leases()
+    one, two = (Leadership(api, NAMESPACE, name, api.now) for name in ("one", "two"))
+    assert await one.renew()
+    assert not await two.renew()
+    assert (one.held, two.held) == (True, False)
+    api.conflict = True
+    assert not await one.renew()
+    assert not one.held
+
+
+async def test_a_leader_that_cannot_renew_steps_down() -> None:
+    api = Leases()
+    one, two = (Leadership(api, NAMESPACE, name, api.now) for name in ("one", "two"))
+    assert await one.renew()
+    api.away = True
+    with pytest.raises(ApiError):
+        await one.renew()
+    assert one.held
+    api.clock += EXPIRES_SECONDS + 1
+    assert not one.held
+    api.away = False
+    assert await two.renew()
+
+
+@pytest.mark.parametrize("renewed", ["2999-01-01T00:00:00Z", "soon", "", None])
+async def test_a_lease_that_somebody_spoilt_is_free(renewed: object) -> None:
+    api = Leases()
+    spec = {"holderIdentity": "x", "renewTime": renewed, "leaseDurationSeconds": 10**9}
+    api.lease = {"metadata": {"name": LEASE}, "spec": spec}
+    assert await Leadership(api, NAMESPACE, "one", api.now).renew()

@@ -1,0 +1,272 @@
+"""What the statuses of a pod show of starts and ends, as they come one after the other."""
+
+import copy
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from policies.core.facts import NoCluster
+from policies.core.listing import Listing
+from policies.core.resources import Resource
+from policies.kube.json import Json
+from webhook.admission.configuration import Config
+from webhook.config.load import load
+from webhook.observed.pods import Watched, workload_of
+from webhook.observed.record import Ended, Observation, Started
+
+BEGAN = 1_800_000_000
+HTTP = {"httpGet": {"path": "/health", "port": 8000}, "periodSeconds": 5, "failureThreshold": 120}
+CONFIG = load({})
+
+
+def when(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def made(uid: str = "u1", namespace: str = "ml", **container: Any) -> Json:
+    server = {"name": "server", "image": "vllm/vllm-openai:v0.9.1", "startupProbe": HTTP, **container}
+    return {
+        "metadata": {
+            "name": "llm-5d4f-x",
+            "namespace": namespace,
+            "uid": uid,
+            "labels": {"pod-template-hash": "5d4f"},
+            "ownerReferences": [{"kind": "ReplicaSet", "name": "llm-5d4f", "controller": True}],
+        },
+        "spec": {"containers": [server], "nodeName": "node-1", "restartPolicy": "Always"},
+        "status": {"conditions": [_condition("PodScheduled", -10), _condition("Initialized", -8)]},
+    }
+
+
+def _condition(kind: str, at: float) -> Json:
+    return {"type": kind, "status": "True", "lastTransitionTime": when(BEGAN + at)}
+
+
+def status(pod: Json, *, ready: float | None, number: int = 1, began: float = 0, **other: Any) -> Json:
+    """The pod with its container running since `began`, and ready since then or not at all."""
+    pod = copy.deepcopy(pod)
+    running = {
+        "name": "server",
+        "containerID": f"containerd://{number}",
+        "restartCount": number - 1,
+        "state": {"running": {"startedAt": when(BEGAN + began)}},
+        "started": ready is not None,
+        "ready": ready is not None,
+        **other,
+    }
+    pod["status"]["containerStatuses"] = [running]
+    if ready is not None:
+        pod["status"]["conditions"].append(_condition("ContainersReady", ready))
+    return pod
+
+
+def ended(number: int, began: float, finished: float, code: int, reason: str = "Error") -> Json:
+    end = {
+        "containerID": f"containerd://{number}",
+        "startedAt": when(BEGAN + began),
+        "finishedAt": when(BEGAN + finished),
+        "exitCode": code,
+        "reason": reason,
+    }
+    return {"terminated": end}
+
+
+class Nodes:
+    def listing(self, resource: Resource, namespace: str | None = None) -> Listing | None:
+        labels = {"nvidia.com/gpu.product": "NVIDIA-A100"}
+        node = {"metadata": {"name": "node-1", "labels": labels}}
+        return Listing([node]) if resource is Resource.NODES else None
+
+
+def watched(config: Config = CONFIG, since: float = BEGAN - 100) -> Watched:
+    return Watched(lambda: config, Nodes(), since)
+
+
+def seen(*pods: Json, **how: Any) -> list[Observation]:
+    watching = watched(**how)
+    return [each for pod in pods for each in watching.see(pod)]
+
+
+def test_a_start_has_its_times() -> None:
+    pod = made()
+    [start] = seen(pod, status(pod, ready=None), status(pod, ready=312), status(pod, ready=312))
+    assert isinstance(start, Started)
+    assert (start.load, start.pull, start.ready, start.first) == (312, 8, 322, True)
+    assert start.namespace == "ml"
+    assert start.key.startswith("Deployment/llm/server@")
+    assert start.node_type == "NVIDIA-A100"
+
+
+def test_readiness_that_comes_back_is_no_start() -> None:
+    pod = made()
+    found = seen(status(pod, ready=5), status(pod, ready=None), status(pod, ready=90_000))
+    assert [each.load for each in found if isinstance(each, Started)] == [5]
+
+
+@pytest.mark.parametrize("first", [90.0, None])
+def test_what_may_have_been_ready_before_is_passed_over(first: float | None) -> None:
+    pod = made()
+    before = status(pod, ready=first, started=True)
+    assert seen(before, status(pod, ready=90_000), since=BEGAN + 50) == []
+
+
+def test_what_started_while_nobody_looked_is_counted_once() -> None:
+    pod = status(made(), ready=20)
+    assert [each.at for each in seen(pod, since=BEGAN - 1)] == [BEGAN + 20]
+    assert seen(pod, since=BEGAN + 1) == []
+    slow = status(made(), ready=None), status(made(), ready=300)
+    assert len(seen(*slow, since=BEGAN + 60)) == 1, "it was starting"
+
+
+def test_a_clock_that_jumps_back_is_no_start() -> None:
+    pod = made()
+    assert seen(status(pod, ready=None), status(pod, ready=-40)) == []
+
+
+@pytest.mark.parametrize(
+    "container",
+    [
+        {"startupProbe": None},
+        {"startupProbe": {"tcpSocket": {"port": 8000}}},
+        {"startupProbe": {"exec": {"command": ["true"]}}},
+        {"startupProbe": None, "readinessProbe": HTTP},
+    ],
+)
+def test_a_readiness_that_does_not_show_loading_is_not_counted(container: Json) -> None:
+    pod = made(**container)
+    assert seen(status(pod, ready=None), status(pod, ready=5)) == []
+
+
+def test_namespaces_that_are_left_alone_are_not_recorded_and_neither_is_anything_when_it_is_off() -> None:
+    assert seen(status(made(namespace="kube-system"), ready=5)) == []
+    off = load({"standard-probes.yaml": "learning: off"})
+    assert seen(status(made(), ready=5), config=off) == []
+
+
+def test_a_restart_is_not_the_first_start() -> None:
+    pod = made()
+    again = status(pod, ready=200, number=2, began=100, lastState=ended(1, 0, 90, 1))
+    end, start = seen(status(pod, ready=10), again)[1:]
+    assert isinstance(end, Ended)
+    assert end.reason == "Error 1"
+    assert isinstance(start, Started)
+    assert (start.load, start.first, start.pull) == (100, False, None)
+
+
+@pytest.mark.parametrize(
+    ("lasted", "code", "reason", "after"),
+    [
+        (600, 137, "StartupProbe", 600),
+        (625, 0, "StartupProbe", 625),
+        (400, 137, "Error 137", 0),
+        (5_000, 1, "Error 1", 0),
+    ],
+)
+def test_a_start_that_a_probe_ended(lasted: int, code: int, reason: str, after: int) -> None:
+    pod = made()
+    waiting = status(pod, ready=None, number=2, began=lasted + 1, lastState=ended(1, 0, lasted, code))
+    [end] = seen(status(pod, ready=None), waiting)
+    assert isinstance(end, Ended)
+    assert (end.reason, end.after) == (reason, after)
+
+
+def test_a_server_that_was_ready_and_got_a_signal() -> None:
+    pod = made()
+    again = status(pod, ready=None, number=2, began=901, lastState=ended(1, 0, 900, 137))
+    [_, end] = seen(status(pod, ready=10), again, again)
+    assert isinstance(end, Ended)
+    assert end.reason == "Killed"
+
+
+def test_out_of_memory_has_the_limit() -> None:
+    pod = made(resources={"limits": {"memory": "31Gi"}})
+    [end] = seen(status(pod, ready=None), status(pod, ready=None, state=ended(1, 0, 50, 137, "OOMKilled")))
+    assert isinstance(end, Ended)
+    assert (end.reason, end.memory) == ("OOMKilled", 31 << 30)
+
+
+def test_a_pod_that_flaps_a_thousand_times_is_counted_each_time() -> None:
+    pod, watching, found = made(), watched(), []
+    for number in range(2, 1_002):
+        last = ended(number - 1, number * 10, number * 10 + 5, 1)
+        crashed = status(pod, ready=None, number=number, began=number * 10 + 8, lastState=last)
+        found += [*watching.see(crashed), *watching.see(crashed)]
+    assert len(found) == 1_000
+    assert len(watching) == 1
+
+
+def test_what_a_deletion_ends_is_no_end() -> None:
+    pod = made()
+    pod["metadata"]["deletionTimestamp"] = when(BEGAN)
+    assert seen(status(pod, ready=None), status(pod, ready=None, state=ended(1, 0, 50, 143))) == []
+
+
+def job(name: str = "train") -> Json:
+    pod = made(startupProbe=None)
+    pod["metadata"]["ownerReferences"] = [{"kind": "Job", "name": name, "controller": True}]
+    pod["spec"]["restartPolicy"] = "Never"
+    return pod
+
+
+@pytest.mark.parametrize(
+    ("reason", "shown"),
+    [
+        ("EvictionByEvictionAPI", "Evicted"),
+        ("PreemptionByScheduler", "Preempted"),
+        ("DeletionByTaintManager", "NodeLost"),
+    ],
+)
+def test_a_disruption_counts_once_and_not_as_an_error(reason: str, shown: str) -> None:
+    pod = status(job(), ready=None)
+    disrupted = status(job(), ready=None, state=ended(1, 0, 50, 143))
+    disrupted["status"]["conditions"].append({**_condition("DisruptionTarget", 49), "reason": reason})
+    [end] = seen(pod, disrupted, disrupted)
+    assert isinstance(end, Ended)
+    assert (end.reason, end.at) == (shown, BEGAN + 49)
+    assert seen(disrupted, since=BEGAN + 60) == [], "the leader before has counted it"
+
+
+def test_the_runs_of_a_job() -> None:
+    done = status(job(), ready=None, state=ended(1, 0, 50, 0, "Completed"))
+    failed = status(job(), ready=None, state=ended(1, 0, 50, 3))
+    failed["metadata"]["uid"] = "u2"
+    assert [each.reason for each in seen(done, failed) if isinstance(each, Ended)] == ["Completed", "Error 3"]
+
+
+@pytest.mark.parametrize(
+    ("owner", "workload"),
+    [
+        ({"kind": "Job", "name": "nightly-29412345"}, "CronJob/nightly"),
+        ({"kind": "Job", "name": "train"}, "Job/train"),
+        ({"kind": "StatefulSet", "name": "llm"}, "StatefulSet/llm"),
+        ({"kind": "ReplicaSet", "name": "llm-77"}, "ReplicaSet/llm-77"),
+    ],
+)
+def test_what_a_pod_belongs_to(owner: Json, workload: str) -> None:
+    pod = made()
+    pod["metadata"]["ownerReferences"] = [{**owner, "controller": True}]
+    assert workload_of(pod) == workload
+    assert workload_of({"metadata": {"generateName": "bare-"}}) == "Pod/bare"
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        {"status": None},
+        {"status": {"containerStatuses": [{"name": 5, "state": {"running": {"startedAt": "soon"}}}]}},
+        {"status": {"containerStatuses": [{"name": "server", "ready": True, "state": []}]}},
+        {"metadata": {"namespace": "ml"}},
+    ],
+)
+def test_statuses_of_wrong_types_are_nothing(spoilt: Json) -> None:
+    assert Watched(lambda: CONFIG, NoCluster(), 0).see({**made(), **spoilt}) == []
+
+
+def test_pods_that_are_gone_are_forgotten() -> None:
+    watching = watched()
+    for uid in "abc":
+        watching.see(made(uid))
+    watching.forget("a")
+    watching.keep({"b"})
+    assert len(watching) == 1

@@ -1,0 +1,170 @@
+"""The record: bounded, clamped, the same for the same observations."""
+
+import json
+from typing import Any
+
+import pytest
+
+from webhook.observed.record import (
+    MOST_BYTES,
+    MOST_ENTRIES,
+    MOST_STARTS,
+    Ended,
+    Record,
+    Started,
+    as_config_map,
+)
+
+RUN = "0123456789ab"
+KEY = f"Deployment/llm/server@{RUN}"
+DAY = 24 * 3600
+NOW = 1_800_000_000
+
+
+def start(load: int, **other: Any) -> Started:
+    fields: dict[str, Any] = {
+        "namespace": "ml",
+        "key": KEY,
+        "at": NOW,
+        "node_type": "A100",
+        "load": load,
+        "pull": 3,
+        "ready": load + 3,
+        "first": True,
+        "place": "",
+        **other,
+    }
+    return Started(**fields)
+
+
+def end(reason: str, **other: Any) -> Ended:
+    fields: dict[str, Any] = {"namespace": "ml", "key": KEY, "at": NOW, "node_type": "A100", **other}
+    return Ended(reason=reason, **fields)
+
+
+def after(*observations: Started | Ended) -> Record:
+    record = Record()
+    for each in observations:
+        record.add([each], NOW)
+    return record
+
+
+def basis(*observations: Started | Ended) -> tuple[int, int] | None:
+    return after(*observations).namespaces["ml"][KEY].basis
+
+
+def test_it_is_read_as_it_was_written() -> None:
+    record = after(start(300), start(310, node_type="T4"), end("OOMKilled", memory=31 << 30), end("Error 1"))
+    data = record.dump()
+    assert Record.load(data).dump() == data
+    entry = record.namespaces["ml"][KEY]
+    assert entry.loads == [300, 310]
+    assert entry.nodes["A100"].pull == (3,)
+    assert entry.ends["OOMKilled"].count == 1
+    assert entry.memory == 31 << 30
+
+
+def test_the_basis_changes_only_with_the_observation() -> None:
+    five = [start(100)] * 5
+    assert basis(*five[:4]) == (100, 4), "not used yet"
+    assert basis(*five) == (100, 5)
+    assert basis(*five, start(124)) == (100, 5)
+    assert basis(*five, start(126)) == (126, 6)
+    assert basis(*five, *[start(101)] * 5) == (100, 10)
+
+
+def test_a_load_time_that_falls_is_followed_once_the_slow_starts_are_forgotten() -> None:
+    slow = [start(400)] * 5
+    assert basis(*slow, *[start(50)] * (MOST_STARTS - 1)) == (400, 20)
+    assert basis(*slow, *[start(50)] * MOST_STARTS) == (50, 5 + MOST_STARTS)
+
+
+def test_restarts_and_known_places_count_only_if_they_are_slower() -> None:
+    entry = after(start(100), *[start(5, first=False)] * 1_000).namespaces["ml"][KEY]
+    assert (entry.starts, entry.fresh, entry.loads, entry.basis) == (1_001, 1, [100], (100, 1))
+    entry = after(start(100, place="a"), start(5, place="a"), start(7, place="b")).namespaces["ml"][KEY]
+    assert (entry.fresh, entry.loads) == (2, [7, 100])
+    entry = after(start(100), start(900, first=False)).namespaces["ml"][KEY]
+    assert entry.basis == (900, 1)
+
+
+def test_a_failed_start_is_kept_until_a_slower_one_became_ready() -> None:
+    failed = end("StartupProbe", after=600)
+    assert after(start(100), failed, start(90)).namespaces["ml"][KEY].killed == 600
+    assert after(start(100), failed, start(700)).namespaces["ml"][KEY].killed == 0
+    assert basis(start(100), failed) == (100, 1), "a failed start never shortens"
+
+
+@pytest.mark.parametrize("value", [10**15, 7 * DAY])
+def test_values_are_clamped(value: int) -> None:
+    assert after(start(value)).namespaces["ml"][KEY].slowest == 7 * DAY
+    text = json.dumps({KEY: {"seen": NOW, "nodes": {"x" * 500: {"load": [value, -5]}}}})
+    [(name, times)] = Record.load({"ml": text}).namespaces["ml"][KEY].nodes.items()
+    assert (len(name), times.load) == (120, (7 * DAY, 0))
+
+
+def test_garbage_is_dropped_and_the_rest_stays() -> None:
+    before = after(start(100))
+    sound = before.dump()["ml"]
+    other = json.loads(sound) | {
+        "no key": {},
+        f"Deployment/llm/a@{RUN}": {"starts": "many"},
+        f"Deployment/llm/b@{RUN}": {"nodes": {str(number): {} for number in range(100)}},
+        f"Deployment/llm/c@{RUN}": {"nodes": {"A100": {"load": [1] * 1_000}}},
+        f"Deployment/llm/d@{RUN}": {"surprise": 1},
+        f"Deployment/llm/e@{RUN}": 7,
+    }
+    assert Record.load({"ml": json.dumps(other)}).dump() == {"ml": sound}
+    assert Record.load({"ml": "{", "b": "7"}, before).dump() == {"ml": sound}, "the last good one"
+    assert Record.load({"ml": None, "b": 7}).dump() == {}
+
+
+def test_a_namespace_cannot_push_out_another() -> None:
+    record = Record()
+    record.add([start(100, namespace="small", at=NOW - 30 * DAY)], NOW)
+    many = [
+        start(
+            100,
+            namespace=f"big-{space}",
+            key=f"Deployment/{'x' * 200}{n}/server@{RUN}",
+            place=f"{n:08x}",
+            at=NOW + n,
+        )
+        for space in range(10)
+        for n in range(300)
+    ]
+    record.add(many, NOW)
+    record.add(
+        [end(f"Error {code}", namespace="big-0", key=each.key) for each in many[-200:] for code in range(30)],
+        NOW,
+    )
+    assert all(len(entries) <= MOST_ENTRIES for entries in record.namespaces.values())
+    data = record.dump()
+    assert sum(len(name) + len(value) for name, value in data.items()) <= MOST_BYTES
+    assert "small" in data
+
+
+def test_what_was_not_seen_for_long_is_forgotten() -> None:
+    record = after(start(100))
+    record.add([start(5, namespace="other", at=NOW + 60 * DAY)], NOW + 60 * DAY)
+    assert record.dump().keys() == {"other"}
+
+
+def test_a_clock_that_jumps_does_not_keep_an_entry_for_ever() -> None:
+    record = Record()
+    record.add([start(100, at=NOW + 1_000 * DAY)], NOW)
+    assert record.namespaces["ml"][KEY].seen == NOW
+
+
+def test_an_observation_that_cannot_be_kept_is_dropped() -> None:
+    assert after(start(5, key=f"Pod/{'x' * 300}/server@{RUN}")).dump() == {}
+
+
+def test_the_config_map_keeps_what_is_not_ours() -> None:
+    before = {
+        "metadata": {"name": "o", "resourceVersion": "7", "labels": {"team": "a"}, "annotations": {"b": "c"}}
+    }
+    found = as_config_map(after(start(1)), "ns", "o", NOW, before)
+    assert found["metadata"]["resourceVersion"] == "7"
+    assert found["metadata"]["labels"]["team"] == "a"
+    assert found["metadata"]["annotations"] == {"b": "c", "mlchassis.dev/observed-until": str(NOW)}

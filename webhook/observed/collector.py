@@ -1,0 +1,188 @@
+"""The leader's work: watch the pods of the cluster, and write what they show to one ConfigMap.
+
+Law: no review waits for this, and a failure here changes no answer. The ConfigMap is written at most once in
+`WRITE_SECONDS`, only if something was seen, and by compare-and-swap. An API server that is slow or puts calls
+off is asked more and more rarely. What was seen and not written yet is bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import structlog
+
+from policies.core.annotations import OBSERVED_UNTIL
+from policies.core.facts import Cluster
+from policies.kube.json import Json, mapping, text
+from policies.kube.metadata import annotations_of
+from policies.probes.observed import OBSERVED
+from policies.probes.serving import Learning, StandardProbes
+from webhook.admission.configuration import Config
+from webhook.kube import paths
+from webhook.kube.errors import ApiError
+from webhook.kube.pulse import Pulse
+from webhook.kube.reflector import Lister, Reflector
+from webhook.observed.leader import RENEW_SECONDS, Leadership, Leases, Sleep, spread
+from webhook.observed.pods import Watched
+from webhook.observed.record import Observation, Record, as_config_map
+
+log = structlog.get_logger()
+
+WRITE_SECONDS: Final = 60.0
+LONGEST_PAUSE: Final = 900.0
+"""Between two attempts to write, while the API server refuses or is away."""
+MOST_PENDING: Final = 5_000
+"""Observations that wait for the next write; the oldest are given up."""
+
+
+class Api(Leases, Lister, Protocol):
+    """The part of `ApiServer` that is needed."""
+
+
+class Collector:
+    """Records the starts and ends of containers while this process leads."""
+
+    def __init__(
+        self,
+        api: Api,
+        namespace: str,
+        identity: str,
+        config: Callable[[], Config],
+        cluster: Cluster,
+        pulse: Pulse | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        """`namespace`: the webhook's own; `identity` differs between all serving processes."""
+        self._api, self._namespace, self._config, self._cluster = api, namespace, config, cluster
+        self._pulse, self._clock, self._sleep = pulse, clock, sleep
+        self._leadership = Leadership(api, namespace, identity, clock)
+        self._pending: deque[Observation] = deque(maxlen=MOST_PENDING)
+        self._record = Record()
+        self._written: Json = {}
+        """The data that the record was last written as."""
+        self._pause = WRITE_SECONDS
+
+    async def run(self) -> None:
+        """Lead whenever nobody else does, until cancelled."""
+        while True:
+            if self._is_on() and await self._renewed():
+                await self._lead()
+            await self._sleep(spread(RENEW_SECONDS))
+
+    def _is_on(self) -> bool:
+        return self._config().value(StandardProbes).learning is Learning.ON
+
+    async def _renewed(self) -> bool:
+        """Whether this process leads, as far as it knows."""
+        try:
+            return await self._leadership.renew()
+        except ApiError as error:
+            log.debug("the observer's Lease can't be renewed", error=str(error))
+            return self._leadership.held
+
+    async def _lead(self) -> None:
+        try:
+            since = await self._read()
+        except ApiError as error:
+            log.info("observed starts can't be read", error=str(error))
+            return
+        log.info("observing starts and ends of pods", since=int(since))
+        seen = _Sink(Watched(self._config, self._cluster, since), self._pending)
+        path = paths.collection("v1", "pods")
+        watching = asyncio.create_task(Reflector(self._api, path, seen, pulse=self._pulse).run())
+        due = self._clock()
+        try:
+            while self._is_on() and await self._renewed():
+                if self._clock() >= due and self._pending:
+                    await self._write()
+                    due = self._clock() + self._pause
+                await self._sleep(spread(RENEW_SECONDS))
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+            self._leadership.step_down()
+            self._pending.clear()  # the next leader sees it in the pods
+        log.info("no longer observing starts and ends of pods")
+
+    async def _read(self) -> float:
+        """Read the record; the time up to which everything was seen."""
+        found = await self._api.get(paths.one("v1", "configmaps", OBSERVED, self._namespace))
+        now = self._api.now()
+        if found is None:
+            return now
+        self._record = Record.load(mapping(found, "data"), self._record)
+        until = annotations_of(found).get(OBSERVED_UNTIL)
+        return min(float(until), now) if isinstance(until, str) and until.isdigit() else now
+
+    async def _write(self) -> None:
+        """Add what was seen to the record that is there now, or keep it for the next time."""
+        taken = len(self._pending)
+        try:
+            written = await self._merge(list(self._pending))
+        except ApiError as error:
+            self._pause = min(self._pause * 2, LONGEST_PAUSE)
+            log.warning("observed starts can't be written", error=str(error), again=self._pause)
+            return
+        if written:
+            self._pause = WRITE_SECONDS
+            for _ in range(min(taken, len(self._pending))):
+                self._pending.popleft()
+
+    async def _merge(self, observations: list[Observation]) -> bool:
+        """False if somebody else wrote at the same time."""
+        path = paths.one("v1", "configmaps", OBSERVED, self._namespace)
+        found, now = await self._api.get(path), int(self._api.now())
+        record, wanted = await asyncio.to_thread(self._with, observations, found, now)
+        if found is None:
+            collection = paths.collection("v1", "configmaps", self._namespace)
+            written = await self._api.unless_conflict("POST", collection, wanted)
+        else:
+            written = await self._api.unless_conflict("PUT", path, wanted)
+        if written:
+            self._record, self._written = record, wanted["data"]
+        return written
+
+    def _with(self, observations: list[Observation], found: Json | None, now: int) -> tuple[Record, Json]:
+        """The record with more observations, and the ConfigMap for it. Runs in a thread."""
+        data = mapping(found, "data")
+        # If it was deleted, the record that was written last comes back.
+        if found is None or data == self._written:
+            record = Record(self._record.namespaces)
+        else:
+            record = Record.load(data, self._record)
+        record.add(observations, now)
+        return record, as_config_map(record, self._namespace, OBSERVED, now, found)
+
+
+class _Sink:
+    """Shows each pod to `Watched`, and keeps what that makes of it."""
+
+    def __init__(self, watched: Watched, pending: deque[Observation]) -> None:
+        self._watched, self._pending = watched, pending
+        self._listed: set[str] | None = None
+
+    def begin(self) -> None:
+        self._listed = set()
+
+    def put(self, item: Json) -> None:
+        if self._listed is not None:
+            self._listed.add(text(item, "metadata", "uid"))
+        self._pending.extend(self._watched.see(item))
+
+    def commit(self) -> None:
+        if self._listed is not None:
+            self._watched.keep(self._listed)
+        self._listed = None
+
+    def remove(self, item: Json) -> None:
+        self._pending.extend(self._watched.see(item))
+        self._watched.forget(text(item, "metadata", "uid"))
+
+    def lost(self, error: ApiError) -> None:
+        pass

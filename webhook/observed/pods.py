@@ -1,0 +1,320 @@
+"""What the statuses of pods show of starts and ends.
+
+Law: a time counts only if it can mean one thing. The condition of a pod shows its last change only, which is
+not its first readiness if it was unready meanwhile. So a container that was started or ready when its pod was
+first seen is passed over, unless it started after everything was seen last. Both ends of a load time are read
+from one node's clock; a clock that jumped back gives a negative time, which is dropped.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+from policies.core.facts import BY_NAME, Cluster
+from policies.core.resources import Resource
+from policies.jobs.jobs import DISRUPTION_TARGET
+from policies.kube import probe_timing
+from policies.kube import quantities as units
+from policies.kube.json import Json, dig, integer, mapping, maps, text
+from policies.kube.metadata import controller, labels_of
+from policies.kube.pods import Container, Role
+from policies.probes.observed import place_of, run_of
+from policies.probes.progress import watched_start
+from policies.probes.serving import Learning, StandardProbes, serving_containers
+from policies.probes.start import told_size
+from webhook.admission.configuration import Config
+from webhook.admission.context import Context
+from webhook.observed.record import Ended, Observation, Started
+
+NODE_TYPE_LABELS: Final = (
+    "nvidia.com/gpu.product",
+    "cloud.google.com/gke-accelerator",
+    "karpenter.k8s.aws/instance-gpu-name",
+    "node.kubernetes.io/instance-type",
+)
+"""Labels of nodes, the first that is there counts."""
+STARTUP_PROBE: Final = "StartupProbe"
+KILLED: Final = "Killed"
+"""A signal ended a container that was ready, and the pod stayed: mostly a livenessProbe."""
+_SIGNALS: Final = (137, 143)
+_DISRUPTIONS: Final[Mapping[str, str]] = {
+    "PreemptionByScheduler": "Preempted",
+    "EvictionByEvictionAPI": "Evicted",
+    "TerminationByKubelet": "Evicted",
+    "DeletionByTaintManager": "NodeLost",
+    "DeletionByPodGC": "NodeLost",
+}
+"""Reasons of the condition DisruptionTarget."""
+_CRON_JOBS: Final = re.compile(r"(.+)-[0-9]{8}")
+"""Jobs of a CronJob end with the minute that they are for."""
+_SLACK_SECONDS: Final = 60
+"""How much longer than its budget a start may last that a probe ends: grace period, kubelet's own delays."""
+
+
+@dataclass(slots=True)
+class _Pod:
+    """What was seen of one pod."""
+
+    started: dict[str, str] = field(default_factory=dict)
+    """The container ID of which the start is known or passed over, by container."""
+    ended: dict[str, str] = field(default_factory=dict)
+    """When the last end that was counted was."""
+    disrupted: bool = False
+
+
+class Watched:
+    """The pods of a cluster, as far as it is known what of them was counted."""
+
+    def __init__(self, config: Callable[[], Config], cluster: Cluster, since: float) -> None:
+        """`since`: seconds since the epoch up to which everything was counted."""
+        self._config, self._cluster, self._since = config, cluster, since
+        self._pods: dict[str, _Pod] = {}
+
+    def __len__(self) -> int:
+        return len(self._pods)
+
+    def forget(self, uid: str) -> None:
+        """The pod is gone."""
+        self._pods.pop(uid, None)
+
+    def keep(self, uids: set[str]) -> None:
+        """All pods but these are gone."""
+        self._pods = {uid: pod for uid, pod in self._pods.items() if uid in uids}
+
+    def see(self, pod: Json) -> list[Observation]:
+        """What a pod shows that was not counted yet."""
+        uid, namespace = text(pod, "metadata", "uid"), text(pod, "metadata", "namespace")
+        if not uid or not namespace or not self._config().webhook.namespaces.covers(namespace):
+            return []
+        known = self._pods.get(uid)
+        first = known is None
+        known = self._pods.setdefault(uid, _Pod()) if known is None else known
+        started: list[tuple[str, Json, float]] = []
+        ended: list[tuple[str, Json]] = []
+        disruption = _disruption(pod)
+        leaving = bool(disruption) or bool(dig(pod, "metadata", "deletionTimestamp"))
+        for status in maps(pod, "status", "containerStatuses"):
+            name = text(status, "name")
+            ended += [(name, each) for each in self._ends(known, first, status) if not leaving]
+            at = self._start(known, first, pod, status)
+            if at is not None:
+                started.append((name, status, at))
+        disrupted = bool(disruption) and not known.disrupted
+        known.disrupted = known.disrupted or bool(disruption)
+        if first and disrupted and (_ended_at(pod) or 0) < self._since:
+            disrupted = False
+        if not (started or ended or disrupted):
+            return []
+        return list(
+            _Seen(pod, namespace, self._config(), self._cluster).all(started, ended, disruption * disrupted)
+        )
+
+    def _start(self, known: _Pod, first: bool, pod: Json, status: Json) -> float | None:
+        """When a container became ready whose start was not counted; None for every other one."""
+        name = text(status, "name")
+        identity = _identity(status, mapping(status, "state", "running"))
+        began = seconds_of(text(status, "state", "running", "startedAt"))
+        if began is None or known.started.get(name) == identity:
+            return None
+        ready = status.get("ready") is True
+        if first and began < self._since and (ready or status.get("started") is True):
+            known.started[name] = identity  # it may have been ready before
+            return None
+        at = _ready_at(pod)
+        if not ready or at is None:
+            return None
+        known.started[name] = identity
+        return at if at >= began else None
+
+    def _ends(self, known: _Pod, first: bool, status: Json) -> Iterator[Json]:
+        """The ends of a container that were not counted, the older one first."""
+        name = text(status, "name")
+        for state in ("lastState", "state"):
+            end = mapping(status, state, "terminated")
+            finished = text(end, "finishedAt")
+            at = seconds_of(finished)
+            if at is None or finished <= known.ended.get(name, ""):
+                continue
+            known.ended[name] = finished
+            if not first or at >= self._since:
+                # Whether this run had become ready is known by its container ID.
+                yield {**end, "wasReady": known.started.get(name) == _identity(end, end)}
+
+
+class _Seen:
+    """One pod with something to count."""
+
+    def __init__(self, pod: Json, namespace: str, config: Config, cluster: Cluster) -> None:
+        self._pod, self._namespace = pod, namespace
+        self._facts = Context.of(pod, namespace, config, cluster).facts
+        self._look = self._facts.look(pod)
+        self._workload = workload_of(pod)
+        self._node_type = node_type(text(pod, "spec", "nodeName"), cluster)
+
+    def all(
+        self, started: list[tuple[str, Json, float]], ended: list[tuple[str, Json]], disruption: str
+    ) -> Iterator[Observation]:
+        if self._facts.settings(StandardProbes).learning is Learning.OFF:
+            return
+        serving = {each.name for each in serving_containers(self._pod, self._facts)}
+        mains = {each.name: each for each in self._look.containers if each.role is Role.MAIN}
+        for name, end in ended:
+            if name in mains and (self._look.completes or name in serving):
+                yield self._ended(mains[name], end)
+        for name, status, at in started:
+            if name in mains and is_told(mains[name]):
+                yield self._started(mains[name], status, at)
+        counted = [each for name, each in mains.items() if self._look.completes or name in serving]
+        if disruption and counted:
+            at = int(_ended_at(self._pod) or 0)
+            yield Ended(self._namespace, self._key(counted[0]), at, self._node_type, disruption)
+
+    def _key(self, container: Container) -> str:
+        size = told_size(self._pod, container, self._facts)[0] or 0
+        return f"{self._workload}/{container.name}@{run_of(self._pod, container, size)}"
+
+    def _started(self, container: Container, status: Json, at: float) -> Started:
+        began = seconds_of(text(status, "state", "running", "startedAt")) or at
+        first = integer(status, "restartCount", default=0) == 0
+        initialised = _condition(self._pod, "Initialized") if first else None
+        scheduled = _condition(self._pod, "PodScheduled") if first else None
+        return Started(
+            self._namespace,
+            self._key(container),
+            int(at),
+            self._node_type,
+            load=round(at - began),
+            pull=_between(initialised, began),
+            ready=_between(scheduled, at),
+            first=first,
+            place=place_of(self._pod, container),
+        )
+
+    def _ended(self, container: Container, end: Json) -> Ended:
+        reason, code = text(end, "reason"), integer(end, "exitCode", default=-1)
+        began, finished = seconds_of(text(end, "startedAt")), seconds_of(text(end, "finishedAt"))
+        lasted = (finished or 0) - (began or finished or 0)
+        budget = start_limit(container)
+        after = memory = 0
+        if reason == "OOMKilled":
+            memory = _bytes(mapping(container.spec, "resources", "limits").get("memory"))
+        elif reason not in ("Completed", "DeadlineExceeded") or code:
+            slack = _SLACK_SECONDS + integer(self._pod, "spec", "terminationGracePeriodSeconds", default=30)
+            if not end["wasReady"] and budget and budget <= lasted <= budget + slack:
+                reason, after = STARTUP_PROBE, round(lasted)
+            elif end["wasReady"] and code in _SIGNALS and not self._look.completes:
+                reason = KILLED
+            else:
+                reason = f"Error {code}"
+        return Ended(
+            self._namespace,
+            self._key(container),
+            int(finished or 0),
+            self._node_type,
+            reason,
+            after=after,
+            memory=memory,
+        )
+
+
+def is_told(container: Container) -> bool:
+    """Whether the readiness of a container shows that its start is over: it waits for an answer that a server
+    gives once it has loaded. An open port or a command may come long before."""
+    asked = container.spec.get("startupProbe")
+    if asked is None and watched_start(container.spec.get("livenessProbe")):
+        asked = container.spec.get("readinessProbe")
+    return isinstance(asked, dict) and bool({"httpGet", "grpc"} & asked.keys())
+
+
+def start_limit(container: Container) -> int:
+    """Seconds after which a probe ends a start; 0 if none does."""
+    startup = container.spec.get("startupProbe")
+    if startup is not None:
+        return probe_timing.kill_budget(startup)
+    return watched_start(container.spec.get("livenessProbe"))
+
+
+def workload_of(pod: Json) -> str:
+    """`Deployment/llm`: what a pod belongs to, as far as the pod shows it."""
+    owner = controller(pod)
+    if owner is None:
+        generated = text(pod, "metadata", "generateName").rstrip("-")
+        return f"Pod/{generated or text(pod, 'metadata', 'name')}"
+    kind, name = text(owner, "kind"), text(owner, "name")
+    digest = labels_of(pod).get("pod-template-hash", "")
+    if kind == "ReplicaSet" and digest and name.endswith(f"-{digest}"):
+        return f"Deployment/{name[: -len(digest) - 1]}"
+    cron = _CRON_JOBS.fullmatch(name) if kind == "Job" else None
+    return f"CronJob/{cron[1]}" if cron else f"{kind}/{name}"
+
+
+def node_type(name: str, cluster: Cluster) -> str:
+    """The accelerator or the instance type of a node; empty if it is not known."""
+    nodes = cluster.listing(Resource.NODES)
+    labels = labels_of(nodes.by(BY_NAME).one(name) or {}) if nodes else {}
+    return next((str(labels[key]) for key in NODE_TYPE_LABELS if labels.get(key)), "")
+
+
+def seconds_of(moment: str) -> float | None:
+    """A time of the API in seconds since the epoch; None if it is none."""
+    try:
+        return datetime.fromisoformat(moment).timestamp() if moment else None
+    except ValueError:
+        return None
+
+
+def _identity(named: Json, state: Json) -> str:
+    """What tells one run of a container from the next."""
+    return text(named, "containerID") or text(state, "startedAt")
+
+
+def _condition(pod: Json, kind: str) -> float | None:
+    """Since when a condition is true."""
+    for each in maps(pod, "status", "conditions"):
+        if each.get("type") == kind and each.get("status") == "True":
+            return seconds_of(text(each, "lastTransitionTime"))
+    return None
+
+
+def _ready_at(pod: Json) -> float | None:
+    return _condition(pod, "ContainersReady")
+
+
+def _between(began: float | None, ended: float) -> int | None:
+    return round(ended - began) if began is not None and ended >= began else None
+
+
+def _disruption(pod: Json) -> str:
+    """Why a pod has to go, if it is not its own doing; empty otherwise."""
+    reason = text(pod, "status", "reason")
+    if reason in ("Evicted", "Preempted", "DeadlineExceeded"):
+        return reason
+    for each in maps(pod, "status", "conditions"):
+        if each.get("type") == DISRUPTION_TARGET and each.get("status") == "True":
+            return _DISRUPTIONS.get(text(each, "reason"), "Evicted")
+    return ""
+
+
+def _ended_at(pod: Json) -> float | None:
+    """When a pod was disrupted, or its last container ended."""
+    disrupted = _condition(pod, DISRUPTION_TARGET)
+    if disrupted is not None:
+        return disrupted
+    ends = [
+        seconds_of(text(each, "state", "terminated", "finishedAt"))
+        for each in maps(pod, "status", "containerStatuses")
+    ]
+    return max(
+        (each for each in ends if each is not None), default=seconds_of(text(pod, "status", "startTime"))
+    )
+
+
+def _bytes(value: object) -> int:
+    try:
+        return units.parse_bytes(value) if value is not None else 0
+    except ValueError:
+        return 0
