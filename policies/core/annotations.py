@@ -37,6 +37,8 @@ TOPOLOGY: Final = f"{DOMAIN}/topology"
 # On Jobs and their pod templates.
 RETRYABLE_EXIT_CODES: Final = f"{DOMAIN}/retryable-exit-codes"
 CHECKPOINT: Final = f"{DOMAIN}/checkpoint"
+TERMINATION_MESSAGE: Final = f"{DOMAIN}/termination-message"
+"""With the value `file`: its containers keep the API server's terminationMessagePolicy."""
 TRAINING: Final = f"{DOMAIN}/training"
 """A label of pods, with the value `true`."""
 
@@ -80,5 +82,6 @@ OTHERS: Final = (
     TOPOLOGY,
     RETRYABLE_EXIT_CODES,
     CHECKPOINT,
+    TERMINATION_MESSAGE,
 )
 """The other annotations that users write."""

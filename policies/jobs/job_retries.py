@@ -26,6 +26,16 @@ Suspended and Kueue-managed Jobs are treated like others: suspending deletes pod
 them. Hooks of Helm and Argo CD, Jobs of another controller (a RayJob's submitter, the children of a
 JobSet), Jobs that another controller runs (`managedBy`), and JobSets with a `failurePolicy` stay as they are.
 
+**Last lines.** Containers and init containers of Jobs' pods, and of other pods that run once and train, get
+`terminationMessagePolicy: FallbackToLogsOnError`. If one of them fails and wrote no termination message,
+kubelet puts the last 80 lines of its log, 2048 bytes at most, into the pod's status: `kubectl describe pod`
+shows them, and whoever may read the pod. The API server writes its default, `File`, before any webhook sees
+the pod, so a `File` that somebody wrote is changed too. The annotation `mlchassis.dev/termination-message:
+file` on the pod template keeps it, `logsOnError: false` keeps it everywhere. Job templates stay as they
+are. The lines go with the pod: when somebody deletes it, its node is lost and the pod collected, or the
+Job's `ttlSecondsAfterFinished` is over. They outlive restarts of the container, the container itself and
+the rotation of its log.
+
 Source: https://kubernetes.io/docs/tasks/job/pod-failure-policy/
 """
 
@@ -51,8 +61,9 @@ from policies.jobs.jobs import (
     may_raise,
     trains,
 )
+from policies.jobs.termination_messages import with_log_ends
 from policies.kube.field_paths import named_path
-from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET, kind_of
+from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET, POD, kind_of
 from policies.kube.json import Json, dig, integer, replaced, text
 from policies.kube.metadata import annotations_of
 from policies.kube.names import listed
@@ -65,6 +76,8 @@ _MOST_CODES: Final = 50
 
 
 def mutate(obj: Json, settings: JobRetries, facts: Facts, why: Reasons = UNREAD) -> Json:
+    if kind_of(obj) == POD:
+        return with_log_ends(obj, settings, facts, why)
     if is_someone_elses(obj) or is_hook(obj):
         return obj
     stored = bool(text(obj, "metadata", "uid"))
@@ -214,6 +227,6 @@ MUTATOR = Mutator(
     JobRetries,
     mutate=mutate,
     advise=advise,
-    kinds=(JOB, CRON_JOB, JOB_SET),
+    kinds=(JOB, CRON_JOB, JOB_SET, POD),
     on_update=(CRON_JOB,),
 )

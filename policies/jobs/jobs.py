@@ -68,6 +68,12 @@ class JobRetries(Settings):
         "someone wrote them: of all Jobs, of Jobs with accelerators, or of none, as what was written is a "
         "decision",
     )
+    logs_on_error: bool = Field(
+        True,
+        description="whether pods of Jobs, and others that train, get `terminationMessagePolicy: "
+        "FallbackToLogsOnError`: the end of the log of a container that failed without a message stays in "
+        "the pod's status",
+    )
     min_log_retention: Duration = Field(
         86400,
         description="seconds that a finished Job, and with it the logs of its pods, stays at the least; "

@@ -172,6 +172,20 @@ def test_a_real_error_of_a_training_fails_the_job_at_once(kubelet: Kubelet) -> N
     assert kubelet.job("train")["status"]["failed"] == 1
 
 
+def test_the_pods_of_a_job_keep_the_end_of_their_log_and_the_job_stays_as_it_is(kubelet: Kubelet) -> None:
+    made = job("logs")
+    made["spec"]["template"]["metadata"] = {"annotations": {"mlchassis.dev/termination-message": "file"}}
+    kubelet.create(job("train"))
+    kubelet.create(made)
+    policies = {
+        name: kubelet.pod_of(name)["spec"]["containers"][0]["terminationMessagePolicy"]
+        for name in ("train", "logs")
+    }
+    assert policies == {"train": "FallbackToLogsOnError", "logs": "File"}
+    template = kubelet.job("train")["spec"]["template"]["spec"]["containers"][0]
+    assert template["terminationMessagePolicy"] == "File"
+
+
 def test_without_the_webhook_a_real_error_is_tried_again(unhelped: Kubelet) -> None:
     unhelped.create(job("train"))
     pod = unhelped.pod_of("train")

@@ -106,6 +106,7 @@ MENDED = {
     ("podReplacementPolicy",): "it can't be told from the API server's default",
     ("ttlSecondsAfterFinished",): "raising it is what job-retries is for",
     ("failedJobsHistoryLimit",): "raising it is what job-retries is for",
+    ("terminationMessagePolicy",): "`File` can't be told from the API server's default",
     ("backoffLimit",): "raised from 0 where the Job would else die on eviction",
 }
 """Existing fields that a policy may change, each with the reason."""

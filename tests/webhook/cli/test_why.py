@@ -75,4 +75,5 @@ def test_the_answer_for_a_job_covers_it_and_its_pods(
         "spec.backoffLimit": "user",
         "spec.podFailurePolicy": "mlchassis",
         "spec.podReplacementPolicy": "mlchassis",
+        "spec.template.spec.containers[main].terminationMessagePolicy": "mlchassis",
     }

@@ -1,0 +1,59 @@
+"""What is left of a failed container where its logs are gone: the end of its log as its termination message.
+
+kubelet writes the last 80 lines, 2048 bytes at most, of the log of a container that failed into the pod's
+status, if the container wrote no message and has `terminationMessagePolicy: FallbackToLogsOnError`.
+
+Law: nothing else changes. A message that the container wrote to its `terminationMessagePath` still wins.
+https://kubernetes.io/docs/tasks/debug/debug-application/determine-reason-pod-failure/
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from policies.accelerators.requests import wants_accelerator
+from policies.core.annotations import TERMINATION_MESSAGE
+from policies.core.facts import Facts
+from policies.core.reasons import Reasons
+from policies.jobs.jobs import JobRetries, has_label
+from policies.kube.group_kinds import JOB, kind_of
+from policies.kube.json import Json
+from policies.kube.metadata import annotations_of, labels_of
+from policies.kube.pods import Role, edited
+
+FIELD: Final = "terminationMessagePolicy"
+FALLBACK: Final = "FallbackToLogsOnError"
+_DEFAULT: Final = "File"
+"""What the API server fills in before any webhook sees the pod: it cannot be told from a written one."""
+KEEPS: Final = "file"
+"""The value of the annotation that keeps the API server's default."""
+
+
+def with_log_ends(pod: Json, settings: JobRetries, facts: Facts, why: Reasons) -> Json:
+    """The pod with the end of the log as the message of containers that fail, if it is a Job's or trains."""
+    if not settings.logs_on_error or annotations_of(pod).get(TERMINATION_MESSAGE) == KEEPS:
+        return pod
+    if not _keeps_no_logs(pod, settings, facts):
+        return pod
+    changed = pod
+    for container in facts.look(pod).containers:
+        if container.role is Role.SIDECAR or container.spec.get(FIELD) not in (None, _DEFAULT):
+            continue
+        changed = edited(changed, container, {**container.spec, FIELD: FALLBACK})
+        why.give(
+            f"{container.place}.{FIELD}",
+            "the end of its log stays in the pod's status if it fails without a message",
+            setting="logsOnError",
+            annotation=f"{TERMINATION_MESSAGE}=logs",
+        )
+    return changed
+
+
+def _keeps_no_logs(pod: Json, settings: JobRetries, facts: Facts) -> bool:
+    """Whether the pod runs once: as a Job's, or to train."""
+    look = facts.look(pod)
+    if not look.completes:
+        return False
+    if look.owner is not None and kind_of(look.owner) == JOB:
+        return True
+    return wants_accelerator(pod, facts) or has_label(labels_of(pod), settings.training_labels)
