@@ -25,6 +25,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "scan": ("webhook.cli.scan", "decide about what already runs in a cluster"),
     "why": ("webhook.cli.why", "who set each field of a pod or workload, why, and how to change it"),
     "graph": ("webhook.cli.graph", "who waits for whom, who asks whom, what a failure takes down"),
+    "tune": ("webhook.cli.tune", "startup budgets and memory limits next to what was observed"),
     "exemptions": ("webhook.cli.exemptions", "every exemption, its reason, its age and its end"),
     "explain": ("webhook.cli.explain", "what a rule or policy does, why, and how to fix what it finds"),
     "policy": ("webhook.cli.policy", "check a policy, or print its JSON Schema"),

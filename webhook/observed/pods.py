@@ -318,3 +318,14 @@ def _bytes(value: object) -> int:
         return units.parse_bytes(value) if value is not None else 0
     except ValueError:
         return 0
+
+
+def first_ready(pod: Json, container: Container) -> int | None:
+    """Seconds from a container's first start until its pod was ready, at most: the pod's condition shows the
+    last time only. None for restarts, and for what is not ready."""
+    for status in maps(pod, "status", "containerStatuses"):
+        if text(status, "name") == container.name and not integer(status, "restartCount", default=0):
+            began = seconds_of(text(status, "state", "running", "startedAt"))
+            at = _ready_at(pod)
+            return _between(began, at) if at is not None and status.get("ready") is True else None
+    return None

@@ -1,0 +1,190 @@
+"""What `chassis tune` says of budgets and ends, and what it proposes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from policies.core.facts import NoCluster
+from policies.kube.json import Json
+from policies.kube.pods import containers
+from policies.probes.observed import run_of
+from tests.webhook.kube.apiserver import running
+from tests.webhook.observed.test_pods import BEGAN, made, status
+from webhook.cli.tune import _apply, _print, _read, patch_of
+from webhook.config.load import load
+from webhook.observed.record import Ended, Record, Started
+from webhook.observed.tuning import FINE, Row, rows
+
+CONFIG = load({})
+ANNOTATION = "mlchassis.dev/expected-start.server"
+
+
+def injected(pod: Json, budget: int = 36_000) -> Json:
+    probe = {
+        "httpGet": {"path": "/health", "port": 8000},
+        "periodSeconds": 5,
+        "failureThreshold": budget // 5,
+    }
+    pod["spec"]["containers"][0]["startupProbe"] = probe
+    changed = "policy x\nstandard-probes spec.containers[server].startupProbe: 10 h"
+    pod["metadata"]["annotations"] = {"mlchassis.dev/changed": changed}
+    return pod
+
+
+def recorded(pod: Json, *loads: int, ends: tuple[tuple[str, int], ...] = (), **end: Any) -> Record:
+    key = f"Deployment/llm/server@{run_of(pod, next(iter(containers(pod))), 0)}"
+    record = Record()
+    where = {"namespace": "ml", "key": key, "at": BEGAN, "node_type": ""}
+    record.add([Started(**where, load=n, pull=1, ready=n, first=True, place="") for n in loads], BEGAN)
+    record.add([Ended(**where, reason=name, **end) for name, count in ends for _ in range(count)], BEGAN)
+    return record
+
+
+def only(pods: list[Json], record: Record | None = None, events: list[Json] | None = None) -> Row:
+    [row] = rows(pods, events or [], record or Record(), CONFIG, NoCluster())
+    return row
+
+
+def killing(pod: str, probe: str, count: int) -> Json:
+    message = f"Container server failed {probe} probe, will be restarted"
+    return {"reason": "Killing", "message": message, "count": count, "involvedObject": _of(pod)}
+
+
+def _of(pod: str) -> Json:
+    return {"kind": "Pod", "namespace": "ml", "name": pod}
+
+
+def test_a_budget_of_hours_for_a_start_of_minutes() -> None:
+    pod = injected(made())
+    row = only([pod], recorded(pod, *range(290, 313)))
+    assert row.verdicts == ("hangs would last 10 h",)
+    assert (row.budget, row.injected, row.starts) == (36_000, True, 23)
+    assert (row.percentile(0.5), row.percentile(0.99), row.slowest) == (301, 312, 312)
+    assert row.annotation == (ANNOTATION, "312s")
+    assert patch_of(row) == {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"namespace": "ml", "name": "llm"},
+        "spec": {"template": {"metadata": {"annotations": {ANNOTATION: "312s"}}}},
+    }
+
+
+def test_too_few_starts_say_nothing() -> None:
+    pod = injected(made())
+    row = only([pod], recorded(pod, 10, 11, 12, 13))
+    assert row.verdicts == (FINE,)
+    assert patch_of(row) is None
+
+
+def test_starts_that_a_probe_ends() -> None:
+    pod = injected(made(), 600)
+    row = only([pod], recorded(pod, *[500] * 17, ends=(("StartupProbe", 3),), after=610))
+    assert row.verdicts == ("kills 3 of 20 starts",)
+    assert row.annotation == (ANNOTATION, "610s"), "three times that"
+    row = only([pod], None, [killing("llm-5d4f-x", "startup", 4), killing("other", "startup", 9)])
+    assert row.verdicts == ("kills 4 of 5 starts",)
+    row = only([pod], None, [killing("llm-5d4f-x", "liveness", 2)])
+    assert row.verdicts == ("liveness restarted it 2 times",)
+
+
+def test_a_written_probe_is_shown_with_what_it_needs() -> None:
+    pod = made(startupProbe={"httpGet": {"path": "/health", "port": 1}, "periodSeconds": 10})
+    row = only([pod], recorded(pod, 25))
+    assert row.verdicts == ("the slowest start took 25 s of 30 s",)
+    assert (row.injected, row.annotation, row.startup_failures) == (False, None, 60)
+    patch = patch_of(row)
+    assert patch is not None
+    [container] = patch["spec"]["template"]["spec"]["containers"]
+    assert container == {"name": "server", "startupProbe": {"failureThreshold": 60}}
+
+
+def test_without_the_webhook_the_pods_of_now_are_known() -> None:
+    probe = {"httpGet": {"path": "/health", "port": 8000}}
+    pods = [status(made(f"u{n}", startupProbe=None, readinessProbe=probe), ready=10 + n) for n in range(6)]
+    row = only(pods)
+    assert row.loads == (10, 11, 12, 13, 14, 15)
+    assert (row.budget, row.verdicts) == (0, (FINE,))
+
+
+def train() -> Json:
+    pod = made(startupProbe=None)
+    pod["metadata"]["ownerReferences"] = [{"kind": "Deployment", "name": "llm", "controller": True}]
+    pod["metadata"]["labels"] = {}
+    pod["spec"]["restartPolicy"] = "Never"
+    return pod
+
+
+def test_how_runs_end() -> None:
+    ends = (("OOMKilled", 12), ("Completed", 21), ("Evicted", 7))
+    row = only([train()], recorded(train(), ends=ends, memory=31 << 30))
+    assert row.verdicts == (
+        "12 of 40 runs ended OOMKilled at 31 GiB: raise the memory limit",
+        "Evicted 7 times since 2027-01-15, and mlchassis.dev/checkpoint names no checkpoint: write "
+        "checkpoints and name them",
+    )
+
+
+def test_the_outputs(capsys: pytest.CaptureFixture[str]) -> None:
+    pod = injected(made())
+    found = rows([pod], [], recorded(pod, *[300] * 5), CONFIG, NoCluster())
+    _print(found, "text")
+    title, line = capsys.readouterr().out.splitlines()
+    assert title.split()[:4] == ["NAMESPACE", "WORKLOAD", "CONTAINER", "BUDGET"]
+    assert line.split("  ")[-1] == "hangs would last 10 h"
+    _print(found, "json")
+    [row] = json.loads(capsys.readouterr().out)
+    assert row["observed"] == {"starts": 5, "p50": 300, "p99": 300, "max": 300}
+    assert row["annotation"] == {ANNOTATION: "300s"}
+    _print(found, "yaml")
+    assert list(yaml.safe_load_all(capsys.readouterr().out)) == [patch_of(found[0])]
+    _print([], "text")
+    assert "No container" in capsys.readouterr().out
+    _print([], "yaml")
+    assert capsys.readouterr().out == ""
+
+
+DEPLOYMENTS = "/apis/apps/v1/namespaces/ml/deployments"
+
+
+@pytest.mark.parametrize("answer", [True, False])
+async def test_an_annotation_is_written_only_after_the_question(
+    answer: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from webhook.kube.api import ApiServer
+
+    pod, asked = injected(made()), []
+
+    def agreed(question: str) -> bool:
+        asked.append(question)
+        return answer
+
+    async with running() as fake, ApiServer.connect(fake.kubeconfig(tmp_path)) as api:
+        await fake.put(DEPLOYMENTS, {"metadata": {"name": "llm"}, "spec": {"replicas": 2}})
+        await fake.put("/api/v1/namespaces/ml/pods", pod)
+        pods, events, record = await _read(api, "ml")
+        assert (len(pods), events, record.namespaces) == (1, [], {})
+        found = rows(pods, events, recorded(pod, *[300] * 5), CONFIG, NoCluster())
+        await _apply(api, found, agreed)
+        stored = fake.objects[f"{DEPLOYMENTS}/llm"]["spec"]
+        written = stored.get("template", {}).get("metadata", {}).get("annotations")
+        assert written == ({ANNOTATION: "300s"} if answer else None)
+        assert stored["replicas"] == 2
+        assert len(asked) == 1
+        assert f"+ {ANNOTATION}: 300s" in capsys.readouterr().out
+        if answer:
+            await _apply(api, found, agreed)
+            assert len(asked) == 1, "it is there already"
+
+
+async def test_a_record_that_may_not_be_read_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from webhook.kube.api import ApiServer
+
+    async with running() as fake, ApiServer.connect(fake.kubeconfig(tmp_path)) as api:
+        await fake.forbid("/api/v1/namespaces/mlchassis-system")
+        assert (await _read(api, "ml"))[2].namespaces == {}
+    assert "may not read ConfigMap mlchassis-system/mlchassis-observed" in capsys.readouterr().err

@@ -1,0 +1,233 @@
+"""`chassis tune`: startup budgets and memory limits next to what was observed, and what to change.
+
+Law: it reads. Only `--apply` writes: annotations of pod templates, each after it was shown and agreed to.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from webhook.cli.exit_status import OK
+
+if TYPE_CHECKING:
+    from policies.kube.json import Json
+    from webhook.kube.api import ApiServer
+    from webhook.observed.record import Record
+    from webhook.observed.tuning import Row
+
+_RESOURCES: Final = {"Deployment": "deployments", "StatefulSet": "statefulsets", "DaemonSet": "daemonsets"}
+"""The kinds whose pod templates are patched."""
+_COLUMNS: Final = (
+    "NAMESPACE",
+    "WORKLOAD",
+    "CONTAINER",
+    "BUDGET",
+    "BY",
+    "STARTS",
+    "P50",
+    "P99",
+    "MAX",
+    "VERDICT",
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of `chassis tune`."""
+    from webhook.cli import connection
+    from webhook.cli.named_policy import WHERE
+
+    parser.description = (
+        "Startup budgets next to the starts that were observed, how runs ended, and what to change. It reads "
+        "pods, events, and the webhook's record of starts and ends if there is one. Nothing is changed "
+        "without --apply."
+    )
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("-A", "--all-namespaces", action="store_true", help="of all namespaces")
+    where.add_argument("-n", "--namespace", metavar="NS", help="default: the namespace of the context")
+    parser.add_argument(
+        "--policy", metavar="WHERE", help=f"{WHERE} (default: the one installed, or built-in)"
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        choices=("text", "json", "yaml"),
+        default="text",
+        help="yaml: a patch for each workload that needs one; default: %(default)s",
+    )
+    parser.add_argument(
+        "--apply",
+        action="store_true",
+        help="write annotations to pod templates, each after a question; this restarts the workload's pods",
+    )
+    connection.add_arguments(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the table, the patches or JSON, and apply what is agreed to; the exit status."""
+    from webhook.cli.connection import connected
+    from webhook.cli.scan import facts_of, policy_of
+    from webhook.observed.tuning import rows
+
+    with connected(args.kubeconfig, args.context) as (api, wait):
+        namespace = "" if args.all_namespaces else args.namespace or api.namespace
+        config, _ = wait(policy_of(api, args.policy))
+        cluster, _ = wait(facts_of(api, namespace))
+        pods, events, record = wait(_read(api, namespace))
+        found = rows(pods, events, record, config, cluster)
+        _print(found, args.output)
+        if args.apply:
+            sys.stdout.flush()
+            wait(_apply(api, found, _agreed))
+    return OK
+
+
+# --- what is read -----------------------------------------------------------------------------------
+
+
+async def _read(api: ApiServer, namespace: str) -> tuple[list[Json], list[Json], Record]:
+    from webhook.kube import paths
+
+    pods = [each async for each in _items(api, paths.collection("v1", "pods", namespace), {})]
+    killing = {"fieldSelector": "reason=Killing"}
+    events = [each async for each in _items(api, paths.collection("v1", "events", namespace), killing)]
+    return pods, events, await _record(api)
+
+
+async def _items(api: ApiServer, path: str, query: dict[str, str]) -> AsyncIterator[Json]:
+    async for page, _ in api.pages(path, query, consistent=False):
+        for each in page:
+            yield each
+
+
+async def _record(api: ApiServer) -> Record:
+    """The webhook's record; an empty one if there is none, or it may not be read."""
+    from policies.kube.json import mapping
+    from policies.probes.observed import OBSERVED
+    from webhook.config.location import INSTALLED, config_map
+    from webhook.kube import paths
+    from webhook.kube.errors import ApiError
+    from webhook.observed.record import Record
+
+    namespace, _ = config_map(INSTALLED)
+    try:
+        found = await api.get(paths.one("v1", "configmaps", OBSERVED, namespace))
+    except ApiError as error:
+        if error.status != 403:
+            raise
+        _tell(f"earlier starts and ends are left out: you may not read ConfigMap {namespace}/{OBSERVED}")
+        return Record()
+    if found is None:
+        _tell("the webhook has recorded nothing: only pods and events of now are known")
+    return Record.load(mapping(found, "data"))
+
+
+def _tell(sentence: str) -> None:
+    print(f"chassis tune: {sentence}", file=sys.stderr)
+
+
+# --- what is printed ----------------------------------------------------------------------------------
+
+
+def _print(found: Sequence[Row], output: str) -> None:
+    import orjson
+    import yaml
+
+    from policies.kube.printable import printable, printable_json
+
+    if output == "json":
+        text = orjson.dumps([row.as_json() for row in found], option=orjson.OPT_INDENT_2).decode()
+        print(printable_json(text))
+    elif output == "yaml":
+        patches = [patch for row in found if (patch := patch_of(row))]
+        sys.stdout.write(yaml.safe_dump_all(patches, sort_keys=False) if patches else "")
+    else:
+        for line in _table(found):
+            print(printable(line))
+
+
+def _table(found: Sequence[Row]) -> Iterator[str]:
+    if not found:
+        yield "No container serves or runs to completion."
+        return
+    lines = [_COLUMNS, *(_cells(row) for row in found)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(_COLUMNS) - 1)]
+    for line in lines:
+        yield "  ".join([*(cell.ljust(width) for cell, width in zip(line, widths, strict=False)), line[-1]])
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    from policies.core.reasons import lasting
+
+    def seconds(value: int | None) -> str:
+        return "-" if value is None else f"{value} s"
+
+    return (
+        row.namespace,
+        row.workload,
+        row.container,
+        lasting(row.budget) if row.budget else "-",
+        ("mlchassis" if row.injected else "author") if row.budget else "-",
+        str(row.starts),
+        seconds(row.percentile(0.5)),
+        seconds(row.percentile(0.99)),
+        seconds(row.slowest),
+        "; ".join(row.verdicts),
+    )
+
+
+def patch_of(row: Row) -> Json | None:
+    """A strategic merge patch for the workload, if a change of its probes helps; it names what it patches."""
+    kind, _, name = row.workload.partition("/")
+    if kind not in _RESOURCES or not (row.annotation or row.startup_failures):
+        return None
+    template: Json = {}
+    if row.annotation:
+        template = {"metadata": {"annotations": dict([row.annotation])}}
+    elif row.startup_failures:
+        probe = {"failureThreshold": row.startup_failures}
+        template = {"spec": {"containers": [{"name": row.container, "startupProbe": probe}]}}
+    metadata = {"namespace": row.namespace, "name": name}
+    return {"apiVersion": "apps/v1", "kind": kind, "metadata": metadata, "spec": {"template": template}}
+
+
+# --- what is applied ------------------------------------------------------------------------------------
+
+
+def _agreed(question: str) -> bool:
+    try:
+        return input(question).strip().lower() in ("y", "yes")
+    except EOFError:
+        return False
+
+
+async def _apply(api: ApiServer, found: Iterable[Row], agreed: Callable[[str], bool]) -> None:
+    """Write the annotations that the user agrees to."""
+    from policies.kube.json import dig, mapping
+    from policies.kube.printable import printable
+    from webhook.kube import paths
+    from webhook.kube.api import JSON_MERGE
+
+    for row in found:
+        patch = patch_of(row)
+        if patch is None or row.annotation is None:
+            continue
+        kind, _, name = row.workload.partition("/")
+        path = paths.one("apps/v1", _RESOURCES[kind], name, row.namespace)
+        key, value = row.annotation
+        before = mapping(await api.get(path), "spec", "template", "metadata", "annotations").get(key)
+        if before == value:
+            continue
+        print(printable(f"\n{kind} {row.namespace}/{name}, spec.template.metadata.annotations:"))
+        if before is not None:
+            print(printable(f"- {key}: {before}"))
+        print(f"+ {key}: {value}", flush=True)
+        if not await asyncio.to_thread(agreed, "This rolls out its pods again. Apply? [y/N] "):
+            continue
+        body = {"spec": dig(patch, "spec")}
+        await api.call("PATCH", path, body=body, content_type=JSON_MERGE)
+        print("applied", flush=True)

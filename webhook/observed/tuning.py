@@ -1,0 +1,241 @@
+"""What observed starts and ends say about the workloads that run: a row for each container, with a verdict.
+
+Law: nothing is proposed without evidence. A budget is called wrong only if probes ended starts, if the
+slowest observed start comes close to it, or if it is many times the slowest of at least five.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final
+
+from policies.core.annotations import CHANGED, CHECKPOINT, EXPECTED_START
+from policies.core.facts import Cluster
+from policies.core.reasons import lasting
+from policies.kube import probe_timing
+from policies.kube.json import Json, integer, mapping, text
+from policies.kube.metadata import annotations_of
+from policies.kube.names import is_label_key
+from policies.kube.pods import Container, Role
+from policies.probes.observed import LEAST_STARTS, run_of
+from policies.probes.serving import serving_containers
+from policies.probes.start import told_size
+from webhook.admission.changed import Changed
+from webhook.admission.configuration import Config
+from webhook.admission.context import Context
+from webhook.observed.pods import KILLED, STARTUP_PROBE, first_ready, is_told, start_limit, workload_of
+from webhook.observed.record import Entry, Record
+
+FINE: Final = "fine"
+MANY: Final = 10
+"""A budget of so many times the slowest start, and an hour or more, is worth a change."""
+_HOUR: Final = 3600
+_CLOSE: Final = 1.5
+"""A budget of fewer times the slowest start is close."""
+_LEAST_EXPECTED: Final = 200
+"""Seconds of the annotation at the least: three times that is 10 minutes."""
+_EVICTIONS: Final = 3
+_FAILED: Final = re.compile(r"Container (?P<name>\S+) failed (?P<probe>startup|liveness) probe")
+"""kubelet's message of an Event with the reason Killing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One container of one workload."""
+
+    namespace: str
+    workload: str
+    """`Deployment/llm`."""
+    container: str
+    budget: int
+    """Seconds that a start may take; 0 if no probe ends one."""
+    injected: bool
+    """Whether the webhook set the budget."""
+    loads: tuple[int, ...]
+    """Seconds of the starts that are known, in order of length."""
+    starts: int
+    kills: Mapping[str, int]
+    """Restarts by probe: `startup`, `liveness`."""
+    ends: Mapping[str, int]
+    """How runs ended."""
+    memory: int
+    """Bytes: the highest limit with which a run ended OOMKilled."""
+    verdicts: tuple[str, ...]
+    annotation: tuple[str, str] | None = None
+    """What to write to the pod template, if that helps."""
+    startup_failures: int | None = None
+    """The failureThreshold that a written startupProbe needs, if it needs another."""
+
+    @property
+    def slowest(self) -> int | None:
+        return self.loads[-1] if self.loads else None
+
+    def percentile(self, part: float) -> int | None:
+        """The load time that a part of the starts did not exceed."""
+        return self.loads[min(int(part * len(self.loads)), len(self.loads) - 1)] if self.loads else None
+
+    def as_json(self) -> Json:
+        """For programs."""
+        return {
+            "namespace": self.namespace,
+            "workload": self.workload,
+            "container": self.container,
+            "budgetSeconds": self.budget or None,
+            "budgetBy": ("mlchassis" if self.injected else "author") if self.budget else None,
+            "observed": {
+                "starts": self.starts,
+                "p50": self.percentile(0.5),
+                "p99": self.percentile(0.99),
+                "max": self.slowest,
+            },
+            "restartsByProbe": dict(self.kills),
+            "ends": dict(self.ends),
+            "memoryLimitBytes": self.memory or None,
+            "verdicts": list(self.verdicts),
+            "annotation": dict([self.annotation]) if self.annotation else None,
+        }
+
+
+@dataclass(slots=True)
+class _Group:
+    """The pods of one workload with one of their containers."""
+
+    pod: Json
+    container: Container
+    entry: Entry
+    completes: bool
+    loads: list[int] = field(default_factory=list)
+    starts: int = 0
+    kills: Counter[str] = field(default_factory=Counter)
+
+
+def rows(
+    pods: Iterable[Json], events: Iterable[Json], record: Record, config: Config, cluster: Cluster
+) -> list[Row]:
+    """A row for each main container that serves or runs to completion, worst first."""
+    groups: dict[tuple[str, str, str], _Group] = {}
+    names: dict[tuple[str, str], str] = {}
+    for pod in sorted(pods, key=lambda each: text(each, "metadata", "creationTimestamp"), reverse=True):
+        namespace = text(pod, "metadata", "namespace")
+        if config.webhook.namespaces.covers(namespace):
+            workload = workload_of(pod)
+            names[namespace, text(pod, "metadata", "name")] = workload
+            _add(groups, pod, namespace, workload, record, config, cluster)
+    for event in events:
+        found = _FAILED.search(text(event, "message"))
+        regarding = mapping(event, "involvedObject")
+        namespace = text(regarding, "namespace")
+        workload = names.get((namespace, text(regarding, "name")), "")
+        group = groups.get((namespace, workload, found["name"])) if found else None
+        if found and group is not None:
+            count = max(integer(event, "count", default=1), integer(event, "series", "count", default=1))
+            group.kills[found["probe"]] += count
+    made = [_row(*key, group) for key, group in groups.items()]
+    return sorted(made, key=lambda row: (row.verdicts == (FINE,), row.namespace, row.workload, row.container))
+
+
+def _add(
+    groups: dict[tuple[str, str, str], _Group],
+    pod: Json,
+    namespace: str,
+    workload: str,
+    record: Record,
+    config: Config,
+    cluster: Cluster,
+) -> None:
+    facts = Context.of(pod, namespace, config, cluster).facts
+    look = facts.look(pod)
+    serving = {each.name for each in serving_containers(pod, facts)}
+    for container in look.containers:
+        if container.role is not Role.MAIN or not (look.completes or container.name in serving):
+            continue
+        key = namespace, workload, container.name
+        if key not in groups:  # the newest pod comes first: it has the budget in force
+            size = told_size(pod, container, facts)[0] or 0
+            run = f"{workload}/{container.name}@{run_of(pod, container, size)}"
+            entry = record.namespaces.get(namespace, {}).get(run, Entry())
+            groups[key] = _Group(pod, container, entry, look.completes)
+        asked = container.spec.get("readinessProbe")
+        answers = isinstance(asked, dict) and bool({"httpGet", "grpc"} & asked.keys())
+        took = first_ready(pod, container) if answers or is_told(container) else None
+        groups[key].starts += 1
+        if took is not None:
+            groups[key].loads.append(took)
+
+
+def _row(namespace: str, workload: str, name: str, group: _Group) -> Row:
+    entry, container = group.entry, group.container
+    loads = tuple(entry.loads or sorted(group.loads))
+    ends = {reason: each.count for reason, each in entry.ends.items()}
+    kills = {
+        "startup": max(group.kills["startup"], ends.get(STARTUP_PROBE, 0)),
+        "liveness": max(group.kills["liveness"], ends.get(KILLED, 0)),
+    }
+    starts = max(entry.starts, group.starts) + kills["startup"]
+    budget, slowest = start_limit(container), loads[-1] if loads else 0
+    injected = _is_injected(group.pod, container)
+    verdicts: list[str] = []
+    wanted = 0
+    if kills["startup"]:
+        verdicts.append(f"kills {kills['startup']} of {starts} starts")
+        wanted = max(slowest, entry.killed, budget // 3 if injected else budget)
+    elif budget and slowest and budget < _CLOSE * slowest:
+        verdicts.append(f"the slowest start took {slowest} s of {budget} s")
+        wanted = slowest
+    elif budget >= _HOUR and len(loads) >= LEAST_STARTS and budget > MANY * slowest:
+        verdicts.append(f"hangs would last {lasting(budget)}")
+        wanted = slowest
+    if kills["liveness"]:
+        verdicts.append(f"liveness restarted it {kills['liveness']} times")
+    verdicts += _of_ends(entry, group)
+    expected = max(wanted, _LEAST_EXPECTED) if wanted else 0
+    startup = container.spec.get("startupProbe")
+    return Row(
+        namespace,
+        workload,
+        name,
+        budget,
+        injected,
+        loads,
+        starts,
+        {probe: count for probe, count in kills.items() if count},
+        ends,
+        entry.memory,
+        tuple(verdicts) or (FINE,),
+        (_key(name), f"{expected}s") if expected and injected else None,
+        -(-3 * expected // probe_timing.period(startup)) if expected and startup and not injected else None,
+    )
+
+
+def _of_ends(entry: Entry, group: _Group) -> Iterator[str]:
+    """What ends say, with what to change."""
+    runs = sum(each.count for each in entry.ends.values()) if group.completes else entry.starts
+    killed = entry.ends.get("OOMKilled")
+    if killed is not None:
+        at = f" at {entry.memory / 2**30:.3g} GiB" if entry.memory else ""
+        yield f"{killed.count} of {max(runs, killed.count)} runs ended OOMKilled{at}: raise the memory limit"
+    for reason in ("Evicted", "Preempted", "NodeLost"):
+        ends = entry.ends.get(reason)
+        if ends is not None and ends.count >= _EVICTIONS and group.completes:
+            since = datetime.fromtimestamp(ends.first, UTC).date()
+            lost = CHECKPOINT not in annotations_of(group.pod)
+            what = f", and {CHECKPOINT} names no checkpoint: write checkpoints and name them" if lost else ""
+            yield f"{reason} {ends.count} times since {since}{what}"
+
+
+def _is_injected(pod: Json, container: Container) -> bool:
+    """Whether the webhook set what ends a start."""
+    written = annotations_of(pod).get(CHANGED)
+    changed = Changed.read(written) if isinstance(written, str) else None
+    paths = {each.path for each in changed.entries} if changed else set()
+    return any(f"{container.place}.{name}" in paths for name in ("startupProbe", "livenessProbe"))
+
+
+def _key(container: str) -> str:
+    """The annotation's key for one container, unless the API server takes no key so long."""
+    own = f"{EXPECTED_START}.{container}"
+    return own if is_label_key(own) else EXPECTED_START
