@@ -36,7 +36,7 @@ def with_log_ends(pod: Json, settings: JobRetries, facts: Facts, why: Reasons) -
     if not _keeps_no_logs(pod, settings, facts):
         return pod
     changed = pod
-    for container in facts.look(pod).containers:
+    for container in facts.view(pod).containers:
         if container.role is Role.SIDECAR or container.spec.get(FIELD) not in (None, _DEFAULT):
             continue
         changed = edited(changed, container, {**container.spec, FIELD: FALLBACK})
@@ -51,9 +51,9 @@ def with_log_ends(pod: Json, settings: JobRetries, facts: Facts, why: Reasons) -
 
 def _keeps_no_logs(pod: Json, settings: JobRetries, facts: Facts) -> bool:
     """Whether the pod runs once: as a Job's, or to train."""
-    look = facts.look(pod)
-    if not look.completes:
+    view = facts.view(pod)
+    if not view.completes:
         return False
-    if look.owner is not None and kind_of(look.owner) == JOB:
+    if view.owner is not None and kind_of(view.owner) == JOB:
         return True
     return wants_accelerator(pod, facts) or has_label(labels_of(pod), settings.training_labels)

@@ -151,7 +151,7 @@ class _Seen:
     def __init__(self, pod: Json, namespace: str, config: Config, cluster: Cluster) -> None:
         self._pod, self._namespace = pod, namespace
         self._facts = Context.of(pod, namespace, config, cluster).facts
-        self._look = self._facts.look(pod)
+        self._view = self._facts.view(pod)
         self._workload = workload_of(pod)
         self._node_type = node_type(text(pod, "spec", "nodeName"), cluster)
 
@@ -161,14 +161,14 @@ class _Seen:
         if self._facts.settings(StandardProbes).learning is Learning.OFF:
             return
         serving = {each.name for each in serving_containers(self._pod, self._facts)}
-        mains = {each.name: each for each in self._look.containers if each.role is Role.MAIN}
+        mains = {each.name: each for each in self._view.containers if each.role is Role.MAIN}
         for name, end in ended:
-            if name in mains and (self._look.completes or name in serving):
+            if name in mains and (self._view.completes or name in serving):
                 yield self._ended(mains[name], end)
         for name, status, at in started:
             if name in mains and is_told(mains[name]):
                 yield self._started(mains[name], status, at)
-        counted = [each for name, each in mains.items() if self._look.completes or name in serving]
+        counted = [each for name, each in mains.items() if self._view.completes or name in serving]
         if disruption and counted:
             at = int(_ended_at(self._pod) or 0)
             yield Ended(self._namespace, self._key(counted[0]), at, self._node_type, disruption)
@@ -206,7 +206,7 @@ class _Seen:
             slack = _SLACK_SECONDS + integer(self._pod, "spec", "terminationGracePeriodSeconds", default=30)
             if not end["wasReady"] and budget and budget <= lasted <= budget + slack:
                 reason, after = STARTUP_PROBE, round(lasted)
-            elif end["wasReady"] and code in _SIGNALS and not self._look.completes:
+            elif end["wasReady"] and code in _SIGNALS and not self._view.completes:
                 reason = KILLED
             else:
                 reason = f"Error {code}"

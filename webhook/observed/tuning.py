@@ -148,17 +148,17 @@ def _add(
     cluster: Cluster,
 ) -> None:
     facts = Context.of(pod, namespace, config, cluster).facts
-    look = facts.look(pod)
+    view = facts.view(pod)
     serving = {each.name for each in serving_containers(pod, facts)}
-    for container in look.containers:
-        if container.role is not Role.MAIN or not (look.completes or container.name in serving):
+    for container in view.containers:
+        if container.role is not Role.MAIN or not (view.completes or container.name in serving):
             continue
         key = namespace, workload, container.name
         if key not in groups:  # the newest pod comes first: it has the budget in force
             size = told_size(pod, container, facts)[0] or 0
             run = f"{workload}/{container.name}@{run_of(pod, container, size)}"
             entry = record.namespaces.get(namespace, {}).get(run, Entry())
-            groups[key] = _Group(pod, container, entry, look.completes)
+            groups[key] = _Group(pod, container, entry, view.completes)
         asked = container.spec.get("readinessProbe")
         answers = isinstance(asked, dict) and bool({"httpGet", "grpc"} & asked.keys())
         took = first_ready(pod, container) if answers or is_told(container) else None

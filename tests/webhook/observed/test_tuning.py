@@ -37,7 +37,7 @@ def injected(pod: Json, budget: int = 36_000) -> Json:
 def recorded(pod: Json, *loads: int, ends: tuple[tuple[str, int], ...] = (), **end: Any) -> Record:
     key = f"Deployment/llm/server@{run_of(pod, next(iter(containers(pod))), 0)}"
     record = Record()
-    where = {"namespace": "ml", "key": key, "at": BEGAN, "node_type": ""}
+    where: dict[str, Any] = {"namespace": "ml", "key": key, "at": BEGAN, "node_type": ""}
     record.add([Started(**where, load=n, pull=1, ready=n, first=True, place="") for n in loads], BEGAN)
     record.add([Ended(**where, reason=name, **end) for name, count in ends for _ in range(count)], BEGAN)
     return record
