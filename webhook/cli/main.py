@@ -39,7 +39,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
 """Each subcommand's module, and the line of help about it."""
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "review manifests": ("review", "fix", "explain"),
-    "look at a cluster": ("scan", "why", "graph", "exemptions"),
+    "look at a cluster": ("scan", "why", "graph", "tune", "exemptions"),
     "write a policy": ("policy", "test"),
     "operate the webhook": ("serve", "manifests", "certs", "log-level", "unregister", "completion"),
 }
