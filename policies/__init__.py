@@ -1,1 +1,4 @@
-"""Rules and mutators: pure functions over JSON. No I/O, no clock, no HTTP, no Kubernetes client."""
+"""Rules and mutators as pure functions over JSON, without I/O, clock, HTTP or Kubernetes client.
+
+Imports: no other package of this repository.
+"""

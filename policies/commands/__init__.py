@@ -6,6 +6,8 @@ Reading is paid for from a `Budget`, one for all the commands of a review. A com
 within it gives an empty summary that is not `complete`, and no decision may rest on it.
 
 Other packages import only the names below; the modules are internal.
+
+Imports: no other package of this repository.
 """
 
 from policies.commands.budget import Budget, BudgetSpent

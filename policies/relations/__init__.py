@@ -1,1 +1,4 @@
-"""How objects depend on each other: who waits for whom, who asks whom, what a failure takes down."""
+"""How objects depend on each other: who waits for whom, who asks whom, what a failure takes down.
+
+Imports: `policies.commands`, `policies.containers`, `policies.core`, `policies.kube`, `policies.startup`.
+"""

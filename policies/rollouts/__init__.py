@@ -1,0 +1,4 @@
+"""The arithmetic of rolling updates.
+
+Imports: `policies.core`, `policies.kube`, `policies.probes`.
+"""

@@ -1,1 +1,4 @@
-"""Storage: from a URI to a complete, verified tree of files. Knows nothing of servers or config."""
+"""Storage: from a URI to a complete, verified tree of files.
+
+Imports: `puller`.
+"""

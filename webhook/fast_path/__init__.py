@@ -6,6 +6,8 @@ answers with the engine's (`tests.differential`).
 
 `Memo.answer` answers a request as the engine would, and remembers; `Memo.recall` answers a body that is known
 by its bytes; `Reader` finds plain requests in the bytes of a connection, and `written` writes their answers.
+
+Imports: `policies.containers`, `policies.core`, `policies.kube`, `policies.probes`, `webhook.admission`.
 """
 
 from webhook.fast_path.memo import Memo

@@ -1,0 +1,1 @@
+"""The rules about evictions and drains."""
