@@ -13,14 +13,15 @@ later edit of the ConfigMap without a new pod.
   none, because they would never complete.
 - A volume for the models: an `emptyDir` with a size limit; the claim that `mlchassis.dev/model-claim`
   names; or, where a container already mounts a volume at the models' path, that volume.
-- The ConfigMap, mounted in the sidecar alone; claims that `pvc://` URIs name, read-only.
+- The ConfigMap, mounted only in the sidecar; claims that `pvc://` URIs name, read-only.
 - A read-only mount of the models at `/mnt/models` in every serving container, or in those that
   `mlchassis.dev/model-containers: a,b` names. `mlchassis.dev/model-dir` changes the path.
 - A readiness probe on the sidecar: the pod is ready once every listed model has been loaded for the
   first time, and an edit of the ConfigMap takes no pod out of service (`readyWhen`). The time that the
   first load may take goes into the startup budget that `standard-probes` gives the server.
-- What keeps a puller that dies from taking a serving pod out of its Service, as far as that can be had: it
-  is begun anew within its container, and stays ready where it was (docs/puller.md says what remains).
+- A supervisor of the puller's process, so that a crash rarely takes a serving pod out of its Service: it
+  starts the process again in its container, and the sidecar stays ready (docs/puller.md lists the remaining
+  cases).
 - In pods that run to completion a startup probe instead: the containers start once the models are on
   disk (`jobsWait`). Give such a Job an `activeDeadlineSeconds`, so that it doesn't wait forever for a
   model that is not there.
@@ -221,7 +222,7 @@ def _asking(pod: Json, settings: ModelPuller) -> Json:
 
 
 def _volume_size(pull: ModelPull, settings: ModelPuller, facts: Facts) -> int:
-    """Bytes: a new version of a model lies beside the old one until it is complete."""
+    """Bytes: a new version of a model needs room next to the old one until it is complete."""
     models = models_of(facts, pull.config) or {}
     return max(settings.volume_size, 3 * sum(model.memory for model in models.values()))
 
@@ -231,7 +232,7 @@ def _has_container(pod: Json, name: str) -> bool:
 
 
 def _is_sound(pod: Json) -> bool:
-    """Whether the lists that are added to are lists: what is something else is the API server's to refuse."""
+    """Whether the lists that are added to are lists: the API server refuses other values."""
     lists = [dig(pod, "spec", name) for name in ("volumes", "initContainers")]
     lists += [container.spec.get("volumeMounts") for container in containers(pod)]
     return all(value is None or isinstance(value, list) for value in lists)
@@ -389,7 +390,8 @@ def _probes(pod: Json, pull: ModelPull, settings: ModelPuller, facts: Facts, *, 
     if pull.server != "none" and leads(pod, facts) in (Waits.YES, Waits.UNKNOWN):
         return probes  # the server loads nothing before its workers are there, and they wait for this pod
     if not completes(pod):
-        # What was ready once stays so: a puller that hangs is restarted before it takes the pod out.
+        # A sidecar that was ready once stays ready: a puller that hangs is restarted before it takes the pod
+        # out.
         lasting = settings.ready_when is ReadyWhen.FIRST
         probes["readinessProbe"] = {
             **ready,
@@ -399,7 +401,7 @@ def _probes(pod: Json, pull: ModelPull, settings: ModelPuller, facts: Facts, *, 
         }
     elif native and settings.jobs_wait and pull.server == "none":
         # The containers after a native sidecar wait for its startupProbe. A server among them could
-        # never load the models that it is made to wait for: only where nothing is to be loaded.
+        # never load the models that it is made to wait for: only if no server is to load them.
         probes["startupProbe"] = {
             **ready,
             "periodSeconds": 5,
@@ -410,14 +412,14 @@ def _probes(pod: Json, pull: ModelPull, settings: ModelPuller, facts: Facts, *, 
 
 
 _A_DAY: Final = 24 * 3600
-"""Seconds. Long enough for any download; when it is over, the sidecar starts anew and goes on."""
+"""Seconds. Long enough for any download; when it is over, the sidecar starts again and goes on."""
 
 
 # --- what a person should know ------------------------------------------------------------------
 
 
 def advise(pod: Json, settings: ModelPuller, facts: Facts) -> Iterator[Finding]:
-    """Why a pod that asks gets no sidecar, and what would keep the models from being served."""
+    """Why a pod that asks gets no sidecar, and obstacles to serving the models."""
     try:
         asking = _asking(pod, settings)
         _with_puller(asking, settings, facts)

@@ -1,6 +1,6 @@
-"""What a pod says about the models it wants pulled: its annotations, its containers, its model config.
+"""The request of a pod for models: its annotations, its containers, its model config.
 
-Pure reading; `policies.models.model_puller` makes the sidecar of it. What can't be used raises
+Pure reading; `policies.models.model_puller` makes the sidecar of it. A request that can't be used raises
 PullError, in one sentence for the person who wrote it.
 """
 
@@ -56,7 +56,7 @@ class ModelPull:
     claim: str
     """PersistentVolumeClaim for the models; empty for a volume of the pod."""
     credentials: str
-    """Secret whose keys become the puller's environment; empty for the ServiceAccount alone."""
+    """Secret whose keys become the puller's environment; empty for only the ServiceAccount."""
     targets: tuple[Container, ...]
     """The containers that read the models."""
     server: str

@@ -1,6 +1,6 @@
 """The settings of `model-puller`, apart so that the policy reads as one piece.
 
-Whatever is said here ends up in pods: what the API server would refuse there is refused here.
+These values end up in pods: values that the API server would refuse there are refused here.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The volumes and mounts between a puller, its ConfigMap and the containers that read the models.
 
-Copy-on-write edits of one pod. Law: what is there is taken or avoided, never changed.
+Copy-on-write edits of one pod. Law: existing volumes and mounts are used or avoided, never changed.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def free_name(name: str, taken: set[str]) -> str:
     return next(free for free in chain([name], (f"{name}-{n}" for n in count(2))) if free not in taken)
 
 
-# --- what is there already -------------------------------------------------------------------------
+# --- existing volumes and mounts -------------------------------------------------------------------
 
 
 def mount_at(container: Json, path: str) -> Json | None:
