@@ -68,8 +68,9 @@ def test_the_first_line_is_one_sentence(package: Path) -> None:
 )
 def test_the_listed_imports_are_the_imports(package: Path) -> None:
     docstring = docstring_of(package)
+    expected = ", ".join(f"`{name}`" for name in sorted(imports_of(package)))
     assert LISTED.search(docstring), "it has no line `Imports: ...`"
-    assert listed_in(docstring) == imports_of(package)
+    assert listed_in(docstring) == imports_of(package), f"write `Imports: {expected}.`"
 
 
 def test_imports_are_found_in_functions_and_in_nested_packages(

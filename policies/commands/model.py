@@ -87,7 +87,7 @@ class CommandSummary:
     longest of a pipeline's or a branch's parts, capped by an enclosing `timeout N`; infinite for an
     unbounded loop around any of them; 0 if no time is stated."""
     undecidable: tuple[str, ...] = ()
-    """Sentences for people: what can't be decided from the text, and why."""
+    """Sentences for people: undecidable parts of the text, and why."""
     complete: bool = True
     """False where reading it all would cost more than the budget had left, or the text is longer than
     Linux executes: the summary then holds only a sentence about that. Its lack of hosts and commands is no

@@ -1,4 +1,5 @@
 """How objects depend on each other: who waits for whom, who asks whom, what a failure takes down.
 
-Imports: `policies.commands`, `policies.containers`, `policies.core`, `policies.kube`, `policies.startup`.
+Imports: `policies.accelerators`, `policies.commands`, `policies.containers`, `policies.core`,
+`policies.kube`, `policies.rollouts`, `policies.startup`.
 """
