@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import count
 from typing import Final
 
 from policies.core.facts import Cluster
@@ -70,16 +72,21 @@ class Edge:
     certainty: Certainty = Certainty.SURE
     limit: float | None = None
     """Seconds after which a wait ends by itself; None: never."""
+    tolerates: int | None = None
+    """Seconds for which a running pod tolerates that the target fails; None: its probes do not ask it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Blast:
-    """What happens to other workloads while one node fails."""
+    """What happens to other workloads while one node fails, in the order in which it happens."""
 
+    of: Node
     restarted: tuple[Node, ...]
     """Workloads whose liveness probes fail, directly or through others."""
     unready: tuple[Node, ...]
-    """Workloads whose readiness probes fail."""
+    """Workloads whose readiness probes fail, and no liveness probe."""
+    after: Mapping[Node, int]
+    """Seconds of failure after which each of these is restarted, or else not ready."""
 
     @property
     def pods_restarted(self) -> int:
@@ -117,35 +124,41 @@ class Graph:
         )
 
     def blast(self, node: Node) -> Blast:
-        """The consequences if `node` fails for longer than probes tolerate."""
-        failed = {node}
-        restarted: list[Node] = []
-        unready: list[Node] = []
+        """What follows if `node` fails, and after how long: each probe adds the time that it tolerates."""
         behind: dict[Node, set[Node]] = {}
+        services: dict[Node, list[Node]] = {}
         asked: dict[Node, list[Edge]] = {}
         for edge in self.edges:
             if edge.relation == LEADS_TO:
                 behind.setdefault(edge.source, set()).add(edge.target)
-            elif edge.relation in (Relation.NEEDS_ALIVE, Relation.NEEDS_READY):
+                services.setdefault(edge.target, []).append(edge.source)
+            elif edge.tolerates is not None:
                 asked.setdefault(edge.target, []).append(edge)
-        services: dict[Node, list[Node]] = {}
-        for service, workloads in behind.items():
-            for workload in workloads:
-                services.setdefault(workload, []).append(service)
-        queue = deque([node])
+        failed: dict[Node, int] = {}
+        restarted: dict[Node, int] = {}
+        numbers = count()
+        queue = [(0, next(numbers), node)]
         while queue:
-            at = queue.popleft()
-            reached = [service for service in services.get(at, ()) if behind[service] <= failed]
+            seconds, _, at = heappop(queue)
+            if at in failed:
+                continue
+            failed[at] = seconds
+            for service in services.get(at, ()):  # it answers as long as one workload behind it does
+                if behind[service] <= failed.keys():
+                    heappush(queue, (seconds, next(numbers), service))
             for edge in asked.get(at, ()):
-                kind = restarted if edge.relation == Relation.NEEDS_ALIVE else unready
-                if edge.source not in kind and edge.source != node:
-                    kind.append(edge.source)
-                reached.append(edge.source)
-            for each in reached:
-                if each not in failed:
-                    failed.add(each)
-                    queue.append(each)
-        return Blast(tuple(restarted), tuple(each for each in unready if each not in restarted))
+                later = seconds + (edge.tolerates or 0)
+                if edge.relation == Relation.NEEDS_ALIVE and edge.source != node:
+                    restarted[edge.source] = min(later, restarted.get(edge.source, later))
+                heappush(queue, (later, next(numbers), edge.source))
+        unready = {
+            each: seconds
+            for each, seconds in failed.items()
+            if each.replicas is not None and each != node and each not in restarted
+        }
+        return Blast(
+            node, tuple(sorted(restarted, key=restarted.__getitem__)), tuple(unready), restarted | unready
+        )
 
 
 def _neighbours(edges: Iterable[Edge]) -> tuple[dict[Node, list[Node]], dict[Node, list[Node]]]:
@@ -262,6 +275,7 @@ class _Build:
                     link.who,
                     link.certainty,
                     link.limit,
+                    link.tolerates,
                 )
             )
         for template in target.templates:

@@ -18,6 +18,7 @@ from policies.core.target import PodTemplate, Target
 from policies.kube.json import maps, strings, text
 from policies.kube.metadata import labels_of
 from policies.kube.pods import Container, Role
+from policies.kube.probe_timing import give_up
 from policies.startup.waits import init_waits, probe_waits
 
 
@@ -55,6 +56,8 @@ class Link:
     """Only the name is resolved."""
     limit: float | None = None
     """Seconds after which the workload goes on without the host; None: never."""
+    tolerates: int | None = None
+    """Seconds for which a running pod tolerates that the host fails; None: its probes do not ask it."""
 
 
 MOST_LINKS: Final = 64
@@ -106,8 +109,17 @@ def _blocking(template: PodTemplate) -> Iterator[Link]:
             if _is_asked_by_kubelet(wait.host):
                 continue
             who = f"the {called} probe of container {container.name}"
+            # After the start the startup probe is not asked again.
+            probe = container.spec.get("readinessProbe")
             yield from _link(
-                Relation.NEEDS_READY, wait.host, wait.path, who, wait.certainty, template, container
+                Relation.NEEDS_READY,
+                wait.host,
+                wait.path,
+                who,
+                wait.certainty,
+                template,
+                container,
+                tolerates=give_up(probe) if called == "readiness" else None,
             )
 
 
@@ -141,6 +153,7 @@ def _given_up(template: PodTemplate, container: Container) -> list[tuple[Host, f
 def _liveness(template: PodTemplate) -> Iterator[Link]:
     for container in template.containers(Role.MAIN, Role.SIDECAR):
         who = f"the liveness probe of container {container.name}"
+        tolerates = give_up(container.spec.get("livenessProbe"))
         for handler in ("httpGet", "tcpSocket"):
             name = text(container.spec, "livenessProbe", handler, "host")
             if name:
@@ -148,11 +161,27 @@ def _liveness(template: PodTemplate) -> Iterator[Link]:
                 host = Host(name.lower(), reach_of(name), handler)
                 if not _is_asked_by_kubelet(host):
                     yield from _link(
-                        Relation.NEEDS_ALIVE, host, path, who, Certainty.SURE, template, container
+                        Relation.NEEDS_ALIVE,
+                        host,
+                        path,
+                        who,
+                        Certainty.SURE,
+                        template,
+                        container,
+                        tolerates=tolerates,
                     )
         for host in dict.fromkeys(exec_command(template, container, "livenessProbe").hosts):
             path = template.at(container, "livenessProbe", "exec.command")
-            yield from _link(Relation.NEEDS_ALIVE, host, path, who, Certainty.UNDECIDED, template, container)
+            yield from _link(
+                Relation.NEEDS_ALIVE,
+                host,
+                path,
+                who,
+                Certainty.UNDECIDED,
+                template,
+                container,
+                tolerates=tolerates,
+            )
 
 
 def _calls(template: PodTemplate) -> Iterator[Link]:
@@ -188,6 +217,8 @@ def _link(
     template: PodTemplate,
     container: Container,
     limit: float | None = None,
+    *,
+    tolerates: int | None = None,
 ) -> Iterator[Link]:
     """The link to a host, if the text names one outside the pod."""
     if host.reach is Reach.LOCAL or not host.name:
@@ -199,7 +230,7 @@ def _link(
         return
     if not named.certain:
         certainty = Certainty.UNDECIDED
-    yield Link(relation, named.host, path, who, certainty, host.name_lookup, limit)
+    yield Link(relation, named.host, path, who, certainty, host.name_lookup, limit, tolerates)
 
 
 def pod_labels(target: Target) -> dict[str, str]:

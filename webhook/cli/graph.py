@@ -13,7 +13,7 @@ from webhook.cli.exit_status import DENIED, OK
 from webhook.errors import UserError
 
 if TYPE_CHECKING:
-    from policies.relations.graph import Node
+    from policies.relations.graph import Blast
 
 FORMATS: Final = ("text", "json", "mermaid", "dot", "html")
 
@@ -46,11 +46,13 @@ def run(args: argparse.Namespace) -> int:
 
     with chosen(args) as read:
         graph = graph_of(read.objects(), read.config.workloads, read.cluster)
-    starts: list[Node] = []
+    blasts: list[Blast] = []
     if args.start:
         starts = graph.find(args.start)
         if not starts:
             raise UserError(f"graph: nothing is named {args.start}")
+        # From the whole graph: a Service may have other workloads behind it.
+        blasts = [graph.blast(start) for start in starts]
         graph = graph.around(starts)
-    sys.stdout.writelines(written(graph, args.output, starts))
+    sys.stdout.writelines(written(graph, args.output, blasts))
     return DENIED if graph.cycles else OK

@@ -99,11 +99,66 @@ def test_the_failure_of_one_object(capsys: pytest.CaptureFixture[str], manifests
     text = output(capsys, manifests, "--from", "Deployment/model")
     assert (
         "if Deployment default/model fails for longer than probes tolerate:\n"
-        "  restarted: 3 pods of 1 workload: Deployment default/web\n"
+        "  restarted: 3 pods of 1 workload: Deployment default/web after 30 s\n"
     ) in text
     assert "no probe of another workload fails" in output(capsys, manifests, "--from", "Deployment/web")
     assert cli.main(["graph", manifests, "--from", "nobody"]) == 2
     assert "nothing is named nobody" in capsys.readouterr().err
+
+
+CHAIN = """
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: NAME}
+spec:
+  replicas: REPLICAS
+  selector: {matchLabels: {app: NAME}}
+  template:
+    metadata: {labels: {app: LABEL}}
+    spec:
+      containers:
+        - name: NAME
+          image: registry.example/NAME:1
+          PROBE: {periodSeconds: 5, failureThreshold: 4, exec: {command: [curl, -f, "http://ASKED/health"]}}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: LABEL}
+spec: {selector: {app: LABEL}, ports: [{port: 80}]}
+---
+"""
+
+
+def chained(name: str, probe: str, asked: str, replicas: int = 1, label: str = "") -> str:
+    """A Deployment behind a Service, with a probe that asks another one and tolerates 20 s."""
+    parts = {"NAME": name, "PROBE": probe, "ASKED": asked, "REPLICAS": str(replicas), "LABEL": label or name}
+    text = CHAIN
+    for word, part in parts.items():
+        text = text.replace(word, part)
+    return text
+
+
+def test_a_failure_spreads_through_probes_and_each_adds_its_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "chain.yaml"
+    file.write_text(
+        chained("store", "startupProbe", "nobody")
+        + chained("model", "readinessProbe", "store", 2)
+        + chained("gateway", "livenessProbe", "model", 3)
+        + chained("shop", "livenessProbe", "gateway", 5)
+        + chained("batch", "startupProbe", "store")
+        + chained("spare", "startupProbe", "nobody", label="pair")
+        + chained("other", "livenessProbe", "store", label="pair")
+        + chained("buyer", "readinessProbe", "pair")
+    )
+    text = output(capsys, str(file), "--from", "Deployment/store")
+    assert (
+        "if Deployment default/store fails for longer than probes tolerate:\n"
+        "  restarted: 9 pods of 3 workloads: Deployment default/other after 20 s, "
+        "Deployment default/gateway after 40 s, Deployment default/shop after 60 s\n"
+        "  not ready: 1 workload: Deployment default/model after 20 s\n"
+    ) in text, "batch has started, and buyer asks a Service with another workload behind it"
 
 
 def test_json_has_every_node_and_edge(capsys: pytest.CaptureFixture[str], manifests: str) -> None:
@@ -123,6 +178,7 @@ def test_json_has_every_node_and_edge(capsys: pytest.CaptureFixture[str], manife
             "restarted": ["default/Deployment/web"],
             "podsRestarted": 3,
             "notReady": [],
+            "afterSeconds": {"default/Deployment/web": 30},
         }
     ]
 

@@ -16,32 +16,32 @@ from policies.relations.graph import Blast, Edge, Graph, Node
 from policies.relations.waiters import Cycle
 
 
-def written(graph: Graph, form: str, starts: Sequence[Node] = ()) -> Iterator[str]:
-    """The lines of a graph in one of the formats; `starts` are the nodes that a person asked about."""
+def written(graph: Graph, form: str, blasts: Sequence[Blast] = ()) -> Iterator[str]:
+    """The lines of a graph in one of the formats; `blasts` are the failures that a person asked about."""
     match form:
         case "json":
-            yield orjson.dumps(_json(graph, starts), option=orjson.OPT_INDENT_2).decode() + "\n"
+            yield orjson.dumps(_json(graph, blasts), option=orjson.OPT_INDENT_2).decode() + "\n"
         case "mermaid":
             yield from _mermaid(graph)
         case "dot":
             yield from _dot(graph)
         case "html":
-            yield _html(graph, starts)
+            yield _html(graph, blasts)
         case _:
-            yield from _text(graph, starts)
+            yield from _text(graph, blasts)
 
 
 # --- text ------------------------------------------------------------------------------------------
 
 
-def _text(graph: Graph, starts: Sequence[Node]) -> Iterator[str]:
+def _text(graph: Graph, blasts: Sequence[Blast]) -> Iterator[str]:
     for source, edges in groupby(graph.edges, key=lambda edge: edge.source):
         yield f"{_plain(source)}\n"
         for edge in edges:
             why = f"  ({', '.join(filter(None, (edge.who, _term(edge), edge.path)))})" if edge.path else ""
             yield f"  {edge.relation} {_plain(edge.target)}{why and printable(why)}\n"
-    for start in starts:
-        yield from _fate(start, graph.blast(start))
+    for blast in blasts:
+        yield from _fate(blast)
     for cycle in graph.cycles:
         yield f"cycle ({cycle.certainty.value}): {printable(_round(cycle))}\n"
     workloads = sum(node.replicas is not None for node in graph.nodes)
@@ -53,20 +53,20 @@ def _text(graph: Graph, starts: Sequence[Node]) -> Iterator[str]:
         yield "The graph is too large: some dependencies are left out.\n"
 
 
-def _fate(start: Node, blast: Blast) -> Iterator[str]:
+def _fate(blast: Blast) -> Iterator[str]:
     restarted, unready = blast.restarted, blast.unready
-    yield f"if {_plain(start)} fails for longer than probes tolerate:\n"
+    yield f"if {_plain(blast.of)} fails for longer than probes tolerate:\n"
     if not restarted and not unready:
         yield "  no probe of another workload fails\n"
     if restarted:
         pods = _many(blast.pods_restarted, "pod")
-        yield f"  restarted: {pods} of {_many(len(restarted), 'workload')}: {_listed(restarted)}\n"
+        yield f"  restarted: {pods} of {_many(len(restarted), 'workload')}: {_listed(restarted, blast)}\n"
     if unready:
-        yield f"  not ready: {_many(len(unready), 'workload')}: {_listed(unready)}\n"
+        yield f"  not ready: {_many(len(unready), 'workload')}: {_listed(unready, blast)}\n"
 
 
-def _listed(nodes: Iterable[Node]) -> str:
-    return ", ".join(map(_plain, nodes))
+def _listed(nodes: Iterable[Node], blast: Blast) -> str:
+    return ", ".join(f"{_plain(node)} after {blast.after[node]} s" for node in nodes)
 
 
 def _term(edge: Edge) -> str:
@@ -89,7 +89,7 @@ def _plain(node: Node) -> str:
 # --- JSON ------------------------------------------------------------------------------------------
 
 
-def _json(graph: Graph, starts: Sequence[Node]) -> dict[str, Any]:
+def _json(graph: Graph, blasts: Sequence[Blast]) -> dict[str, Any]:
     found: dict[str, Any] = {
         "nodes": [
             {"id": node.id, "kind": node.kind, "namespace": node.namespace, "name": node.name}
@@ -109,15 +109,16 @@ def _json(graph: Graph, starts: Sequence[Node]) -> dict[str, Any]:
         ],
         "truncated": graph.truncated,
     }
-    if starts:
+    if blasts:
         found["failures"] = [
             {
-                "of": start.id,
+                "of": blast.of.id,
                 "restarted": [node.id for node in blast.restarted],
                 "podsRestarted": blast.pods_restarted,
                 "notReady": [node.id for node in blast.unready],
+                "afterSeconds": {node.id: seconds for node, seconds in blast.after.items()},
             }
-            for start, blast in ((start, graph.blast(start)) for start in starts)
+            for blast in blasts
         ]
     return found
 
@@ -170,10 +171,10 @@ def _quoted(text: str) -> str:
 # --- HTML ------------------------------------------------------------------------------------------
 
 
-def _html(graph: Graph, starts: Sequence[Node]) -> str:
+def _html(graph: Graph, blasts: Sequence[Blast]) -> str:
     page = resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8")
     script = page.rpartition("<script>")[2].partition("</script>")[0]
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     # A script ends at the first `</script`, wherever it is: no `<` of a name may reach the page.
-    data = orjson.dumps(_json(graph, starts)).decode().replace("<", "\\u003c")
+    data = orjson.dumps(_json(graph, blasts)).decode().replace("<", "\\u003c")
     return page.replace("THE-SCRIPT", f"'sha256-{digest}'", 1).replace("THE-GRAPH", data, 1)
