@@ -45,6 +45,10 @@ TRAINING: Final = f"{DOMAIN}/training"
 # On pods, written by the webhook.
 CHANGED: Final = f"{DOMAIN}/changed"
 
+# On the Lease that the webhook renews while it answers.
+OUTAGES: Final = f"{DOMAIN}/outages"
+"""When no replica was ready: pairs of times in seconds since the epoch, as JSON."""
+
 # On the webhook's own configurations.
 CA_BUNDLE_CHANGED: Final = f"{DOMAIN}/ca-bundle-changed"
 """When the caBundle was last made to trust a CA that was not in it (RFC 3339, UTC)."""

@@ -3,11 +3,11 @@ followed; and paths with wildcards, with which the table of workload kinds locat
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-from policies.kube.json import dig, text
+from policies.kube.json import Json, dig, replaced, text
 
 Steps: TypeAlias = tuple[str | int, ...]
 """The keys and indices that lead to a place in an object."""
@@ -132,3 +132,30 @@ def scopes(path: str) -> Iterator[str]:
     yield ""
     yield from (path[:end] for end, character in enumerate(path) if character in ".[")
     yield path
+
+
+def without(obj: Json, paths: Sequence[str]) -> Json:
+    """The object without the fields at some paths."""
+    for path in paths:
+        *above, last = segments(path)
+        parent: Any = obj
+        steps: list[str | int] = []
+        for segment in above:
+            step = _step_in(parent, segment)
+            parent, steps = dig(parent, step), [*steps, step]
+        step = _step_in(parent, last)
+        if isinstance(parent, dict) and last in parent:
+            obj = replaced(obj, steps, {key: value for key, value in parent.items() if key != last})
+        elif isinstance(parent, list) and isinstance(step, int):
+            obj = replaced(obj, steps, [*parent[:step], *parent[step + 1 :]])
+    return obj
+
+
+def _step_in(parent: Any, segment: str) -> str | int:
+    """The key, or the index of the element that goes by a name."""
+    if not isinstance(parent, list):
+        return segment
+    if segment.isdigit():
+        return int(segment)
+    names = ((text(item, "name"), text(item, "key")) for item in parent)
+    return next((index for index, own in enumerate(names) if segment in own), segment)

@@ -14,7 +14,7 @@ from policies.kube.json import Json
 from policies.kube.metadata import annotations_of, controller
 from webhook.admission.envelope import Request
 
-_MIRROR: Final = "kubernetes.io/config.mirror"
+MIRROR: Final = "kubernetes.io/config.mirror"
 _NODE: Final = "system:node:"
 _NODES: Final = "system:nodes"
 _CONTROLLERS: Final = ("system:serviceaccount:", _NODE, "system:kube-")
@@ -24,7 +24,7 @@ who may use an operator's service account looks the same."""
 
 def is_mirror_pod(request: Request) -> bool:
     """Whether a node shows what its kubelet runs from a file: no patch and no refusal would reach that."""
-    if _MIRROR not in annotations_of(request.object or {}):
+    if MIRROR not in annotations_of(request.object or {}):
         return False
     return not request.username or (request.username.startswith(_NODE) and _NODES in request.groups)
 

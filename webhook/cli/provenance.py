@@ -18,7 +18,7 @@ import orjson
 from policies.core.mode import Mode
 from policies.core.reasons import Reason
 from policies.kube.field_paths import scopes, segments, value_at
-from policies.kube.json import Json, dig, mapping, maps, replaced, text
+from policies.kube.json import Json, mapping, maps, text
 from policies.kube.metadata import annotations_of
 from policies.kube.pods import Role, containers
 from webhook.admission.changed import Changed
@@ -155,33 +155,6 @@ def last_applied(obj: Json) -> Json | None:
     except (orjson.JSONDecodeError, TypeError):
         return None
     return found if isinstance(found, dict) else None
-
-
-def without(obj: Json, paths: Sequence[str]) -> Json:
-    """The object without the fields at some paths."""
-    for path in paths:
-        *above, last = segments(path)
-        parent: Any = obj
-        steps: list[str | int] = []
-        for segment in above:
-            step = _step(parent, segment)
-            parent, steps = dig(parent, step), [*steps, step]
-        step = _step(parent, last)
-        if isinstance(parent, dict) and last in parent:
-            obj = replaced(obj, steps, {key: value for key, value in parent.items() if key != last})
-        elif isinstance(parent, list) and isinstance(step, int):
-            obj = replaced(obj, steps, [*parent[:step], *parent[step + 1 :]])
-    return obj
-
-
-def _step(parent: Any, segment: str) -> str | int:
-    """The key, or the index of the element that goes by a name."""
-    if not isinstance(parent, list):
-        return segment
-    if segment.isdigit():
-        return int(segment)
-    names = ((text(item, "name"), text(item, "key")) for item in parent)
-    return next((index for index, own in enumerate(names) if segment in own), segment)
 
 
 # --- field managers --------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,14 +24,15 @@ from policies.core.workloads import Workload
 from policies.kube.group_kinds import CONFIG_MAP, JOB, POD, GroupKind, kind_of
 from policies.kube.json import Json, maps, text
 from policies.kube.metadata import controller
-from policies.kube.printable import printable
 from webhook.admission.configuration import Config
 from webhook.admission.engine import decide, in_scope
 from webhook.cli import connection, decision_flags
 from webhook.cli.connection import Wait
+from webhook.cli.exit_status import DENIED, OK
 from webhook.cli.output import policyreport as policy_reports
 from webhook.cli.output.review import Review, Subject, Tally
 from webhook.cli.output.show import show
+from webhook.cli.tell import tell
 from webhook.config.load import load, rules
 from webhook.config.location import CONFIG_MAP as LOCATED
 from webhook.config.location import INSTALLED, NoPolicy, read_config_map, read_files
@@ -82,6 +82,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write what is found as PolicyReports into the namespaces; GROUP is "
         f"{' or '.join(each.group for each in policy_reports.APIS)}, by default the first that is served",
     )
+    parser.add_argument(
+        "--missed",
+        action="store_true",
+        help="list running pods that lack what the policy gives to new ones, or have another policy's "
+        "result, and why; exit status 1 if there are any",
+    )
+    parser.add_argument(
+        "--repair",
+        action="store_true",
+        help="with --missed: restart their Deployments, StatefulSets and DaemonSets one after the other, as "
+        "kubectl rollout restart does; asks first",
+    )
+    parser.add_argument("--yes", action="store_true", help="with --repair: do not ask")
     decision_flags.add_arguments(parser)
     parser.set_defaults(run=run)
 
@@ -110,6 +123,10 @@ class Options:
 def run(args: argparse.Namespace) -> int:
     """Scan a cluster and print the decisions; the exit status."""
     decision_flags.check(args)
+    if args.missed:
+        return _missed(args)
+    if args.repair or args.yes:
+        raise UserError("--repair and --yes go with --missed")
     options = Options(
         namespace="" if args.all_namespaces else args.namespace,
         kubeconfig=args.kubeconfig,
@@ -123,6 +140,28 @@ def run(args: argparse.Namespace) -> int:
         unknown_kinds=args.unknown_kinds,
     )
     return decision_flags.exit_status(scan(options), args)
+
+
+def _missed(args: argparse.Namespace) -> int:
+    from webhook.cli.repair import scan_missed
+
+    if args.output not in ("text", "json"):
+        raise UserError("--missed goes with -o text or json")
+    if args.yes and not args.repair:
+        raise UserError("--yes goes with --repair")
+    if args.report is not None or args.statistics:
+        raise UserError("--missed goes with neither --report nor --statistics")
+    with connection.connected(args.kubeconfig, args.context) as (api, wait):
+        namespace = "" if args.all_namespaces else args.namespace or api.namespace
+        found, _ = wait(policy_of(api, args.policy))
+        config = found.with_profile(args.profile) if args.profile else found
+        cluster, unknown = wait(facts_of(api, namespace))
+        if unknown:
+            tell(f"not known to the policies, since you may not read them: {', '.join(unknown)}")
+        left = scan_missed(
+            api, wait, namespace, config, cluster, args.policy, args.output, repair=args.repair, yes=args.yes
+        )
+    return DENIED if left else OK
 
 
 def scan(options: Options) -> Tally:
@@ -154,11 +193,6 @@ def _scan(api: ApiServer, options: Options, wait: Wait) -> Tally:
         return tally
     tell(str(wait(policy_reports.write(api, namespace, results, served_reports))))
     return tally
-
-
-def tell(sentence: str) -> None:
-    """Print a sentence for a person in addition to the output."""
-    print(printable(f"chassis scan: {sentence}"), file=sys.stderr)
 
 
 # --- the policy ------------------------------------------------------------------------------------

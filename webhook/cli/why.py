@@ -22,10 +22,10 @@ from policies.core.mode import Mode
 from policies.core.reasons import Reason
 from policies.core.target import PodTemplate, pod_templates
 from policies.jobs.jobs import jobs_in
-from policies.kube.field_paths import named_path, value_at
-from policies.kube.group_kinds import JOB, POD, GroupKind, kind_of
+from policies.kube.field_paths import named_path, value_at, without
+from policies.kube.group_kinds import JOB, POD, kind_of
 from policies.kube.json import Json, mapping, text
-from policies.kube.metadata import annotations_of, controller, labels_of
+from policies.kube.metadata import annotations_of, labels_of
 from policies.kube.printable import printable, printable_json
 from webhook.admission.changed import Changed
 from webhook.admission.configuration import Config
@@ -33,7 +33,8 @@ from webhook.admission.context import Context
 from webhook.admission.engine import decide
 from webhook.cli import connection, remedies
 from webhook.cli.exit_status import OK
-from webhook.cli.provenance import OF_JOB, By, Field, fields_of, last_applied, of_note, without
+from webhook.cli.owners import Owners
+from webhook.cli.provenance import OF_JOB, By, Field, fields_of, last_applied, of_note
 from webhook.cli.scan import facts_of
 from webhook.config.load import load
 from webhook.config.location import INSTALLED, NoPolicy, read_config_map, read_files
@@ -54,7 +55,6 @@ _SHORT: Final = {
     "isvc": "inferenceservices",
     "lws": "leaderworkersets",
 }
-_MOST_OWNERS: Final = 5
 _WIDTH: Final = 100
 
 
@@ -168,34 +168,12 @@ async def _named(api: ApiServer, known: Sequence[Collection], namespace: str, na
     if not slash or not name:
         raise UserError(f"{named!r}: write KIND/NAME, such as pod/{named}")
     for each in known:
-        if plural in (_plural(each), each.kind.kind.lower()):
-            obj = await api.get(paths.one(each.api_version, _plural(each), name, namespace))
+        if plural in (each.plural, each.kind.kind.lower()):
+            obj = await api.get(paths.one(each.api_version, each.plural, name, namespace))
             if obj is None:
                 raise UserError(f"there is no {each.kind.kind} {name} in namespace {namespace}")
             return {"apiVersion": each.api_version, "kind": each.kind.kind, **obj}
     raise UserError(f"{kind!r} is no kind of this cluster that makes pods")
-
-
-def _plural(collection: Collection) -> str:
-    return collection.path.rpartition("/")[2]
-
-
-async def _owners(api: ApiServer, obj: Json, known: Sequence[Collection]) -> list[Json]:
-    """The controllers above an object, the nearest one first, as far as they may be read."""
-    found: list[Json] = []
-    owner = controller(obj)
-    while owner is not None and len(found) < _MOST_OWNERS:
-        kind = GroupKind(text(owner, "apiVersion").rpartition("/")[0], text(owner, "kind"))
-        collection = next((each for each in known if each.kind == kind), None)
-        if collection is None:
-            break
-        namespace, name = text(obj, "metadata", "namespace"), text(owner, "name")
-        above = await api.get(paths.one(collection.api_version, _plural(collection), name, namespace))
-        if above is None:
-            break
-        found.append({"apiVersion": collection.api_version, "kind": kind.kind, **above})
-        owner = controller(above)
-    return found
 
 
 # --- who set what -----------------------------------------------------------------------------------
@@ -210,7 +188,7 @@ async def _running(
         if template is None:
             raise UserError(f"{_title(obj)} makes no pods")
         return _workload(document, config, cluster, template)
-    owners = await _owners(api, obj, known)
+    owners = await Owners(api, known).above(obj)
     return _pod(obj, owners, config, cluster)
 
 

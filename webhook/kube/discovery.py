@@ -23,6 +23,11 @@ class Collection:
     namespaced: bool
     query: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def plural(self) -> str:
+        """The resource's name in paths."""
+        return self.path.rpartition("/")[2]
+
     def inside(self, namespace: str) -> Collection:
         """Its objects in one namespace."""
         return replace(self, path=paths.within(self.path, namespace))

@@ -49,6 +49,7 @@ from webhook.kube.own_pod import in_cluster, own_namespace
 from webhook.kube.owner_events import OwnerEvents
 from webhook.kube.pulse import Pulse
 from webhook.kube.reflector import Reflector
+from webhook.kube.uptime import Uptime
 from webhook.observed.collector import Collector
 from webhook.server import certificates as certs
 from webhook.server import pki
@@ -60,6 +61,7 @@ from webhook.server.options import Options
 from webhook.server.prefork import processes, stopping_signals, supervise
 from webhook.server.record import SharedRecords
 from webhook.server.tracing import Off, otlp
+from webhook.server.unmutated import Unmutated
 from webhook.worker_names.cluster import LiveWorkers
 from webhook.worker_names.endpoint import NameMetrics, Namer
 from webhook.worker_names.leases import Sweep
@@ -136,7 +138,8 @@ async def _serve(options: Options, listener: socket.socket, shared: SharedRecord
         api = await _connect(options, stack)
         pulse = Pulse()
         cluster, reflectors = _facts(options, api, metrics, pulse)
-        workers = LiveWorkers(api, options.namespace or own_namespace()) if api else None
+        own = options.namespace or own_namespace()
+        workers = LiveWorkers(api, own) if api else None
         namer = _namer(workers, policy, cluster, metrics)
         owners = _owner_events(options, api, policy, cluster, metrics)
         source = _certificate_source(options, api)
@@ -167,6 +170,12 @@ async def _serve(options: Options, listener: socket.socket, shared: SharedRecord
         await server.start(listener, lambda: serving.context)
         shared.record.served()
         log.info("listening", host=host, port=port, pid=os.getpid())
+        unmutated: list[tuple[str, Work]] = []
+        if api:
+            identity = f"{gethostname()}-{os.getpid()}"
+            uptime = Uptime(api, own, identity, lambda: not readiness.missing())
+            counting = Unmutated(api, lambda: policy.config, cluster, metrics.registry, lambda: uptime.holds)
+            unmutated = [("uptime", uptime.run), ("unmutated pods", counting.run)]
         background: list[tuple[str, Work]] = [
             ("policy", lambda: _policy_source(options, api, pulse).follow(policy)),
             ("certificate", lambda: certs.keep(source, serving, installed, trusts)),
@@ -176,6 +185,7 @@ async def _serve(options: Options, listener: socket.socket, shared: SharedRecord
             *([("worker names", Sweep(workers).run)] if workers else []),
             *([("events", owners.run)] if owners else []),
             *([("observed starts", _collector(options, api, policy, cluster, pulse).run)] if api else []),
+            *unmutated,
         ]
         tasks = [asyncio.create_task(_kept_running(name, work)) for name, work in background]
         tasks.append(asyncio.create_task(_await_policy(policy, readiness)))

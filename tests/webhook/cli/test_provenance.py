@@ -7,9 +7,10 @@ import pytest
 
 from policies.core.mode import Mode
 from policies.core.reasons import Reason
+from policies.kube.field_paths import without
 from policies.kube.json import Json
 from webhook.admission.changed import Changed
-from webhook.cli.provenance import By, Field, fields_of, last_applied, manager_of, of_note, without
+from webhook.cli.provenance import By, Field, fields_of, last_applied, manager_of, of_note
 
 START, LIVE = "spec.containers[a].startupProbe", "spec.containers[a].livenessProbe"
 PROBE = {"httpGet": {"path": "/", "port": 1}}

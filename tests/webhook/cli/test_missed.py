@@ -1,0 +1,317 @@
+"""`chassis scan --missed` and `--repair` against a small API server."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from policies.core.annotations import OUTAGES
+from policies.kube.json import Json
+from tests.webhook.cli.scanned import DEPLOYMENTS, PODS, SERVER, Scan, deployment, named
+from tests.webhook.kube.apiserver import FakeApiServer
+from webhook.cli import repair
+from webhook.cli.missed import History
+from webhook.cli.repair import RESTARTED, down_at_once
+from webhook.kube.uptime import NAME, Outage
+
+CREATED = "2026-06-01T12:00:00Z"
+AT = 1780315200.0
+CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/mlchassis-system/leases"
+BUDGETS = "/apis/policy/v1/namespaces/ml/poddisruptionbudgets"
+READY = {"replicas": 2, "updatedReplicas": 2, "readyReplicas": 2, "availableReplicas": 2}
+READY |= {"observedGeneration": 1}
+
+
+def of(kind: str, name: str, uid: str) -> list[Json]:
+    api = "batch/v1" if kind == "Job" else "apps/v1"
+    return [{"apiVersion": api, "kind": kind, "name": name, "uid": uid, "controller": True}]
+
+
+def server(name: str = "llm", **spec: Any) -> Json:
+    made = deployment(name, SERVER, generation=1)
+    made["spec"] |= {"replicas": 2, **spec}
+    return {**made, "status": READY}
+
+
+def made_by(owner: Json, kind: str, name: str) -> Json:
+    references = of(kind, owner["metadata"]["name"], owner["metadata"]["uid"])
+    labels = {"app": owner["metadata"]["name"]}
+    return named(
+        name,
+        {"containers": [SERVER]},
+        ownerReferences=references,
+        labels=labels,
+        creationTimestamp=CREATED,
+    )
+
+
+class Cluster:
+    """A Deployment with its ReplicaSet and two pods that the webhook did not see."""
+
+    def __init__(self, fake: FakeApiServer) -> None:
+        self.fake = fake
+
+    async def put(self, top: Json, *, mutated: bool = False) -> None:
+        name = top["metadata"]["name"]
+        await self.fake.put(DEPLOYMENTS, top)
+        above = named(f"{name}-1", {}, ownerReferences=of("Deployment", name, top["metadata"]["uid"]))
+        await self.fake.put("/apis/apps/v1/namespaces/ml/replicasets", above)
+        for n in range(2):
+            made = made_by(above, "ReplicaSet", f"{name}-1-{n}")
+            made["metadata"]["labels"] = {"app": name}
+            await self.fake.put(PODS, made)
+
+    async def replace_pods(self, name: str, container: Json) -> None:
+        """What the controllers do after a restart: other pods, of this container."""
+        for path in [path for path in self.fake.objects if path.startswith(f"{PODS}/{name}-")]:
+            await self.fake.delete(path)
+        made = named(f"{name}-2-0", {"containers": [container]}, labels={"app": name})
+        made["metadata"]["ownerReferences"] = of("ReplicaSet", f"{name}-1", f"uid-{name}-1")
+        await self.fake.put(PODS, made)
+
+
+PROBED = {
+    **SERVER,
+    "livenessProbe": {
+        "httpGet": {"path": "/health", "port": 8000},
+        "failureThreshold": 6,
+        "timeoutSeconds": 5,
+    },
+    "readinessProbe": {"httpGet": {"path": "/health", "port": 8000}, "timeoutSeconds": 5},
+    "startupProbe": {"httpGet": {"path": "/health", "port": 8000}, "failureThreshold": 720},
+    "lifecycle": {"preStop": {"exec": {"command": ["sleep", "5"]}}},
+}
+"""What needs nothing more."""
+
+
+@pytest.fixture
+async def ml(fake: FakeApiServer, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    monkeypatch.setattr(repair, "POLL_SECONDS", 0.01)
+    return Cluster(fake)
+
+
+# --- what is listed ------------------------------------------------------------------------------------
+
+
+async def test_pods_are_listed_by_workload_with_the_reason(ml: Cluster, chassis: Scan) -> None:
+    await ml.put(server())
+    annotations = {OUTAGES: json.dumps([[AT - 60, AT + 240]])}
+    lease = {"metadata": {"name": NAME, "annotations": annotations}, "spec": {}}
+    await ml.fake.put(LEASES, lease)
+    installed = {"name": "chassis.mlchassis.dev", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    await ml.fake.put(CONFIGURATIONS, {"metadata": installed})
+    answer = await chassis("--missed", "-n", "ml")
+    assert answer.status == 1
+    first, second, third, *_ = answer.out.splitlines()
+    assert first.startswith("Deployment ml/llm: 2 pods (llm-1-0, llm-1-1), made while the webhook was down (")
+    assert "spec.containers[main].readinessProbe" in second
+    assert third.strip() == "restarted by --repair"
+    assert "2 running pods, 2 missed, of 1 workloads" in answer.out
+    record = json.loads((await chassis("--missed", "-n", "ml", "-o", "json")).out)
+    [row] = record["missed"]
+    assert (row["kind"], row["name"], row["how"], record["missedPods"]) == ("Deployment", "llm", "lacks", 2)
+    assert record["outages"] == [["2026-06-01T11:59:00Z", "2026-06-01T12:04:00Z"]]
+
+
+@pytest.mark.parametrize(
+    ("history", "why"),
+    [
+        (History(installed=AT + 1), "before the webhook was installed"),
+        (History(installed=AT - 1, outages=[Outage(AT - 9, AT + 9)]), "while the webhook was down"),
+        (History(AT - 99, [Outage(AT + 9, AT + 20)]), "while the webhook was down"),
+        (History(AT - 99, [Outage(AT - 99, AT - 50)], edited=AT + 5), "before the policy was last edited"),
+        (History(AT - 99, edited=AT - 50), "a call failed open"),
+    ],
+)
+def test_the_reason_follows_from_the_time_of_creation(history: History, why: str) -> None:
+    assert why in history.why(AT)
+    assert "unknown" in history.why(None)
+
+
+async def test_what_may_not_be_read_is_named(ml: Cluster, chassis: Scan) -> None:
+    await ml.put(server())
+    await ml.fake.forbid(LEASES, CONFIGURATIONS)
+    answer = await chassis("--missed", "-n", "ml")
+    assert answer.status == 1
+    assert "you may not read it: when the webhook was down" in answer.err
+    assert "you may not read it: when the webhook was installed" in answer.err
+
+
+async def test_excluded_pods_are_counted(ml: Cluster, chassis: Scan) -> None:
+    await ml.fake.put(
+        PODS, named("out", {"containers": [SERVER]}, labels={"mlchassis.dev/admission": "disabled"})
+    )
+    answer = await chassis("--missed", "-n", "ml")
+    assert answer.status == 0
+    assert "excluded from admission: 1 pods in ml (1)" in answer.out
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--repair",),
+        ("--yes",),
+        ("--missed", "--yes"),
+        ("--missed", "-o", "html"),
+        ("--missed", "--report"),
+        ("--missed", "--statistics"),
+    ],
+)
+async def test_flags_that_do_not_go_together(ml: Cluster, chassis: Scan, flags: tuple[str, ...]) -> None:
+    assert (await chassis(*flags, "-n", "ml")).status == 2
+
+
+async def test_a_repair_that_can_ask_nobody_changes_nothing(ml: Cluster, chassis: Scan) -> None:
+    await ml.put(server())
+    answer = await chassis("--missed", "--repair", "-n", "ml")
+    assert answer.status == 2
+    assert "add --yes" in answer.err
+    assert not [method for method, _ in ml.fake.requests if method != "GET"]
+
+
+# --- how it is repaired --------------------------------------------------------------------------------
+
+
+async def test_a_workload_is_restarted_and_looked_at_again(ml: Cluster, chassis: Scan) -> None:
+    await ml.put(server())
+    ml.fake.before_write = lambda: ml.replace_pods("llm", PROBED)
+    answer = await chassis("--missed", "--repair", "--yes", "-n", "ml")
+    assert "Deployment ml/llm: restarted and ready (1 of 1)" in answer.err
+    template = ml.fake.objects[f"{DEPLOYMENTS}/llm"]["spec"]["template"]
+    assert RESTARTED in template["metadata"]["annotations"]
+    assert template["metadata"]["labels"] == {"app": "llm"}
+    assert "0 missed" in answer.out.splitlines()[-1]
+    assert answer.status == 0
+
+
+async def test_restarts_end_at_the_first_that_does_not_help(ml: Cluster, chassis: Scan) -> None:
+    """The webhook is still down, say: further restarts would harm and mend nothing."""
+    await ml.put(server("a"))
+    await ml.put(server("b"))
+    answer = await chassis("--missed", "--repair", "--yes", "-n", "ml")
+    assert "was not changed by the webhook either; stopped after 0 of 2 workloads" in answer.err
+    assert RESTARTED not in json.dumps(ml.fake.objects[f"{DEPLOYMENTS}/b"])
+    assert answer.status == 1
+
+
+async def test_a_rollout_that_fails_ends_it(ml: Cluster, chassis: Scan) -> None:
+    await ml.put(server("a"))
+    await ml.put(server("b"))
+
+    async def fails() -> None:
+        condition = {"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded"}
+        status = {**READY, "updatedReplicas": 1, "conditions": [condition]}
+        item = ml.fake.objects[f"{DEPLOYMENTS}/a"]
+        ml.fake.objects[f"{DEPLOYMENTS}/a"] = {**item, "status": status}
+
+    ml.fake.before_write = fails
+    answer = await chassis("--missed", "--repair", "--yes", "-n", "ml")
+    assert "ProgressDeadlineExceeded); stopped after 0 of 2" in answer.err
+    assert RESTARTED not in json.dumps(ml.fake.objects[f"{DEPLOYMENTS}/b"])
+
+
+@pytest.mark.parametrize(
+    ("change", "note"),
+    [
+        ({"status": {**READY, "readyReplicas": 1}}, "it is not ready now"),
+        ({"status": {**READY, "observedGeneration": 0}}, "it is not ready now"),
+    ],
+)
+async def test_a_workload_that_is_not_ready_is_left_alone(
+    ml: Cluster, chassis: Scan, change: Json, note: str
+) -> None:
+    await ml.put({**server(), **change})
+    answer = await chassis("--missed", "--repair", "--yes", "-n", "ml")
+    assert note in answer.err
+    assert not [method for method, _ in ml.fake.requests if method != "GET"]
+
+
+@pytest.mark.parametrize(("allowed", "restarts"), [(0, False), (1, False), (2, True)])
+async def test_budgets_are_kept(ml: Cluster, chassis: Scan, allowed: int, restarts: bool) -> None:
+    await ml.put(server(strategy={"type": "Recreate"}))
+    for name, labels in (("llm", {"app": "llm"}), ("other", {"app": "other"})):
+        budget = named(name, {"selector": {"matchLabels": labels}})
+        shown = allowed if name == "llm" else 0
+        await ml.fake.put(BUDGETS, {**budget, "status": {"disruptionsAllowed": shown}})
+    answer = await chassis("--missed", "--repair", "--yes", "-n", "ml")
+    assert (RESTARTED in json.dumps(ml.fake.objects[f"{DEPLOYMENTS}/llm"])) is restarts
+    if not restarts:
+        assert f"PodDisruptionBudget llm allows {allowed} pods down, and its rollout takes 2" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("spec", "metadata", "why"),
+    [
+        ({"paused": True}, {}, "paused"),
+        ({}, {"ownerReferences": of("Fleet", "f", "f")}, "restart it by its owner, Fleet f"),
+        ({}, {"deletionTimestamp": CREATED}, "being deleted"),
+    ],
+)
+async def test_what_a_restart_would_not_help_is_listed(
+    ml: Cluster, chassis: Scan, spec: Json, metadata: Json, why: str
+) -> None:
+    top = server(**spec)
+    top["metadata"] |= metadata
+    await ml.put(top)
+    answer = await chassis("--missed", "--repair", "--yes", "-n", "ml")
+    assert why in answer.out
+    assert "nothing that was missed can be restarted" in answer.err
+    answer = await chassis("--missed", "--repair", "--yes", "-n", "ml", "-o", "json")
+    assert why in json.loads(answer.out)["missed"][0]["repair"]
+
+
+async def test_jobs_and_bare_pods_are_listed(ml: Cluster, chassis: Scan) -> None:
+    job = named("train", {"template": {"spec": {"containers": [SERVER]}}})
+    await ml.fake.put("/apis/batch/v1/namespaces/ml/jobs", job)
+    run = made_by(job, "Job", "train-x")
+    run["metadata"]["annotations"] = {"mlchassis.dev/model-config": "models"}
+    await ml.fake.put(PODS, run)
+    await ml.fake.put(PODS, named("alone", {"containers": [SERVER]}, creationTimestamp=CREATED))
+    answer = await chassis("--missed", "-n", "ml", "-o", "json")
+    ways = {row["name"]: row["repair"] for row in json.loads(answer.out)["missed"]}
+    assert "a Job is not restarted" in ways["train"]
+    assert "a pod without a controller" in ways["alone"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "status", "down"),
+    [
+        ("Deployment", {"replicas": 2}, {}, 0),
+        ("Deployment", {"replicas": 8}, {}, 2),
+        ("Deployment", {"replicas": 3, "strategy": {"type": "Recreate"}}, {}, 3),
+        ("Deployment", {"replicas": 4, "strategy": {"rollingUpdate": {"maxUnavailable": "x"}}}, {}, 4),
+        ("StatefulSet", {"replicas": 5}, {}, 1),
+        ("StatefulSet", {"replicas": 5, "updateStrategy": {"rollingUpdate": {"maxUnavailable": 2}}}, {}, 2),
+        ("DaemonSet", {}, {"desiredNumberScheduled": 9}, 1),
+        (
+            "DaemonSet",
+            {"updateStrategy": {"rollingUpdate": {"maxUnavailable": "30%"}}},
+            {"desiredNumberScheduled": 9},
+            3,
+        ),
+    ],
+)
+def test_how_many_a_rollout_takes_down(kind: str, spec: Json, status: Json, down: int) -> None:
+    assert down_at_once({"apiVersion": "apps/v1", "kind": kind, "spec": spec, "status": status}) == down
+
+
+async def test_a_person_who_says_no_restarts_nothing(
+    ml: Cluster, chassis: Scan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await ml.put(server())
+
+    class Terminal:
+        def isatty(self) -> bool:
+            return True
+
+        def readline(self) -> str:
+            return "n\n"
+
+    monkeypatch.setattr("sys.stdin", Terminal())
+    answer = await chassis("--missed", "--repair", "-n", "ml")
+    assert "Restart 1 workload? [y/N]" in answer.out
+    assert "nothing was restarted" in answer.err
+    assert answer.status == 1

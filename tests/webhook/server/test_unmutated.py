@@ -1,0 +1,109 @@
+"""The number of running pods that lack what the policy gives to new ones."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from policies.core.facts import NoCluster
+from tests.webhook.admission.test_missed import NOW, made, vllm
+from tests.webhook.kube.apiserver import FakeApiServer, running
+from webhook.admission.missed import missed
+from webhook.kube.api import ApiServer
+from webhook.server import unmutated
+from webhook.server.unmutated import Unmutated
+
+PODS = "/api/v1/namespaces/ml/pods"
+OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "o", "uid": "u", "controller": True}
+
+
+@pytest.fixture
+async def fake() -> AsyncIterator[FakeApiServer]:
+    async with running() as server:
+        yield server
+
+
+@pytest.fixture
+async def counting(
+    fake: FakeApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Unmutated]:
+    monkeypatch.setattr(unmutated, "PAUSE_SECONDS", 0)
+    async with ApiServer.connect(fake.kubeconfig(tmp_path)) as api:
+        yield Unmutated(api, lambda: NOW, NoCluster(), CollectorRegistry(), lambda: True)
+
+
+async def test_pods_that_lack_something_are_counted(fake: FakeApiServer, counting: Unmutated) -> None:
+    whole = made(vllm(), NOW)
+    for n in range(3):
+        owned = {"name": f"of-{n}", "uid": f"p{n}", "ownerReferences": [OWNER]}
+        await fake.put(PODS, vllm(**owned))
+        await fake.put(PODS, {**whole, "metadata": {**whole["metadata"], **owned, "name": f"whole-{n}"}})
+    await fake.put(PODS, vllm(name="alone", uid="alone"))
+    await fake.put(PODS, vllm(name="left", uid="left", labels={"mlchassis.dev/admission": "disabled"}))
+    await fake.put(PODS, {**vllm(name="done", uid="done"), "status": {"phase": "Succeeded"}})
+    assert await counting.count() == 4
+
+
+async def test_pods_of_one_owner_are_decided_about_once(
+    fake: FakeApiServer, counting: Unmutated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n in range(20):
+        await fake.put(PODS, vllm(name=f"of-{n}", uid=f"p{n}", ownerReferences=[OWNER]))
+    decided = 0
+    decide = missed
+
+    def counted(*arguments: object) -> object:
+        nonlocal decided
+        decided += 1
+        return decide(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(unmutated, "missed", counted)
+    assert await counting.count() == 20
+    assert decided == 1
+
+
+@pytest.mark.parametrize("holds", [True, False])
+async def test_only_the_replica_that_holds_the_lease_counts(
+    fake: FakeApiServer, counting: Unmutated, monkeypatch: pytest.MonkeyPatch, holds: bool
+) -> None:
+    await fake.put(PODS, vllm(uid="p"))
+    monkeypatch.setattr(counting, "_counts", lambda: holds)
+
+    class Enough(Exception):
+        pass
+
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if seconds == unmutated.PASS_SECONDS:
+            raise Enough
+
+    monkeypatch.setattr("asyncio.sleep", sleep)
+    with pytest.raises(Enough):
+        await counting.run()
+    assert slept[0] == unmutated.FIRST_SECONDS
+    assert counting.gauge._value.get() == int(holds)
+    assert bool(fake.requests) is holds
+
+
+async def test_an_api_server_that_refuses_leaves_the_last_count(
+    fake: FakeApiServer, counting: Unmutated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counting.gauge.set(5)
+    await fake.forbid("/api/v1/pods")
+
+    class Enough(Exception):
+        pass
+
+    async def sleep(seconds: float) -> None:
+        if seconds == unmutated.PASS_SECONDS:
+            raise Enough
+
+    monkeypatch.setattr("asyncio.sleep", sleep)
+    with pytest.raises(Enough):
+        await counting.run()
+    assert counting.gauge._value.get() == 5

@@ -1,0 +1,52 @@
+"""The controllers above an object, as far as they may be read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from policies.kube.group_kinds import GroupKind
+from policies.kube.json import Json, text
+from policies.kube.metadata import controller
+from webhook.kube import paths
+from webhook.kube.api import ApiServer
+from webhook.kube.discovery import Collection
+
+_MOST: Final = 5
+_KEPT: Final = 5_000
+
+
+class Owners:
+    """Reads owners, each once."""
+
+    def __init__(self, api: ApiServer, known: Sequence[Collection]) -> None:
+        """`known`: the kinds that are looked for."""
+        self._api, self._known = api, {each.kind: each for each in known}
+        self._read: dict[tuple[GroupKind, str, str], Json | None] = {}
+
+    async def above(self, obj: Json) -> list[Json]:
+        """The controllers above an object, the nearest one first, as far as their kinds are known."""
+        found: list[Json] = []
+        owner = controller(obj)
+        while owner is not None and len(found) < _MOST:
+            above = await self._one(owner, text(obj, "metadata", "namespace"))
+            if above is None:
+                break
+            found.append(above)
+            owner = controller(above)
+        return found
+
+    async def _one(self, owner: Json, namespace: str) -> Json | None:
+        kind = GroupKind(text(owner, "apiVersion").rpartition("/")[0], text(owner, "kind"))
+        collection = self._known.get(kind)
+        if collection is None:
+            return None
+        key = kind, namespace, text(owner, "name")
+        if key not in self._read:
+            if len(self._read) > _KEPT:
+                self._read.clear()
+            path = paths.one(collection.api_version, collection.plural, text(owner, "name"), namespace)
+            found = await self._api.get(path)
+            head = {"apiVersion": collection.api_version, "kind": kind.kind}
+            self._read[key] = None if found is None else {**head, **found}
+        return self._read[key]

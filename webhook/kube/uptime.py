@@ -1,0 +1,147 @@
+"""The Lease `mlchassis-uptime`: a replica that is ready renews it, so that it shows when none was.
+
+The replica that holds it does the work of which one is enough. Law: it is compare-and-swap, times are the API
+server's, and no admission waits for it. Two holders for a moment do the work twice and change nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final, Protocol
+
+import orjson
+import structlog
+
+from policies.core.annotations import OUTAGES
+from policies.kube.json import Json, mapping, text
+from policies.kube.metadata import annotations_of
+from webhook.kube import paths
+from webhook.kube.errors import ApiError
+
+log = structlog.get_logger()
+
+LEASES: Final = "coordination.k8s.io/v1"
+NAME: Final = "mlchassis-uptime"
+RENEW_SECONDS: Final = 10.0
+LAPSED_SECONDS: Final = 25.0
+"""A Lease that was not renewed for so long may be taken over."""
+OUTAGES_KEPT: Final = 50
+"""The newest ones."""
+SAME_SECONDS: Final = 30.0
+"""Outages with less than this between them are kept as one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """A time in which no replica was ready, in seconds since the epoch."""
+
+    begin: float
+    end: float
+
+    def covers(self, moment: float, before: float, after: float) -> bool:
+        """Whether a moment is in it, `before` seconds ahead of it or `after` seconds behind it."""
+        return self.begin - before <= moment <= self.end + after
+
+
+class Leases(Protocol):
+    """The calls of the API server that are needed here; each may raise ApiError."""
+
+    def now(self) -> float: ...
+
+    async def get(self, path: str) -> Json | None: ...
+
+    async def unless_conflict(self, method: str, path: str, body: Json) -> bool: ...
+
+
+class Uptime:
+    """Renews the Lease while this process is ready."""
+
+    def __init__(self, api: Leases, namespace: str, identity: str, ready: Callable[[], bool]) -> None:
+        self._api, self._identity, self._ready = api, identity, ready
+        self._collection = paths.collection(LEASES, "leases", namespace)
+        self._path = paths.one(LEASES, "leases", NAME, namespace)
+        self._since: float | None = None
+        self._told = False
+        self.holds = False
+        """Whether this process is the one that does the work of which one is enough."""
+
+    async def run(self) -> None:
+        """Renew until cancelled."""
+        while True:
+            try:
+                await self.once()
+                self._told = False
+            except ApiError as error:
+                self.holds = False
+                if not self._told:  # each ten seconds would fill the log
+                    log.warning("the Lease of the webhook's uptime can't be renewed", error=str(error))
+                self._told = True
+            await asyncio.sleep(RENEW_SECONDS)
+
+    async def once(self) -> None:
+        """Renew the Lease if it is ours, or take it over if nobody renews it."""
+        if not self._ready():
+            self.holds, self._since = False, None
+            return
+        lease = await self._api.get(self._path)
+        now = self._api.now()
+        if self._since is None:
+            self._since = now
+        if lease is None:
+            self.holds = await self._api.unless_conflict("POST", self._collection, self._written({}, now, ()))
+            return
+        ours = text(lease, "spec", "holderIdentity") == self._identity
+        renewed = renewed_at(lease)
+        # A time in the future was written by another clock: it would keep everybody out.
+        if not ours and renewed is not None and -LAPSED_SECONDS < now - renewed < LAPSED_SECONDS:
+            self.holds = False
+            return
+        known = outages_in(lease)
+        if renewed is not None and self._since - renewed > LAPSED_SECONDS:
+            known = (*known, Outage(renewed, self._since))
+        self.holds = await self._api.unless_conflict("PUT", self._path, self._written(lease, now, known))
+
+    def _written(self, lease: Json, now: float, outages: Iterable[Outage]) -> Json:
+        kept = [[round(each.begin, 3), round(each.end, 3)] for each in _merged(outages)]
+        metadata = {**mapping(lease, "metadata"), "name": NAME}
+        annotations = {**annotations_of(lease), OUTAGES: orjson.dumps(kept).decode()}
+        moment = datetime.fromtimestamp(now, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        spec = {**mapping(lease, "spec"), "holderIdentity": self._identity, "renewTime": moment}
+        spec["leaseDurationSeconds"] = int(LAPSED_SECONDS)
+        head = {"apiVersion": LEASES, "kind": "Lease"}
+        return {**lease, **head, "metadata": {**metadata, "annotations": annotations}, "spec": spec}
+
+
+def renewed_at(lease: Json) -> float | None:
+    """When a Lease was last renewed; None if that is not legible."""
+    try:
+        return datetime.fromisoformat(text(lease, "spec", "renewTime")).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+def outages_in(lease: Json) -> tuple[Outage, ...]:
+    """The recorded outages, the oldest first; pairs that somebody has spoilt are left out."""
+    try:
+        read = orjson.loads(annotations_of(lease).get(OUTAGES, "[]"))
+    except (ValueError, TypeError):
+        return ()
+    found = []
+    for pair in read if isinstance(read, list) else ():
+        match pair:
+            case [int() | float() as begin, int() | float() as end] if begin <= end:
+                found.append(Outage(float(begin), float(end)))
+    return _merged(found)
+
+
+def _merged(outages: Iterable[Outage]) -> tuple[Outage, ...]:
+    found: list[Outage] = []
+    for each in sorted(outages, key=lambda outage: outage.begin):
+        if found and each.begin - found[-1].end < SAME_SECONDS:
+            found[-1] = Outage(found[-1].begin, max(found[-1].end, each.end))
+        else:
+            found.append(each)
+    return tuple(found[-OUTAGES_KEPT:])

@@ -1,0 +1,89 @@
+"""`chassis_unmutated_pods`: how many running pods lack what the policy in force gives to new ones.
+
+One replica counts, the one that holds the Lease of the uptime. Law: pods are read page by page and let go, no
+decision holds the event loop longer than one review does, and the pods of one owner are decided about once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+from prometheus_client import CollectorRegistry, Gauge
+
+from policies.core.annotations import CHANGED
+from policies.core.facts import Cluster, Facts
+from policies.kube.json import Json, text
+from policies.kube.metadata import annotations_of, controller
+from webhook.admission.configuration import Config
+from webhook.admission.missed import How, excluded, made_now, missed, runs
+from webhook.kube import paths
+from webhook.kube.api import ApiServer
+from webhook.kube.errors import ApiError
+
+log = structlog.get_logger()
+
+PASS_SECONDS: Final = 300.0
+FIRST_SECONDS: Final = 60.0
+"""After the start: facts are read by then."""
+PAUSE_SECONDS: Final = 0.01
+"""After each decision: reviews come first."""
+
+
+class Unmutated:
+    """Counts, now and then, while `counts` says that it is up to this process."""
+
+    def __init__(
+        self,
+        api: ApiServer,
+        config: Callable[[], Config],
+        cluster: Cluster,
+        registry: CollectorRegistry,
+        counts: Callable[[], bool],
+    ) -> None:
+        self._api, self._config, self._cluster, self._counts = api, config, cluster, counts
+        self.gauge = Gauge(
+            "chassis_unmutated_pods",
+            "Running pods that lack what the policy in force gives to new ones; one replica counts, the "
+            "others show 0",
+            multiprocess_mode="livemax",
+            registry=registry,
+        )
+
+    async def run(self) -> None:
+        """Count until cancelled."""
+        await asyncio.sleep(FIRST_SECONDS)
+        while True:
+            if self._counts():
+                try:
+                    self.gauge.set(await self.count())
+                except ApiError as error:
+                    log.warning("unmutated pods can't be counted", error=str(error))
+            else:
+                self.gauge.set(0)
+            await asyncio.sleep(PASS_SECONDS)
+
+    async def count(self) -> int:
+        """The running pods that lack something. ApiError if they can't be listed."""
+        found, known = 0, dict[tuple[str, ...], bool]()
+        async for page, _ in self._api.pages(paths.collection("v1", "pods"), {}, consistent=False):
+            for pod in page:
+                found += await self._lacks(pod, known)
+        return found
+
+    async def _lacks(self, pod: Json, known: dict[tuple[str, ...], bool]) -> bool:
+        config, namespace = self._config(), text(pod, "metadata", "namespace")
+        labels = Facts(namespace, self._cluster).namespace_labels()
+        if not runs(pod) or made_now(pod, config) or excluded(pod, config, labels):
+            return False
+        # Without the annotation on pods, one of an owner may have what another lacks.
+        owner = controller(pod) if config.webhook.changes.annotation else None
+        uid = text(owner or {}, "uid") or text(pod, "metadata", "uid")
+        key = uid, annotations_of(pod).get(CHANGED, ""), config.digest
+        if key not in known:
+            found = missed({"apiVersion": "v1", "kind": "Pod", **pod}, config, self._cluster)
+            known[key] = found is not None and found.how is How.LACKS
+            await asyncio.sleep(PAUSE_SECONDS)
+        return known[key]
