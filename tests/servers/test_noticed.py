@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from policies.core import data
 from policies.probes.preset import known_presets
@@ -27,6 +28,8 @@ HAZARDS = {
 }
 """How the records of each hazard begin, and the head of its column."""
 LOAD = "100 clients "
+SHIPPED = Path(__file__).parents[2] / "webhook" / "cli" / "output" / "noticed.yaml"
+LINK = re.compile(r"\[([^]]*)\]\([^)]*\)")
 
 
 def _probe(after: float | None) -> str:
@@ -97,6 +100,42 @@ def sources() -> str:
         for entry in read_in_sources()
     ]
     return "\n".join([*lines, ""])
+
+
+def shipped() -> str:
+    """The data of `chassis scan --view servers`: the summary and the sources, by preset."""
+    by_preset: dict[str, list[dict[str, Any]]] = {}
+    for entry in recorded(NOTICED).values():
+        outcomes = {}
+        for start, hazard in HAZARDS.items():
+            rows = [row for what, row in entry["seen"].items() if what.startswith(start)]
+            outcome = _under_load(rows) if start == LOAD else _cell(rows)
+            if outcome:
+                outcomes[hazard] = outcome.strip("*")
+        by_preset.setdefault(entry["preset"], []).append(
+            {"server": entry["server"], "how": "tried", "seen": outcomes}
+        )
+    for entry in read_in_sources():
+        seen = {
+            "a hung engine": entry["hung"],
+            "a full queue": entry["load"],
+            "an error of the engine": entry["error"],
+        }
+        by_preset.setdefault(entry["preset"], []).append(
+            {
+                "server": entry["server"],
+                "how": "read in its source",
+                "seen": {what: LINK.sub(r"\1", said) for what, said in seen.items()},
+            }
+        )
+    head = "# Written by `make golden` from the records of docs/what-probes-notice.md; do not edit it.\n"
+    return head + yaml.safe_dump(by_preset, sort_keys=True, width=110)
+
+
+def test_the_view_of_servers_has_what_was_recorded(request: pytest.FixtureRequest) -> None:
+    if request.config.getoption("--update-golden", default=False):
+        SHIPPED.write_text(shipped())
+    assert SHIPPED.read_text() == shipped()
 
 
 def read_in_sources() -> list[dict[str, str]]:

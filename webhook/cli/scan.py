@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -94,6 +95,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with --missed: restart their Deployments, StatefulSets and DaemonSets one after the other, as "
         "kubectl rollout restart does; asks first",
     )
+    parser.add_argument(
+        "--view",
+        choices=("servers",),
+        help="servers: each serving workload with its server, version, health paths, ports, models, what its "
+        "probes notice, drain and budget for its start; as text, json or html",
+    )
+    parser.add_argument(
+        "--ask",
+        action="store_true",
+        help="with --view servers: ask a ready pod of each for its version, through the API server's proxy",
+    )
     parser.add_argument("--yes", action="store_true", help="with --repair: do not ask")
     decision_flags.add_arguments(parser)
     parser.set_defaults(run=run)
@@ -127,6 +139,10 @@ def run(args: argparse.Namespace) -> int:
         return _missed(args)
     if args.repair or args.yes:
         raise UserError("--repair and --yes go with --missed")
+    if args.view:
+        return _servers(args)
+    if args.ask:
+        raise UserError("--ask goes with --view servers")
     options = Options(
         namespace="" if args.all_namespaces else args.namespace,
         kubeconfig=args.kubeconfig,
@@ -149,8 +165,8 @@ def _missed(args: argparse.Namespace) -> int:
         raise UserError("--missed goes with -o text or json")
     if args.yes and not args.repair:
         raise UserError("--yes goes with --repair")
-    if args.report is not None or args.statistics:
-        raise UserError("--missed goes with neither --report nor --statistics")
+    if args.report is not None or args.statistics or args.view:
+        raise UserError("--missed goes with neither --report, --statistics nor --view")
     with connection.connected(args.kubeconfig, args.context) as (api, wait):
         namespace = "" if args.all_namespaces else args.namespace or api.namespace
         found, _ = wait(policy_of(api, args.policy))
@@ -162,6 +178,30 @@ def _missed(args: argparse.Namespace) -> int:
             api, wait, namespace, config, cluster, args.policy, args.output, repair=args.repair, yes=args.yes
         )
     return DENIED if left else OK
+
+
+def _servers(args: argparse.Namespace) -> int:
+    from webhook.cli.ask import asked
+    from webhook.cli.output import servers
+
+    if args.output not in ("text", "json", "html"):
+        raise UserError("--view goes with -o text, json or html")
+    if args.report is not None or args.statistics or args.split_by_namespace:
+        raise UserError("--view goes with neither --report nor --statistics nor --split-by-namespace")
+    with connection.connected(args.kubeconfig, args.context) as (api, wait):
+        namespace = "" if args.all_namespaces else args.namespace or api.namespace
+        policy, where = wait(policy_of(api, args.policy))
+        config = policy.with_profile(args.profile) if args.profile else policy
+        scan: Scan = replace(wait(Scan.prepare(api, namespace, config)), quiet=True)
+        subject = Subject(scan.source, where, config, scan.cluster, api.now())
+        found = servers.servings((review for (review,) in scan.reviews(wait)), subject)
+        if args.ask:
+            found = asked(api, wait, found)
+        if args.output == "html":
+            sys.stdout.writelines(servers.html(found, subject))
+        else:
+            sys.stdout.writelines((servers.json if args.output == "json" else servers.text)(found))
+    return OK
 
 
 def scan(options: Options) -> Tally:

@@ -46,6 +46,11 @@ def one(api_version: str, resource: str, name: str, namespace: str = "", subreso
     return f"{path}/{_segment(subresource, _is_resource, 'a subresource')}" if subresource else path
 
 
+def proxied(pod: str, namespace: str, port: int, path: str) -> str:
+    """A path on a port of a pod, through the API server's proxy; `path` is a constant of this program."""
+    return f"{one('v1', 'pods', pod, namespace)}:{port}/proxy/{path}"
+
+
 def within(path: str, namespace: str) -> str:
     """The path of a collection of all namespaces, narrowed to one."""
     above, _, resource = path.rpartition("/")

@@ -1,0 +1,110 @@
+"""`chassis scan --view servers` against a small API server."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from policies.kube.json import Json
+from policies.probes.preset import known_presets
+from tests.webhook.cli.scanned import DEPLOYMENTS, PODS, SERVER, Scan, deployment, named
+from tests.webhook.kube.apiserver import FakeApiServer
+from webhook.cli.ask import VERSIONS
+from webhook.cli.output.servers import noticed
+
+VLLM: Json = {
+    **SERVER,
+    "command": ["vllm", "serve", "meta-llama/Llama-3.1-8B-Instruct", "--shutdown-timeout=40"],
+}
+READY = {"conditions": [{"type": "Ready", "status": "True"}], "phase": "Running"}
+
+
+@pytest.fixture
+async def served(fake: FakeApiServer) -> FakeApiServer:
+    await fake.put(DEPLOYMENTS, deployment("llm", VLLM))
+    await fake.put(DEPLOYMENTS, deployment("web", {"name": "main", "image": "registry.example/cron:1"}))
+    for n, status in enumerate(({"phase": "Pending"}, READY)):
+        owner = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "llm", "uid": "u", "controller": True}
+        made = named(f"llm-{n}", {"containers": [VLLM]}, labels={"app": "llm"}, ownerReferences=[owner])
+        await fake.put(PODS, {**made, "status": status})
+    return fake
+
+
+async def test_each_serving_workload_is_described(served: FakeApiServer, chassis: Scan) -> None:
+    answer = await chassis("--view", "servers", "-n", "ml", "-o", "json")
+    assert answer.status == 0
+    [found] = json.loads(answer.out)
+    assert (found["kind"], found["name"], found["container"]) == ("Deployment", "llm", "main")
+    assert (found["server"], found["version"], found["verified"]) == ("vllm", "0.11.0", False)
+    assert (found["port"], found["livePath"], found["readyPath"]) == (8000, "/health", "/health")
+    assert found["models"] == ["meta-llama/Llama-3.1-8B-Instruct"]
+    assert found["drainSeconds"] == 40
+    assert found["startBudgetSeconds"] >= 600
+    assert set(found["probes"]) == {"startupProbe", "readinessProbe", "livenessProbe"}
+    assert any("a hung engine: not noticed" in notice for notice in found["notices"])
+
+
+async def test_the_table_and_the_page_have_the_same(served: FakeApiServer, chassis: Scan) -> None:
+    hostile = deployment("x", {**VLLM, "command": ["vllm", "serve", "<script>alert(1)</script>\x1b[31m"]})
+    await served.put(DEPLOYMENTS, hostile)
+    text = (await chassis("--view", "servers", "-n", "ml")).out
+    assert text.splitlines()[0].split() == [
+        *("WORKLOAD", "SERVER", "VERSION", "PORT", "HEALTH", "MODELS", "DRAIN", "BUDGET")
+    ]
+    assert "ml/llm (Deployment, main)" in text
+    assert "2 serving containers" in text
+    assert "\x1b" not in text
+    page = (await chassis("--view", "servers", "-n", "ml", "-o", "html")).out
+    assert page.startswith("<!doctype html>")
+    assert page.count("<tr>") == 3
+    assert "meta-llama/Llama-3.1-8B-Instruct" in page
+    assert "<script" not in page
+    assert "&lt;script&gt;" in page
+    assert "<li>a hung engine: not noticed" in page
+
+
+async def test_a_ready_pod_is_asked_for_its_version(served: FakeApiServer, chassis: Scan) -> None:
+    served.spoilt[f"{PODS}/llm-1:8000/proxy/version"] = {"version": "0.11.1rc2"}
+    answer = await chassis("--view", "servers", "--ask", "-n", "ml", "-o", "json")
+    [found] = json.loads(answer.out)
+    assert (found["version"], found["verified"]) == ("0.11.1rc2", True)
+    assert ("GET", f"{PODS}/llm-0:8000/proxy/version") not in served.requests
+    assert "0.11.1rc2 (verified)" in (await chassis("--view", "servers", "--ask", "-n", "ml")).out
+
+
+@pytest.mark.parametrize("answer", [{}, {"version": 7}, {"version": None}, ["0.11"], "0.11"])
+async def test_an_answer_that_is_no_version_verifies_nothing(
+    served: FakeApiServer, chassis: Scan, answer: object
+) -> None:
+    served.spoilt[f"{PODS}/llm-1:8000/proxy/version"] = answer
+    [found] = json.loads((await chassis("--view", "servers", "--ask", "-n", "ml", "-o", "json")).out)
+    assert (found["version"], found["verified"]) == ("0.11.0", False)
+
+
+async def test_a_server_that_cannot_be_asked_is_named(served: FakeApiServer, chassis: Scan) -> None:
+    await served.forbid(f"{PODS}/llm-1:8000")
+    answer = await chassis("--view", "servers", "--ask", "-n", "ml")
+    assert answer.status == 0
+    assert "ml/llm could not be asked: " in answer.err
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--ask",),
+        ("--view", "servers", "-o", "sarif"),
+        ("--view", "servers", "--report"),
+        ("--view", "servers", "--statistics"),
+        ("--view", "servers", "--missed"),
+    ],
+)
+async def test_flags_that_do_not_go_together(
+    served: FakeApiServer, chassis: Scan, flags: tuple[str, ...]
+) -> None:
+    assert (await chassis(*flags, "-n", "ml")).status == 2
+
+
+def test_the_tables_are_of_known_presets() -> None:
+    assert set(noticed()) <= set(known_presets())
+    assert set(VERSIONS) <= set(known_presets())
