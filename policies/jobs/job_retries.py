@@ -29,12 +29,12 @@ JobSet), Jobs that another controller runs (`managedBy`), and JobSets with a `fa
 **Last lines.** Containers and init containers of Jobs' pods, and of other pods that run once and train, get
 `terminationMessagePolicy: FallbackToLogsOnError`. If one of them fails and wrote no termination message,
 kubelet puts the last 80 lines of its log, 2048 bytes at most, into the pod's status: `kubectl describe pod`
-shows them, and whoever may read the pod. The API server writes its default, `File`, before any webhook sees
-the pod, so a `File` that somebody wrote is changed too. The annotation `mlchassis.dev/termination-message:
-file` on the pod template keeps it, `logsOnError: false` keeps it everywhere. Job templates stay as they
-are. The lines go with the pod: when somebody deletes it, its node is lost and the pod collected, or the
-Job's `ttlSecondsAfterFinished` is over. They outlive restarts of the container, the container itself and
-the rotation of its log.
+shows them, and everyone who may read the pod can see them. The API server writes its default, `File`, before
+any webhook sees the pod, so a `File` that somebody wrote is changed too. The annotation
+`mlchassis.dev/termination-message: file` on the pod template keeps it, `logsOnError: false` keeps it
+everywhere. Job templates stay as they are. The lines go with the pod: when somebody deletes it, its node is
+lost and the pod collected, or the Job's `ttlSecondsAfterFinished` is over. They outlive restarts of the
+container, the container itself and the rotation of its log.
 
 Source: https://kubernetes.io/docs/tasks/job/pod-failure-policy/
 """

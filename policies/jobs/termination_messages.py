@@ -1,9 +1,9 @@
-"""What is left of a failed container where its logs are gone: the end of its log as its termination message.
+"""The remains of a failed container if its logs are gone: the end of its log as its termination message.
 
 kubelet writes the last 80 lines, 2048 bytes at most, of the log of a container that failed into the pod's
 status, if the container wrote no message and has `terminationMessagePolicy: FallbackToLogsOnError`.
 
-Law: nothing else changes. A message that the container wrote to its `terminationMessagePath` still wins.
+Law: no other field changes. A message that the container wrote to its `terminationMessagePath` still wins.
 https://kubernetes.io/docs/tasks/debug/debug-application/determine-reason-pod-failure/
 """
 
@@ -24,7 +24,8 @@ from policies.kube.pods import Role, edited
 FIELD: Final = "terminationMessagePolicy"
 FALLBACK: Final = "FallbackToLogsOnError"
 _DEFAULT: Final = "File"
-"""What the API server fills in before any webhook sees the pod: it cannot be told from a written one."""
+"""What the API server fills in before any webhook sees the pod: it cannot be distinguished from a written
+one."""
 KEEPS: Final = "file"
 """The value of the annotation that keeps the API server's default."""
 

@@ -45,9 +45,9 @@ class Observed:
 
 
 def observed(pod: Json, container: Container, size: int, facts: Facts) -> Observed | None:
-    """The earlier starts of what runs in a container; None if too few are known.
+    """The earlier starts of a container's program; None if too few are known.
 
-    `size`: bytes of models that an annotation or the model config tells, 0 if neither does.
+    `size`: bytes of models by an annotation or the model config, 0 if neither gives them.
     """
     listing = facts.listing(Resource.OBSERVED)
     starts = listing.derive(_starts) if listing else None
@@ -65,7 +65,7 @@ def trimmed(namespace: str, value: object) -> Json | None:
     """What budgets need of one key of the ConfigMap; None if there is nothing to use.
 
     Several workloads may run the same: their starts are added up, and the slowest counts. Anybody with the
-    right to edit the ConfigMap may have written the text: what is no sound entry is left out.
+    right to edit the ConfigMap may have written the text: unsound entries are left out.
     """
     starts: dict[str, tuple[int, int, int]] = {}
     for key, entry in _entries(value):
@@ -97,7 +97,7 @@ def _number(value: object) -> int:
     return min(max(value, 0), LONGEST) if type(value) is int else 0
 
 
-# --- what runs -----------------------------------------------------------------------------------
+# --- the running program -------------------------------------------------------------------------
 
 
 def run_of(pod: Json, container: Container, size: int) -> str:

@@ -1,10 +1,10 @@
 """How long a serving container takes to start, and how long it may.
 
-The annotations say it, or earlier starts do (`policies.probes.observed`), or the model's size: from an
-annotation, the model config, or what the model's name and flags tell (`policies.probes.weights`).
+The time follows from annotations, from earlier starts (`policies.probes.observed`), or from the model's size:
+from an annotation, the model config, or the model's name and flags (`policies.probes.weights`).
 
-Law: what is expected is known; what is allowed is generous. A generous budget costs nothing in the good case,
-and a mean one kills a start again and again.
+Law: the expected time has a source; the allowed time is generous. A long budget has no cost in the good case,
+and a short one kills a start again and again.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ class Start:
     reason: str
     """Where that is from, such as `140 GB at 64 MiB/s`."""
     usual: int = 0
-    """Seconds that the server usually takes; 0 where nobody says so."""
+    """Seconds that the server usually takes; 0 if unknown."""
     loading: int = 0
     """Seconds that the model's size comes to; 0 where it is not known."""
     told: bool = False
-    """Whether an annotation or the model config says so, not an estimate."""
+    """Whether an annotation or the model config gives the time, not an estimate."""
     annotated: bool = False
-    """Whether the annotation says the very time."""
+    """Whether the annotation gives the exact time."""
     source: str = ""
-    """What tells the model's size: an annotation, the model config, or the server and the model's name."""
+    """The source of the model's size: an annotation, the model config, or the server and the model's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +68,16 @@ class Budget:
     setting: str
     """The setting of standard-probes by which it is more or less."""
     annotated: bool = False
-    """Whether the annotation says how long a start takes."""
+    """Whether the annotation gives the time of a start."""
     fetches: bool = False
-    """Whether it is twice as long since no volume keeps what was fetched."""
+    """Whether it is twice as long since no volume keeps the fetched files."""
 
 
 def start_of(pod: Json, container: Container, facts: Facts) -> Start | None:
-    """How long a container takes to start; None when nothing tells, or it never serves.
+    """How long a container takes to start; None if that is unknown, or it never serves.
 
-    The annotation `mlchassis.dev/expected-start` decides; else the longer of what the preset says of its
-    server and of what the model's size comes to at the settings' `loadRate`.
+    The annotation `mlchassis.dev/expected-start` decides; else the longer of the preset's time for its server
+    and the time to load the model's size at the settings' `loadRate`.
     """
     asked = ("start", id(pod), id(container.memo))
     known = facts.memo.get(asked)
@@ -117,7 +117,7 @@ def _start_of(pod: Json, container: Container, facts: Facts) -> Start | None:
 
 
 def expected_start(pod: Json, container: Container, facts: Facts) -> int | None:
-    """Seconds from the container's start until it serves; None when nothing tells, or it never serves."""
+    """Seconds from the container's start until it serves; None if that is unknown, or it never serves."""
     start = start_of(pod, container, facts)
     return start.seconds if start else None
 
@@ -131,9 +131,9 @@ def budget_of(pod: Json, container: Container, facts: Facts) -> Budget:
     """How long a start may take before the container counts as hanging.
 
     Several times the slowest start that was observed, if enough were. Otherwise several times the expected
-    start; twice that where no volume keeps what was fetched, for then a kill begins the download again; more
-    where the model is compiled first. Where no size is known: several times `defaultStart`, or what filling
-    the accelerators, the memory or the volumes takes.
+    start; twice that if no volume keeps the fetched files, for then a kill begins the download again; more if
+    the model is compiled first. If no size is known: several times `defaultStart`, or the time to fill the
+    accelerators, the memory or the volumes.
     """
     settings = facts.settings(StandardProbes)
     start = start_of(pod, container, facts)
@@ -148,14 +148,14 @@ def budget_of(pod: Json, container: Container, facts: Facts) -> Budget:
     if learned is None:
         return estimated
     budget, killed = learned
-    # A start that a probe ended shows that the observed ones do not tell how long one may take.
+    # A start that a probe ended shows that a start may take longer than the observed ones.
     return estimated if killed and estimated.seconds > budget.seconds else budget
 
 
 def _learned(
     pod: Json, container: Container, settings: StandardProbes, facts: Facts
 ) -> tuple[Budget, bool] | None:
-    """What follows from the starts that were seen, and whether a probe ended one; None if too few were."""
+    """The budget from the observed starts, and whether a probe ended one; None if too few were."""
     if settings.learning is Learning.OFF:
         return None
     found = observed(pod, container, told_size(pod, container, facts)[0] or 0, facts)
@@ -236,12 +236,12 @@ def _rate(rate: int) -> str:
     return f"{rate / 2**20:g} MiB/s"
 
 
-# --- what is loaded ----------------------------------------------------------------------------
+# --- the model's size --------------------------------------------------------------------------
 
 
 def told_size(pod: Json, container: Container, facts: Facts) -> tuple[int | None, str]:
-    """Bytes of model that a container loads before it serves, and who says so: the annotation
-    `mlchassis.dev/model-size`, or the sum in the pod's model config; None when neither tells."""
+    """Bytes of model that a container loads before it serves, and the source: the annotation
+    `mlchassis.dev/model-size`, or the sum in the pod's model config; None if neither gives it."""
     annotated = _annotation(pod, container, MODEL_SIZE, facts)
     if annotated is not None:
         try:
@@ -256,8 +256,8 @@ def told_size(pod: Json, container: Container, facts: Facts) -> tuple[int | None
 
 
 def named_size(pod: Json, container: Container, server: Server) -> tuple[int, str]:
-    """Bytes of the model that a server loads, and the text that tells: a name in its words, its variables or
-    its image, else the name of a claim or a bucket that it mounts. 0 where none does."""
+    """Bytes of the model that a server loads, and the text with the number: a name in its words, its
+    variables or its image, else the name of a claim or a bucket that it mounts. 0 if there is none."""
     if not server.preset.loads_model:
         return 0, ""
     variables = [
@@ -299,7 +299,7 @@ def models_of(facts: Facts, config: str) -> Mapping[str, model_spec.ModelSpec] |
 
 
 def _annotation(pod: Json, container: Container, key: str, facts: Facts) -> str | None:
-    """What an annotation says of a container: by its name, or of all that serve."""
+    """The value of an annotation for a container: by its name, or for all that serve."""
     annotations = facts.view(pod).ours
     if not annotations:
         return None
@@ -310,7 +310,7 @@ def _annotation(pod: Json, container: Container, key: str, facts: Facts) -> str 
 
 
 def _loads_models(pod: Json, container: Container, facts: Facts) -> bool:
-    """Whether what is said of the pod's models concerns a container: one that serves, or, where none
+    """Whether annotations about the pod's models concern a container: one that serves, or, where none
     does, any main one. Native sidecars and helpers start at their own pace."""
     if container.role is not Role.MAIN:
         return False
@@ -322,7 +322,7 @@ def _loads_models(pod: Json, container: Container, facts: Facts) -> bool:
     return not known[1] or container.name in known[1]
 
 
-# --- what may be loaded, where nothing tells ---------------------------------------------------
+# --- the largest possible model, if its size is unknown -----------------------------------------
 
 _ACCELERATOR: Final = re.compile("gpu|gaudi|tpu|neuron|npu|/mig-")
 _ACCELERATOR_BYTES: Final = 80 * 10**9

@@ -124,7 +124,8 @@ class Graph:
         )
 
     def blast(self, node: Node) -> Blast:
-        """What follows if `node` fails, and after how long: each probe adds the time that it tolerates."""
+        """The consequences if `node` fails, and after how long: each probe adds the time that it
+        tolerates."""
         behind: dict[Node, set[Node]] = {}
         services: dict[Node, list[Node]] = {}
         asked: dict[Node, list[Edge]] = {}

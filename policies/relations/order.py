@@ -1,8 +1,9 @@
 """In which order Argo CD and Helm deploy the objects of a set, by their annotations.
 
 Law: an object comes later than another only if the tool does not begin with it before the other one is
-healthy (Argo CD) or complete (Helm). Helm waits for hooks that are Jobs or Pods, by default for nothing else.
-https://argo-cd.readthedocs.io/en/stable/user-guide/sync-waves/, https://helm.sh/docs/topics/charts_hooks/
+healthy (Argo CD) or complete (Helm). Helm waits for hooks that are Jobs or Pods, by default for no other
+object. https://argo-cd.readthedocs.io/en/stable/user-guide/sync-waves/,
+https://helm.sh/docs/topics/charts_hooks/
 """
 
 from __future__ import annotations

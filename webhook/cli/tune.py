@@ -1,4 +1,4 @@
-"""`chassis tune`: startup budgets and memory limits next to what was observed, and what to change.
+"""`chassis tune`: startup budgets and memory limits next to the observed values, with proposals.
 
 Law: it reads. Only `--apply` writes: annotations of pod templates, each after it was shown and agreed to.
 """
@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the table, the patches or JSON, and apply what is agreed to; the exit status."""
+    """Print the table, the patches or JSON, and apply the confirmed changes; the exit status."""
     from webhook.cli.connection import connected
     from webhook.cli.scan import facts_of, policy_of
     from webhook.observed.tuning import rows
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     return OK
 
 
-# --- what is read -----------------------------------------------------------------------------------
+# --- input ------------------------------------------------------------------------------------------
 
 
 async def _read(api: ApiServer, namespace: str) -> tuple[list[Json], list[Json], Record]:
@@ -130,7 +130,7 @@ def _tell(sentence: str) -> None:
     print(f"chassis tune: {sentence}", file=sys.stderr)
 
 
-# --- what is printed ----------------------------------------------------------------------------------
+# --- output -------------------------------------------------------------------------------------------
 
 
 def _print(found: Sequence[Row], output: str) -> None:
@@ -195,7 +195,7 @@ def patch_of(row: Row) -> Json | None:
     return {"apiVersion": "apps/v1", "kind": kind, "metadata": metadata, "spec": {"template": template}}
 
 
-# --- what is applied ------------------------------------------------------------------------------------
+# --- patches --------------------------------------------------------------------------------------------
 
 
 def _agreed(question: str) -> bool:

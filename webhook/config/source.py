@@ -81,7 +81,7 @@ class LivePolicy:
     _day = -1.0
 
     def offer(self, files: Mapping[str, str], origin: str) -> str | None:
-        """Swap to what `files` say; on an error keep the snapshot and answer the error.
+        """Swap to the policy in `files`; on an error keep the snapshot and return the error.
 
         The same files again, as they come with every new watch, do nothing.
         """

@@ -1,4 +1,5 @@
 """Reads and writes of an API server, and manifests in place of one.
 
-Imports: `policies.core`, `policies.kube`, `policies.relations`, `webhook`, `webhook.admission`.
+Imports: `policies.core`, `policies.kube`, `policies.probes`, `policies.relations`, `webhook`,
+`webhook.admission`.
 """

@@ -3,9 +3,9 @@
 Law: a cache answers from memory or with "unknown"; it never makes a request wait. Only the
 fields that `policies.core.resources` names are kept: 5,000 nodes, 10,000 Services and 50,000 claims fit.
 
-A resource is unknown until its first list is complete, and again once the API server says that it may not
-be read. While the API server is merely away, the last picture stays: stale knowledge of, say, a Service's
-selector beats none, and no rule denies on its absence.
+A resource is unknown until its first list is complete, and again once the API server forbids reading it.
+During an outage of the API server the last state stays: a stale selector of a Service is better than none,
+and no rule denies on its absence.
 """
 
 from __future__ import annotations
@@ -351,7 +351,7 @@ class ObservedStarts:
         self.synced = False
 
     def listing(self, namespace: str | None) -> Listing:
-        """What is known of a namespace."""
+        """The recorded observations of a namespace."""
         return self._listings.get(namespace, EMPTY)
 
     def begin(self) -> None:
@@ -368,7 +368,7 @@ class ObservedStarts:
         self._sync(True)
 
     def remove(self, item: Json) -> None:
-        """The leader writes it again: what was known stays until then."""
+        """The leader writes it again: earlier values stay until then."""
 
     def lost(self, error: ApiError) -> None:
         if error.status in (401, 403, 404):

@@ -27,7 +27,7 @@ not count: that is how a proxy answers that holds back."""
 
 
 class Heartbeat:
-    """Shows a `Pulse` whether watches deliver events; the sink of its own reflector."""
+    """Shows a `Pulse` whether watches deliver events; it is the sink of the heartbeat's reflector."""
 
     def __init__(self, lister: Lister, node: str, pulse: Pulse) -> None:
         """`node`: the name of the node that this process runs on."""

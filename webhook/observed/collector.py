@@ -2,7 +2,7 @@
 
 Law: no review waits for this, and a failure here changes no answer. The ConfigMap is written at most once in
 `WRITE_SECONDS`, only if something was seen, and by compare-and-swap. An API server that is slow or puts calls
-off is asked more and more rarely. What was seen and not written yet is bounded.
+off is asked more and more rarely. The number of unwritten observations is bounded.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class Collector:
         return min(float(until), now) if isinstance(until, str) and until.isdigit() else now
 
     async def _write(self) -> None:
-        """Add what was seen to the record that is there now, or keep it for the next time."""
+        """Add observations to the present record, or keep it for the next time."""
         taken = len(self._pending)
         try:
             written = await self._merge(list(self._pending))

@@ -1,8 +1,8 @@
 """One of the serving processes leads: it holds a Lease, and the others look at it now and then.
 
-Law: whoever is not sure that it leads does not. A write of the Lease is compare-and-swap; a leader that could
-not renew it in time steps down, whatever the reason. Two leaders for a moment do no harm, since each write of
-theirs is compare-and-swap too.
+Law: a process that is not sure to be the leader does not lead. A write of the Lease is compare-and-swap; a
+leader that could not renew it in time steps down, for any reason. Two leaders for a moment do no harm,
+since each write of theirs is compare-and-swap too.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ _SLACK_SECONDS: Final = 60
 
 @dataclass(slots=True)
 class _Pod:
-    """What was seen of one pod."""
+    """The observations of one pod."""
 
     started: dict[str, str] = field(default_factory=dict)
     """The container ID of which the start is known or passed over, by container."""
@@ -268,7 +268,7 @@ def seconds_of(moment: str) -> float | None:
 
 
 def _identity(named: Json, state: Json) -> str:
-    """What tells one run of a container from the next."""
+    """The identity of one run of a container."""
     return text(named, "containerID") or text(state, "startedAt")
 
 
@@ -322,7 +322,7 @@ def _bytes(value: object) -> int:
 
 def first_ready(pod: Json, container: Container) -> int | None:
     """Seconds from a container's first start until its pod was ready, at most: the pod's condition shows the
-    last time only. None for restarts, and for what is not ready."""
+    last time only. None for restarts, and if it is not ready."""
     for status in maps(pod, "status", "containerStatuses"):
         if text(status, "name") == container.name and not integer(status, "restartCount", default=0):
             began = seconds_of(text(status, "state", "running", "startedAt"))

@@ -1,9 +1,9 @@
 """The record of observed starts and ends: what the ConfigMap `mlchassis-observed` holds.
 
-Law: the record is bounded whatever the cluster does, and whoever edits it. Each namespace has a key of its
-own and at most `MOST_ENTRIES` entries. If the whole is too large, the namespace with the most bytes gives up
-its oldest entry, so one namespace cannot push out the entries of another. Values are clamped; an entry that
-does not have the right shape is dropped, and the others stay.
+Law: the record is bounded in any cluster, and after any edit. Each namespace has its own key and at most
+`MOST_ENTRIES` entries. If the whole is too large, the namespace with the most bytes gives up its oldest
+entry, so one namespace cannot push out the entries of another. Values are clamped; an entry that does not
+have the right shape is dropped, and the others stay.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MOST_REASONS: Final = 12
 OTHER: Final = "other"
 """The node type, or the reason, beyond the first few."""
 KEPT_SECONDS: Final = 60 * 24 * 3600
-"""An entry of which nothing was seen for so long is dropped."""
+"""An entry without an observation for so long is dropped."""
 _CHANGED: Final = 0.25
 """The part by which the slowest start must differ before budgets follow it."""
 _LONGEST_TEXT: Final = 120
@@ -107,7 +107,7 @@ class Entry(Model):
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What was seen of one container."""
+    """The observations of one container."""
 
     namespace: str
     key: str
@@ -123,7 +123,7 @@ class Started(Observation):
 
     load: int
     pull: int | None
-    """None where it cannot be told, as for a restart."""
+    """None if it is unknown, as for a restart."""
     ready: int | None
     first: bool
     """Whether it is the first start of its pod."""
@@ -180,7 +180,7 @@ class Record:
         }
 
     def add(self, observations: Iterable[Observation], now: int) -> None:
-        """Take observations in, and forget what is too old or too much."""
+        """Take observations in, and drop old or surplus ones."""
         for each in observations:
             if not _KEY.fullmatch(each.key):
                 continue
@@ -238,7 +238,7 @@ def _with_start(entry: Entry, start: Started) -> Entry:
     fresh = start.first and start.place not in entry.places
     loads = times.load
     if fresh or load > max(loads, default=0):
-        # Restarts find what was fetched before: only a slower one says something about a new pod.
+        # Restarts find the fetched files: only a slower one is evidence for a new pod.
         loads = (*loads, load)[-MOST_STARTS:]
     times = Times(
         load=loads,

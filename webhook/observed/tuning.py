@@ -1,6 +1,6 @@
-"""What observed starts and ends say about the workloads that run: a row for each container, with a verdict.
+"""Verdicts on running workloads from their observed starts and ends, one row for each container.
 
-Law: nothing is proposed without evidence. A budget is called wrong only if probes ended starts, if the
+Law: no proposal without evidence. A budget is called wrong only if probes ended starts, if the
 slowest observed start comes close to it, or if it is many times the slowest of at least five.
 """
 
@@ -212,7 +212,7 @@ def _row(namespace: str, workload: str, name: str, group: _Group) -> Row:
 
 
 def _of_ends(entry: Entry, group: _Group) -> Iterator[str]:
-    """What ends say, with what to change."""
+    """The verdicts from ends, with proposals."""
     runs = sum(each.count for each in entry.ends.values()) if group.completes else entry.starts
     killed = entry.ends.get("OOMKilled")
     if killed is not None:

@@ -30,7 +30,7 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
         return
     for link in blocking_links(target)[:_MOST]:
         found = destination(link.host, facts.namespace, facts.cluster)
-        # Only files have annotations; what runs in a cluster was deployed once.
+        # Only files have annotations; objects in a cluster were deployed before.
         if found is None or "apiVersion" not in found.service:
             continue
         workloads = facts.cluster.listing(Resource.WORKLOADS, found.namespace)

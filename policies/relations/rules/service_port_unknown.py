@@ -65,7 +65,7 @@ def _names(template: PodTemplate) -> frozenset[str]:
 
 
 def _is_added_to(template: PodTemplate) -> bool:
-    """Whether somebody may add containers, with ports of their own, to the pods."""
+    """Whether other webhooks may add containers with further ports to the pods."""
     marks = (*labels_of(template.pod), *annotations_of(template.pod))
     return any(part in mark.lower() for mark in marks for part in _INJECTED)
 
