@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+import webhook.cli.main as cli
 from tests.e2e.api import JSON
 from tests.e2e.controlplane import ControlPlane
 from tests.e2e.install import NAMESPACE, Chassis
@@ -27,7 +28,11 @@ def budget(of: JSON) -> int:
 
 
 def test_a_budget_follows_from_observed_starts(
-    control_plane: ControlPlane, chassis: Chassis, namespace: str
+    control_plane: ControlPlane,
+    chassis: Chassis,
+    namespace: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Slow: the record is written once a minute."""
     first = control_plane.api.create(pod("before", server()), namespace=namespace)
@@ -48,3 +53,16 @@ def test_a_budget_follows_from_observed_starts(
 
     chassis.process.wait_until(lambda: budget(created("after")) == 600, 30)
     assert "observed starts" in created("after")["metadata"]["annotations"]["mlchassis.dev/changed"]
+
+    # The Deployment's pods keep the estimate, so a hang would last for hours: chassis tune says so.
+    tune = ["tune", "--kubeconfig", str(control_plane.kubeconfig), "-n", namespace, "-o", "json"]
+    capsys.readouterr()
+    assert cli.main(tune) == 0
+    told = {row["workload"]: row for row in json.loads(capsys.readouterr().out)}["Deployment/llm"]
+    assert [verdict.partition(" last ")[0] for verdict in told["verdicts"]] == ["hangs would"]
+    assert told["observed"]["starts"] == 6
+    monkeypatch.setattr("builtins.input", lambda _: "y")
+    assert cli.main([*tune, "--apply"]) == 0
+    template = control_plane.api.get("deployments", "llm", namespace=namespace)["spec"]["template"]
+    assert template["metadata"]["annotations"] == told["annotation"]
+    assert template["metadata"]["annotations"] == {"mlchassis.dev/expected-start.main": "200s"}

@@ -188,7 +188,7 @@ def _row(namespace: str, workload: str, name: str, group: _Group) -> Row:
         wanted = slowest
     elif budget >= _HOUR and len(loads) >= LEAST_STARTS and budget > MANY * slowest:
         verdicts.append(f"hangs would last {lasting(budget)}")
-        wanted = slowest
+        wanted = max(slowest, 1)
     if kills["liveness"]:
         verdicts.append(f"liveness restarted it {kills['liveness']} times")
     verdicts += _of_ends(entry, group)

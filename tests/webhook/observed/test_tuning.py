@@ -72,6 +72,11 @@ def test_a_budget_of_hours_for_a_start_of_minutes() -> None:
     }
 
 
+def test_starts_of_no_time_get_the_least_annotation() -> None:
+    pod = injected(made())
+    assert only([pod], recorded(pod, *[0] * 6)).annotation == (ANNOTATION, "200s")
+
+
 def test_too_few_starts_say_nothing() -> None:
     pod = injected(made())
     row = only([pod], recorded(pod, 10, 11, 12, 13))
