@@ -139,7 +139,9 @@ def _one(size: int) -> None:
     done: set[Resource] = set()
     for _, _, store in cache.sources:
         store.begin()
-        if store.resource not in done:  # Deployments represent all kinds of workloads
+        if (
+            store.resource in COUNTS and store.resource not in done
+        ):  # Deployments represent all kinds of workloads
             for page in _pages(store.resource, COUNTS[store.resource] * size):
                 listed += len(page)
                 began = time.process_time()

@@ -166,6 +166,7 @@ class _Sink:
     def __init__(self, watched: Watched, pending: deque[Observation]) -> None:
         self._watched, self._pending = watched, pending
         self._listed: set[str] | None = None
+        self._failed = False
 
     def begin(self) -> None:
         self._listed = set()
@@ -173,7 +174,7 @@ class _Sink:
     def put(self, item: Json) -> None:
         if self._listed is not None:
             self._listed.add(text(item, "metadata", "uid"))
-        self._pending.extend(self._watched.see(item))
+        self._see(item)
 
     def commit(self) -> None:
         if self._listed is not None:
@@ -181,8 +182,16 @@ class _Sink:
         self._listed = None
 
     def remove(self, item: Json) -> None:
-        self._pending.extend(self._watched.see(item))
+        self._see(item)
         self._watched.forget(text(item, "metadata", "uid"))
 
     def lost(self, error: ApiError) -> None:
         pass
+
+    def _see(self, pod: Json) -> None:
+        try:
+            self._pending.extend(self._watched.see(pod))
+        except Exception:  # a bug of ours must not make the reflector list all pods again and again
+            if not self._failed:
+                log.exception("a pod can't be observed", pod=text(pod, "metadata", "name"))
+            self._failed = True

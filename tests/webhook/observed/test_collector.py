@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -16,8 +17,10 @@ from webhook.admission.configuration import Config
 from webhook.config.load import load
 from webhook.kube.api import ApiServer
 from webhook.kube.errors import ApiError
-from webhook.observed.collector import LONGEST_PAUSE, WRITE_SECONDS, Collector
+from webhook.observed.collector import LONGEST_PAUSE, WRITE_SECONDS, Collector, _Sink
 from webhook.observed.leader import EXPIRES_SECONDS, LEASE, Leadership
+from webhook.observed.pods import Watched
+from webhook.observed.record import Observation
 
 NAMESPACE = "mlchassis-system"
 PODS = "/api/v1/namespaces/ml/pods"
@@ -193,6 +196,23 @@ async def test_nothing_is_read_while_learning_is_off(tmp_path: Path) -> None:
         later = time.now + 3 * WRITE_SECONDS
         await until(lambda: time.now > later)
         assert starts(fake) == 1
+
+
+def test_a_pod_that_cannot_be_read_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+
+    def see(self: Watched, pod: Json) -> list[Observation]:
+        if pod["metadata"]["uid"] == "bad":
+            raise ValueError("a bug")
+        seen.append(pod["metadata"]["uid"])
+        return []
+
+    monkeypatch.setattr(Watched, "see", see)
+    sink = _Sink(Watched(lambda: CONFIG, NoCluster(), 0), deque())
+    for uid in ("a", "bad", "bad", "b"):
+        sink.put({"metadata": {"uid": uid}})
+    sink.remove({"metadata": {"uid": "bad"}})
+    assert seen == ["a", "b"]
 
 
 # --- the Lease -------------------------------------------------------------------------------------------
