@@ -35,7 +35,7 @@ from webhook.admission.canonical import CONSTANT, CONSTANTS, TOKEN_PREFIX
 from webhook.admission.envelope import BadReview, Request, Response, allowed, parse, render
 from webhook.admission.messages import respond
 from webhook.config.source import LivePolicy
-from webhook.server import http, log, process
+from webhook.server import http, journal, log, process
 from webhook.server.connections import FastPath
 from webhook.server.http import Readiness, Server
 from webhook.server.metrics import Metrics
@@ -236,7 +236,7 @@ class Round:
         lines = [json.loads(line) for line in self.stream.getvalue().splitlines()]
         said = [line for line in lines if line["event"] in ("changed", "denied")]
         outcome = "denied" if not response.allowed else "changed" if response.patch else None
-        about = http._about(request)
+        about = journal.described(request)
         expected = [{"event": outcome, "endpoint": endpoint, **about}] if outcome else []
         found = [{key: line.get(key) for key in ("event", "endpoint", *about)} for line in said]
         if found != expected or any(line["level"] == "error" for line in lines):

@@ -1,8 +1,6 @@
-"""The HTTP side: routes, limits, deadlines, drain. It knows reviews as bytes and decisions as values.
+"""The HTTP side: routes, limits, drain. It knows reviews as bytes; `webhook.server.reviews` answers them.
 
-Law: every posted review gets an answer. A request that is no review gets a 4xx with one plain sentence;
-a bug of ours becomes an allowed review with a warning (or the answer that `onError` sets). No request gets a
-5xx or a dropped connection.
+A request that is no review gets a 4xx with one plain sentence. No request gets a 5xx or a dropped connection.
 
 aiohttp serves. The usual request, a whole review in the form that API servers send, is answered without it if
 the fast path is on, in one call from the request's bytes to the answer's
@@ -12,76 +10,32 @@ the fast path is on, in one call from the request's bytes to the answer's
 from __future__ import annotations
 
 import asyncio
-import inspect
-import re
 import socket
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast, runtime_checkable
+from typing import TYPE_CHECKING, Final, cast
 
-import structlog
 from aiohttp import web
-from prometheus_client import Counter
 
-from policies.core.mode import Mode
-from policies.kube.json import text
-from webhook.admission import envelope as review
-from webhook.admission.decision import Decision
-from webhook.admission.envelope import MOST_VALUES, BadReview, Request, Response, allowed, too_many_values
-from webhook.admission.messages import Answer, Recalled
 from webhook.server import bodies, connections
 from webhook.server import metrics as m
 from webhook.server.bodies import Refusal
 from webhook.server.connections import Acceptor, Connection, FastPath, Refused, mark
-from webhook.server.log import Bounded, Line, verbose
-from webhook.server.record import UID, UID_WITHIN, Identity, Reading, SharedRecords
+from webhook.server.deadlines import patience
+from webhook.server.journal import Journal, Notice
+from webhook.server.log import Bounded
+from webhook.server.record import SharedRecords
+from webhook.server.reviews import Endpoint, OnError, Reviews
 from webhook.server.tracing import Off, Tracing
 
 if TYPE_CHECKING:  # it may have been deleted
     from webhook.fast_path.plain import Head
 
-log = structlog.get_logger()
-
 BACKLOG: Final = 1024
 HANDSHAKE_SECONDS: Final = 0.2
-DEFAULT_TIMEOUT: Final = 10.0
-LONGEST_TIMEOUT: Final = 30.0
-DEADLINE_MARGIN: Final = 0.1
-"""Share of the caller's timeout that is left for the answer's way back."""
-HOLD_SECONDS: Final = 3.0
-"""How long a review may hold the process past its deadline, before the supervisor ends the process: on a node
-that is short of CPU an honest review takes a second."""
-ENDED: Final = (
-    "ML Chassis did not read this object: reading it ended the webhook's process before (the log of the "
-    "webhook shows the review). It was let in as it is."
-)
-TOO_MANY: Final = (
-    f"ML Chassis did not read this object: the review has more than {MOST_VALUES:,} values. It was let in as "
-    "it is."
-)
-
-
-T = TypeVar("T")
-
-
-@runtime_checkable
-class Recalling(Protocol):
-    """An endpoint that knows the answers to some bodies by their bytes."""
-
-    def recall(self, body: bytes) -> Recalled | None: ...
-
-
-Endpoint = Callable[[Request, float], Answer] | Callable[[Request, float], Awaitable[Answer]]
-"""Answers a request, at once or, where it is a coroutine function, after it has waited for something; the
-float is the deadline on the event loop's clock."""
-Notice = Callable[[Request, Decision], object]
-"""Is called with each validated request and its decision, before the answer is sent; it must not block."""
-OnError = Callable[[str, Request], Response]
-"""What the endpoint of that name answers where it has failed itself."""
 
 
 @dataclass
@@ -100,24 +54,6 @@ class Readiness:
             "" if self.policy else "no policy yet",
         ]
         return [reason for reason in reasons if reason]
-
-
-_LOGGED: Final = ("changed", "denied")
-"""The outcomes that a line of the log is written about."""
-
-
-@dataclass(frozen=True, slots=True)
-class _AnswerRecord:
-    """The record of an answer, written each time that it is given again."""
-
-    tally: m.Tally
-    line: Line | None
-    name: str
-    """As it was logged."""
-    named: bool
-    """Whether the request gave a name, which is the same in all replicas."""
-    noticed: Decision | None
-    """What a `Notice` may have to do with."""
 
 
 class Server:
@@ -140,35 +76,25 @@ class Server:
         """`patience`: seconds that requests in flight get to finish in once the server stops. `fast`: whether
         the fast path, where there is one, is on at the moment."""
         self._fast_path, self._fast = fast_path, fast
-        self._notice = notice
         self._tracing = tracing or Off()
-        self._endpoints, self._on_error = endpoints, on_error
         self._shared = shared or SharedRecords.alone()
+        journal = Journal(metrics, tracing=tracing, notice=notice)
+        self._reviews = Reviews(
+            endpoints, on_error, metrics, journal, self._shared, traced=self._tracing.on, fast=fast
+        )
         self._metrics, self.readiness = metrics, readiness
         self._patience = patience
         self._runner: web.AppRunner | None = None
         self._acceptor: Acceptor | None = None
         self._refused = Refused(metrics.refused)
         self._lines = Bounded("request refused")
-        self._at_once = {
-            name: endpoint
-            for name, endpoint in endpoints.items()
-            # Where reviews are traced, their headers must be read.
-            if not (inspect.iscoroutinefunction(endpoint) or self._tracing.on)
-        }
-        # Where reviews are traced, they must be read.
-        self._recalling = {
-            name: cast(Recalling, endpoint)
-            for name, endpoint in endpoints.items()
-            if isinstance(endpoint, Recalling) and not self._tracing.on
-        }
         self._seconds = {name: metrics.seconds.labels(name) for name in endpoints}
 
     def application(self) -> web.Application:
         self._budget = bodies.Budget()
         app = web.Application(middlewares=[mark])
-        for name, endpoint in self._endpoints.items():
-            app.router.add_post(f"/{name}", self._admission(name, endpoint))
+        for name in self._seconds:
+            app.router.add_post(f"/{name}", self._admission(name))
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._render_metrics)
@@ -220,7 +146,7 @@ class Server:
 
     # --- admission -------------------------------------------------------------------------------------
 
-    def _admission(self, name: str, endpoint: Endpoint) -> Callable[[web.Request], Awaitable[web.Response]]:
+    def _admission(self, name: str) -> Callable[[web.Request], Awaitable[web.Response]]:
         budget = self._budget
 
         async def handle(http: web.Request) -> web.Response:
@@ -236,9 +162,9 @@ class Server:
                 try:
                     body = await bodies.read(http, hold, budget, deadline)
                     cast(Connection, http.protocol).arrived()
-                    answer = self._recalled(name, body)
+                    answer = self._reviews.recalled(name, body)
                     if answer is None:
-                        answer = await self._review(name, endpoint, body, deadline)
+                        answer = await self._reviews.answer(name, body, deadline)
                 except Refusal as refusal:
                     self._refuse(name, refusal, http.remote)
                     return web.Response(status=refusal.status, text=f"{refusal}\n")
@@ -249,63 +175,23 @@ class Server:
 
     def patience(self, head: Head) -> float | None:
         """See `connections.Desk`: plain requests are answered at once, until the server drains."""
-        if self.readiness.draining or head.endpoint not in self._at_once or not self._fast():
+        if self.readiness.draining or head.endpoint not in self._reviews.at_once or not self._fast():
             return None
         return patience(head.timeout)
 
     def answer(self, name: str, body: bytes, deadline: float, peer: str) -> tuple[HTTPStatus, bytes, bytes]:
         """See `connections.Desk`."""
         started = time.perf_counter()
-        answer = self._recalled(name, body)
+        answer = self._reviews.recalled(name, body)
         if answer is None:
             with self._metrics.in_flight.track_inprogress():
                 try:
-                    answer = _done(self._review(name, self._at_once[name], body, deadline))
+                    answer = self._reviews.answer_at_once(name, body, deadline)
                 except Refusal as refusal:
                     self._refuse(name, refusal, peer)
                     return refusal.status, b"text/plain; charset=utf-8", f"{refusal}\n".encode()
         self._seconds[name].observe(time.perf_counter() - started)
         return HTTPStatus.OK, b"application/json", answer
-
-    def _recalled(self, name: str, body: bytes) -> bytes | None:
-        """The answer to a body that is known by its bytes.
-
-        The body is not parsed, so no parser can hang: there is no note for the supervisor.
-        """
-        recalling = self._recalling.get(name)
-        if recalling is None or verbose() or not self._fast():
-            return None
-        try:
-            known = recalling.recall(body)
-        except Exception:
-            log.exception("answer not recalled", endpoint=name)
-            return None
-        if known is None:
-            return None
-        try:
-            self._record_again(known, body)
-        except Exception:
-            log.exception("answer not recorded", endpoint=name, uid=known.uid)
-        return known.body
-
-    def _record_again(self, known: Recalled, body: bytes) -> None:
-        record: _AnswerRecord = known.note
-        record.tally.increment()
-        if record.line is not None:
-            record.line.write(known.uid, record.name if record.named else known.name or record.name)
-        if record.noticed is not None and self._notice is not None:
-            self._notice(review.parse(body), record.noticed)
-
-    async def _review(self, name: str, endpoint: Endpoint, body: bytes, deadline: float) -> bytes:
-        """The answer to a body. Refusal if it is no review."""
-        identity = Identity.of_body(body)
-        if self._shared.suspects.holds(identity):
-            return self._unread(name, _uid(body), ENDED, identity)
-        if too_many_values(body):
-            return self._unread(name, _uid(body), TOO_MANY, identity)
-        clock = asyncio.get_running_loop().time
-        reading = Reading(self._shared.record, identity, lambda: max(deadline - clock(), 0) + HOLD_SECONDS)
-        return await reading.noted(self._answer(name, endpoint, body, deadline, reading))
 
     def _refuse(self, name: str, refusal: Refusal, peer: str | None) -> None:
         self._metrics.request(name, "rejected", m.OTHER)
@@ -313,107 +199,6 @@ class Server:
             self._refused.add(refusal.reason, endpoint=name, peer=peer)
         else:
             self._lines.warning(refusal.status.phrase, endpoint=name, why=str(refusal), peer=peer)
-
-    def _unread(self, name: str, uid: str, why: str, identity: Identity) -> bytes:
-        """The answer to a review that is let in as it is. Refusal if its uid is not known."""
-        if not uid:
-            raise Refusal(HTTPStatus.BAD_REQUEST, "a review that is not read needs a uid to be answered")
-        self._metrics.request(name, "undecidable", m.OTHER)
-        log.warning("review not read", endpoint=name, why=why, review=identity.hex())
-        return review.render(uid, allowed([why]))
-
-    async def _answer(
-        self, name: str, endpoint: Endpoint, body: bytes, deadline: float, reading: Reading
-    ) -> bytes:
-        request = _parse(body)
-        about = {"endpoint": name, **_about(request)}
-        identity = Identity.of_request(request)
-        if identity is not None and self._shared.suspects.holds(identity):
-            return self._unread(name, request.uid, ENDED, identity)
-        try:
-            reading.about(about, identity)
-            answered = endpoint(request, deadline)
-            if isinstance(answered, Answer):
-                answer = answered
-            else:
-                async with asyncio.timeout_at(deadline):
-                    answer = await answered
-            rendered = (answer.ready or review.prepared(answer.response)).to(request.uid)
-            outcome = _outcome(answer.response)
-        except Exception:
-            log.exception("admission failed", **about)
-            answer = Answer(self._on_error(name, request))
-            rendered = review.render(request.uid, answer.response)
-            outcome = "failed"
-        try:
-            self._record(name, request, answer, outcome, about)
-        except Exception:  # the answer is given even if recording it fails
-            log.exception("answer not recorded", endpoint=name, uid=request.uid)
-        if answer.learn is not None and name in self._recalling:
-            self._learn(answer.learn, name, request, body, answer, outcome, about)
-        return rendered
-
-    def _learn(
-        self,
-        learn: Callable[[bytes, object], None],
-        name: str,
-        request: Request,
-        body: bytes,
-        answer: Answer,
-        outcome: str,
-        about: dict[str, Any],
-    ) -> None:
-        """Know the next replica by its bytes."""
-        decision = answer.decision
-        try:
-            counters = [self._metrics.of_request(name, outcome, request.kind.kind)]
-            if decision is not None:
-                counters += self._counters(decision, request.namespace)
-            line = Line(outcome, {**about, **_because(answer)}) if outcome in _LOGGED else None
-            noticed = decision if name == "validate" and decision and decision.results else None
-            named = request.name not in ("", text(request.object, "metadata", "name"))
-            learn(
-                body, _AnswerRecord(self._metrics.tally(counters), line, str(about["name"]), named, noticed)
-            )
-        except Exception:
-            log.exception("answer not remembered", **about)
-
-    def _record(
-        self, name: str, request: Request, answer: Answer, outcome: str, about: Mapping[str, object]
-    ) -> None:
-        self._metrics.request(name, outcome, request.kind.kind)
-        if answer.decision is not None:
-            self._count(answer.decision, request.namespace)
-            if self._notice is not None and name == "validate":
-                self._notice(request, answer.decision)
-        if self._tracing.on:
-            told = {f"chassis.{key}": value for key, value in _about(request).items() if key != "uid"}
-            self._tracing.about({"chassis.outcome": outcome, **told})
-        if outcome in _LOGGED:
-            log.info(outcome, **about, **_because(answer))
-        elif verbose():
-            results = answer.decision.results if answer.decision else ()
-            findings = {result.rule: result.mode.value for result in results}
-            log.debug(outcome, **about, findings=findings)
-
-    def _count(self, decision: Decision, namespace: str) -> None:
-        for counter in self._counters(decision, namespace):
-            counter.inc()
-        for crash in decision.crashes:
-            self._metrics.errors.labels(crash.id).inc()
-            log.error("policy failed", policy=crash.id, error=crash.error, trace=crash.trace)
-
-    def _counters(self, decision: Decision, namespace: str) -> Iterator[Counter]:
-        for change in decision.changes:
-            if not change.template:
-                yield self._metrics.of_mutation(change.policy, change.mode.value)
-        if decision.coverage is not None and decision.coverage.missing:
-            yield self._metrics.of_not_read(str(decision.coverage.kind), decision.coverage.reading.value)
-        for result in decision.results:
-            if result.exempted is not None:
-                yield self._metrics.of_exemption(result.rule)
-            else:
-                yield from self._metrics.of_finding(result.rule, result.mode.value, namespace)
 
     # --- the rest --------------------------------------------------------------------------------------
 
@@ -436,80 +221,3 @@ def listen(host: str, port: int) -> socket.socket:
         return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=BACKLOG)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     return socket.create_server((host, port), family=family, backlog=BACKLOG)
-
-
-def _uid(body: bytes) -> str:
-    """The uid of a review that is not read; empty if it is not where the API server writes it."""
-    found = UID.search(body, 0, UID_WITHIN)
-    return found[1].decode() if found else ""
-
-
-def _parse(body: bytes) -> Request:
-    try:
-        return review.parse(body)
-    except BadReview as error:
-        raise Refusal(HTTPStatus.BAD_REQUEST, str(error)) from None
-    except Exception as error:
-        log.exception("review not understood")
-        raise Refusal(HTTPStatus.BAD_REQUEST, "the body could not be understood") from error
-
-
-def _done(work: Awaitable[T]) -> T:
-    """The result of work that never waits."""
-    try:
-        next(iter(work.__await__()))
-    except StopIteration as done:
-        result: T = done.value
-        return result
-    raise RuntimeError("an endpoint that answers at once has waited")
-
-
-def patience(timeout: str) -> float:
-    """Seconds from the first byte on within which a call is answered that has this `?timeout=`."""
-    return seconds_of(timeout) * (1 - DEADLINE_MARGIN)
-
-
-_DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?(?:(\d+)ms)?")
-
-
-@lru_cache(64)
-def seconds_of(value: str) -> float:
-    """Seconds in the `?timeout=` of a call, written by Go (`5s`, `1m0s`, `500ms`); unknown text counts as
-    none given."""
-    match = _DURATION.fullmatch(value)
-    hours, minutes, seconds, millis = (float(part or 0) for part in match.groups()) if match else (0,) * 4
-    total = hours * 3600 + minutes * 60 + seconds + millis / 1000
-    return min(total, LONGEST_TIMEOUT) if total else DEFAULT_TIMEOUT
-
-
-def _outcome(response: Response) -> str:
-    if not response.allowed:
-        return "denied"
-    if response.patch:
-        return "changed"
-    return "warned" if response.warnings else "allowed"
-
-
-def _because(answer: Answer) -> dict[str, object]:
-    """The policies that changed an object, or the rules that refused it."""
-    if answer.decision is None:
-        return {"why": answer.response.status.message} if answer.response.status else {}
-    if not answer.response.allowed:
-        return {"rules": sorted({result.rule for result in answer.decision.results if result.denies})}
-    return {"policies": [change.policy for change in answer.decision.changes if change.mode is Mode.ENFORCE]}
-
-
-def _about(request: Request) -> dict[str, str | bool]:
-    """How a request is named in the log."""
-    name = request.name or text(request.object, "metadata", "name")
-    if not name:
-        name = text(request.object, "metadata", "generateName") + "*"
-    return {
-        "uid": request.uid,
-        "operation": request.operation,
-        "kind": str(request.kind),
-        "namespace": request.namespace,
-        "name": name,
-        "user": request.username,
-        "dryRun": request.dry_run,
-    }

@@ -55,11 +55,12 @@ from webhook.server import certificates as certs
 from webhook.server import pki
 from webhook.server.ca_bundle import Registration
 from webhook.server.connections import FastPath, raise_descriptors
-from webhook.server.http import Endpoint, OnError, Readiness, Server, listen
+from webhook.server.http import Readiness, Server, listen
 from webhook.server.metrics import Metrics, Tally, metrics_of_ended
 from webhook.server.options import Options
 from webhook.server.prefork import processes, stopping_signals, supervise
 from webhook.server.record import SharedRecords
+from webhook.server.reviews import Endpoint, OnError
 from webhook.server.tracing import Off, otlp
 from webhook.server.unmutated import Unmutated
 from webhook.worker_names.cluster import LiveWorkers
@@ -282,7 +283,7 @@ class Decider:
         return Answer(respond(decision), decision)
 
     def recall(self, body: bytes) -> Recalled | None:
-        """See `webhook.server.http.Recalling`."""
+        """See `webhook.server.reviews.Recalling`."""
         if self.memo is None:
             return None
         return self.memo.recall(self.name, body, self.policy.config, self.cluster)

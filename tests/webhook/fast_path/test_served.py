@@ -23,7 +23,7 @@ from webhook.admission.envelope import Request, parse
 from webhook.admission.messages import Recalled
 from webhook.fast_path.memo import DEFAULT_BYTES, Memo, outline
 from webhook.server import http as server
-from webhook.server import log, process
+from webhook.server import log, process, reviews
 from webhook.server import options as serve
 from webhook.server.connections import FastPath
 from webhook.server.metrics import Metrics
@@ -132,7 +132,7 @@ async def test_known_bytes_are_read_where_every_line_is_logged_and_where_reviews
     wired = wired_with(memo, {})
     for uid in ("uid-1", "uid-2"):
         await wired.post("mutate", replica(uid))
-    monkeypatch.setattr(server, "verbose", lambda: True)
+    monkeypatch.setattr(reviews, "verbose", lambda: True)
     await wired.post("mutate", replica("uid-3"))
     monkeypatch.undo()
     monkeypatch.setattr(server, "HANDSHAKE_SECONDS", 0)

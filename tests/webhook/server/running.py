@@ -16,8 +16,9 @@ from policies.kube.json import Json
 from webhook.admission.envelope import Request, Response, allowed
 from webhook.admission.messages import Answer
 from webhook.server.connections import FastPath
-from webhook.server.http import Endpoint, Readiness, Server, listen
+from webhook.server.http import Readiness, Server, listen
 from webhook.server.metrics import Metrics
+from webhook.server.reviews import Endpoint
 
 JSON_TYPE = {"Content-Type": "application/json"}
 HEAD = b"POST /validate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"

@@ -19,7 +19,7 @@ from webhook.admission.messages import Answer
 from webhook.server import connections
 from webhook.server import http as module
 from webhook.server.bodies import LIMIT as BODY_LIMIT
-from webhook.server.http import seconds_of
+from webhook.server.deadlines import seconds_of
 from webhook.server.log import LINES_A_MINUTE
 
 

@@ -10,7 +10,8 @@ from policies.kube.json import Json
 from webhook.config.source import LivePolicy
 from webhook.server import process
 from webhook.server.connections import FastPath
-from webhook.server.http import Notice, Readiness, Server, listen
+from webhook.server.http import Readiness, Server, listen
+from webhook.server.journal import Notice
 from webhook.server.metrics import Metrics
 from webhook.server.record import SharedRecords
 from webhook.server.tracing import Tracing
