@@ -24,6 +24,7 @@ from puller.servers.tfserving import TfServing
 from puller.servers.v2 import TritonServer, V2Server
 from puller.spec import SCHEMES, quantity
 from puller.storage.base import DiskBudget, Limits
+from puller.storage.cache import Cache
 from puller.storage.fetch import Storage
 
 SERVERS = ("v2", "kserve", "triton", "tfserving", "vllm", "sglang", "none")
@@ -69,7 +70,8 @@ def storage_of(options: Options, env: Mapping[str, str]) -> Storage:
     """What all downloads share."""
     budget = DiskBudget(options.model_dir, options.max_disk)
     connections = asyncio.Semaphore(options.limits.connections)
-    return Storage(env, options.limits, budget, options.claims_dir, connections, linger=5.0)
+    cache = Cache(options.cache_dir, options.cache_size) if options.cache_dir is not None else None
+    return Storage(env, options.limits, budget, options.claims_dir, connections, linger=5.0, cache=cache)
 
 
 def server_of(options: Options) -> ModelServer:
@@ -112,6 +114,8 @@ def options_of(arguments: argparse.Namespace) -> Options:
         grace=arguments.grace,
         schemes=tuple(dict.fromkeys((*arguments.schemes, *arguments.further_schemes))),
         pod_uid=arguments.pod_uid,
+        cache_dir=arguments.cache_dir,
+        cache_size=arguments.cache_size,
         timeouts=Timeouts(arguments.probe_timeout, arguments.load_timeout, arguments.unload_timeout),
         limits=Limits(
             connections=arguments.connections,
@@ -172,6 +176,8 @@ def parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
     flag("--backoff-max", _seconds, Options.backoff_max, "seconds between retries at most")
     flag("--grace", _seconds, Options.grace, "seconds a load in flight may finish in after SIGTERM")
     flag("--pod-uid", str, "", "UID of this pod; a puller that restarts in it is ready if it was before")
+    flag("--cache-dir", Path, None, "directory on a volume that pods share, for models (default: none)")
+    flag("--cache-size", _size, "0", "bytes, or a quantity, that the cache may take; 0: no limit")
     flag("--supervise", boolean, "false", "restart a crashed puller inside this container")
     flag("--log-level", str, "info", "least level logged", choices=LEVELS)
     made.add_argument(

@@ -37,5 +37,7 @@ class Options:
     grace: float = 25.0
     schemes: tuple[str, ...] = SCHEMES
     pod_uid: str = ""
+    cache_dir: Path | None = None
+    cache_size: int = 0
     timeouts: Timeouts = field(default_factory=Timeouts)
     limits: Limits = field(default_factory=Limits)

@@ -24,6 +24,7 @@ MODEL_CONFIG: Final = f"{DOMAIN}/model-config"
 """An annotation of pods, with a ConfigMap's name; and the label of such ConfigMaps, with the value `true`."""
 MODEL_DIR: Final = f"{DOMAIN}/model-dir"
 MODEL_CLAIM: Final = f"{DOMAIN}/model-claim"
+MODEL_CACHE: Final = f"{DOMAIN}/model-cache"
 MODEL_CONTAINERS: Final = f"{DOMAIN}/model-containers"
 MODEL_SERVER: Final = f"{DOMAIN}/model-server"
 MODEL_SERVER_PORT: Final = f"{DOMAIN}/model-server-port"
@@ -77,6 +78,7 @@ OTHERS: Final = (
     MODEL_CONFIG,
     MODEL_DIR,
     MODEL_CLAIM,
+    MODEL_CACHE,
     MODEL_CONTAINERS,
     MODEL_SERVER,
     MODEL_SERVER_PORT,

@@ -13,7 +13,8 @@ later edit of the ConfigMap without a new pod.
   none, because they would never complete.
 - A volume for the models: an `emptyDir` with a size limit; the claim that `mlchassis.dev/model-claim`
   names; or, where a container already mounts a volume at the models' path, that volume.
-- The ConfigMap, mounted only in the sidecar; claims that `pvc://` URIs name, read-only.
+- The ConfigMap, mounted only in the sidecar; claims that `pvc://` URIs name, read-only; the claim that
+  `mlchassis.dev/model-cache` names, a cache of models that pods share.
 - A read-only mount of the models at `/mnt/models` in every serving container, or in those that
   `mlchassis.dev/model-containers: a,b` names. `mlchassis.dev/model-dir` changes the path.
 - A readiness probe on the sidecar: the pod is ready once every listed model has been loaded for the
@@ -53,7 +54,7 @@ from collections.abc import Iterator, Mapping, Set
 from decimal import Decimal
 from typing import Final
 
-from policies.core.annotations import MODEL_CLAIM, MODEL_CONFIG, MODEL_DIR, MODEL_SERVER
+from policies.core.annotations import MODEL_CACHE, MODEL_CLAIM, MODEL_CONFIG, MODEL_DIR, MODEL_SERVER
 from policies.core.contracts import Mutator
 from policies.core.facts import Facts
 from policies.core.finding import Finding
@@ -69,6 +70,7 @@ from policies.kube.quantities import parse_quantity
 from policies.models.pulling import SERVERS, ModelPull, PullError, claims_of, pull_of
 from policies.models.settings import ModelPuller, ReadyWhen, Scheme, Sidecar
 from policies.models.volumes import (
+    CACHE_DIR,
     CLAIMS_DIR,
     free_name,
     models_mount,
@@ -76,6 +78,7 @@ from policies.models.volumes import (
     mounted_models,
     running_puller,
     volume_names,
+    with_cache,
     with_claims,
     with_config_volume,
     with_model_mounts,
@@ -133,10 +136,12 @@ def _with_puller(pod: Json, settings: ModelPuller, facts: Facts, why: Reasons = 
     pod, mount, size = with_models_volume(pod, pull, _volume_size(pull, settings, facts))
     pod, config_volume = with_config_volume(pod, pull)
     models = models_of(facts, pull.config)
+    pod, cache_mounts = with_cache(pod, pull.cache)
     pod, claim_mounts = with_claims(pod, claims_of(models))
     mounts = [
         mount,
         {"name": config_volume, "mountPath": settings.config_dir, "readOnly": True},
+        *cache_mounts,
         *claim_mounts,
     ]
     puller = _puller(pod, pull, settings, facts, native=native, size=size) | {"volumeMounts": mounts}
@@ -147,7 +152,7 @@ def _with_puller(pod: Json, settings: ModelPuller, facts: Facts, why: Reasons = 
         setting="image",
         annotation="" if f"{_KSERVE}/agent" in annotations_of(pod) else f"{MODEL_CONFIG}={pull.config}",
     )
-    _give_volumes(why, pull, before, mount["name"], config_volume, claim_mounts, size)
+    _give_volumes(why, pull, before, mount["name"], config_volume, [*cache_mounts, *claim_mounts], size)
     _give_mounts(why, pull, mount)
     return appended(with_model_mounts(pod, pull, mount), place, puller)
 
@@ -181,7 +186,13 @@ def _give_volumes(
     if config not in before:
         why.give(f"spec.volumes[{config}]", f"the list of models, ConfigMap {pull.config}, for the sidecar")
     for mount in claims:
-        if mount["name"] not in before:
+        if mount["name"] not in before and mount["mountPath"] == CACHE_DIR:
+            why.give(
+                f"spec.volumes[{mount['name']}]",
+                f"a cache of models that pods share, in claim {pull.cache}",
+                annotation=f"{MODEL_CACHE}={pull.cache}",
+            )
+        elif mount["name"] not in before:
             claim = str(mount["mountPath"]).rpartition("/")[2]
             why.give(f"spec.volumes[{mount['name']}]", f"a model of the list lies in claim {claim}")
 
@@ -251,7 +262,7 @@ def _check_system(pod: Json) -> None:
 
 def _check_paths(pull: ModelPull, settings: ModelPuller) -> None:
     """Raises PullError where the models would hide the sidecar's own mounts, or these the models."""
-    for path in (settings.config_dir, CLAIMS_DIR):
+    for path in (settings.config_dir, CLAIMS_DIR, *([CACHE_DIR] if pull.cache else [])):
         if f"{pull.model_dir}/".startswith(f"{path}/") or f"{path}/".startswith(f"{pull.model_dir}/"):
             raise PullError(
                 f"metadata.annotations[{MODEL_DIR}]",
@@ -284,7 +295,7 @@ def _puller(
     }
     if native:
         container["restartPolicy"] = "Always"
-    container["env"] = list(_variables(settings))
+    container["env"] = list(_variables(settings, pull))
     if pull.credentials:
         container["envFrom"] = [{"secretRef": {"name": pull.credentials}}]
     if dig(pod, "spec", "hostNetwork") is not True:
@@ -355,13 +366,15 @@ def _arguments(pull: ModelPull, settings: ModelPuller, size: int | None) -> Iter
         yield f"--max-disk={size * 9 // 10 >> 20}Mi"
 
 
-def _variables(settings: ModelPuller) -> Iterator[Json]:
+def _variables(settings: ModelPuller, pull: ModelPull) -> Iterator[Json]:
     """What an older image does not know goes into variables: it refuses flags, and passes these over."""
     first = [scheme for scheme in settings.schemes if scheme not in _NEWER_SCHEMES]
     newer = [scheme for scheme in settings.schemes if scheme in _NEWER_SCHEMES]
     yield {"name": "CHASSIS_PULLER_SCHEMES", "value": ",".join(first or newer)}
     if first and newer:
         yield {"name": "CHASSIS_PULLER_FURTHER_SCHEMES", "value": ",".join(newer)}
+    if pull.cache:
+        yield {"name": "CHASSIS_PULLER_CACHE_DIR", "value": CACHE_DIR}
     yield {"name": "CHASSIS_PULLER_SUPERVISE", "value": "true"}
     yield {
         "name": "CHASSIS_PULLER_POD_UID",

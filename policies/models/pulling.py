@@ -13,6 +13,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from policies.core.annotations import (
+    MODEL_CACHE,
     MODEL_CLAIM,
     MODEL_CONFIG,
     MODEL_CONTAINERS,
@@ -55,6 +56,8 @@ class ModelPull:
     """Where the containers see the models."""
     claim: str
     """PersistentVolumeClaim for the models; empty for a volume of the pod."""
+    cache: str
+    """PersistentVolumeClaim with a cache that pods share; empty for none."""
     credentials: str
     """Secret whose keys become the puller's environment; empty for only the ServiceAccount."""
     targets: tuple[Container, ...]
@@ -79,6 +82,7 @@ def pull_of(pod: Json, facts: Facts, model_dir: str) -> ModelPull | None:
         config=config,
         model_dir=_directory(pod) or model_dir,
         claim=_name(pod, MODEL_CLAIM) or "",
+        cache=_name(pod, MODEL_CACHE) or "",
         credentials=_name(pod, MODEL_CREDENTIALS) or "",
         targets=targets,
         server=server,

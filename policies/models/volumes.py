@@ -17,6 +17,9 @@ from policies.models.pulling import ModelPull, PullError
 
 MODELS: Final = "mlchassis-models"
 CONFIG: Final = "mlchassis-model-config"
+CACHE: Final = "mlchassis-model-cache"
+CACHE_DIR: Final = "/mnt/model-cache"
+"""Where the sidecar sees the claim of a shared cache."""
 CLAIMS_DIR: Final = "/mnt/pvc"
 """Where the sidecar sees the claims of `pvc://` URIs."""
 
@@ -93,6 +96,18 @@ def with_config_volume(pod: Json, pull: ModelPull) -> tuple[Json, str]:
             return pod, text(volume, "name")
     name = free_name(CONFIG, volume_names(pod))
     return appended(pod, ("spec", "volumes"), {"name": name, "configMap": {"name": pull.config}}), name
+
+
+def with_cache(pod: Json, claim: str) -> tuple[Json, list[Json]]:
+    """The pod with the claim of a shared cache, and the sidecar's mount of it."""
+    if not claim:
+        return pod, []
+    for volume in maps(pod, "spec", "volumes"):
+        if text(volume, "persistentVolumeClaim", "claimName") == claim and _is_writable(volume):
+            return pod, [{"name": text(volume, "name"), "mountPath": CACHE_DIR}]
+    name = free_name(CACHE, volume_names(pod))
+    added = {"name": name, "persistentVolumeClaim": {"claimName": claim}}
+    return appended(pod, ("spec", "volumes"), added), [{"name": name, "mountPath": CACHE_DIR}]
 
 
 def with_claims(pod: Json, claims: list[str]) -> tuple[Json, list[Json]]:

@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar, cast, overload
 from urllib.parse import urlsplit
 
+from puller.log import logger
 from puller.reasons import BAD_CONTENT, NO_ROOM, Reason
 from puller.spec import ModelSpec
 from puller.storage import local
 from puller.storage.base import DiskBudget, Limits, Progress, StorageError, in_thread
+from puller.storage.cache import RENEWAL, Cache, Lock
 from puller.storage.objects import Layer, RemoteObject, Source, archive_kind
 from puller.storage.source import over_web, resolve
 from puller.storage.transfer import Transfer, check_digest, chunks, verify, write_at
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_LOOK = 2.0
+"""Seconds between looks at the cache while another puller downloads."""
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -47,7 +51,9 @@ class Storage:
     claims: Path
     connections: asyncio.Semaphore
     linger: float = 0.0
-    """Seconds for which idle connections to web servers are kept; `close` ends them."""
+    cache: Cache | None = None
+    """`linger`: seconds for which idle connections to web servers are kept; `close` ends them. `cache`: on a
+    volume that pods share."""
 
     @cached_property
     def web(self) -> WebClient:
@@ -103,6 +109,8 @@ class Fetch:
         try:
             if urlsplit(self.spec.storage_uri).scheme in ("file", "pvc"):
                 await self._take_local()
+            elif self.storage.cache is not None:
+                await self._take_cached(self.storage.cache)
             else:
                 await self._take_remote()
             return await in_thread(lambda: then(self._written()))
@@ -123,6 +131,59 @@ class Fetch:
             self.progress.done = 0
         else:
             self.storage.budget.hold(self.key, self.progress.done)
+
+    async def _take_cached(self, cache: Cache) -> None:
+        """From the shared cache; else from the storage and into it, unless another puller does that."""
+        while not await self._copied(cache):
+            try:
+                lock = await in_thread(partial(cache.lock, self.spec))
+            except OSError as error:
+                logger.debug("cache without a lock", error=str(error))
+                await self._take_remote()
+                return
+            if lock is not None:
+                await self._take_and_keep(cache, lock)
+                return
+            self.progress.trouble = "another puller downloads it into the shared cache"
+            await asyncio.sleep(_LOOK)
+
+    async def _copied(self, cache: Cache) -> bool:
+        if self._transfer is not None:  # an attempt that goes on with what it has
+            return False
+        await self._clear()
+        stopped = threading.Event()
+        found = await in_thread(
+            partial(cache.take, self.spec, self.tree, self.progress, stopped.is_set, self._claim_copy),
+            stopped.set,
+        )
+        if not found:
+            await self._clear()
+            self.progress.done = 0
+        return found
+
+    def _claim_copy(self, size: int) -> None:
+        self._reserve(size, lambda: self.progress.done)
+
+    async def _take_and_keep(self, cache: Cache, lock: Lock) -> None:
+        """Download while the lock is held, and put a copy into the cache."""
+        self.progress.trouble = ""
+
+        async def renew() -> None:
+            while True:
+                await asyncio.sleep(RENEWAL)
+                await in_thread(lock.renew)
+
+        renewing = asyncio.create_task(renew())
+        try:
+            if await self._copied(cache):  # it came between the look at the cache and the lock
+                return
+            await self._take_remote()
+            stopped = threading.Event()
+            await in_thread(lambda: cache.put(self.spec, self._written(), stopped.is_set), stopped.set)
+        finally:
+            renewing.cancel()
+            await asyncio.gather(renewing, return_exceptions=True)
+            await in_thread(lock.give_back)
 
     async def _take_remote(self) -> None:
         storage, spec = self.storage, self.spec

@@ -1,0 +1,214 @@
+"""Models on a volume that pods share: one downloads, the others copy, whoever dies when."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from puller.plan import State
+from puller.spec import ModelSpec
+from puller.storage import cache as cache_module
+from puller.storage import fetch as fetch_module
+from puller.storage.base import DiskBudget, Limits, Progress, StorageError
+from puller.storage.cache import STALE, Cache
+from puller.storage.fetch import Fetch, Storage
+from tests.puller.conftest import World
+from tests.puller.fakes import until
+
+SPEC = ModelSpec("m", "s3://bucket/m")
+LIMITS = Limits(
+    part_size=1 << 20, chunk_size=1 << 16, retry_initial=0.01, retry_max=0.05, trouble_timeout=0.5
+)
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def going() -> bool:
+    return False
+
+
+def tree(folder: Path, **files: str) -> Path:
+    for name, text in files.items():
+        path = folder / name.replace("__", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+def content(folder: Path) -> dict[str, str]:
+    return {str(p.relative_to(folder)): p.read_text() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_what_one_puts_another_takes(tmp_path: Path) -> None:
+    made = tree(tmp_path / "made", a="A", sub__b="B")
+    assert not Cache(tmp_path / "cache").take(SPEC, tmp_path / "none", Progress(), going)
+    assert Cache(tmp_path / "cache").put(SPEC, made, going)
+    progress = Progress()
+    assert Cache(tmp_path / "cache").take(SPEC, tmp_path / "got", progress, going)
+    assert content(tmp_path / "got") == {"a": "A", "sub/b": "B"}
+    assert progress.done == progress.total == 2
+    other = ModelSpec("m", "s3://bucket/m", version="2")
+    assert not Cache(tmp_path / "cache").take(other, tmp_path / "other", Progress(), going)
+
+
+@pytest.mark.parametrize("damage", ["marker", "size", "missing", "no-marker", "more"])
+def test_a_damaged_entry_is_passed_over_and_replaced(tmp_path: Path, damage: str) -> None:
+    cache = Cache(tmp_path / "cache")
+    made = tree(tmp_path / "made", a="A", b="B")
+    cache.put(SPEC, made, going)
+    entry = tmp_path / "cache" / SPEC.digest
+    for path in (entry / "entry.json", entry / "files" / "a", entry / "files" / "b"):
+        path.chmod(0o644)
+    match damage:
+        case "marker":
+            (entry / "entry.json").write_text("[")
+        case "size":
+            (entry / "files" / "a").unlink()
+            (entry / "files" / "a").write_text("too long")
+        case "missing":
+            (entry / "files" / "a").unlink()
+        case "no-marker":
+            (entry / "entry.json").unlink()
+        case "more":
+            (entry / "files" / "c").touch()
+    assert not cache.take(SPEC, tmp_path / "got", Progress(), going)
+    assert cache.put(SPEC, made, going)
+    assert cache.take(SPEC, tmp_path / "again", Progress(), going)
+    assert content(tmp_path / "again") == {"a": "A", "b": "B"}
+
+
+def test_one_at_a_time_holds_the_lock(tmp_path: Path) -> None:
+    one, two = Cache(tmp_path), Cache(tmp_path)
+    held = one.lock(SPEC)
+    assert held is not None
+    assert two.lock(SPEC) is None
+    held.give_back()
+    again = two.lock(SPEC)
+    assert again is not None
+    held.give_back()
+    assert one.lock(SPEC) is None, "a lock is given back by its holder only"
+
+
+def test_the_lock_of_a_holder_that_died_is_taken_over(tmp_path: Path) -> None:
+    clock = Clock()
+    dead, waiting, third = Cache(tmp_path), Cache(tmp_path, clock=clock), Cache(tmp_path, clock=clock)
+    held = dead.lock(SPEC)
+    assert held is not None
+    assert waiting.lock(SPEC) is None
+    assert third.lock(SPEC) is None
+    clock.now += STALE / 2
+    os.utime(held.path, (1, 1))  # it is renewed, by a clock that is far off
+    assert waiting.lock(SPEC) is None
+    clock.now += STALE * 0.9
+    assert waiting.lock(SPEC) is None, "a renewed lock is not stale"
+    clock.now += STALE * 0.2
+    assert waiting.lock(SPEC) is not None
+    assert third.lock(SPEC) is None, "the new holder's lock is another one"
+    held.renew()
+    held.give_back()
+    assert third.lock(SPEC) is None
+
+
+def test_the_least_used_entries_make_room(tmp_path: Path) -> None:
+    cache = Cache(tmp_path / "cache", limit=390)
+    made = tree(tmp_path / "made", a="x" * 100)
+    specs = [ModelSpec("m", f"s3://bucket/{n}") for n in range(3)]
+    for n, spec in enumerate(specs[:2]):
+        assert cache.put(spec, made, going)
+        os.utime(tmp_path / "cache" / spec.digest, (n + 1, n + 1))
+    assert cache.put(specs[2], made, going)
+    assert [cache.take(spec, tmp_path / f"got{n}", Progress(), going) for n, spec in enumerate(specs)] == [
+        False,
+        True,
+        True,
+    ]
+    large = tree(tmp_path / "large", a="x" * 600)
+    assert not cache.put(SPEC, large, going), "it would not fit at all"
+
+
+def fetch_of(world: World, where: Path, cache: Cache | None, **spec: Any) -> Fetch:
+    where.mkdir()
+    storage = Storage(world.env, LIMITS, DiskBudget(where), where, asyncio.Semaphore(4), cache=cache)
+    return Fetch(ModelSpec("m", "s3://bucket/m", **spec), where / "staging", storage)
+
+
+async def test_two_pods_download_once(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch_module, "_LOOK", 0.02)
+    world.put("m", b"x" * 3_000_000)
+    world.store.gate = asyncio.Event()
+    fetches = [fetch_of(world, tmp_path / f"pod{n}", Cache(tmp_path / "cache")) for n in range(3)]
+    running = [asyncio.create_task(fetch.run()) for fetch in fetches]
+    await until(lambda: sum("another puller" in fetch.progress.trouble for fetch in fetches) == 2)
+    world.store.gate.set()
+    trees = await asyncio.gather(*running)
+    assert all((tree / "model.bin").read_bytes() == b"x" * 3_000_000 for tree in trees)
+    assert world.store.bytes_sent == 3_000_000
+
+
+async def test_a_holder_that_is_cancelled_gives_way(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch_module, "_LOOK", 0.02)
+    world.put("m", b"content")
+    world.store.gate = asyncio.Event()
+    first = asyncio.create_task(fetch_of(world, tmp_path / "one", Cache(tmp_path / "cache")).run())
+    await until(lambda: world.store.waiting > 0)
+    second = asyncio.create_task(fetch_of(world, tmp_path / "two", Cache(tmp_path / "cache")).run())
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    world.store.gate.set()
+    assert ((await second) / "model.bin").read_bytes() == b"content"
+
+
+@pytest.mark.parametrize("trouble", ["file", "read-only", "full"])
+async def test_a_cache_that_cannot_be_used_keeps_no_model_away(
+    world: World, tmp_path: Path, trouble: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.put("m", b"content")
+    root = tmp_path / "cache"
+    if trouble == "file":
+        root.touch()
+    else:
+        root.mkdir()
+
+    def refuse(path: Path, text: str) -> bool:
+        raise OSError(30, "Read-only file system")
+
+    if trouble == "read-only":
+        monkeypatch.setattr(cache_module, "_create", refuse)
+    tree = await fetch_of(world, tmp_path / "pod", Cache(root, limit=1 if trouble == "full" else 0)).run()
+    assert (tree / "model.bin").read_bytes() == b"content"
+
+
+async def test_a_copy_that_does_not_fit_is_refused(world: World, tmp_path: Path) -> None:
+    world.put("m", b"x" * 1000)
+    await fetch_of(world, tmp_path / "one", Cache(tmp_path / "cache")).run()
+    fetch = fetch_of(world, tmp_path / "two", Cache(tmp_path / "cache"))
+    fetch.storage.budget.limit = 500
+    with pytest.raises(StorageError, match="do not fit"):
+        await fetch.run()
+
+
+async def test_the_whole_puller_with_a_cache(world: World, tmp_path: Path) -> None:
+    world.set(cache_dir=tmp_path / "cache")
+    world.config.write({"a": world.put("a", "A"), "b": world.put("b", "B")})
+    world.start()
+    await world.serves({"a": "A", "b": "B"})
+    await world.stop()
+    gets = sum(world.store.gets.values())
+    world.set(model_dir=tmp_path / "other")
+    world.server.model_dir = tmp_path / "other"
+    world.server.serving.clear()
+    world.start()
+    await world.serves({"a": "A", "b": "B"})
+    assert sum(world.store.gets.values()) == gets
+    assert set(world.states().values()) == {State.LOADED}
