@@ -28,7 +28,7 @@ VERSIONS: Final[Mapping[str, str]] = {
 """By preset the path whose JSON answer has a field `version`:
 vllm/entrypoints/serve/instrumentator (`show_version`), https://docs.ollama.com/api/version,
 https://github.com/kserve/open-inference-protocol (server metadata; Triton's own version, not the tag of its
-image), router/src/server.rs of text-generation-inference and text-embeddings-inference (`get_model_info`)."""
+image), `get_model_info` in server.rs of text-generation-inference and text-embeddings-inference."""
 LONGEST_VERSION: Final = 64
 
 
