@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from policies.core.facts import Cluster, NoCluster
 from policies.kube.group_kinds import kind_of
@@ -92,6 +93,55 @@ def world(nodes: int, services: int) -> ClusterCache:
     for store in stores.values():
         store.commit()
     return cluster
+
+
+RELATED: Final = 10_000
+"""Workloads, each with two Services."""
+ROW: Final = 5
+"""Workloads of which each waits for the one before it."""
+
+
+def related(workloads: int) -> Grown:
+    """The last Deployment of a row, in a cluster with so many workloads and a tenth as many nodes."""
+    cluster = ClusterCache()
+    stores = {store.kind: store for _, _, store in cluster.sources}
+    for store in stores.values():
+        store.begin()
+    for number in range(workloads):
+        stores["Deployment"].put(_waiting(number))
+        for name in (f"a{number}", f"a{number}-metrics"):
+            stores["Service"].put(service(name, f"a{number}"))
+    for number in range(workloads // 10):
+        stores["Node"].put(node(number))
+    stores["Namespace"].put({"metadata": {"name": "ml", "labels": {}}})
+    for store in stores.values():
+        store.commit()
+    return Grown.of(_waiting(max(workloads, ROW) - 1), cluster=cluster)
+
+
+def service(name: str, app: str) -> Json:
+    """A Service that sends to a port by its name."""
+    spec = {"selector": {"app": app}, "ports": [{"port": 80, "targetPort": "http"}]}
+    return {"metadata": {"name": name, "namespace": "ml"}, "spec": spec}
+
+
+def _waiting(number: int) -> Json:
+    """A Deployment of a row, its pods on different nodes."""
+    labels = {"app": f"a{number}"}
+    wait = {"name": "wait", "command": ["sh", "-c", f"until nc -z a{number - 1} 80; do sleep 2; done"]}
+    term = {"labelSelector": {"matchLabels": labels}, "topologyKey": "kubernetes.io/hostname"}
+    spec = {
+        "initContainers": [wait] if number % ROW else [],
+        "containers": [{"name": "api", "image": "a", "ports": [{"name": "http", "containerPort": 80}]}],
+        "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}},
+    }
+    template = {"metadata": {"labels": labels}, "spec": spec}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": f"d{number}", "namespace": "ml"},
+        "spec": {"replicas": 3, "selector": {"matchLabels": labels}, "template": template},
+    }
 
 
 def node(number: int, **spec: object) -> Json:

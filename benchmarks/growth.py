@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import gc
 import math
+import time
 
-from benchmarks._grown import DIMENSIONS, LEAST, MOST, Grown
+from benchmarks._grown import DIMENSIONS, LEAST, MOST, RELATED, Grown, related, service
 from benchmarks._timing import best
 from webhook.admission import bounds
 from webhook.admission.engine import decide
 from webhook.admission.messages import respond
 from webhook.config.load import load
+from webhook.kube.caches import ClusterCache
 
 
 def main() -> None:
@@ -26,6 +28,25 @@ def main() -> None:
         least, most = (_seconds(grown(count)) for count in (LEAST, MOST))
         steepness = math.log(most / least) / math.log(MOST / LEAST)
         print(f"  {what:<28} {least * 1e3:>9.2f} ms {most * 1e3:>9.2f} ms   exponent {steepness:>5.2f}")
+    print(f"a decision about a Deployment that waits for others, without and with {RELATED:,} workloads")
+    for count in (0, RELATED):
+        row = related(count)
+        after = _after_a_change(row)
+        print(f"  {count:<28,} {_seconds(row) * 1e3:>9.2f} ms {after * 1e3:>9.2f} ms after a change")
+
+
+def _after_a_change(grown: Grown) -> float:
+    """The first decision after a Service came: what is derived from the Services has to follow."""
+    assert isinstance(grown.cluster, ClusterCache)
+    config = load(grown.policy)
+    services = next(store for _, _, store in grown.cluster.sources if store.kind == "Service")
+    seconds = []
+    for number in range(20):
+        services.put(service("new", f"new-{number}"))
+        began = time.process_time()
+        respond(decide(grown.request, config, grown.cluster))
+        seconds.append(time.process_time() - began)
+    return min(seconds)
 
 
 def _seconds(grown: Grown) -> float:

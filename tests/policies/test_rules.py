@@ -60,7 +60,7 @@ MODES: dict[str, tuple[Mode, Mode] | tuple[Mode, Mode, tuple[Mode, Mode]]] = {
     "model-exceeds-gpu-memory": (Mode.ENFORCE, Mode.ENFORCE, (Mode.WARN, Mode.WARN)),
     "parallelism-exceeds-gpus": (Mode.ENFORCE, Mode.ENFORCE),
     "shared-memory-too-small": (Mode.WARN, Mode.WARN),
-    "service-port-unknown": (Mode.WARN, Mode.ENFORCE, (Mode.WARN, Mode.WARN)),
+    "service-port-unknown": (Mode.WARN, Mode.WARN),
     "deploy-order-deadlock": (Mode.ENFORCE, Mode.ENFORCE, (Mode.WARN, Mode.WARN)),
     "startup-wait-cycle": (Mode.ENFORCE, Mode.ENFORCE, (Mode.WARN, Mode.WARN)),
     "gang-without-queue": (Mode.AUDIT, Mode.WARN),
