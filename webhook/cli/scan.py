@@ -97,9 +97,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--view",
-        choices=("servers",),
+        choices=("servers", "models"),
         help="servers: each serving workload with its server, version, health paths, ports, models, what its "
-        "probes notice, drain and budget for its start; as text, json or html",
+        "probes notice, drain and budget for its start; as text, json or html. models: what the puller of "
+        "each running pod reports, asked through the API server's proxy; as text or json",
     )
     parser.add_argument(
         "--ask",
@@ -139,6 +140,8 @@ def run(args: argparse.Namespace) -> int:
         return _missed(args)
     if args.repair or args.yes:
         raise UserError("--repair and --yes go with --missed")
+    if args.view == "models":
+        return _models(args)
     if args.view:
         return _servers(args)
     if args.ask:
@@ -178,6 +181,20 @@ def _missed(args: argparse.Namespace) -> int:
             api, wait, namespace, config, cluster, args.policy, args.output, repair=args.repair, yes=args.yes
         )
     return DENIED if left else OK
+
+
+def _models(args: argparse.Namespace) -> int:
+    from webhook.cli import pulled_models
+
+    if args.output not in ("text", "json"):
+        raise UserError("--view models goes with -o text or json")
+    if args.report is not None or args.statistics or args.ask:
+        raise UserError("--view models goes with neither --report, --statistics nor --ask")
+    with connection.connected(args.kubeconfig, args.context) as (api, wait):
+        namespace = "" if args.all_namespaces else args.namespace or api.namespace
+        found = wait(pulled_models.pulled(api, namespace))
+    sys.stdout.writelines((pulled_models.as_json if args.output == "json" else pulled_models.table)(found))
+    return OK
 
 
 def _servers(args: argparse.Namespace) -> int:

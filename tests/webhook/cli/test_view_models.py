@@ -1,0 +1,69 @@
+"""`chassis scan --view models` against a small API server."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from policies.kube.json import Json
+from tests.webhook.cli.scanned import PODS, SERVER, Scan, named
+from tests.webhook.kube.apiserver import FakeApiServer
+
+PULLER: Json = {"name": "model-puller", "image": "puller", "command": ["chassis-puller"]}
+MODEL = {"name": "a", "state": "Loaded", "reason": "", "message": "", "since": "2026-11-22T10:00:00+00:00"}
+FAILED = {
+    "name": "b",
+    "state": "Failed",
+    "reason": "NotFound",
+    "message": "nothing\x1b[31m there",
+    "since": "",
+}
+
+
+def pod(name: str, *args: str, phase: str = "Running", **containers: list[Json]) -> Json:
+    spec = {"containers": [SERVER], "initContainers": [{**PULLER, "args": list(args)}], "nodeName": "n1"}
+    return {**named(name, spec | containers), "status": {"phase": phase}}
+
+
+@pytest.fixture
+async def pulling(fake: FakeApiServer) -> FakeApiServer:
+    await fake.put(PODS, pod("one", "--port=9999"))
+    await fake.put(PODS, pod("two"))
+    await fake.put(PODS, pod("gone", phase="Succeeded"))
+    await fake.put(PODS, pod("none", initContainers=[]))
+    fake.spoilt[f"{PODS}/one:9999/proxy/v1/models"] = {"models": [FAILED, MODEL]}
+    return fake
+
+
+async def test_models_of_pods_that_answer_and_pods_that_do_not(pulling: FakeApiServer, chassis: Scan) -> None:
+    answer = await chassis("--view", "models", "-n", "ml", "-o", "json")
+    assert answer.status == 0
+    one, two, unknown = json.loads(answer.out)
+    assert (one["pod"], one["node"], one["name"], one["state"]) == ("one", "n1", "a", "Loaded")
+    assert (two["name"], two["reason"]) == ("b", "NotFound")
+    assert (unknown["pod"], unknown["name"], unknown["state"], unknown["reason"]) == (
+        *("two", "", "Unknown"),
+        "NotAsked",
+    )
+
+
+async def test_the_table(pulling: FakeApiServer, chassis: Scan) -> None:
+    out = (await chassis("--view", "models", "-n", "ml")).out
+    assert out.splitlines()[0].split() == ["POD", "NODE", "MODEL", "STATE", "BYTES", "SINCE", "WHY"]
+    assert "2 models, 1 loaded; 1 pods could not be asked" in out
+    assert "\x1b" not in out
+
+
+@pytest.mark.parametrize("answer", [{}, {"models": 1}])
+async def test_an_answer_without_models_is_not_taken_for_none(
+    pulling: FakeApiServer, chassis: Scan, answer: object
+) -> None:
+    pulling.spoilt[f"{PODS}/one:9999/proxy/v1/models"] = answer
+    found = json.loads((await chassis("--view", "models", "-n", "ml", "-o", "json")).out)
+    assert [each["reason"] for each in found] == ["NotAsked", "NotAsked"]
+
+
+async def test_other_outputs_are_refused(pulling: FakeApiServer, chassis: Scan) -> None:
+    for further in (("-o", "html"), ("--ask",), ("--statistics",)):
+        assert (await chassis("--view", "models", *further)).status == 2

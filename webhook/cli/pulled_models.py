@@ -1,0 +1,143 @@
+"""`chassis scan --view models`: the models of each pod with a puller, as the puller itself reports them.
+
+The pods are asked through the API server's proxy, so no pod needs rights of its own. Law: a pod that cannot
+be asked is listed with the reason, and is not taken for one without models.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Final
+
+import orjson
+
+from policies.kube.json import Json, integer, maps, strings, text
+from policies.kube.pods import Container, containers
+from policies.kube.printable import printable
+from policies.probes.servers import PULLER
+from webhook.admission.missed import runs
+from webhook.kube import paths
+from webhook.kube.api import ApiServer
+from webhook.kube.errors import ApiError
+
+AT_ONCE: Final = 16
+"""Pods that are asked at a time."""
+_PORT: Final = 9081
+_SECONDS: Final = 10.0
+_COLUMNS: Final = ("pod", "node", "model", "state", "bytes", "since", "why")
+
+
+@dataclass(frozen=True, slots=True)
+class PulledModel:
+    """One model of one pod; without a name, a pod that could not be asked."""
+
+    namespace: str
+    pod: str
+    node: str
+    name: str = ""
+    state: str = "Unknown"
+    reason: str = ""
+    message: str = ""
+    bytes_done: int = 0
+    bytes_total: int = 0
+    since: str = ""
+
+    @property
+    def cells(self) -> dict[str, str]:
+        """A row of the table, by column."""
+        loading = f"{self.bytes_done} of {self.bytes_total}" if self.bytes_total else ""
+        why = ": ".join(each for each in (self.reason, self.message) if each)
+        return {
+            "pod": f"{self.namespace}/{self.pod}",
+            "node": self.node,
+            "model": self.name or "-",
+            "state": self.state,
+            "bytes": loading,
+            "since": self.since,
+            "why": why,
+        }
+
+
+async def pulled(api: ApiServer, namespace: str) -> list[PulledModel]:
+    """The models of all running pods with a puller, by namespace and pod."""
+    pods: list[tuple[Json, int]] = []
+    async for page, _ in api.pages(paths.collection("v1", "pods", namespace), {}, consistent=False):
+        for pod in page:
+            port = _puller_port(pod)
+            if port is not None and runs(pod):
+                pods.append((pod, port))
+    slots = asyncio.Semaphore(AT_ONCE)
+
+    async def ask(pod: Json, port: int) -> list[PulledModel]:
+        async with slots:
+            return await _models(api, pod, port)
+
+    found = await asyncio.gather(*(ask(pod, port) for pod, port in pods))
+    return sorted(
+        (model for models in found for model in models),
+        key=lambda each: (each.namespace, each.pod, each.name),
+    )
+
+
+async def _models(api: ApiServer, pod: Json, port: int) -> list[PulledModel]:
+    name, namespace = text(pod, "metadata", "name"), text(pod, "metadata", "namespace")
+    node = text(pod, "spec", "nodeName")
+    try:
+        answer = await api.call("GET", paths.proxied(name, namespace, port, "v1/models"), timeout=_SECONDS)
+    except ApiError as error:
+        return [PulledModel(namespace, name, node, reason="NotAsked", message=str(error))]
+    if not isinstance(answer.get("models"), list):
+        return [PulledModel(namespace, name, node, reason="NotAsked", message="the answer lists no models")]
+    return [
+        PulledModel(
+            namespace,
+            name,
+            node,
+            text(each, "name"),
+            text(each, "state"),
+            text(each, "reason"),
+            text(each, "message"),
+            integer(each, "bytesDone", default=0),
+            integer(each, "bytesTotal", default=0),
+            text(each, "since"),
+        )
+        for each in maps(answer, "models")
+    ]
+
+
+def _puller_port(pod: Json) -> int | None:
+    """The status port of the pod's puller; None if it has none."""
+    for container in containers(pod):
+        if _is_puller(container):
+            for word in strings(container.spec, "args"):
+                digits = word.removeprefix("--port=")
+                if word.startswith("--port=") and digits.isascii() and digits.isdigit():
+                    return int(digits)
+            return _PORT
+    return None
+
+
+def _is_puller(container: Container) -> bool:
+    command = strings(container.spec, "command")
+    return bool(command) and command[0].rpartition("/")[2] == PULLER
+
+
+def table(found: Iterable[PulledModel]) -> Iterator[str]:
+    """A line for each model, and how many there are."""
+    models = list(found)
+    rows = [dict(zip(_COLUMNS, map(str.upper, _COLUMNS), strict=True)), *(each.cells for each in models)]
+    widths = {name: max(len(printable(row[name])) for row in rows) for name in _COLUMNS}
+    for row in rows:
+        yield "  ".join(printable(row[name]).ljust(widths[name]) for name in _COLUMNS).rstrip() + "\n"
+    named = [each for each in models if each.name]
+    loaded = sum(each.state == "Loaded" for each in named)
+    yield f"\n{len(named)} models, {loaded} loaded; {len(models) - len(named)} pods could not be asked\n"
+
+
+def as_json(found: Iterable[PulledModel]) -> Iterator[str]:
+    """An array of objects, with keys in the style of the other outputs."""
+    renamed = {"bytes_done": "bytesDone", "bytes_total": "bytesTotal"}
+    entries = [{renamed.get(key, key): value for key, value in asdict(each).items()} for each in found]
+    yield orjson.dumps(entries, option=orjson.OPT_INDENT_2).decode() + "\n"
