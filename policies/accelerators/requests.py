@@ -18,7 +18,7 @@ from pydantic import Field
 from policies.accelerators.inventory import Fleet, Inventory, Likeness, Node, cover_of
 from policies.accelerators.vendors import MemoryUnit, Pool, Vendor, known_vendors
 from policies.core.facts import Facts
-from policies.core.listing import Index, Listing
+from policies.core.listing import Groups, Index, Listing
 from policies.core.settings import Settings
 from policies.kube.json import Json, mapping, maps, text
 from policies.kube.metadata import annotations_of, labels_of
@@ -205,15 +205,15 @@ class Catalogue:
     def inventory(self, listing: Listing) -> Inventory:
         """The accelerators of a cluster's nodes; the same one until a node with accelerators changes."""
         groups = listing.by(self._by_likeness)
-        known: Inventory | None = groups.memo.get("inventory")
-        if known is None:
-            # A separate list: the next listing takes over the groups.
-            found = {key: tuple(groups[key]) for key in groups}
-            if len(self._remembered) > 2 * sum(map(len, found.values())) + _CHANGED:
-                kept = {id(obj): obj for objects in found.values() for obj in objects}
-                self._remembered = {key: (obj, self._read(obj)) for key, obj in kept.items()}
-            known = groups.memo["inventory"] = self._inventory(found, nodes_known=True)
-        return known
+        return groups.derived(lambda: self._inventory_of(groups))
+
+    def _inventory_of(self, groups: Groups[tuple[str, bool, Likeness]]) -> Inventory:
+        # Separate lists: the next listing takes over the groups.
+        found = {key: tuple(groups[key]) for key in groups}
+        if len(self._remembered) > 2 * sum(map(len, found.values())) + _CHANGED:
+            kept = {id(obj): obj for objects in found.values() for obj in objects}
+            self._remembered = {key: (obj, self._read(obj)) for key, obj in kept.items()}
+        return self._inventory(found, nodes_known=True)
 
     @cached_property
     def declared(self) -> Inventory:

@@ -25,12 +25,11 @@ _MOST_CHANGES: Final = 64
 class Groups(Generic[K]):
     """Objects by the keys of an index; an object may be in several groups, or in none."""
 
-    __slots__ = ("_groups", "memo")
+    __slots__ = ("_derived", "_groups")
 
     def __init__(self) -> None:
         self._groups: dict[K, dict[Hashable, Json]] = {}
-        self.memo: dict[Any, Any] = {}
-        """Values computed from the groups; a change of one of them drops these."""
+        self._derived: Any = None
 
     def __iter__(self) -> Iterator[K]:
         """The keys that have a group."""
@@ -47,10 +46,17 @@ class Groups(Generic[K]):
             return None
         return max(reversed(found.values()), key=_named) if len(found) > 1 else next(iter(found.values()))
 
+    def derived(self, compute: Callable[[], T]) -> T:
+        """The result of `compute`, once until a group changes. An index has one such function."""
+        found: T | None = self._derived
+        if found is None:
+            found = self._derived = compute()
+        return found
+
     def put(self, keys: Iterable[K], obj: Json) -> None:
         name = _name(obj)
         for key in keys:
-            self.memo.clear()
+            self._derived = None
             group = self._groups.setdefault(key, {})
             if group.get(name, obj) is obj:
                 group[name] = obj
@@ -60,7 +66,7 @@ class Groups(Generic[K]):
     def take(self, keys: Iterable[K], obj: Json) -> None:
         name = _name(obj)
         for key in keys:
-            self.memo.clear()
+            self._derived = None
             group = self._groups.get(key, {})
             group.pop(name, None)
             if not group:
