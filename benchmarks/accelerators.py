@@ -122,7 +122,7 @@ def main() -> None:
             "orjson.loads of the pod": best(lambda: orjson.loads(sent)),
             "a pod with a GPU": best(lambda: mutate(gpu, settings, facts)),
             "a pod with a GPU, 50 nodes": best(lambda: mutate(gpu, settings, few)),
-            "with two terms of its own": best(lambda: mutate(two_terms, settings, facts)),
+            "with two own terms": best(lambda: mutate(two_terms, settings, facts)),
             "with product and memory annotations": best(lambda: mutate(wishes, settings, facts)),
             "a CPU pod": best(lambda: mutate(cpu, settings, facts)),
             "gpu-unschedulable, such a pod was asked for before": best(

@@ -486,7 +486,7 @@ def main() -> None:
     try:
         binary("kserve-agent")
     except BinaryError as error:
-        print(f"KServe's agent cannot be had, so nothing is measured: {error}")
+        print(f"KServe's agent could not be built, so there is no measurement: {error}")
         return
     if _INSIDE not in os.environ:
         own = ["unshare", "--net"] if os.geteuid() == 0 else ["unshare", "--net", "--user", "--map-root-user"]

@@ -230,7 +230,7 @@ def main() -> None:
         scratch = Path(directory)
         peer = built_peer(scratch)
         if peer is None:
-            print("Go is not there, so the peer is not built and nothing is measured.")
+            print("Go is not installed, so the peer is not built and there is no measurement.")
             return
         servers = _servers(scratch, peer, stack)
         costs = _measured(servers)

@@ -108,7 +108,7 @@ def main() -> None:
             "review.parse": best(lambda: review.parse(sent)),
             "engine.mutate": best(lambda: mutate(request, config, cluster)),
             "bytes to bytes": best(whole),
-            "deepcopy and jsonpatch.make_patch alone": best(usual),
+            "only deepcopy and jsonpatch.make_patch": best(usual),
         },
     )
     judged_body = body(deployment(final))

@@ -398,8 +398,8 @@ def advise(pod: Json, settings: GpuAffinity, facts: Facts) -> Iterator[Finding]:
     if not is_surveyable(pod):
         yield Finding(
             "spec.affinity",
-            "The pod demands so much of its nodes, in affinity, selector or tolerations, that nothing is "
-            "added.",
+            "The pod already requires so many node conditions (affinity, selector, tolerations) that "
+            "none is added.",
             "Name nodes by a few labels instead of many terms.",
             Certainty.UNDECIDED,
         )
@@ -437,7 +437,7 @@ def _advise_labels(vendor: str, fleet: Fleet, present: list[str]) -> Iterator[Fi
         if carried.isdisjoint(keys[annotation]):
             yield _note(
                 annotation,
-                f"was not applied: no {vendor} node carries a label that says so",
+                f"was not applied: no {vendor} node has such a label",
                 "Run the vendor's feature discovery, or declare the pool in gpu-affinity.yaml.",
             )
 
@@ -455,7 +455,7 @@ def _advise_topology(pod: Json, settings: GpuAffinity, facts: Facts) -> Iterator
     elif not _group(pod) and controller(pod) is None:  # a controller has yet to label what a template makes
         yield _note(
             TOPOLOGY,
-            "has no effect: no label tells which pods belong together",
+            "has no effect: no label shows which pods belong together",
             "Use it on the pods of a Job, JobSet, Ray cluster or another group that its controller labels.",
         )
     elif kept_apart(pod, topology.key):

@@ -187,7 +187,7 @@ def _by_resources(pod: Json, requests: Mapping[str, int], fleets: list[Fleet], n
             hint = f"Ask for at most {most}, spread the work over several pods, or declare the larger pool."
             return (), Obstacle(Place.RESOURCES, message, hint, certain)
     message = f"No node and no declared pool has {_listed(f'{n} {r}' for r, n in requests.items())} together."
-    return (), Obstacle(Place.RESOURCES, message, "Ask for what one node has.", certain)
+    return (), Obstacle(Place.RESOURCES, message, "Request only as much as one node has.", certain)
 
 
 def _by_product(pod: Json, requests: Mapping[str, int], fleets: list[Fleet], nodes: Nodes) -> Narrowed:

@@ -78,7 +78,8 @@ class GpuAffinity(Settings):
     )
     topology: Strength = Field(
         Strength.PREFERRED,
-        description="what the annotation mlchassis.dev/topology means where it does not say so itself",
+        description="meaning of the annotation mlchassis.dev/topology if it contains neither `required` "
+        "nor `preferred`",
     )
     autoscaler_labels: tuple[str, ...] = Field(
         (

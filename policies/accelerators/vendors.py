@@ -44,8 +44,8 @@ class NodeLabel(Model):
     values: tuple[LabelValue, ...] = Field((), description="the values that count; empty: any value")
     agent: bool = Field(
         False,
-        description="whether an agent on the running node writes it (GPU Feature Discovery, say), so that "
-        "no autoscaler knows it of a node that it has yet to make",
+        description="whether an agent on the running node writes it (for example GPU Feature Discovery), "
+        "so that no autoscaler knows it before the node runs",
     )
 
     def on(self, labels: Mapping[str, str]) -> bool:
@@ -99,7 +99,7 @@ class Vendor(Model):
         (), description="keys of labels with the number of accelerators of a node"
     )
     slices: tuple[str, ...] = Field(
-        (), description="parts of a product's name that say it is a slice of an accelerator, not a whole one"
+        (), description="parts of a product's name that mark a slice of an accelerator"
     )
     taints: tuple[Taint, ...] = Field(
         (), description="its usual taints; a taint of a node counts as the vendor's if its key is among these"

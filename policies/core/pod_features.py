@@ -28,7 +28,7 @@ class PodFeature(Enum):
     EXEC = "a probe that runs a command"
     ELSEWHERE = "a probe that may ask another host: by a command, or with a host"
     INIT = "an init container that is no native sidecar"
-    COMMAND = "a container with a command or arguments of its own"
+    COMMAND = "a container with a command or arguments"
     LIFECYCLE = "a container with lifecycle hooks"
     EXTENDED = "a container that asks for an extended resource"
     HOST_PORT = "a port of the node, or the node's network"

@@ -46,9 +46,7 @@ class Settings(Model):
     retired: ClassVar[Mapping[str, Retired]] = {}
     """By name in YAML, the settings that earlier releases had."""
 
-    mode: Mode | None = Field(
-        None, description="enforce, warn, audit or off; when absent, what the profile says"
-    )
+    mode: Mode | None = Field(None, description="enforce, warn, audit or off; if absent, the profile's mode")
 
 
 S = TypeVar("S", bound=Model)

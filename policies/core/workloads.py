@@ -94,14 +94,14 @@ class Workload(Model):
     )
     shape: Shape = Field(
         Shape.TEMPLATE,
-        description="`template` where metadata and spec stand at the path, `spec` where a pod "
-        "spec does (its pods then carry the object's own labels and annotations)",
+        description="`template` if metadata and spec are at the path, `spec` if a pod spec is (its pods "
+        "then have the object's own labels and annotations)",
     )
     specs: tuple[str, ...] = Field((), description="paths of pod specs without metadata, next to `templates`")
     containers: tuple[str, ...] = Field(
         (),
         description="paths of single containers that a serving runtime completes to a pod, such as the "
-        "`model` of KServe's predictor; the pod's other fields stand beside them",
+        "`model` of KServe's predictor; the pod's other fields are at the same level",
     )
     composed: tuple[Composed, ...] = Field(
         (), description="pods whose parts are in fields of the kind; findings in them warn at most"

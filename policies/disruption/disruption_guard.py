@@ -65,16 +65,17 @@ class DisruptionGuard(Settings):
 
     training_labels: tuple[str, ...] = Field(
         (f"{TRAINING}=true",),
-        description="labels, `key=value` or `key`, that make a pod that completes, or of Ray, a training pod "
-        "without an accelerator of its own, such as the launcher of an MPIJob; `*` is any text",
+        description="labels, `key=value` or `key`, that mark a pod which completes, or a Ray pod, as "
+        "training although it requests no accelerator, such as the launcher of an MPIJob; "
+        "`*` is any text",
     )
     max_duration: Duration = Field(
         14 * 86400, ge=1, description="seconds for which a training pod may hold its node at the most"
     )
     add_deadline: bool = Field(
         False,
-        description="whether a training pod without activeDeadlineSeconds gets maxDuration as its own: the "
-        "deadline ends whatever still runs then",
+        description="whether a training pod without activeDeadlineSeconds gets maxDuration as its "
+        "deadline, which ends every container that still runs",
     )
     pre_stop_sleep: Duration = Field(
         5, description="seconds that a serving container sleeps before it is stopped; 0: none"

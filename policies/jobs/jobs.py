@@ -54,19 +54,19 @@ class JobRetries(Settings):
         (137, 143),
         min_length=1,
         max_length=200,
-        description="exit codes that are retried within backoffLimit, beside 0: 143 is SIGTERM, 137 SIGKILL, "
-        "which also ends what uses too much memory; every other code is a real error",
+        description="exit codes that are retried within backoffLimit: 143 is SIGTERM, 137 SIGKILL, which "
+        "also ends a process that uses too much memory; every other code but 0 is a real "
+        "error",
     )
     training_labels: tuple[str, ...] = Field(
         (f"{TRAINING}=true",),
-        description="labels, `key=value` or `key`, that make a Job one that trains although it asks for no "
-        "accelerator of its own; `*` is any text",
+        description="labels, `key=value` or `key`, that mark a Job as training although it requests no "
+        "accelerator; `*` is any text",
     )
     raises: Raises = Field(
         Raises.NONE,
-        description="whose ttlSecondsAfterFinished, history limits and backoffLimit 0 are raised although "
-        "someone wrote them: of all Jobs, of Jobs with accelerators, or of none, as what was written is a "
-        "decision",
+        description="Jobs whose ttlSecondsAfterFinished, history limits and backoffLimit 0 are raised "
+        "although the manifest sets them: all Jobs, Jobs with accelerators, or none",
     )
     logs_on_error: bool = Field(
         True,

@@ -5,7 +5,7 @@ same namespace and with the label `mlchassis.dev/model-config: "true"`, lists th
 downloads them to a volume that it shares with the model server, loads them there, and follows every
 later edit of the ConfigMap without a new pod.
 
-**What is added**
+**Additions**
 
 - The sidecar, as a native one (an init container with `restartPolicy: Always`): it starts before the
   server, and a Job with it can still finish. On clusters with nodes before 1.29, or with `sidecar:
@@ -129,7 +129,8 @@ def _with_puller(pod: Json, settings: ModelPuller, facts: Facts, why: Reasons = 
     if not native and completes(pod):
         raise PullError(
             f"metadata.annotations[{MODEL_CONFIG}]",
-            "An ordinary sidecar would keep this pod from completing, and native ones are not to be had.",
+            "An ordinary sidecar would keep this pod from completing, and the cluster does not support "
+            "native ones.",
             "Use nodes of 1.29 or later, or fetch the models in an init container.",
         )
     before = volume_names(pod)
@@ -255,8 +256,8 @@ def _check_system(pod: Json) -> None:
     if system not in ("", "linux"):
         raise PullError(
             f"metadata.annotations[{MODEL_CONFIG}]",
-            f"The puller runs on Linux alone, and this is a pod for {system}.",
-            "Fetch the models in a container of your own.",
+            f"The puller runs only on Linux, and this pod is for {system}.",
+            "Download the models in your own container.",
         )
 
 
@@ -453,8 +454,8 @@ def advise(pod: Json, settings: ModelPuller, facts: Facts) -> Iterator[Finding]:
     if pull.server == "none" and MODEL_SERVER not in annotations_of(pod) and not completes(pod):
         yield Finding(
             path,
-            "The model server is not recognised: models are downloaded, and nothing loads them.",
-            f"Name its protocol: {MODEL_SERVER}: {', '.join(SERVERS[:-1])} or {SERVERS[-1]}.",
+            "The model server is not recognised: models are downloaded, but no server loads them.",
+            f"Set the server's protocol: {MODEL_SERVER}: {', '.join(SERVERS[:-1])} or {SERVERS[-1]}.",
         )
     yield from _volume_advice(asking, pull)
     for container in pull.targets:

@@ -58,10 +58,10 @@ class Resources(Model):
     """Resource requests and limits of the sidecar, as in a container."""
 
     requests: dict[str, Amount] = Field(
-        default_factory=lambda: {"cpu": "100m", "memory": "256Mi"}, description="what is reserved"
+        default_factory=lambda: {"cpu": "100m", "memory": "256Mi"}, description="the resource requests"
     )
     limits: dict[str, Amount] = Field(
-        default_factory=lambda: {"memory": "1Gi"}, description="what it may take, not below what is reserved"
+        default_factory=lambda: {"memory": "1Gi"}, description="the resource limits, not below the requests"
     )
 
     @model_validator(mode="after")
@@ -119,8 +119,8 @@ class ModelPuller(Settings):
     volume_size: Quantity = Field(
         100 << 30,
         gt=0,
-        description="size limit of the emptyDir; more where three times the models' sizes are more, because "
-        "a new version lies beside the old one until it is complete",
+        description="size limit of the emptyDir; larger if three times the models' sizes are larger, "
+        "because a new version is stored next to the old one until it is complete",
     )
     resources: Resources = Field(default_factory=Resources, description="resources of the sidecar")
     by_label: tuple[ByLabel, ...] = Field(

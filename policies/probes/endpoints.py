@@ -72,7 +72,7 @@ def unsure(container: Container, server: Server) -> tuple[str, str] | None:
 def _unsure(container: Container, server: Server, port: int | None) -> tuple[str, str] | None:
     preset = server.preset
     if server.sometimes:
-        return "a script starts it in some cases alone", "Write probes for the pods in which it serves"
+        return "a script starts it only in some cases", "Write probes for the pods in which it serves"
     if server.part is Part.WORKER:
         return "it is a worker of a group and answers no client", "Write probes for the pod that serves"
     if server.part is Part.EITHER:

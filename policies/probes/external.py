@@ -94,8 +94,7 @@ def _host_finding(probe: Probe, handler: str, host: str) -> Finding | None:
         )
     return Finding(
         path,
-        f"The {probe.name} asks {host} instead of its own pod: when {host} fails, "
-        f"{_CONSEQUENCE[probe.field]}.",
+        f"The {probe.name} asks {host} instead of its pod: when {host} fails, {_CONSEQUENCE[probe.field]}.",
         hint,
     )
 

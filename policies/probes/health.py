@@ -120,7 +120,7 @@ def annotated_health(pod: Json, container: Container, facts: Facts) -> Health | 
         raise AnnotationError(
             _finding(
                 key,
-                "gives a port, and nothing gives a path to ask there.",
+                "has a port, but no annotation has a path.",
                 f"Add {HEALTH_PATH} with the path of the health endpoint, such as /health.",
             )
         )
@@ -180,7 +180,7 @@ def _annotated_port(container: Container, given: dict[str, tuple[str, str]], ser
         raise AnnotationError(
             _finding(
                 key,
-                f"has no effect: nothing says on which port container {container.name} answers.",
+                f"has no effect: the port on which container {container.name} answers is unknown.",
                 f"Add {HEALTH_PORT}, or name the container's port http.",
             )
         )

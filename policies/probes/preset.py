@@ -39,7 +39,7 @@ class Older(Model):
 
     before: str = Field(
         pattern=r"^[0-9]+(\.[0-9]+)+$",
-        description="the first version that is as the preset says, such as 0.10",
+        description="the first version that matches the preset, such as 0.10",
     )
     live_path: str | None = Field(None, description="its liveness path until then; absent: it had none")
     ready_path: str | None = Field(None, description="its readiness path until then; absent: it had none")
@@ -51,7 +51,7 @@ class Older(Model):
 class Asks(Model):
     """What an endpoint depends on besides its own process."""
 
-    path: str = Field(description="an HTTP path; `*` stands for any text in one segment")
+    path: str = Field(description="an HTTP path; `*` is any text in one segment")
     of: str = Field(description="what it checks: the end of a sentence that begins with `which checks`")
 
 
@@ -81,9 +81,9 @@ class Drain(Model):
     since: str | None = Field(
         None,
         pattern=r"^[0-9]+(\.[0-9]+)*$",
-        description="the first version for which `seconds` is known, by the tag of its own images",
+        description="the first version for which `seconds` is known, by the tag of the preset's images",
     )
-    source: str = Field(description="the code or documentation that says so")
+    source: str = Field(description="the code or documentation that shows it")
 
 
 class Preset(Model):
@@ -93,7 +93,8 @@ class Preset(Model):
     images: tuple[str, ...] = Field(
         (),
         description="image repositories without registry, tag and digest, such as `vllm/vllm-openai`: "
-        "whole segments at the end of the path, `*` stands for any text inside one; with `:` the tag too",
+        "whole segments at the end of the path, `*` is any text inside one; with `:` the tag "
+        "too",
     )
     mirrors: tuple[str, ...] = Field(
         (),
@@ -101,19 +102,22 @@ class Preset(Model):
         "port, or a flag or variable sets it",
     )
     excluded_images: tuple[str, ...] = Field(
-        (), description="images in which the server stands behind another one that answers differently"
+        (), description="images in which another server with different answers is in front of the server"
     )
     commands: tuple[str, ...] = Field(
         (),
-        description="what the container runs, such as `vllm serve` or the Python module `mlserver`; words "
-        "that begin with `-` may stand anywhere among the arguments, and alone mean an image that is run "
-        "with them and no program's name. Behind interpreters and launchers too",
+        description="commands of the container, such as `vllm serve` or the Python module `mlserver`; "
+        "words that begin with `-` may be anywhere among the arguments, and if there are "
+        "only such words, they match an image that runs with them and without a program's "
+        "name. Also matched behind interpreters and launchers",
     )
     commands_need_image: bool = Field(
-        False, description="whether the commands count in the preset's own images alone"
+        False, description="whether the commands count only in the preset's images"
     )
     other_commands: tuple[str, ...] = Field(
-        (), description="programs with which its images tell nothing: the server in ways that are not known"
+        (),
+        description="programs with which its images are not recognised, because the server then runs "
+        "in an unknown way",
     )
     entrypoints: tuple[str, ...] = Field(
         (),
@@ -127,8 +131,8 @@ class Preset(Model):
     )
     variables: tuple[str, ...] = Field(
         (),
-        description="environment variables that only this server reads: they tell it in images with other "
-        "names, if these run their own entrypoint and declare `port`",
+        description="environment variables that only this server reads: they identify it in images with "
+        "other names, if these run their own entrypoint and declare `port`",
     )
     worker: bool = Field(
         False,
@@ -158,15 +162,15 @@ class Preset(Model):
     )
     older: tuple[Older, ...] = Field(
         (),
-        description="what earlier versions had instead, by the tag of its own images, the oldest first",
+        description="the endpoints of earlier versions, by the tag of the preset's images, the oldest first",
     )
     version_images: tuple[str, ...] = Field(
         (), description="further images whose tag is the server's version, such as a base image"
     )
     unversioned: Unversioned = Field(
         Unversioned.NEW,
-        description="what counts if no tag tells the version: `new` the paths above, `oldest` the first of "
-        "`older`, `nothing` no endpoint at all: nothing is injected, and a warning says so",
+        description="the endpoints if the tag has no version: `new` the paths above, `oldest` the first "
+        "of `older`, `nothing` none: no probe is injected, and a warning explains it",
     )
     since: str | None = Field(
         None,
@@ -203,10 +207,10 @@ class Preset(Model):
     )
     image_port: bool = Field(
         False,
-        description="whether `port` holds in its own images alone: elsewhere it must be set or declared",
+        description="whether `port` counts only in its own images: in others it must be set or declared",
     )
     own_port: bool = Field(
-        False, description="whether health is answered beside the served ports, on `port` alone"
+        False, description="whether health is answered only on `port`, not on the served ports"
     )
     config_flags: tuple[str, ...] = Field(
         (), description="flags that name a file which may set the port: then only declared ports count"
@@ -221,7 +225,7 @@ class Preset(Model):
     host_env: tuple[str, ...] = Field((), description="environment variables that set the address")
     loopback: bool = Field(
         False,
-        description="whether it listens on loopback alone unless set otherwise: no probe reaches it",
+        description="whether it listens only on loopback unless set otherwise: no probe reaches it",
     )
     image_listens: bool = Field(False, description="whether its own images make it listen on all addresses")
     tls_flags: tuple[str, ...] = Field((), description="flags that make the port use TLS")
@@ -234,8 +238,9 @@ class Preset(Model):
     )
     loads_model: bool = Field(
         False,
-        description="whether it loads the model that its arguments, variables or image name before it "
-        "serves: the number of parameters in that name (`70B`, `8x22B`) then tells how long it takes",
+        description="whether it loads the model in its arguments, variables or image before it serves: "
+        "the number of parameters in that name (`70B`, `8x22B`) then gives the expected "
+        "start",
     )
     expected_start: Duration | None = Field(
         None, description="seconds from the container's start until a usual model is served"
@@ -246,7 +251,7 @@ class Preset(Model):
         le=3600,
         description="seconds one check may take, where it takes longer than the settings allow",
     )
-    source: str | None = Field(None, description="the documentation or source that says so")
+    source: str | None = Field(None, description="the documentation or source that shows it")
     checked: str | None = Field(None, description="the versions of which that was read")
 
 

@@ -94,8 +94,8 @@ class StandardProbes(Settings):
 
     unknown: Unknown = Field(
         Unknown.WARN,
-        description="for a container whose health endpoint nobody knows: `warn` only says so, `tcp` "
-        "asks for an open port until there is an endpoint, `http` asks for GET /health",
+        description="for a container without a known health endpoint: `warn` only warns, `tcp` checks "
+        "whether the port is open, `http` asks GET /health",
     )
     presets: Mapping[str, Preset] = Field(
         default_factory=dict,
@@ -103,15 +103,16 @@ class StandardProbes(Settings):
     )
     sidecars: tuple[str, ...] = Field(
         (),
-        description="further proxies, log shippers and the like that are never given probes: "
-        "container names or image repositories, `*` stands for any text inside a segment",
+        description="further proxies, log shippers and similar containers that never get probes: "
+        "container names or image repositories, `*` is any text inside a segment",
     )
     mirror: Annotated[Mirror, BeforeValidator(_mirror)] = Field(
         Mirror.RECOGNISED,
-        description="when a liveness probe is taken from the container's own readinessProbe, where nothing "
-        "else tells the health endpoint: `recognised` where its path is the liveness of a known server or "
-        "says that it is about being alive (`/livez`, `/health/live`), `similar` also where it is a general "
-        "check (`/health`, `/ping`, an open port), `off` never; what is about readiness by its name never is",
+        description="when a liveness probe is copied from the container's readinessProbe, if no other "
+        "source gives the health endpoint: `recognised` if its path is the liveness of a "
+        "known server or names liveness (`/livez`, `/health/live`), `similar` also if it is "
+        "a general check (`/health`, `/ping`, an open port), `off` never; a path that names "
+        "readiness is never copied",
     )
     liveness: Liveness = Field(
         Liveness.PROGRESS,
@@ -121,22 +122,24 @@ class StandardProbes(Settings):
     load_rate: Quantity = Field(
         64 << 20,
         gt=0,
-        description="bytes a second at which a model is fetched and loaded, to tell the start from its size",
+        description="bytes a second at which a model is fetched and loaded; gives the expected start "
+        "from its size",
     )
     boot: Duration = Field(
-        60, description="seconds a server takes to start, beside loading a model of known size"
+        60, description="seconds that a server takes to start, without loading a model of known size"
     )
     default_start: Duration = Field(
         1200,
         ge=1,
-        description="expected start in seconds where nothing tells it; times `startupFactor` it is an hour",
+        description="expected start in seconds if it is unknown; times `startupFactor` it is an hour",
     )
     startup_factor: float = Field(
         3.0,
         ge=1.0,
         le=20.0,
-        description="the startup budget is the expected start times this; twice that where a size tells the "
-        "start and no volume keeps what was fetched, for then a kill begins the download anew",
+        description="the startup budget is the expected start times this; twice that if the start "
+        "follows from a size and no volume keeps the download, because a kill then restarts "
+        "the download",
     )
     compiling: tuple[str, ...] = Field(
         ("aws.amazon.com/neuron*", "google.com/tpu"),

@@ -368,7 +368,7 @@ def _give(
         action = {"livenessProbe": "a restart", "readinessProbe": "no traffic"}[name]
         patience = f"{action} after {lasting(probe_timing.give_up(probe))} of failures"
         if source == _MIRRORED:
-            return f"{_asked(probe)}, as readiness does: that tells it is alive; {patience}"
+            return f"{_asked(probe)}, as readiness does, since that path shows that it is alive; {patience}"
         if source == _NOBODY:
             return f"{_asked(probe)}, since its health endpoint is unknown; {patience}"
         who = "by its annotation" if source == _ANNOTATION else source

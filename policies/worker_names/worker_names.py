@@ -264,11 +264,11 @@ def untrusted(worker: Worker, sentence: str) -> Refuse:
     return Refuse(
         Reason.UNTRUSTED,
         f"{sentence[0].upper()}{sentence[1:]} A pod for it would only be garbage collected. "
-        "The controller works from a stale cache; nothing needs to be done.",
+        "The controller works from a stale cache; no action is needed.",
     )
 
 
-_STALE: Final = "A controller that creates it again works from a stale cache; nothing needs to be done."
+_STALE: Final = "A controller that creates it again works from a stale cache; no action is needed."
 _LAPSES: Final = "A name whose pod never came is free again after {} s."
 
 
@@ -278,7 +278,7 @@ def _full(worker: Worker, group: Group, settings: WorkerNames) -> Refuse:
     promised = [name for promise in promises for name in promise.names]
     counted = f"{want.pods} wanted" + (f" because {want.note}" if want.note else "")
     counted += f", {len(names)} existing{_shown(names)}"
-    hint = "A controller that asks for one more works from a stale cache; nothing needs to be done."
+    hint = "A controller that asks for one more works from a stale cache; no action is needed."
     if promised:
         counted += f", {len(promised)} being created{_shown(promised)}"
         hint += f" {_LAPSES.format(settings.reservation)}"

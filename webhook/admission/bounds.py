@@ -162,7 +162,7 @@ def _unnameable(template: PodTemplate) -> str:
 
 def _sentence(path: str, why: str) -> str:
     what = path or "the object"
-    return f"{what} is not decided: {why}. Nothing is injected into it, and nothing in it is refused"
+    return f"{what} is not decided: {why}. It is neither changed nor refused"
 
 
 def _few(sentences: Iterable[str], most: int = 4) -> tuple[str, ...]:

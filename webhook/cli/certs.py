@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     issue.add_argument("--namespace", default="mlchassis-system", help="of the Service (%(default)s)")
     issue.add_argument("--service", default="mlchassis", help="name of the Service (%(default)s)")
     issue.add_argument("--host", action="append", default=[], help="another name or IP; may be repeated")
-    issue.add_argument("--force", action="store_true", help="overwrite what is there")
+    issue.add_argument("--force", action="store_true", help="overwrite existing files")
     issue.set_defaults(run=_issue)
     show = commands.add_parser(
         "show",

@@ -42,11 +42,10 @@ def pages() -> dict[str, str]:
 def _rules_table() -> str:
     parts = [
         f"{GENERATED}# Rules\n",
-        "What is refused, or warned about, because it can hang forever, bring everything down, or lose "
-        "work. The mode of each rule comes from the profile, `standard` unless you say otherwise; the "
-        "profile `observe` puts every rule but `policy-config-invalid` at `audit`. Where two modes stand, "
-        "the second is for findings that are likely rather than sure. What can't be decided from what is "
-        "known is warned about at most.\n",
+        "Each rule finds specs that can hang forever, restart everything at once, or lose work. The profile "
+        "sets the mode of each rule; `standard` is the default, and `observe` sets every rule but "
+        "`policy-config-invalid` to `audit`. If a row has two modes, the second is for findings that are "
+        "likely but not certain. If the facts do not decide a finding, it only warns.\n",
         "Modes, thresholds and exemptions are set in [the configuration](../configuration.md); one object is "
         'exempted by the annotation `mlchassis.dev/exempt: "<rule>=<reason>"`.\n',
     ]
@@ -78,8 +77,8 @@ def _policies_page() -> str:
     ]
     sections = "\n".join(explain.policy_markdown(policy) for policy in registry.mutators().values())
     intro = (
-        "What is added to objects, in the order in which it is done. What the user wrote stays; each "
-        "policy's mode is `enforce` unless the profile is `observe` or its key says otherwise.\n"
+        "The policies add missing fields to objects, in this order. Fields that you set stay. The mode of "
+        "each policy is `enforce`, unless the profile is `observe` or its key sets another mode.\n"
     )
     return "\n".join([f"{GENERATED}# Policies\n", intro, *table, "", sections])
 
@@ -91,13 +90,13 @@ def _configuration_page() -> str:
     parts = [
         f"{GENERATED}# Configuration\n",
         "The policy is a ConfigMap (or a directory) with one key (file) per policy, plus `rules.yaml` and "
-        "`webhook.yaml`. An absent key stands for its defaults, and so does an absent field. Unknown fields "
+        "`webhook.yaml`. Absent keys and fields have their defaults. Unknown fields "
         "and duplicate keys are errors; `true` and `false` are the only booleans, so `mode: off` is a word. "
-        "A bad edit is refused, and the last good policy stays in force. What somebody chooses by hand "
-        "belongs in the ConfigMap `mlchassis-override`, which no installer writes to ([emergency-exit.md]"
+        "A bad edit is refused, and the last good policy stays in force. Put changes by hand into the "
+        "ConfigMap `mlchassis-override`, which no installer writes to ([emergency-exit.md]"
         "(emergency-exit.md#one-policy-or-one-rule)). "
-        "`chassis policy check` says what is wrong with one, "
-        "[`chassis policy diff`](scan.md#before-the-policy-is-edited) what an edit would change; "
+        "`chassis policy check` finds errors in a policy, "
+        "[`chassis policy diff`](scan.md#before-the-policy-is-edited) shows the effect of an edit; "
         "[policy.schema.json](policy.schema.json) is for editors.\n",
         "A *duration* is written as seconds (`90`) or as `90s`, `15m`, `24h`, `7d`, `1h30m`; a *size* as "
         "bytes or as a Kubernetes quantity such as `40Gi` or `500M`.\n",
@@ -122,7 +121,7 @@ def _model_section(model: type[BaseModel], shared: dict[type[BaseModel], None]) 
     if not model.model_fields:
         yield "It has no fields.\n"
         return
-    yield "| field | type | default | what it says |\n|---|---|---|---|"
+    yield "| field | type | default | meaning |\n|---|---|---|---|"
     for name, field in model.model_fields.items():
         kind = kind_of_field(field, shared)
         yield _row(f"`{field.alias or name}`", kind, default_of_field(field), field.description or "")

@@ -87,7 +87,7 @@ def explain(name: str) -> str:
 
 def overview() -> str:
     """Every policy and rule with its modes and one line each."""
-    lines = ["Policies: what is changed", ""]
+    lines = ["Policies", ""]
     for policy in registry.mutators().values():
         lines += _entry(policy.id, "", summary(policy))
     for family, (title, common) in FAMILIES.items():
@@ -214,10 +214,8 @@ def _rule_text(rule: Rule) -> Iterator[str]:
 
 def _doubt(rule: Rule) -> str:
     if rule.document.likely is not None:
-        return (
-            "The second mode is for findings that are likely rather than sure; what can't be decided warns."
-        )
-    return "A finding that can't be decided from what is known warns at most." if _denies(rule) else ""
+        return "The second mode is for findings that are likely but not certain; an undecided finding warns."
+    return "A finding that cannot be decided from the known facts only warns." if _denies(rule) else ""
 
 
 def _denies(rule: Rule) -> bool:

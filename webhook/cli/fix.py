@@ -53,8 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--only", action="append", default=[], metavar="ID", help="a policy or rule; may be repeated"
     )
-    parser.add_argument("--diff", action="store_true", help="print what would be written, and write nothing")
-    parser.add_argument("--dry-run", action="store_true", help="name what would be written, write nothing")
+    parser.add_argument("--diff", action="store_true", help="print a patch and write no file")
+    parser.add_argument("--dry-run", action="store_true", help="name the files and fixes, and write no file")
     parser.set_defaults(run=run)
 
 
@@ -202,7 +202,7 @@ def _fixed(
     except NotEditable as error:
         raise UserError(f"{first.source}: {error}") from None
     if not _says(text, wanted):
-        raise UserError(f"{first.source}: what would be written is read otherwise; it may use anchors")
+        raise UserError(f"{first.source}: the new text would have another meaning; it may use anchors")
     return _Fixed(before, text, tuple(mended))
 
 

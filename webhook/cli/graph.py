@@ -31,8 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--from",
         dest="start",
         metavar="NAME",
-        help="only what depends on an object or what it depends on, and what its failure takes down; "
-        "NAME is a name, KIND/NAME or NAMESPACE/KIND/NAME",
+        help="only the objects that depend on one object or that it depends on, and the reach of its "
+        "failure; NAME is a name, KIND/NAME or NAMESPACE/KIND/NAME",
     )
     parser.add_argument("-o", "--output", choices=FORMATS, default="text")
     parser.set_defaults(run=run)
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     if args.start:
         starts = graph.find(args.start)
         if not starts:
-            raise UserError(f"graph: nothing is named {args.start}")
+            raise UserError(f"graph: no object is named {args.start}")
         # From the whole graph: a Service may have other workloads behind it.
         blasts = [graph.blast(start) for start in starts]
         graph = graph.around(starts)

@@ -14,7 +14,7 @@ WIDTH = 78
 _MEANINGS = {
     Restarts.POD: "",
     Restarts.GROUP: "a failed pod restarts its group",
-    Restarts.JOB: "failed pods are retried as the workload says",
+    Restarts.JOB: "failed pods are retried as the workload sets it",
 }
 _COMPLETED = {
     Completion.SERVING_RUNTIME: "spec.predictor.model.runtime: merged over the ServingRuntime or "
@@ -95,6 +95,6 @@ def of_cluster(kubeconfig: str | None, context: str | None) -> Iterator[str]:
     elif not found:
         yield "Every kind of this cluster whose schema has pods is read."
     else:
-        yield "Kinds of this cluster whose schema has pods and that nobody reads:"
+        yield "Kinds of this cluster whose schema has pods and that are not read:"
         for each in found:
             yield f"  {each.kind}: {', '.join(each.paths)}"

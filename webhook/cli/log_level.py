@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Change the log level of a server that runs, by a signal to its process. In a cluster, for each pod: "
         "kubectl -n mlchassis-system exec POD -- chassis log-level debug"
     )
-    parser.add_argument("level", choices=tuple(SIGNALS), help="debug, or what --log-level says")
+    parser.add_argument("level", choices=tuple(SIGNALS), help="debug, or the level of --log-level")
     parser.add_argument(
         "--pid",
         type=int,

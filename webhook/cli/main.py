@@ -20,21 +20,21 @@ from webhook.errors import UserError
 
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "serve": ("webhook.server.main", "run the webhook"),
-    "review": ("webhook.cli.review", "decide about manifests without a cluster"),
-    "fix": ("webhook.cli.fix", "write into manifests what can be mended there"),
-    "scan": ("webhook.cli.scan", "decide about what already runs in a cluster"),
-    "why": ("webhook.cli.why", "who set each field of a pod or workload, why, and how to change it"),
-    "graph": ("webhook.cli.graph", "who waits for whom, who asks whom, what a failure takes down"),
-    "tune": ("webhook.cli.tune", "startup budgets and memory limits next to what was observed"),
-    "exemptions": ("webhook.cli.exemptions", "every exemption, its reason, its age and its end"),
-    "explain": ("webhook.cli.explain", "what a rule or policy does, why, and how to fix what it finds"),
+    "review": ("webhook.cli.review", "review manifests without a cluster"),
+    "fix": ("webhook.cli.fix", "write missing fields and simple fixes into manifests"),
+    "scan": ("webhook.cli.scan", "review the objects of a cluster"),
+    "why": ("webhook.cli.why", "show who set each field of a pod or workload, why, and how to change it"),
+    "graph": ("webhook.cli.graph", "show dependencies and the reach of a failure"),
+    "tune": ("webhook.cli.tune", "show startup budgets and memory limits next to observed values"),
+    "exemptions": ("webhook.cli.exemptions", "list exemptions with reason, age and end"),
+    "explain": ("webhook.cli.explain", "explain a rule or policy, and how to fix its findings"),
     "policy": ("webhook.cli.policy", "check a policy, or print its JSON Schema"),
-    "test": ("webhook.cli.policy_test", "whether a policy decides as its tests expect"),
+    "test": ("webhook.cli.policy_test", "run the tests of a policy"),
     "manifests": ("webhook.cli.manifests", "print the installation as YAML"),
-    "log-level": ("webhook.cli.log_level", "make a server that runs log more, or as before"),
+    "log-level": ("webhook.cli.log_level", "change the log level of a running server"),
     "completion": ("webhook.cli.completion", "print the completion script of a shell"),
-    "certs": ("webhook.cli.certs", "make a serving certificate by hand, or look at one"),
-    "unregister": ("webhook.cli.unregister", "take the webhook configurations away before the webhook goes"),
+    "certs": ("webhook.cli.certs", "create or show a serving certificate"),
+    "unregister": ("webhook.cli.unregister", "delete the webhook configurations before a removal"),
 }
 """Each subcommand's module, and the line of help about it."""
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {

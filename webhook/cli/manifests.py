@@ -56,7 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="add this; may be repeated",
     )
     parser.add_argument(
-        "--image", help="the image to run; the sidecar's is the `puller` beside it, under its tag"
+        "--image",
+        help="the image to run; the sidecar's is `puller` in the same repository, with the same tag",
     )
     parser.add_argument(
         "--namespace", default=NAMESPACE, help="the namespace to install into (default: %(default)s)"

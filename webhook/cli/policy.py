@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     check.add_argument("policy", metavar="POLICY", help=WHERE)
     connection.add_arguments(check)
     check.set_defaults(run=_check)
-    policy_diff.add_arguments(commands.add_parser("diff", help="what would change under another policy"))
+    policy_diff.add_arguments(commands.add_parser("diff", help="preview the effect of another policy"))
     commands.add_parser("schema", help="print the JSON Schema of a policy").set_defaults(run=_schema)
 
 

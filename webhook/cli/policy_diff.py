@@ -34,9 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from webhook.cli.named_policy import BUILT_IN, WHERE
 
     parser.description = (
-        "Decide about manifests, or about what runs in a cluster, under two policies, and show what differs: "
-        "verdicts, findings and injected fields. Nothing is changed. Exit status: 0 nothing would be refused "
-        "that was not before, 1 something would, 2 bad input or the cluster can't be read."
+        "Review manifests, or the objects of a cluster, under two policies, and show the differences: "
+        "verdicts, findings and injected fields. No object is changed. Exit status: 0 no object would be "
+        "newly refused, 1 one would, 2 bad input or the cluster can't be read."
     )
     parser.add_argument("old", metavar="OLD", help=f"{WHERE}, or {BUILT_IN}")
     parser.add_argument("new", metavar="NEW", help="the same")
@@ -44,10 +44,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "paths",
         nargs="*",
         metavar="PATH",
-        help="manifests to decide about (default: what runs in the cluster)",
+        help="manifests to review (default: the objects of a cluster)",
     )
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("-A", "--all-namespaces", action="store_true", help="what runs in all namespaces")
+    where.add_argument("-A", "--all-namespaces", action="store_true", help="the objects of all namespaces")
     where.add_argument("-n", "--namespace", metavar="NS", help="default: the namespace of the context")
     connection.add_arguments(parser)
     parser.add_argument(

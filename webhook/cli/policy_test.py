@@ -49,7 +49,7 @@ class Expectation(Model):
     """The expectations about one object; omitted fields are not compared."""
 
     object: str = Field(description="KIND/NAME or KIND/NAMESPACE/NAME of one of the manifests")
-    verdict: Literal["admitted", "refused"] | None = Field(None, description="whether it is let in")
+    verdict: Literal["admitted", "refused"] | None = Field(None, description="the expected verdict")
     findings: dict[str, Literal["refused", "warned", "audited", "exempted", "none"]] | None = Field(
         None,
         description="by rule, the worst that comes of its findings; a rule that refuses or warns and is not "
@@ -69,18 +69,18 @@ class Case(Model):
     """Manifests that are reviewed together, and the expectations about them."""
 
     name: str = Field(description="what it shows")
-    manifests: tuple[str, ...] = Field((), description="files or directories beside this file")
+    manifests: tuple[str, ...] = Field((), description="files or directories next to this file")
     objects: tuple[dict[str, Any], ...] = Field((), description="further manifests, written here")
     operation: Literal["CREATE", "UPDATE"] = Field("CREATE", description="CREATE or UPDATE")
     old: tuple[str, ...] = Field((), description="files with the objects before an UPDATE")
-    expect: tuple[Expectation, ...] = Field(description="what is expected")
+    expect: tuple[Expectation, ...] = Field(description="the expected decisions")
 
     @model_validator(mode="after")
     def _complete(self) -> Case:
         if not self.manifests and not self.objects:
             raise ValueError("manifests or objects are missing")
         if not self.expect:
-            raise ValueError("nothing is expected")
+            raise ValueError("expect is empty")
         if self.old and self.operation != "UPDATE":
             raise ValueError("old goes with operation: UPDATE")
         return self
@@ -89,7 +89,7 @@ class Case(Model):
 class Suite(Model):
     """A file of tests about one policy."""
 
-    policy: str | None = Field(None, description="a directory or a file beside this one; absent: built-in")
+    policy: str | None = Field(None, description="a directory or a file next to this one; absent: built-in")
     profile: Profile | None = Field(None, description="instead of the policy's profile")
     tests: tuple[Case, ...] = Field(description="the tests")
 
@@ -166,7 +166,7 @@ def _read(file: Path) -> Suite:
 def _policy(file: Path, suite: Suite) -> Config:
     if suite.policy is not None and (suite.policy == "-" or suite.policy.startswith(CONFIG_MAP)):
         raise UserError(
-            f"{file}: policy: a test names a directory or a file, so that it says the same everywhere"
+            f"{file}: policy: a test names a directory or a file, so that its result is the same everywhere"
         )
     where = None if suite.policy is None else str(file.parent / suite.policy)
     try:
@@ -201,7 +201,7 @@ def _named(name: str, reviews: Iterable[Review]) -> Review:
     if not found:
         raise UserError(f"none of the manifests is {name}")
     if len(found) > 1:
-        raise UserError(f"{len(found)} of the manifests are {name}: say KIND/NAMESPACE/NAME")
+        raise UserError(f"{len(found)} of the manifests are {name}: write KIND/NAMESPACE/NAME")
     return found[0]
 
 

@@ -76,7 +76,7 @@ def annotate(place: Place, key: str, value: str, kubectl: Kubectl) -> str:
         return f"in {place.source}, under {path}: {key}: {json.dumps(value)}"
     if kind in _FIXED:
         return (
-            f"before {kind} {name} is created anew, under {path} of its manifest: {key}: {json.dumps(value)}"
+            f"before {kind} {name} is created again, under {path} of its manifest: {key}: {json.dumps(value)}"
         )
     group = text(place.obj, "apiVersion").rpartition("/")[0]
     resource = f"{kind.lower()}.{group}" if group else kind.lower()

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `chassis review`."""
     parser.description = (
-        "Decide about manifests as the webhook would. Services, claims, budgets, nodes and so on among "
-        "them serve as what is known of the cluster. A file that is no YAML is named, and the others are "
+        "Review manifests as the webhook would. Services, claims, budgets, nodes and so on among them "
+        "serve as facts about the cluster. A file that is not valid YAML is named, and the others are "
         "reviewed. Exit status: 0 all admitted, 1 something denied, 2 something could not be read."
     )
     parser.add_argument(

@@ -60,9 +60,8 @@ SELECTORS: Final[Mapping[GroupKind, Sequence[str]]] = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `chassis scan`."""
     parser.description = (
-        "Decide about what already runs in a cluster as the webhook would if it were created now. Nothing in "
-        "the cluster is changed. Exit status: 0 all would be admitted, 1 something would be denied, 2 bad "
-        "input or the cluster can't be read."
+        "Review the objects of a cluster as if they were created now. No object is changed. Exit status: "
+        "0 all would be admitted, 1 something would be denied, 2 bad input or the cluster can't be read."
     )
     where = parser.add_mutually_exclusive_group()
     where.add_argument("-A", "--all-namespaces", action="store_true", help="scan all namespaces")
@@ -80,7 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         const="",
         choices=("", *(each.group for each in policy_reports.APIS)),
         metavar="GROUP",
-        help="write what is found as PolicyReports into the namespaces; GROUP is "
+        help="write the findings as PolicyReports into the namespaces; GROUP is "
         f"{' or '.join(each.group for each in policy_reports.APIS)}, by default the first that is served",
     )
     parser.add_argument(

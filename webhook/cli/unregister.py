@@ -27,8 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `chassis unregister`."""
     parser.set_defaults(run=run)
     parser.description = (
-        "Delete the webhook configurations, and wait until no API server asks the webhook any more: what is "
-        "removed after that refuses nothing. Exit status 0 also where there are none."
+        "Delete the webhook configurations, and wait until no API server calls the webhook any more, so "
+        "that its removal refuses no request. Exit status 0 also if there are none."
     )
     parser.add_argument("--kubeconfig", type=Path, metavar="FILE", help="default: the pod's own account")
     parser.add_argument(

@@ -61,9 +61,9 @@ _WIDTH: Final = 100
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `chassis why`."""
     parser.description = (
-        "Who set each field of a pod or a workload (probes, lifecycle, affinity, tolerations, sidecars, how "
-        "a Job fails): its author, ML Chassis, Kubernetes by default, or somebody else; why; and the "
-        "commands that have it otherwise. Nothing is changed."
+        "Show who set each field of a pod or a workload (probes, lifecycle, affinity, tolerations, "
+        "sidecars, how a Job fails): its author, ML Chassis, Kubernetes by default, or another client; "
+        "why; and the commands that change it. The command itself changes no object."
     )
     parser.add_argument("object", nargs="*", metavar="KIND/NAME", help="such as pod/llm-0 or deployment/llm")
     parser.add_argument("-n", "--namespace", metavar="NS", help="default: the namespace of the context")
@@ -354,7 +354,7 @@ def _lines(told: Json) -> Iterator[str]:
         yield "Without a policy:"
         yield from (f"  {command}" for command in told["without"].values())
     if not told["fields"]:
-        yield "Nothing of note is set."
+        yield "No relevant field is set."
 
 
 def _about_policy(policy: Json) -> Iterator[str]:

@@ -265,8 +265,8 @@ class Store:
         else:
             total = self._fresh_bytes = self._fresh_bytes + more
         if put and total > STORE_BYTES:
-            what = f"what is kept of {self.kind}s is more than {STORE_BYTES >> 20} MiB"
-            raise ApiError(0, TOO_LARGE, f"{what}, so nothing is")
+            what = f"the kept fields of {self.kind}s need more than {STORE_BYTES >> 20} MiB"
+            raise ApiError(0, TOO_LARGE, f"{what}, so none is kept")
 
     def _forget(self, namespace: str, change: Change) -> None:
         for key in (namespace, None):

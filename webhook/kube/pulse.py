@@ -59,7 +59,7 @@ class Pulse:
     def missed(self) -> None:
         """There was a heartbeat, and its watch did not bring it."""
         if not self.silent:
-            log.warning("watches are silent, watching anew", watches=len(self._limits))
+            log.warning("watches are silent, watching again", watches=len(self._limits))
         self.silent = True
         self._renew()
 

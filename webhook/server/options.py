@@ -73,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     flags.add_switch(
         tls,
         "--self-signed",
-        help="make a CA and certificate, renew them, and keep the caBundle; in a cluster they stand in "
+        help="make a CA and certificate, renew them, and keep the caBundle; in a cluster they are in "
         "--tls-secret, shared by all replicas, elsewhere in memory",
     )
     flags.add(
@@ -99,7 +99,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--facts",
         type=Path,
         metavar="PATH",
-        help="manifests that stand for the cluster where there is none, as for chassis review",
+        help="manifests that serve as facts if there is no cluster, as for chassis review",
     )
     flags.add(
         cluster,
@@ -122,8 +122,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     flags.add_switch(
         cluster,
         "--events",
-        help="write what is found in pods of owners whose kind is not known as Events on these owners; needs "
-        "the rights of the component events",
+        help="write findings in pods of owners of unknown kinds as Events on these owners; needs the "
+        "rights of the component events",
     )
     serving = parser.add_argument_group("serving")
     flags.add(serving, "--host", default="", help="address to listen on (default: all)")
@@ -145,7 +145,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--fast-path",
         choices=SWITCH,
         default="on",
-        help="whether what was answered before may be answered again without aiohttp, JSON and the engine; "
+        help="whether repeated requests may be answered without aiohttp, JSON and the engine; "
         "`off` includes --memo 0 and changes no answer (%(default)s)",
     )
     flags.add(
@@ -168,8 +168,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     flags.add_switch(
         logs,
         "--tracing",
-        help="send a span for each review that the API server traces, by OTLP over HTTP "
-        "(OTEL_EXPORTER_OTLP_ENDPOINT says where to); needs the extra `tracing`",
+        help="send a span for each review that the API server traces, by OTLP over HTTP to "
+        "OTEL_EXPORTER_OTLP_ENDPOINT; needs the extra `tracing`",
     )
     flags.add(
         logs, "--log-level", choices=LEVELS, default="info", help="least level that is logged (%(default)s)"

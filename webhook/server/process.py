@@ -306,8 +306,8 @@ def on_error(policy: LivePolicy) -> OnError:
         sentence = f"ML Chassis failed to {name} this object (see its log); please report it"
         denies = name == "validate" and policy.config.webhook.on_error == "deny"
         if denies and not untouchable(request, policy.config):
-            return denied(f"{sentence}. The policy says onError: deny.")
-        return allowed([f"{sentence}. It was let in as it is."])
+            return denied(f"{sentence}. The policy sets onError: deny.")
+        return allowed([f"{sentence}. It was admitted unchanged."])
 
     return respond
 
@@ -320,7 +320,7 @@ async def _connect(options: Options, stack: AsyncExitStack) -> ApiServer | None:
     except NoApiServer as error:
         if options.kubeconfig or options.self_signed or (options.policy or "").startswith(CONFIG_MAP):
             raise UserError(f"no API server to use: {error}") from None
-        log.warning("nothing is known of the cluster", why=str(error))
+        log.warning("no facts about the cluster", why=str(error))
         return None
 
 

@@ -30,11 +30,11 @@ HOLD_SECONDS: Final = 3.0
 that is short of CPU an honest review takes a second."""
 ENDED: Final = (
     "ML Chassis did not read this object: reading it ended the webhook's process before (the log of the "
-    "webhook shows the review). It was let in as it is."
+    "webhook shows the review). It was admitted unchanged."
 )
 TOO_MANY: Final = (
-    f"ML Chassis did not read this object: the review has more than {MOST_VALUES:,} values. It was let in as "
-    "it is."
+    f"ML Chassis did not read this object: the review has more than {MOST_VALUES:,} values. It was "
+    "admitted unchanged."
 )
 T = TypeVar("T")
 

@@ -23,7 +23,7 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
     if running_replicas(target.obj, facts) == 1 and any(_is_slow(t.pod, facts) for t in target.templates):
         yield Finding(
             "spec.replicas",
-            "One replica serves: when its node is drained or fails, nothing serves until another pod has "
+            "Only one replica serves: if its node is drained or fails, no pod serves until another one has "
             "been scheduled and has loaded its model.",
             "Run two replicas with a PodDisruptionBudget of maxUnavailable 1, or accept the gap with an "
             "exemption.",

@@ -24,8 +24,8 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 job.at("podFailurePolicy"),
                 f"A training program with an error runs again up to {job.backoff_limit} times on its "
-                "accelerators: with restartPolicy OnFailure no podFailurePolicy can tell an error from an "
-                "eviction.",
+                "accelerators: with restartPolicy OnFailure, no podFailurePolicy can distinguish an error "
+                "from an eviction.",
                 "Set restartPolicy to Never; the policy job-retries then adds the podFailurePolicy.",
             )
 

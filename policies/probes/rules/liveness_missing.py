@@ -21,8 +21,8 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
         verb = "serves and has" if len(unasked) == 1 else "serve and have"
         yield Finding(
             template.at(first, LIVENESS),
-            f"{called([each for _, each in unasked])} {verb} no livenessProbe: if a server hangs, nothing "
-            "restarts it.",
+            f"{called([each for _, each in unasked])} {verb} no livenessProbe: if a server hangs, kubelet "
+            "does not restart it.",
             what_to_write(first, facts)
             or "Add a livenessProbe on a local health endpoint, or name the endpoint in the pod "
             "template's annotation mlchassis.dev/health-path.",

@@ -27,7 +27,7 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
         yield Finding(
             template.at(first, LIVENESS),
             f"{called([each for _, each in hidden])} {verb} a readinessProbe and no livenessProbe: a server "
-            "that hangs gets no traffic, and nothing restarts it.",
+            "that hangs gets no traffic, and kubelet does not restart it.",
             what_to_write(first, facts)
             or "Add a livenessProbe on a cheap local endpoint, more patient than the readinessProbe.",
         )

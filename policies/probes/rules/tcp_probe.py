@@ -27,7 +27,7 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
         said.add(container)  # one finding is enough for two such probes
         yield Finding(
             probe.at("tcpSocket"),
-            f"The {probe.name} checks for an open port only. A port can be open while the model is not "
+            f"The {probe.name} checks only for an open port, which can be open while the model is not "
             f"loaded or the server hangs. {_known_by(health.source)} gives a health endpoint.",
             f"Use {_endpoint(known)} instead, or remove the probe: the webhook then adds the right one.",
         )

@@ -61,7 +61,7 @@ def _consequence(cycle: Cycle, namespace: str) -> str:
     asked = all(step.link.relation is Relation.NEEDS_READY for step in cycle.steps)
     none = "none of them can become ready" if asked else "none of them can start"
     if limit is not None:
-        return f"if none of them runs, nothing starts for {limit:.0f} s"
+        return f"if none of them runs, none starts for {limit:.0f} s"
     if running is not None:
         return f"{running.seen_from(namespace)} runs now, but once all of them are down, {none}"
     if cycle.certainty is Certainty.UNDECIDED:

@@ -115,7 +115,7 @@ def test_options_within_an_option_are_not_hidden() -> None:
             },
             "move its health endpoint",
         ),
-        ({"command": ["sh", "-c", "if leader; then vllm serve m; else ray start; fi"]}, "some cases alone"),
+        ({"command": ["sh", "-c", "if leader; then vllm serve m; else ray start; fi"]}, "only in some cases"),
         (VLLM | {"args": ["m", "--grpc"]}, "move its health endpoint"),
         (script("[ $RANK = 0 ] || MORE=--headless\nvllm serve m $MORE"), "move its health endpoint"),
         (script('A=(--ssl-keyfile /k)\nvllm serve m "${A[@]}"'), "move its health endpoint"),

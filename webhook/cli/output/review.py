@@ -79,9 +79,7 @@ class Review:
     @property
     def coverage(self) -> Coverage:
         """What of the object was read."""
-        return self.decision.coverage or left_alone(
-            kind_of(self.document.obj), "nothing was decided about it"
-        )
+        return self.decision.coverage or left_alone(kind_of(self.document.obj), "it was not decided")
 
     @property
     def unread(self) -> str:

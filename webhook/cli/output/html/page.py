@@ -231,7 +231,7 @@ _MARK: Final = (
 )
 
 _FOOT: Final = (
-    "</main><footer><p>Made by chassis {version}. Everything is in this file; nothing is fetched.</p>"
+    "</main><footer><p>Made by chassis {version}. This file loads no other file.</p>"
     "</footer><script>{script}</script></body></html>\n"
 )
 
@@ -463,8 +463,8 @@ def _owners(summary: Summary, names: Mapping[str, str]) -> Iterator[str]:
 def _exemptions(subject: Subject, summary: Summary, names: Mapping[str, str] | None) -> Iterator[str]:
     yield (
         '<section id="exemptions" class="panel" aria-labelledby="ex-h"><h2 id="ex-h">Exemptions</h2>'
-        "<p>Age is that of the object, and of the last change by whoever wrote the annotation: the exemption "
-        "is as old as something between the two.</p>"
+        "<p>Age is that of the object, and of the last change by the annotation's author: the exemption "
+        "is at most as old as the object.</p>"
         f"{_scroll('ex-h')}<table><thead><tr>"
         '<th scope="col">Object</th><th scope="col">Rule</th><th scope="col">Reason</th>'
         '<th scope="col">Object made</th><th scope="col">Annotation last touched</th></tr></thead><tbody>'
@@ -500,7 +500,7 @@ def _accelerators(subject: Subject, summary: Summary) -> Iterator[str]:
     known = there or {}
     yield (
         '<section id="accelerators" class="panel" aria-labelledby="acc-h"><h2 id="acc-h">Accelerators</h2>'
-        "<p>What the objects ask for, with as many pods as they say they want, beside what the nodes have."
+        "<p>Requests of the objects with all their replicas, next to the capacity of the nodes."
         f"{'' if there is not None else ' The nodes are not known.'}</p>"
         f'{_scroll("acc-h")}<table><thead><tr><th scope="col">Resource</th>'
         '<th scope="col" class="n">Asked for</th>'

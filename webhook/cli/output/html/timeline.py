@@ -55,7 +55,7 @@ class Timeline:
         if self.expected is not None:
             yield f"Expected to serve {lasting(self.expected)} after its start ({self.reason})."
         else:
-            yield "Nothing tells how long it takes to start."
+            yield "The expected start is unknown."
         if self.startup is not None:
             until = lasting(self.startup)
             yield f"It is killed if it has not answered {until} after its start."
@@ -77,7 +77,7 @@ class Timeline:
         if self.liveness is not None:
             yield f"Liveness gives up {lasting(self.liveness)} after it stops answering: it is restarted."
         else:
-            yield "There is no liveness probe: nothing restarts it when it hangs."
+            yield "There is no liveness probe: if it hangs, kubelet does not restart it."
         if self.restarts_first:
             yield "Overload restarts it no later than it takes the traffic off it."
 
