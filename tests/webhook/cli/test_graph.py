@@ -103,7 +103,7 @@ def test_the_failure_of_one_object(capsys: pytest.CaptureFixture[str], manifests
     ) in text
     assert "no probe of another workload fails" in output(capsys, manifests, "--from", "Deployment/web")
     assert cli.main(["graph", manifests, "--from", "nobody"]) == 2
-    assert "nothing is named nobody" in capsys.readouterr().err
+    assert "no object is named nobody" in capsys.readouterr().err
 
 
 CHAIN = """

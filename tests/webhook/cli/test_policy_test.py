@@ -91,7 +91,7 @@ def test_any_other_decision_fails(
         ({**HAZARD, "verdicts": "refused"}, {}, "tests.0.expect.0.verdicts: unknown field"),
         (HAZARD, {"old": ["x.yaml"]}, "tests.0: old goes with operation: UPDATE"),
         (HAZARD, {"manifests": ["x.yaml"]}, "x.yaml: No such file or directory"),
-        (HAZARD, {"expect": []}, "tests.0: nothing is expected"),
+        (HAZARD, {"expect": []}, "tests.0: expect is empty"),
     ],
 )
 def test_a_file_that_is_no_test_is_named_and_fails(

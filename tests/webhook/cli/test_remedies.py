@@ -62,7 +62,7 @@ def test_a_template_in_a_list_keeps_its_neighbours(metadata: Json) -> None:
 def test_the_place_of_a_field_that_can_not_be_edited_is_shown() -> None:
     job = obj("batch/v1", "Job", {"template": {"spec": SPEC}})
     assert annotate(place(job), "a/b", "v", KUBECTL) == (
-        'before Job llm is created anew, under spec.template.metadata.annotations of its manifest: a/b: "v"'
+        'before Job llm is created again, under spec.template.metadata.annotations of its manifest: a/b: "v"'
     )
     pod = obj("v1", "Pod", SPEC)
     assert "under metadata.annotations of its manifest" in annotate(place(pod), "a/b", "v", KUBECTL)

@@ -132,7 +132,9 @@ async def test_a_bare_pod_and_a_workload(
     assert answer["writtenIn"] == "Pod ml/llm-1-a"
     assert fields[START]["by"] == "mlchassis"
     assert fields[START]["today"] is None
-    assert fields[START]["commands"]["here"].startswith("before Pod llm-1-a is created anew, under metadata.")
+    assert fields[START]["commands"]["here"].startswith(
+        "before Pod llm-1-a is created again, under metadata."
+    )
     answer, fields = await told(fake, tmp_path, capsys, "deploy/llm")
     assert answer["writtenIn"] == answer["title"] == "Deployment ml/llm"
     assert fields[f"spec.template.{START}"]["by"] == "mlchassis"

@@ -99,7 +99,7 @@ async def test_what_silent_watches_hide_is_found(
         setup.fake.silence = None
         await until(lambda: setup.pulse.beating and not setup.pulse.silent)
     events = [line["event"] for line in lines]
-    assert events[0] == "watches are silent, watching anew"
+    assert events[0] == "watches are silent, watching again"
     assert events[-1] == "watches bring what happens again"
 
 
