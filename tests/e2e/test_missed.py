@@ -21,8 +21,8 @@ pytestmark = pytest.mark.e2e
 
 OUTAGE = float(os.environ.get("CHASSIS_OUTAGE", "35"))
 """Seconds. It must be longer than the Lease of the uptime."""
-EVERY = 2.0
-"""Seconds between two creates."""
+EVERY = max(2.0, OUTAGE / 20)
+"""Seconds between two creates: the node runs 110 pods."""
 
 Scan = Callable[..., tuple[int, JSON, str]]
 
