@@ -106,10 +106,14 @@ MENDED = {
     ("podReplacementPolicy",): "it can't be told from the API server's default",
     ("ttlSecondsAfterFinished",): "raising it is what job-retries is for",
     ("failedJobsHistoryLimit",): "raising it is what job-retries is for",
-    ("terminationMessagePolicy",): "`File` can't be told from the API server's default",
     ("backoffLimit",): "raised from 0 where the Job would else die on eviction",
 }
 """Existing fields that a policy may change, each with the reason."""
+
+
+DEFAULTS = [("terminationMessagePolicy", "File")]
+"""Fields of containers with the API server's default, which a policy may change: it can't be told from what
+somebody wrote."""
 
 
 def places(value: Any, at: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
@@ -132,7 +136,7 @@ def lost(before: Any, after: Any, at: tuple[str | int, ...] = ()) -> list[tuple[
         return [
             place
             for key, value in before.items()
-            if value is not None
+            if value is not None and (key, value) not in DEFAULTS
             for place in (lost(value, after[key], (*at, key)) if key in after else [(*at, key)])
         ]
     if isinstance(before, list) and isinstance(after, list):
