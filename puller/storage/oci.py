@@ -56,7 +56,7 @@ _UNPACK = "io.deis.oras.content.unpack"
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _MAX_ANSWER = 4 << 20
 """Bytes of a manifest, as registries allow; or of a token's answer."""
-_CHALLENGE = re.compile(r'([a-z_]+)="([^"]*)"')
+_CHALLENGE = re.compile(r'([a-z_]{1,32})="([^"]{0,2048})"')
 _LOOPBACK = re.compile(r"(localhost|127(\.[0-9]{1,3}){3}|\[::1\])(:[0-9]+)?")
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 
