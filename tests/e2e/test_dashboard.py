@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import json
 import time
-import urllib.parse
-import urllib.request
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
-from urllib.error import URLError
 
 import pytest
 import yaml
 
 from tests.e2e.api import ApiError
-from tests.e2e.binaries import binary
 from tests.e2e.controlplane import HOST, ControlPlane
 from tests.e2e.install import NAMESPACE, REPOSITORY, Chassis
-from tests.e2e.processes import Process, free_port
+from tests.e2e.prometheus import Prometheus
 from tests.e2e.puller.sidecar import Sidecar
 from tests.e2e.workloads import container, pod, workload
 
@@ -40,48 +35,6 @@ ABOVE_ZERO = {
 OF_THE_FAST_PATH = "Answers given again"
 """Zero while the fast path is off."""
 PATIENCE = 120
-
-
-class Prometheus:
-    """A Prometheus that scrapes once a second."""
-
-    def __init__(self, state: Path, jobs: list[dict[str, object]]) -> None:
-        self.url = f"http://{HOST}:{free_port()}"
-        rules, config = state / "rules.yaml", state / "prometheus.yaml"
-        rules.write_text(yaml.safe_dump(RULES))
-        document = {
-            "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
-            "rule_files": [str(rules)],
-            "scrape_configs": jobs,
-        }
-        config.write_text(yaml.safe_dump(document))
-        command: list[str | Path] = [
-            binary("prometheus"),
-            f"--config.file={config}",
-            f"--storage.tsdb.path={state / 'data'}",
-            f"--web.listen-address={self.url.removeprefix('http://')}",
-        ]
-        self.process = Process("prometheus", command, state / "prometheus.log")
-
-    def ready(self) -> bool:
-        """Whether it answers queries."""
-        with suppress(URLError):
-            return bool(self.get("status/buildinfo"))
-        return False
-
-    def get(self, path: str, **query: str) -> object:
-        """The data of an answer."""
-        with urllib.request.urlopen(
-            f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(query)}", timeout=10
-        ) as answer:
-            return json.load(answer)["data"]
-
-    def values(self, expression: str) -> list[float]:
-        """The present numbers of an expression."""
-        found = self.get("query", query=expression)
-        assert isinstance(found, dict)
-        values = [float(sample["value"][1]) for sample in found["result"]]
-        return [value for value in values if value == value]
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +67,7 @@ def prometheus(
                 tls_config={**skip, "cert_file": certificate, "key_file": certificate},
             ),
         ],
+        RULES,
     )
     running.process.wait_until(running.ready, PATIENCE)
     yield running

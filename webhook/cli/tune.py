@@ -63,6 +63,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="write annotations to pod templates, each after a question; this restarts the workload's pods",
     )
+    parser.add_argument(
+        "--prometheus",
+        metavar="URL",
+        help="also read a Prometheus: starts of pods that are gone (kube-state-metrics), and what liveness "
+        "probes take (kubelet)",
+    )
     connection.add_arguments(parser)
     parser.set_defaults(run=run)
 
@@ -70,6 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the table, the patches or JSON, and apply the confirmed changes; the exit status."""
     from webhook.cli.connection import connected
+    from webhook.cli.prometheus import asked
     from webhook.cli.scan import facts_of, policy_of
     from webhook.observed.tuning import rows
 
@@ -78,7 +85,8 @@ def run(args: argparse.Namespace) -> int:
         config, _ = wait(policy_of(api, args.policy))
         cluster, _ = wait(facts_of(api, namespace))
         pods, events, record = wait(_read(api, namespace))
-        found = rows(pods, events, record, config, cluster)
+        history = wait(asked(args.prometheus, namespace)) if args.prometheus else None
+        found = rows(pods, events, record, config, cluster, history)
         _print(found, args.output)
         if args.apply:
             sys.stdout.flush()

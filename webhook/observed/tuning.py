@@ -27,6 +27,7 @@ from policies.probes.start import told_size
 from webhook.admission.changed import Changed
 from webhook.admission.configuration import Config
 from webhook.admission.context import Context
+from webhook.observed.history import History, Liveness
 from webhook.observed.pods import KILLED, STARTUP_PROBE, first_ready, is_told, start_limit, workload_of
 from webhook.observed.record import Entry, Record
 
@@ -39,6 +40,9 @@ _CLOSE: Final = 1.5
 _LEAST_EXPECTED: Final = 200
 """Seconds of the annotation at the least: three times that is 10 minutes."""
 _EVICTIONS: Final = 3
+_OFTEN: Final = 0.01
+"""A share of liveness probes that is worth a verdict: a timeout below the 99th percentile."""
+_LEAST_PROBES: Final = 100
 _FAILED: Final = re.compile(r"Container (?P<name>\S+) failed (?P<probe>startup|liveness) probe")
 """kubelet's message of an Event with the reason Killing."""
 
@@ -69,6 +73,8 @@ class Row:
     """What to write to the pod template, if that helps."""
     startup_failures: int | None = None
     """The failureThreshold that a written startupProbe needs, if it needs another."""
+    liveness: Liveness | None = None
+    """Its liveness probes, if a Prometheus was asked."""
 
     @property
     def slowest(self) -> int | None:
@@ -95,6 +101,7 @@ class Row:
             "restartsByProbe": dict(self.kills),
             "ends": dict(self.ends),
             "memoryLimitBytes": self.memory or None,
+            **({"liveness": _shown(self.liveness)} if self.liveness else {}),
             "verdicts": list(self.verdicts),
             "annotation": dict([self.annotation]) if self.annotation else None,
         }
@@ -114,7 +121,12 @@ class _Group:
 
 
 def rows(
-    pods: Iterable[Json], events: Iterable[Json], record: Record, config: Config, cluster: Cluster
+    pods: Iterable[Json],
+    events: Iterable[Json],
+    record: Record,
+    config: Config,
+    cluster: Cluster,
+    history: History | None = None,
 ) -> list[Row]:
     """A row for each main container that serves or runs to completion, worst first."""
     groups: dict[tuple[str, str, str], _Group] = {}
@@ -134,7 +146,7 @@ def rows(
         if found and group is not None:
             count = max(integer(event, "count", default=1), integer(event, "series", "count", default=1))
             group.kills[found["probe"]] += count
-    made = [_row(*key, group) for key, group in groups.items()]
+    made = [_row(*key, group, history or History()) for key, group in groups.items()]
     return sorted(made, key=lambda row: (row.verdicts == (FINE,), row.namespace, row.workload, row.container))
 
 
@@ -167,15 +179,18 @@ def _add(
             groups[key].loads.append(took)
 
 
-def _row(namespace: str, workload: str, name: str, group: _Group) -> Row:
+def _row(namespace: str, workload: str, name: str, group: _Group, history: History) -> Row:
     entry, container = group.entry, group.container
-    loads = tuple(entry.loads or sorted(group.loads))
+    earlier = history.starts.get((namespace, workload, name, text(container.spec, "image")), [])
+    known = entry.loads or group.loads
+    loads = tuple(sorted(earlier if len(earlier) > len(known) else known))
+    liveness = history.liveness.get((namespace, workload, name))
     ends = {reason: each.count for reason, each in entry.ends.items()}
     kills = {
         "startup": max(group.kills["startup"], ends.get(STARTUP_PROBE, 0)),
         "liveness": max(group.kills["liveness"], ends.get(KILLED, 0)),
     }
-    starts = max(entry.starts, group.starts) + kills["startup"]
+    starts = max(entry.starts, group.starts, len(earlier)) + kills["startup"]
     budget, slowest = start_limit(container), loads[-1] if loads else 0
     injected = _is_injected(group.pod, container)
     verdicts: list[str] = []
@@ -191,6 +206,7 @@ def _row(namespace: str, workload: str, name: str, group: _Group) -> Row:
         wanted = max(slowest, 1)
     if kills["liveness"]:
         verdicts.append(f"liveness restarted it {kills['liveness']} times")
+    verdicts += _of_liveness(liveness, container) if liveness else ()
     verdicts += _of_ends(entry, group)
     expected = max(wanted, _LEAST_EXPECTED) if wanted else 0
     startup = container.spec.get("startupProbe")
@@ -208,7 +224,27 @@ def _row(namespace: str, workload: str, name: str, group: _Group) -> Row:
         tuple(verdicts) or (FINE,),
         (_key(name), f"{expected}s") if expected and injected else None,
         -(-3 * expected // probe_timing.period(startup)) if expected and startup and not injected else None,
+        liveness,
     )
+
+
+def _of_liveness(liveness: Liveness, container: Container) -> Iterator[str]:
+    """The verdicts from kubelet's counts of probes."""
+    probe = container.spec.get("livenessProbe")
+    if not isinstance(probe, dict) or liveness.asked < _LEAST_PROBES:
+        return
+    if liveness.failed / liveness.asked >= _OFTEN:
+        yield f"{liveness.failed / liveness.asked:.1%} of {liveness.asked:,.0f} liveness probes failed"
+    timeout = probe_timing.timeout(probe)
+    slow = liveness.slow(timeout)
+    if slow is not None and slow[0] >= _OFTEN:
+        took = f"{slow[0]:.1%} of liveness answers took more than {slow[1]:g} s of {timeout} s"
+        yield f"{took}: raise timeoutSeconds"
+
+
+def _shown(liveness: Liveness) -> Json:
+    within = {f"{bound:g}": round(count) for bound, count in sorted(liveness.within.items())}
+    return {"failed": round(liveness.failed), "succeeded": round(liveness.succeeded), "withinSeconds": within}
 
 
 def _of_ends(entry: Entry, group: _Group) -> Iterator[str]:
