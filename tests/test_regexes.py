@@ -37,7 +37,7 @@ class Use(NamedTuple):
 
 
 MADE_AT_RUN_TIME: dict[tuple[str, str], list[str]] = {
-    ("policies.worker_names.worker_names", r"f'-{_tag(worker, strategy, epoch)}-(\\d{{1,9}})(?:-\\d+)?$'"): [
+    ("policies.worker_names.worker_names", r"f'-{_tag(worker, epoch)}-(\\d{{1,9}})(?:-\\d+)?$'"): [
         r"-abcde-(\d{1,9})(?:-\d+)?$"
     ],
 }

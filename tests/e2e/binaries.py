@@ -109,6 +109,7 @@ HELM = ("helm-3", "helm-4")
 PROMETHEUS = ("promtool", "prometheus")
 CERT_MANAGER = ("cert-manager",)
 KUBERAY = ("kuberay-1.0", "kuberay-1.2", "kuberay-1.5", "kuberay-1.6")
+REGISTRY = ("registry",)
 OPERATORS = ("lws",)
 """The operators of `make e2e-operators`, except KubeRay's."""
 BENCHMARKS = ("kserve-agent", "kyverno")

@@ -17,6 +17,7 @@ from tests.e2e.binaries import (
     NODE,
     OPERATORS,
     PROMETHEUS,
+    REGISTRY,
     TABLE,
     BinaryError,
     binary,
@@ -46,6 +47,7 @@ def test_the_table_names_them_all() -> None:
         *PROMETHEUS,
         *CERT_MANAGER,
         *KUBERAY,
+        *REGISTRY,
         *OPERATORS,
         *BENCHMARKS,
     }

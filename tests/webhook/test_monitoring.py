@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import yaml
@@ -16,6 +17,7 @@ from policies.kube.json import Json
 from puller.metrics import Metrics as PullerMetrics
 from webhook.cli import manifests
 from webhook.server.metrics import Metrics
+from webhook.server.unmutated import Unmutated
 from webhook.worker_names.endpoint import NameMetrics
 
 COMPONENT = manifests.directory() / "components" / "monitoring"
@@ -28,6 +30,8 @@ def exported() -> set[str]:
     """The names of all series that the webhook and the puller export."""
     webhook = Metrics()
     NameMetrics(webhook.registry)
+    nothing: Any = None
+    Unmutated(nothing, nothing, nothing, webhook.registry, lambda: False)
     return {name for registry in (webhook.registry, PullerMetrics().registry) for name in names(registry)}
 
 

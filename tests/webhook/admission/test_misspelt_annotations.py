@@ -59,6 +59,7 @@ def test_every_annotation_of_the_domain_is_listed() -> None:
         known.CHANGED,
         known.CA_BUNDLE_CHANGED,
         known.OBSERVED_UNTIL,
+        known.OUTAGES,
         known.TRAINING,
         known.WORKER_GROUP,
         known.WORKER_NAMES,

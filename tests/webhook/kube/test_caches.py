@@ -311,7 +311,7 @@ def test_a_kind_of_which_there_is_too_much_is_unknown_until_there_is_less(
     for _ in range(100):  # edits count once
         store.put(item(2, 29_000))
         store.put(item(2))
-    with pytest.raises(ApiError, match="so nothing is") as refused:
+    with pytest.raises(ApiError, match="so none is") as refused:
         store.put(item(3))
     store.lost(refused.value)  # as its reflector does
     assert cache.listing(Resource.MODEL_CONFIGS, "ml") is None
@@ -319,7 +319,7 @@ def test_a_kind_of_which_there_is_too_much_is_unknown_until_there_is_less(
     store.begin()
     for n in range(3):
         store.put(item(n))
-    with pytest.raises(ApiError, match="so nothing is"):
+    with pytest.raises(ApiError, match="so none is"):
         store.put(item(3))
     store.lost(refused.value)
     assert cache.listing(Resource.MODEL_CONFIGS, "ml") is None
