@@ -129,6 +129,11 @@ class Preset(Model):
         description="words that its images take as the first argument if they start the server, such as "
         "`serve`; `*` is any, such as a model's name. Other words are a program that replaces the server",
     )
+    other_operands: tuple[str, ...] = Field(
+        (),
+        description="arguments with which it does something else, such as `worker`: then it is "
+        "not recognised",
+    )
     variables: tuple[str, ...] = Field(
         (),
         description="environment variables that only this server reads: they identify it in images with "

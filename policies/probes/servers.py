@@ -227,6 +227,7 @@ class Recogniser:
             and (not preset.worker or all(other[0] in _WAITING for other in programs[n + 1 :]))
             for pattern in preset.commands
             if not pattern.startswith("-") and _runs(program, pattern)
+            if set(program[1:]).isdisjoint(preset.other_operands)
         ]
         if not claims:
             return None
@@ -387,6 +388,8 @@ def _runs_its_own(preset: Preset, launch: Launch, programs: tuple[Program, ...])
 
     An image decides only that: a command or a script in the entrypoint's place may be any program.
     """
+    if not set(launch.args).isdisjoint(preset.other_operands):
+        return False
     own = {*(pattern.split()[0] for pattern in preset.commands), *preset.other_commands}
     if any(program[0] in own for program in programs):
         return False  # the server itself, but in none of the ways in which its endpoint is known
