@@ -168,10 +168,11 @@ class Api:
         """The watch events after resourceVersion `since`; ends after `timeout` seconds."""
         query = {"watch": "1", "resourceVersion": since, "timeoutSeconds": str(max(1, round(timeout)))}
         path = self.resource(resource).path(namespace) + "?" + urlencode(query | selectors)
-        deadline = time.monotonic() + timeout
-        with self.connection(timeout) as connection:
+        # A busy server may take longer than a short watch lasts until it begins to answer.
+        with self.connection(timeout + 30) as connection:
             connection.request("GET", path, headers=self.headers)
             response = connection.getresponse()
+            deadline = time.monotonic() + timeout
             if response.status >= 400:
                 raise ApiError(response.status, json.loads(response.read()))
             while (left := deadline - time.monotonic()) > 0:

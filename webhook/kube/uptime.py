@@ -26,6 +26,7 @@ log = structlog.get_logger()
 LEASES: Final = "coordination.k8s.io/v1"
 NAME: Final = "mlchassis-uptime"
 RENEW_SECONDS: Final = 10.0
+UNREADY_SECONDS: Final = 1.0
 LAPSED_SECONDS: Final = 25.0
 """A Lease that was not renewed for so long may be taken over."""
 OUTAGES_KEPT: Final = 50
@@ -79,7 +80,8 @@ class Uptime:
                 if not self._told:  # each ten seconds would fill the log
                     log.warning("the Lease of the webhook's uptime can't be renewed", error=str(error))
                 self._told = True
-            await asyncio.sleep(RENEW_SECONDS)
+            # An outage is written down as soon as it is over: somebody may scan then.
+            await asyncio.sleep(RENEW_SECONDS if self._ready() else UNREADY_SECONDS)
 
     async def once(self) -> None:
         """Renew the Lease if it is ours, or take it over if nobody renews it."""

@@ -11,7 +11,17 @@ import pytest
 from policies.core.annotations import OUTAGES
 from policies.kube.json import Json
 from webhook.kube.errors import ApiError
-from webhook.kube.uptime import LAPSED_SECONDS, NAME, OUTAGES_KEPT, Outage, Uptime, outages_in, renewed_at
+from webhook.kube.uptime import (
+    LAPSED_SECONDS,
+    NAME,
+    OUTAGES_KEPT,
+    RENEW_SECONDS,
+    UNREADY_SECONDS,
+    Outage,
+    Uptime,
+    outages_in,
+    renewed_at,
+)
 
 START = 1_800_000_000.0
 
@@ -187,3 +197,25 @@ async def test_an_api_server_that_fails_takes_the_work_away_and_is_told_once(
         await replica.uptime.run()
     assert not replica.uptime.holds
     assert len(warned) == 1
+
+
+async def test_an_outage_is_written_down_as_soon_as_it_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    leases = Leases()
+    replica = Replica(leases, "one")
+    slept: list[float] = []
+    readiness = iter([False, False, True, True])
+    monkeypatch.setattr(replica.uptime, "_ready", lambda: next(readiness))
+
+    class Enough(Exception):
+        pass
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 2:
+            raise Enough
+
+    monkeypatch.setattr("asyncio.sleep", sleep)
+    with pytest.raises(Enough):
+        await replica.uptime.run()
+    assert slept == [UNREADY_SECONDS, RENEW_SECONDS]
+    assert replica.uptime.holds
