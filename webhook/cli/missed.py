@@ -9,7 +9,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Final
 
 import orjson
@@ -19,6 +18,7 @@ from policies.kube.group_kinds import POD, GroupKind, kind_of
 from policies.kube.json import Json, dig, maps, text
 from policies.kube.metadata import controller
 from policies.kube.printable import printable, printable_json
+from policies.kube.times import moment_of, seconds_of
 from webhook.admission.configuration import Config
 from webhook.admission.missed import How, Missed, excluded, made_now, missed, runs
 from webhook.cli.owners import Owners
@@ -28,7 +28,8 @@ from webhook.kube import paths
 from webhook.kube.api import ADMISSION_REGISTRATION, ApiServer
 from webhook.kube.discovery import Collection, served
 from webhook.kube.errors import ApiError
-from webhook.kube.uptime import LEASES, NAME, Outage, outages_in, renewed_at
+from webhook.kube.leases import LEASES, renewed_at
+from webhook.kube.uptime import NAME, Outage, outages_in
 
 REGISTRATION: Final = "chassis.mlchassis.dev"
 SILENT_SECONDS: Final = 60.0
@@ -53,12 +54,13 @@ class History:
         if created is None:
             return "its time of creation is unknown"
         if self.installed is not None and created < self.installed:
-            return f"made before the webhook was installed ({_moment(self.installed)})"
+            return f"made before the webhook was installed ({moment_of(self.installed)})"
         for outage in self.outages:
             if outage.covers(created, RENEWED_SECONDS, REACHED_SECONDS):
-                return f"made while the webhook was down ({_moment(outage.begin)} to {_moment(outage.end)})"
+                span = f"{moment_of(outage.begin)} to {moment_of(outage.end)}"
+                return f"made while the webhook was down ({span})"
         if self.edited is not None and created < self.edited:
-            return f"made before the policy was last edited ({_moment(self.edited)})"
+            return f"made before the policy was last edited ({moment_of(self.edited)})"
         return "made while the webhook ran: a call failed open, or the cluster has changed since"
 
 
@@ -178,7 +180,7 @@ class Looking:
             return "exempted by its annotation"
         if found.digest:
             return f"made under another policy ({found.digest})"
-        return self.history.why(_time(text(pod, "metadata", "creationTimestamp")))
+        return self.history.why(seconds_of(text(pod, "metadata", "creationTimestamp")))
 
 
 async def history_of(api: ApiServer, where: str | None) -> History:
@@ -194,7 +196,7 @@ async def history_of(api: ApiServer, where: str | None) -> History:
             api, paths.one("v1", "configmaps", name, namespace), "when the policy was edited"
         )
         times = [
-            _time(text(entry, "time"))
+            seconds_of(text(entry, "time"))
             for entry in maps(kept or {}, "metadata", "managedFields")
             if "f:data" in (entry.get("fieldsV1") or {})
         ]
@@ -202,9 +204,9 @@ async def history_of(api: ApiServer, where: str | None) -> History:
     outages = list(outages_in(lease or {}))
     last = renewed_at(lease or {})
     if last is not None and api.now() - last > SILENT_SECONDS:
-        tell(f"no replica of the webhook has been ready since {_moment(last)}")
+        tell(f"no replica of the webhook has been ready since {moment_of(last)}")
         outages.append(Outage(last, api.now()))
-    installed = _time(text(registration or {}, "metadata", "creationTimestamp"))
+    installed = seconds_of(text(registration or {}, "metadata", "creationTimestamp"))
     return History(installed, outages, edited)
 
 
@@ -216,17 +218,6 @@ async def _readable(api: ApiServer, path: str, what: str) -> Json | None:
             raise
         tell(f"not known, since you may not read it: {what}")
         return None
-
-
-def _time(written: str) -> float | None:
-    try:
-        return datetime.fromisoformat(written).timestamp()
-    except ValueError:
-        return None
-
-
-def _moment(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 # --- how it is repaired ---------------------------------------------------------------------------
@@ -282,8 +273,8 @@ def print_report(report: Report, output: str, *, hint: bool = True) -> None:
             "pods": report.pods,
             "missedPods": report.missed,
             "excludedPods": dict(sorted(report.excluded.items())),
-            "installed": None if report.history.installed is None else _moment(report.history.installed),
-            "outages": [[_moment(each.begin), _moment(each.end)] for each in report.history.outages],
+            "installed": None if report.history.installed is None else moment_of(report.history.installed),
+            "outages": [[moment_of(each.begin), moment_of(each.end)] for each in report.history.outages],
         }
         print(printable_json(orjson.dumps(whole, option=orjson.OPT_INDENT_2).decode()))
         return

@@ -10,7 +10,6 @@ import asyncio
 import sys
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Final
 
 from policies.core.facts import Cluster
@@ -18,6 +17,7 @@ from policies.kube.group_kinds import GroupKind, kind_of
 from policies.kube.json import Json, dig, integer, mapping, maps, text
 from policies.kube.metadata import labels_of
 from policies.kube.selectors import matches
+from policies.kube.times import moment_of
 from policies.rollouts.rollouts import count_of, replicas_of, rolling_update
 from webhook.admission.configuration import Config
 from webhook.admission.missed import missed, runs
@@ -122,8 +122,7 @@ async def restart(api: ApiServer, looking: Looking, top: Json, *, longest: float
     blocked = await _blocked(api, now)
     if blocked:
         return blocked
-    moment = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-    template = {"metadata": {"annotations": {RESTARTED: moment}}}
+    template = {"metadata": {"annotations": {RESTARTED: moment_of(time.time())}}}
     version = {"resourceVersion": text(now, "metadata", "resourceVersion")}
     body = {"metadata": version, "spec": {"template": template}}
     if not await api.unless_conflict("PATCH", path, body, STRATEGIC_MERGE):

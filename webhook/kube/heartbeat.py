@@ -8,6 +8,7 @@ from typing import Final
 from policies.kube.json import Json, text
 from webhook.kube import paths
 from webhook.kube.errors import ApiError
+from webhook.kube.leases import LEASES
 from webhook.kube.pulse import Pulse
 from webhook.kube.reflector import Lister, Reflector
 
@@ -32,7 +33,7 @@ class Heartbeat:
     def __init__(self, lister: Lister, node: str, pulse: Pulse) -> None:
         """`node`: the name of the node that this process runs on."""
         self._lister, self._pulse = lister, pulse
-        self._path = paths.collection("coordination.k8s.io/v1", "leases", NAMESPACE)
+        self._path = paths.collection(LEASES, "leases", NAMESPACE)
         self._query = {"fieldSelector": f"metadata.name={node}"}
         self._version = ""
         self._listed = self._renewed = False

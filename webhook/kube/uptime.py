@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Final, Protocol
+from typing import Final
 
 import orjson
 import structlog
@@ -20,10 +19,10 @@ from policies.kube.json import Json, mapping, text
 from policies.kube.metadata import annotations_of
 from webhook.kube import paths
 from webhook.kube.errors import ApiError
+from webhook.kube.leases import LEASES, Leases, renewal, renewed_at
 
 log = structlog.get_logger()
 
-LEASES: Final = "coordination.k8s.io/v1"
 NAME: Final = "mlchassis-uptime"
 RENEW_SECONDS: Final = 10.0
 UNREADY_SECONDS: Final = 1.0
@@ -45,16 +44,6 @@ class Outage:
     def covers(self, moment: float, before: float, after: float) -> bool:
         """Whether a moment is in it, `before` seconds ahead of it or `after` seconds behind it."""
         return self.begin - before <= moment <= self.end + after
-
-
-class Leases(Protocol):
-    """The calls of the API server that are needed here; each may raise ApiError."""
-
-    def now(self) -> float: ...
-
-    async def get(self, path: str) -> Json | None: ...
-
-    async def unless_conflict(self, method: str, path: str, body: Json) -> bool: ...
 
 
 class Uptime:
@@ -110,19 +99,10 @@ class Uptime:
         kept = [[round(each.begin, 3), round(each.end, 3)] for each in _merged(outages)]
         metadata = {**mapping(lease, "metadata"), "name": NAME}
         annotations = {**annotations_of(lease), OUTAGES: orjson.dumps(kept).decode()}
-        moment = datetime.fromtimestamp(now, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-        spec = {**mapping(lease, "spec"), "holderIdentity": self._identity, "renewTime": moment}
+        spec = {**mapping(lease, "spec"), **renewal(self._identity, now)}
         spec["leaseDurationSeconds"] = int(LAPSED_SECONDS)
         head = {"apiVersion": LEASES, "kind": "Lease"}
         return {**lease, **head, "metadata": {**metadata, "annotations": annotations}, "spec": spec}
-
-
-def renewed_at(lease: Json) -> float | None:
-    """When a Lease was last renewed; None if that is not legible."""
-    try:
-        return datetime.fromisoformat(text(lease, "spec", "renewTime")).timestamp()
-    except (ValueError, OverflowError):
-        return None
 
 
 def outages_in(lease: Json) -> tuple[Outage, ...]:

@@ -24,9 +24,10 @@ from policies.probes.serving import Learning, StandardProbes
 from webhook.admission.configuration import Config
 from webhook.kube import paths
 from webhook.kube.errors import ApiError
+from webhook.kube.leases import Leases
 from webhook.kube.pulse import Pulse
 from webhook.kube.reflector import Lister, Reflector
-from webhook.observed.leader import RENEW_SECONDS, Leadership, Leases, Sleep, spread
+from webhook.observed.leader import RENEW_SECONDS, Leadership, Sleep, spread
 from webhook.observed.pods import Watched
 from webhook.observed.record import Observation, Record, as_config_map
 

@@ -9,27 +9,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
-from typing import Final, Protocol
+from typing import Final
 
 from policies.kube.json import Json, integer, mapping, text
 from webhook.kube import paths
+from webhook.kube.leases import LEASES, Leases, renewal, renewed_at
 
 LEASE: Final = "mlchassis-observer"
-LEASES: Final = "coordination.k8s.io/v1"
 RENEW_SECONDS: Final = 15.0
 EXPIRES_SECONDS: Final = 45
 """After which a Lease that was not renewed is free."""
-
-
-class Leases(Protocol):
-    """The part of `ApiServer` that is needed; every method may raise ApiError."""
-
-    def now(self) -> float: ...
-
-    async def get(self, path: str) -> Json | None: ...
-
-    async def unless_conflict(self, method: str, path: str, body: Json) -> bool: ...
 
 
 class Leadership:
@@ -68,22 +57,16 @@ class Leadership:
         holder = text(lease, "spec", "holderIdentity")
         if holder in ("", self._identity):
             return True
-        try:
-            renewed = datetime.fromisoformat(text(lease, "spec", "renewTime")).timestamp()
-        except ValueError:
+        renewed = renewed_at(lease)
+        if renewed is None:
             return True
         lasts = min(integer(lease, "spec", "leaseDurationSeconds", default=EXPIRES_SECONDS), EXPIRES_SECONDS)
         # A time that is far ahead was written by a clock that jumped.
         return not -EXPIRES_SECONDS <= self._api.now() - renewed <= lasts
 
     def _held(self, lease: Json) -> Json:
-        now = datetime.fromtimestamp(self._api.now(), UTC).isoformat(timespec="microseconds")
-        spec = {
-            **mapping(lease, "spec"),
-            "holderIdentity": self._identity,
-            "leaseDurationSeconds": EXPIRES_SECONDS,
-            "renewTime": now.replace("+00:00", "Z"),
-        }
+        spec = {**mapping(lease, "spec"), **renewal(self._identity, self._api.now())}
+        spec["leaseDurationSeconds"] = EXPIRES_SECONDS
         metadata = lease.get("metadata") or {"name": LEASE, "namespace": self._namespace}
         return {"apiVersion": LEASES, "kind": "Lease", "metadata": metadata, "spec": spec}
 

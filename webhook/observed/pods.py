@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Final
 
 from policies.core.facts import BY_NAME, Cluster
@@ -22,6 +21,7 @@ from policies.kube import quantities as units
 from policies.kube.json import Json, dig, integer, mapping, maps, text
 from policies.kube.metadata import controller, labels_of
 from policies.kube.pods import Container, Role
+from policies.kube.times import seconds_of
 from policies.probes.observed import place_of, run_of
 from policies.probes.progress import watched_start
 from policies.probes.serving import Learning, StandardProbes, serving_containers
@@ -257,14 +257,6 @@ def node_type(name: str, cluster: Cluster) -> str:
     nodes = cluster.listing(Resource.NODES)
     labels = labels_of(nodes.by(BY_NAME).one(name) or {}) if nodes else {}
     return next((str(labels[key]) for key in NODE_TYPE_LABELS if labels.get(key)), "")
-
-
-def seconds_of(moment: str) -> float | None:
-    """A time of the API in seconds since the epoch; None if it is none."""
-    try:
-        return datetime.fromisoformat(moment).timestamp() if moment else None
-    except ValueError:
-        return None
 
 
 def _identity(named: Json, state: Json) -> str:

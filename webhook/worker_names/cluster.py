@@ -17,10 +17,10 @@ from policies.worker_names.workers import Owner
 from webhook.kube import paths
 from webhook.kube.api import ApiServer, items_of
 from webhook.kube.errors import ApiError
+from webhook.kube.leases import LEASES
 from webhook.worker_names.endpoint import Listed
 from webhook.worker_names.leases import NoScale
 
-LEASES = "coordination.k8s.io/v1"
 METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 HISTORY_SECONDS = 0.3
 """How long the API server gets to replay what happened to the pods since a name was given."""

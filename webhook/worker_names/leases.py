@@ -12,8 +12,8 @@ import hashlib
 import json
 import random
 import re
+import time
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
 from typing import Final, Protocol
 
 import structlog
@@ -23,6 +23,7 @@ from policies.kube.json import Json, mapping, text
 from policies.kube.metadata import annotations_of
 from policies.worker_names.workers import AllocationRecord, Owner, Worker
 from webhook.kube.errors import ApiError
+from webhook.kube.leases import LEASES, renewal, renewed_at
 
 log = structlog.get_logger()
 
@@ -66,7 +67,7 @@ def _named(stem: str, digest: str, longest: int) -> str:
 def new_lease(worker: Worker, name: str) -> Json:
     """The first Lease of a group, not yet in a namespace."""
     return {
-        "apiVersion": "coordination.k8s.io/v1",
+        "apiVersion": LEASES,
         "kind": "Lease",
         "metadata": {"name": name, "labels": {WORKER_NAMES: "record"}},
     }
@@ -83,8 +84,7 @@ def written(lease: Json, worker: Worker, record: AllocationRecord, identity: str
         "uid": owner.uid,
     }
     annotations = {**annotations_of(lease), WORKER_NAMES: record.dump(), WORKER_NAMES_OWNER: json.dumps(ours)}
-    now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-    spec = {**mapping(lease, "spec"), "holderIdentity": identity, "renewTime": now}
+    spec = {**mapping(lease, "spec"), **renewal(identity, time.time())}
     return {**lease, "metadata": {**lease["metadata"], "annotations": annotations}, "spec": spec}
 
 
@@ -149,11 +149,8 @@ class Sweep:
         return swept
 
     def _idle(self, lease: Json) -> bool:
-        try:
-            renewed = datetime.fromisoformat(text(lease, "spec", "renewTime")).timestamp()
-        except ValueError:
-            return False
-        return self._records.now() - renewed > IDLE_SECONDS
+        renewed = renewed_at(lease)
+        return renewed is not None and self._records.now() - renewed > IDLE_SECONDS
 
     async def _orphaned(self, lease: Json) -> bool:
         """Whether the owner is surely gone; a Lease without an owner stays."""

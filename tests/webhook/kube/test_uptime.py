@@ -11,6 +11,7 @@ import pytest
 from policies.core.annotations import OUTAGES
 from policies.kube.json import Json
 from webhook.kube.errors import ApiError
+from webhook.kube.leases import renewed_at
 from webhook.kube.uptime import (
     LAPSED_SECONDS,
     NAME,
@@ -20,7 +21,6 @@ from webhook.kube.uptime import (
     Outage,
     Uptime,
     outages_in,
-    renewed_at,
 )
 
 START = 1_800_000_000.0

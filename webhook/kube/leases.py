@@ -1,0 +1,30 @@
+"""What all users of Leases share: the calls that they need, and the time of the last renewal."""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+from policies.kube.json import Json, text
+from policies.kube.times import moment_of, seconds_of
+
+LEASES: Final = "coordination.k8s.io/v1"
+
+
+class Leases(Protocol):
+    """The calls of the API server; each may raise ApiError."""
+
+    def now(self) -> float: ...
+
+    async def get(self, path: str) -> Json | None: ...
+
+    async def unless_conflict(self, method: str, path: str, body: Json) -> bool: ...
+
+
+def renewed_at(lease: Json) -> float | None:
+    """When a Lease was last renewed; None if that is not legible."""
+    return seconds_of(text(lease, "spec", "renewTime"))
+
+
+def renewal(identity: str, now: float) -> Json:
+    """The fields of a Lease's spec that a renewal sets."""
+    return {"holderIdentity": identity, "renewTime": moment_of(now, "microseconds")}
