@@ -30,6 +30,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--context", metavar="NAME", help="default: the kubeconfig's current context")
 
 
+def add_scope(parser: argparse.ArgumentParser) -> None:
+    """The flags that choose namespaces and the policy."""
+    from webhook.cli.named_policy import WHERE
+
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("-A", "--all-namespaces", action="store_true", help="of all namespaces")
+    where.add_argument("-n", "--namespace", metavar="NS", help="default: the namespace of the context")
+    parser.add_argument(
+        "--policy", metavar="WHERE", help=f"{WHERE} (default: the one installed, or built-in)"
+    )
+
+
+def chosen_namespace(args: argparse.Namespace, api: ApiServer) -> str:
+    """The namespace that the flags choose; empty for all."""
+    return "" if args.all_namespaces else args.namespace or api.namespace
+
+
 @contextmanager
 def connected(kubeconfig: str | None, context: str | None) -> Iterator[tuple[ApiServer, Wait]]:
     """A connection, and a function that runs a coroutine on it. UserError where the cluster can't be read.

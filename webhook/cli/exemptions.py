@@ -119,13 +119,10 @@ def _table(found: list[Json]) -> Iterator[str]:
     if not found:
         yield "no exemptions"
         return
-    rows = [
-        tuple(map(str.upper, _COLUMNS)),
-        *(tuple(_cell(each, name) for name in _COLUMNS) for each in found),
-    ]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS) - 1)]
-    for row in rows:
-        yield "  ".join((*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]))
+    from webhook.cli.output.table import aligned
+
+    rows = (tuple(_cell(each, name) for name in _COLUMNS) for each in found)
+    yield from aligned([tuple(map(str.upper, _COLUMNS)), *rows])
 
 
 def _cell(each: Json, name: str) -> str:

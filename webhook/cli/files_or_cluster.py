@@ -30,15 +30,9 @@ class Input:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments that choose the input and the policy."""
     from webhook.cli import connection
-    from webhook.cli.named_policy import WHERE
 
     parser.add_argument("paths", nargs="*", metavar="PATH", help="manifests (default: the cluster)")
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument("-A", "--all-namespaces", action="store_true", help="of all namespaces")
-    where.add_argument("-n", "--namespace", metavar="NS", help="default: the namespace of the context")
-    parser.add_argument(
-        "--policy", metavar="WHERE", help=f"{WHERE} (default: the one installed, or built-in)"
-    )
+    connection.add_scope(parser)
     connection.add_arguments(parser)
 
 
@@ -58,11 +52,11 @@ def chosen(args: argparse.Namespace) -> Iterator[Input]:
             config, cluster, lambda: iter(objects), lambda: review_documents(documents, config, cluster)
         )
     else:
-        from webhook.cli.connection import connected
+        from webhook.cli.connection import chosen_namespace, connected
         from webhook.cli.scan import Scan, policy_of
 
         with connected(args.kubeconfig, args.context) as (api, wait):
-            namespace = "" if args.all_namespaces else args.namespace or api.namespace
+            namespace = chosen_namespace(args, api)
             config, _ = wait(policy_of(api, args.policy))
             scan: Scan = wait(Scan.prepare(api, namespace, config))
             yield Input(

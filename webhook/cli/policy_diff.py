@@ -72,11 +72,11 @@ def run(args: argparse.Namespace) -> int:
     if args.paths:
         _show(old, new, _of_manifests(args.paths, old, new), totals, args.output)
     else:
-        from webhook.cli.connection import connected
+        from webhook.cli.connection import chosen_namespace, connected
         from webhook.cli.scan import Scan
 
         with connected(args.kubeconfig, args.context) as (api, wait):
-            namespace = "" if args.all_namespaces else args.namespace or api.namespace
+            namespace = chosen_namespace(args, api)
             scan: Scan = wait(Scan.prepare(api, namespace, old, new))
             pairs = ((before, after) for before, after in scan.reviews(wait))
             _show(old, new, pairs, totals, args.output)

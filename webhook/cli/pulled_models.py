@@ -15,9 +15,10 @@ import orjson
 
 from policies.kube.json import Json, integer, maps, strings, text
 from policies.kube.pods import Container, containers
-from policies.kube.printable import printable
+from policies.kube.printable import printable, printable_json
 from policies.probes.servers import PULLER
 from webhook.admission.missed import runs
+from webhook.cli.output.table import aligned
 from webhook.kube import paths
 from webhook.kube.api import ApiServer
 from webhook.kube.errors import ApiError
@@ -127,10 +128,9 @@ def _is_puller(container: Container) -> bool:
 def table(found: Iterable[PulledModel]) -> Iterator[str]:
     """A line for each model, and how many there are."""
     models = list(found)
-    rows = [dict(zip(_COLUMNS, map(str.upper, _COLUMNS), strict=True)), *(each.cells for each in models)]
-    widths = {name: max(len(printable(row[name])) for row in rows) for name in _COLUMNS}
-    for row in rows:
-        yield "  ".join(printable(row[name]).ljust(widths[name]) for name in _COLUMNS).rstrip() + "\n"
+    cells = [[printable(each.cells[name]) for name in _COLUMNS] for each in models]
+    for line in aligned([list(map(str.upper, _COLUMNS)), *cells]):
+        yield line.rstrip() + "\n"
     named = [each for each in models if each.name]
     loaded = sum(each.state == "Loaded" for each in named)
     yield f"\n{len(named)} models, {loaded} loaded; {len(models) - len(named)} pods could not be asked\n"
@@ -140,4 +140,4 @@ def as_json(found: Iterable[PulledModel]) -> Iterator[str]:
     """An array of objects, with keys in the style of the other outputs."""
     renamed = {"bytes_done": "bytesDone", "bytes_total": "bytesTotal"}
     entries = [{renamed.get(key, key): value for key, value in asdict(each).items()} for each in found]
-    yield orjson.dumps(entries, option=orjson.OPT_INDENT_2).decode() + "\n"
+    yield printable_json(orjson.dumps(entries, option=orjson.OPT_INDENT_2).decode()) + "\n"

@@ -170,7 +170,7 @@ def _missed(args: argparse.Namespace) -> int:
     if args.report is not None or args.statistics or args.view:
         raise UserError("--missed goes with neither --report, --statistics nor --view")
     with connection.connected(args.kubeconfig, args.context) as (api, wait):
-        namespace = "" if args.all_namespaces else args.namespace or api.namespace
+        namespace = connection.chosen_namespace(args, api)
         found, _ = wait(policy_of(api, args.policy))
         config = found.with_profile(args.profile) if args.profile else found
         cluster, unknown = wait(facts_of(api, namespace))
@@ -190,7 +190,7 @@ def _models(args: argparse.Namespace) -> int:
     if args.report is not None or args.statistics or args.ask:
         raise UserError("--view models goes with neither --report, --statistics nor --ask")
     with connection.connected(args.kubeconfig, args.context) as (api, wait):
-        namespace = "" if args.all_namespaces else args.namespace or api.namespace
+        namespace = connection.chosen_namespace(args, api)
         found = wait(pulled_models.pulled(api, namespace))
     sys.stdout.writelines((pulled_models.as_json if args.output == "json" else pulled_models.table)(found))
     return OK
@@ -205,7 +205,7 @@ def _servers(args: argparse.Namespace) -> int:
     if args.report is not None or args.statistics or args.split_by_namespace:
         raise UserError("--view goes with neither --report nor --statistics nor --split-by-namespace")
     with connection.connected(args.kubeconfig, args.context) as (api, wait):
-        namespace = "" if args.all_namespaces else args.namespace or api.namespace
+        namespace = connection.chosen_namespace(args, api)
         policy, where = wait(policy_of(api, args.policy))
         config = policy.with_profile(args.profile) if args.profile else policy
         scan: Scan = replace(wait(Scan.prepare(api, namespace, config)), quiet=True)

@@ -1,4 +1,4 @@
-"""Notes about a scan itself."""
+"""Notes about a scan or another reading of a cluster itself."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ import sys
 from policies.kube.printable import printable
 
 
-def tell(sentence: str) -> None:
+def tell(sentence: str, command: str = "scan") -> None:
     """Print a sentence for a person in addition to the output."""
-    print(printable(f"chassis scan: {sentence}"), file=sys.stderr)
+    print(printable(f"chassis {command}: {sentence}"), file=sys.stderr)

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from webhook.observed.record import Record
     from webhook.observed.tuning import Row
 
-_RESOURCES: Final = {"Deployment": "deployments", "StatefulSet": "statefulsets", "DaemonSet": "daemonsets"}
-"""The kinds whose pod templates are patched."""
 _COLUMNS: Final = (
     "NAMESPACE",
     "WORKLOAD",
@@ -38,19 +36,13 @@ _COLUMNS: Final = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `chassis tune`."""
     from webhook.cli import connection
-    from webhook.cli.named_policy import WHERE
 
     parser.description = (
         "Startup budgets next to the starts that were observed, how runs ended, and what to change. It reads "
         "pods, events, and the webhook's record of starts and ends if there is one. Nothing is changed "
         "without --apply."
     )
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument("-A", "--all-namespaces", action="store_true", help="of all namespaces")
-    where.add_argument("-n", "--namespace", metavar="NS", help="default: the namespace of the context")
-    parser.add_argument(
-        "--policy", metavar="WHERE", help=f"{WHERE} (default: the one installed, or built-in)"
-    )
+    connection.add_scope(parser)
     parser.add_argument(
         "-o",
         "--output",
@@ -75,13 +67,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the table, the patches or JSON, and apply the confirmed changes; the exit status."""
-    from webhook.cli.connection import connected
+    from webhook.cli.connection import chosen_namespace, connected
     from webhook.cli.prometheus import asked
     from webhook.cli.scan import facts_of, policy_of
     from webhook.observed.tuning import rows
 
     with connected(args.kubeconfig, args.context) as (api, wait):
-        namespace = "" if args.all_namespaces else args.namespace or api.namespace
+        namespace = chosen_namespace(args, api)
         config, _ = wait(policy_of(api, args.policy))
         cluster, _ = wait(facts_of(api, namespace))
         pods, events, record = wait(_read(api, namespace))
@@ -116,6 +108,7 @@ async def _record(api: ApiServer) -> Record:
     """The webhook's record; an empty one if there is none, or it may not be read."""
     from policies.kube.json import mapping
     from policies.probes.observed import OBSERVED
+    from webhook.cli.tell import tell
     from webhook.config.location import INSTALLED, config_map
     from webhook.kube import paths
     from webhook.kube.errors import ApiError
@@ -127,15 +120,13 @@ async def _record(api: ApiServer) -> Record:
     except ApiError as error:
         if error.status != 403:
             raise
-        _tell(f"earlier starts and ends are left out: you may not read ConfigMap {namespace}/{OBSERVED}")
+        tell(
+            f"earlier starts and ends are left out: you may not read ConfigMap {namespace}/{OBSERVED}", "tune"
+        )
         return Record()
     if found is None:
-        _tell("the webhook has recorded nothing: only pods and events of now are known")
+        tell("the webhook has recorded nothing: only pods and events of now are known", "tune")
     return Record.load(mapping(found, "data"))
-
-
-def _tell(sentence: str) -> None:
-    print(f"chassis tune: {sentence}", file=sys.stderr)
 
 
 # --- output -------------------------------------------------------------------------------------------
@@ -159,13 +150,12 @@ def _print(found: Sequence[Row], output: str) -> None:
 
 
 def _table(found: Sequence[Row]) -> Iterator[str]:
+    from webhook.cli.output.table import aligned
+
     if not found:
         yield "No container serves or runs to completion."
         return
-    lines = [_COLUMNS, *(_cells(row) for row in found)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(_COLUMNS) - 1)]
-    for line in lines:
-        yield "  ".join([*(cell.ljust(width) for cell, width in zip(line, widths, strict=False)), line[-1]])
+    yield from aligned([_COLUMNS, *(_cells(row) for row in found)])
 
 
 def _cells(row: Row) -> tuple[str, ...]:
@@ -190,8 +180,11 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 def patch_of(row: Row) -> Json | None:
     """A strategic merge patch for the workload, if a change of its probes helps; it names what it patches."""
+    from policies.kube.group_kinds import GroupKind
+    from webhook.cli.missed import RESOURCES
+
     kind, _, name = row.workload.partition("/")
-    if kind not in _RESOURCES or not (row.annotation or row.startup_failures):
+    if GroupKind("apps", kind) not in RESOURCES or not (row.annotation or row.startup_failures):
         return None
     template: Json = {}
     if row.annotation:
@@ -215,8 +208,10 @@ def _agreed(question: str) -> bool:
 
 async def _apply(api: ApiServer, found: Iterable[Row], agreed: Callable[[str], bool]) -> None:
     """Write the annotations that the user agrees to."""
+    from policies.kube.group_kinds import GroupKind
     from policies.kube.json import dig, mapping
     from policies.kube.printable import printable
+    from webhook.cli.missed import RESOURCES
     from webhook.kube import paths
     from webhook.kube.api import JSON_MERGE
 
@@ -225,7 +220,7 @@ async def _apply(api: ApiServer, found: Iterable[Row], agreed: Callable[[str], b
         if patch is None or row.annotation is None:
             continue
         kind, _, name = row.workload.partition("/")
-        path = paths.one("apps/v1", _RESOURCES[kind], name, row.namespace)
+        path = paths.one("apps/v1", RESOURCES[GroupKind("apps", kind)], name, row.namespace)
         key, value = row.annotation
         before = mapping(await api.get(path), "spec", "template", "metadata", "annotations").get(key)
         if before == value:

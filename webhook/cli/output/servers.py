@@ -36,6 +36,7 @@ from webhook.admission.bounds import allowance, bounded
 from webhook.admission.context import Context
 from webhook.cli.output.html.timeline import Timeline, timelines
 from webhook.cli.output.review import Review, Subject
+from webhook.cli.output.table import aligned
 
 MODEL_FLAGS: Final = ("--model", "--model-path", "--model-id", "--model_path", "--served-model-name")
 ROUNDED_SECONDS: Final = 60
@@ -226,11 +227,11 @@ def text(found: Iterable[Serving]) -> Iterator[str]:
     """A table: a line for each container, and what its probes notice below it."""
     rows = [each.cells for each in found]
     columns = [name for name in _COLUMNS if name != "notices"]
-    head = {name: name.upper() for name in columns}
-    widths = {name: max(len(row[name]) for row in [head, *rows]) for name in columns}
-    for row in [head, *rows]:
-        yield printable("  ".join(row[name].ljust(widths[name]) for name in columns).rstrip()) + "\n"
-        for notice in row.get("notices", "").split("; "):
+    cells = [[printable(row[name]) for name in columns] for row in rows]
+    lines = aligned([[name.upper() for name in columns], *cells])
+    for line, notices in zip(lines, ["", *(row["notices"] for row in rows)], strict=True):
+        yield line.rstrip() + "\n"
+        for notice in notices.split("; "):
             if notice:
                 yield printable(f"    {notice}") + "\n"
     yield f"\n{len(rows)} serving container{'' if len(rows) == 1 else 's'}\n"
