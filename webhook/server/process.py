@@ -138,12 +138,12 @@ async def _serve(options: Options, listener: socket.socket, shared: SharedRecord
         stack.push_async_callback(asyncio.to_thread, tracing.close)
         api = await _connect(options, stack)
         pulse = Pulse()
-        cluster, reflectors = _facts(options, api, metrics, pulse)
         own = options.namespace or own_namespace()
+        cluster, reflectors = _facts(options, own, api, metrics, pulse)
         workers = LiveWorkers(api, own) if api else None
         namer = _namer(workers, policy, cluster, metrics)
         owners = _owner_events(options, api, policy, cluster, metrics)
-        source = _certificate_source(options, api)
+        source = _certificate_source(options, own, api)
         serving = certs.ServingCertificate()
         # The API server's clock: it is the one that verifies.
         clock = api.now if api else time.time
@@ -171,12 +171,18 @@ async def _serve(options: Options, listener: socket.socket, shared: SharedRecord
         await server.start(listener, lambda: serving.context)
         shared.record.served()
         log.info("listening", host=host, port=port, pid=os.getpid())
-        unmutated: list[tuple[str, Work]] = []
+        watching: list[tuple[str, Work]] = []
         if api:
             identity = f"{gethostname()}-{os.getpid()}"
+            observer = f"{gethostname()}_{os.getpid()}_{secrets.token_hex(4)}"
+            collector = Collector(api, own, observer, lambda: policy.config, cluster, pulse)
             uptime = Uptime(api, own, identity, lambda: not readiness.missing())
             counting = Unmutated(api, lambda: policy.config, cluster, metrics.registry, lambda: uptime.holds)
-            unmutated = [("uptime", uptime.run), ("unmutated pods", counting.run)]
+            watching = [
+                ("observed starts", collector.run),
+                ("uptime", uptime.run),
+                ("unmutated pods", counting.run),
+            ]
         background: list[tuple[str, Work]] = [
             ("policy", lambda: _policy_source(options, api, pulse).follow(policy)),
             ("certificate", lambda: certs.keep(source, serving, installed, trusts)),
@@ -185,8 +191,7 @@ async def _serve(options: Options, listener: socket.socket, shared: SharedRecord
             *([("caBundle", registration.run)] if registration else []),
             *([("worker names", Sweep(workers).run)] if workers else []),
             *([("events", owners.run)] if owners else []),
-            *([("observed starts", _collector(options, api, policy, cluster, pulse).run)] if api else []),
-            *unmutated,
+            *watching,
         ]
         tasks = [asyncio.create_task(_kept_running(name, work)) for name, work in background]
         tasks.append(asyncio.create_task(_await_policy(policy, readiness)))
@@ -325,7 +330,7 @@ async def _connect(options: Options, stack: AsyncExitStack) -> ApiServer | None:
 
 
 def _facts(
-    options: Options, api: ApiServer | None, metrics: Metrics, pulse: Pulse
+    options: Options, own: str, api: ApiServer | None, metrics: Metrics, pulse: Pulse
 ) -> tuple[Cluster, list[Reflector]]:
     if api is None:
         return _manifests(options.facts) if options.facts else NoCluster(), []
@@ -333,7 +338,6 @@ def _facts(
     def on_change(resource: Resource, synced: bool) -> None:
         metrics.facts_synced.labels(resource.value).set(synced)
 
-    own = options.namespace or own_namespace()
     cache = ClusterCache(on_change, lambda resource: oldest.changed(resource), own)
     oldest = OldestKubelet(cache, metrics.oldest_kubelet.set)
     return cache, cache.reflectors(api, pulse)
@@ -368,14 +372,6 @@ def _owner_events(
     return OwnerEvents(api, lambda: policy.config, cluster, metrics.event)
 
 
-def _collector(
-    options: Options, api: ApiServer, policy: LivePolicy, cluster: Cluster, pulse: Pulse
-) -> Collector:
-    identity = f"{gethostname()}_{os.getpid()}_{secrets.token_hex(4)}"
-    namespace = options.namespace or own_namespace()
-    return Collector(api, namespace, identity, lambda: policy.config, cluster, pulse)
-
-
 def _in_config_map(options: Options) -> bool:
     return bool(options.policy and options.policy.startswith(CONFIG_MAP))
 
@@ -388,15 +384,14 @@ def _policy_source(options: Options, api: ApiServer | None, pulse: Pulse) -> Pol
     return Directory(Path(options.policy))
 
 
-def _certificate_source(options: Options, api: ApiServer | None) -> certs.CertificateSource:
+def _certificate_source(options: Options, own: str, api: ApiServer | None) -> certs.CertificateSource:
     if options.tls_cert and options.tls_key:
         return certs.MountedFiles(options.tls_cert, options.tls_key, options.tls_ca)
-    namespace = options.namespace or own_namespace()
     addressed = [options.host] if options.host and options.host not in ("0.0.0.0", "::") else []  # noqa: S104
-    hosts = pki.service_hosts(namespace, options.service, [*(options.tls_host or ()), *addressed])
+    hosts = pki.service_hosts(own, options.service, [*(options.tls_host or ()), *addressed])
     if api is None:
         return certs.SelfSigned([*hosts, "localhost", "127.0.0.1", "::1"])
-    return certs.ManagedSecret(api, namespace, options.tls_secret, hosts)
+    return certs.ManagedSecret(api, own, options.tls_secret, hosts)
 
 
 def _registration(
