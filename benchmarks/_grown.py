@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -77,22 +77,32 @@ def _overrides(count: int) -> dict[str, str]:
     return {"webhook.yaml": "\n".join(["overrides:", *(each.format(n) for n in range(count))])}
 
 
-def world(nodes: int, services: int) -> ClusterCache:
-    """A cluster as the watches of a running webhook show it."""
+def filled(objects: Iterable[tuple[str, Json]]) -> ClusterCache:
+    """A cluster with these objects, each with its kind, as the watches of a running webhook show it."""
     cluster = ClusterCache()
     stores = {store.kind: store for _, _, store in cluster.sources}
     for store in stores.values():
         store.begin()
-    for n in range(nodes):
-        stores["Node"].put(node(n))
-    for n in range(services):
-        metadata = {"name": f"s{n}", "namespace": "ml"}
-        spec = {"selector": {"app": f"a{n}"}, "clusterIP": f"10.0.{n // 256}.{n % 256}"}
-        stores["Service"].put({"metadata": metadata, "spec": spec})
+    for kind, obj in objects:
+        stores[kind].put(obj)
     stores["Namespace"].put({"metadata": {"name": "ml", "labels": {}}})
     for store in stores.values():
         store.commit()
     return cluster
+
+
+def world(nodes: int, services: int) -> ClusterCache:
+    """A cluster with so many nodes and Services."""
+
+    def objects() -> Iterator[tuple[str, Json]]:
+        for n in range(nodes):
+            yield "Node", node(n)
+        for n in range(services):
+            metadata = {"name": f"s{n}", "namespace": "ml"}
+            spec = {"selector": {"app": f"a{n}"}, "clusterIP": f"10.0.{n // 256}.{n % 256}"}
+            yield "Service", {"metadata": metadata, "spec": spec}
+
+    return filled(objects())
 
 
 RELATED: Final = 10_000
@@ -103,20 +113,16 @@ ROW: Final = 5
 
 def related(workloads: int) -> Grown:
     """The last Deployment of a row, in a cluster with so many workloads and a tenth as many nodes."""
-    cluster = ClusterCache()
-    stores = {store.kind: store for _, _, store in cluster.sources}
-    for store in stores.values():
-        store.begin()
-    for number in range(workloads):
-        stores["Deployment"].put(_waiting(number))
-        for name in (f"a{number}", f"a{number}-metrics"):
-            stores["Service"].put(service(name, f"a{number}"))
-    for number in range(workloads // 10):
-        stores["Node"].put(node(number))
-    stores["Namespace"].put({"metadata": {"name": "ml", "labels": {}}})
-    for store in stores.values():
-        store.commit()
-    return Grown.of(_waiting(max(workloads, ROW) - 1), cluster=cluster)
+
+    def objects() -> Iterator[tuple[str, Json]]:
+        for number in range(workloads):
+            yield "Deployment", _waiting(number)
+            for name in (f"a{number}", f"a{number}-metrics"):
+                yield "Service", service(name, f"a{number}")
+        for number in range(workloads // 10):
+            yield "Node", node(number)
+
+    return Grown.of(_waiting(max(workloads, ROW) - 1), cluster=filled(objects()))
 
 
 def service(name: str, app: str) -> Json:
