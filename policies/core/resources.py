@@ -62,6 +62,8 @@ class Known:
     """Whether those count that have a controller: it is the one that is asked about."""
     optional: bool = False
     """Whether a cluster may not serve the kind; then there are no such objects."""
+    stays: tuple[str, ...] = ()
+    """Fields that a manifest may leave out, and that an object keeps if the manifest is applied to it."""
 
     @property
     def api_version(self) -> str:
@@ -83,6 +85,11 @@ class Known:
 _WORKLOAD: Final = ("kind", "spec.replicas", "spec.selector", "spec.template.metadata.labels")
 _STATEFUL: Final = (*_WORKLOAD, "spec.podManagementPolicy", "spec.serviceName")
 
+
+def _known_workload(kind: GroupKind, plural: str, fields: tuple[str, ...]) -> Known:
+    return Known(Resource.WORKLOADS, kind, "v1", plural, fields, controlled=False, stays=("spec.replicas",))
+
+
 KNOWN: Final = (
     Known(
         Resource.SERVICES,
@@ -97,6 +104,7 @@ KNOWN: Final = (
             "spec.publishNotReadyAddresses",
             "spec.ports[].targetPort",
         ),
+        stays=("spec.clusterIP",),
     ),
     Known(
         Resource.CLAIMS,
@@ -104,6 +112,7 @@ KNOWN: Final = (
         "v1",
         "persistentvolumeclaims",
         ("spec.accessModes", "spec.volumeName", "spec.storageClassName"),
+        stays=("spec.volumeName", "spec.storageClassName"),
     ),
     Known(
         Resource.BUDGETS,
@@ -119,9 +128,9 @@ KNOWN: Final = (
         "horizontalpodautoscalers",
         ("spec.scaleTargetRef", "spec.minReplicas", "spec.maxReplicas"),
     ),
-    Known(Resource.WORKLOADS, DEPLOYMENT, "v1", "deployments", _WORKLOAD, controlled=False),
-    Known(Resource.WORKLOADS, STATEFUL_SET, "v1", "statefulsets", _STATEFUL, controlled=False),
-    Known(Resource.WORKLOADS, REPLICA_SET, "v1", "replicasets", _WORKLOAD, controlled=False),
+    _known_workload(DEPLOYMENT, "deployments", _WORKLOAD),
+    _known_workload(STATEFUL_SET, "statefulsets", _STATEFUL),
+    _known_workload(REPLICA_SET, "replicasets", _WORKLOAD),
     Known(
         Resource.GROUPS, LEADER_WORKER_SET, "v1", "leaderworkersets", ("spec.startupPolicy",), optional=True
     ),
@@ -138,6 +147,7 @@ KNOWN: Final = (
             "status.nodeInfo.kubeletVersion",
         ),
         namespaced=False,
+        stays=("metadata.labels", "spec.taints", "status"),
     ),
     Known(
         Resource.MODEL_CONFIGS,
@@ -154,5 +164,6 @@ KNOWN: Final = (
         "namespaces",
         ("metadata.labels",),
         namespaced=False,
+        stays=("metadata.labels",),
     ),
 )

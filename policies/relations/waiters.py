@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from policies.commands import Budget
@@ -85,6 +85,8 @@ class Waiter:
     name: str
     links: tuple[Link, ...]
     serves: bool
+    written: bool = False
+    """Whether it is read from a manifest: the others are in a cluster, where the manifests go."""
 
     @property
     def identity(self) -> Identity:
@@ -142,6 +144,9 @@ def cycle_through(target: Target, namespace: str, cluster: Cluster) -> Cycle | N
     if not links or cluster.listing(Resource.SERVICES, namespace) is None:
         return None
     here = Waiter(target.kind.kind, namespace, target.name, links, serves=False)
+    known = listed(here, cluster)
+    if known is not None and known.serves:
+        here = replace(here, serves=True)
     search = _Search(here, pod_labels(target), cluster)
     search.run()
     if search.too_large:
@@ -278,7 +283,7 @@ def _waiter(obj: Json, namespace: str) -> Waiter:
         # A manifest, or a cached workload that neither waits nor serves.
         found = (kept(obj) if "apiVersion" in obj else None) or Kept((), serves=False)
     name = text(obj, "metadata", "name")
-    return Waiter(text(obj, "kind"), namespace, name, found.links, found.serves)
+    return Waiter(text(obj, "kind"), namespace, name, found.links, found.serves, "apiVersion" in obj)
 
 
 def listed(here: Waiter, cluster: Cluster) -> Waiter | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from tests.e2e.api import JSON
 from tests.e2e.controlplane import ControlPlane
 from tests.e2e.install import Chassis
+from webhook.cli import main as cli
 
 pytestmark = pytest.mark.e2e
 
@@ -126,3 +129,57 @@ def test_a_service_that_sends_to_an_unknown_port_name_has_no_endpoints(
     }
     control_plane.api.patch("deployments", "api", change, namespace)
     has_endpoints(port=True)
+
+
+def waiting(name: str, host: str) -> JSON:
+    """A Deployment whose init container waits for a host."""
+    labels = {"app": name}
+    command = ["sh", "-c", f"until nc -z {host} 80; do sleep 2; done"]
+    wait = {"name": "wait", "image": "registry.example/tools:1", "command": command}
+    main = {"name": "main", "image": "registry.example/api:1"}
+    # Fake nodes run pods whose init containers never end.
+    spec = {"initContainers": [wait], "containers": [main], "nodeSelector": {"pool": "nowhere"}}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name},
+        "spec": {
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": spec},
+        },
+    }
+
+
+def service(name: str) -> JSON:
+    spec = {"selector": {"app": name}, "ports": [{"port": 80}]}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec}
+
+
+def test_a_set_is_judged_as_it_will_be_in_the_cluster(
+    control_plane: ControlPlane, namespace: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The cluster has one half of a cycle, and a manifest the other: applied, none of the two starts."""
+    for item in (service("a"), service("b"), waiting("a", "b")):
+        control_plane.api.create(item, namespace)
+    file = tmp_path / "b.json"
+    file.write_text(json.dumps(waiting("b", f"a.{namespace}.svc.cluster.local")))
+    into = ["--against", "-", "--kubeconfig", str(control_plane.kubeconfig), "-n", namespace]
+
+    def judged(*argv: str) -> tuple[int, str]:
+        status = cli.main([argv[0], str(file), *argv[1:], *into])
+        return status, capsys.readouterr().out
+
+    status, said = judged("review", "--profile", "standard")
+    assert status == 1, said
+    assert "startup-wait-cycle" in said
+    status, drawn = judged("graph", "-o", "json")
+    assert status == 1
+    assert len(json.loads(drawn)["cycles"]) == 1
+    assert cli.main(["review", str(file)]) == 0, "the manifest by itself is sound"
+    capsys.readouterr()
+
+    # A set that gives up the other half is sound.
+    both = [waiting("b", "a"), waiting("a", "elsewhere.example.com")]
+    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": both}))
+    assert judged("review", "--profile", "standard")[0] == 0
+    assert judged("graph")[0] == 0

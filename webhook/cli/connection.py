@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_scope(parser: argparse.ArgumentParser) -> None:
     """The flags that choose namespaces and the policy."""
-    from webhook.cli.named_policy import WHERE
+    from webhook.config.location import WHERE
 
     where = parser.add_mutually_exclusive_group()
     where.add_argument("-A", "--all-namespaces", action="store_true", help="of all namespaces")

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from webhook.errors import UserError
+
 if TYPE_CHECKING:
     from policies.core.facts import Cluster
     from policies.kube.json import Json
@@ -29,17 +31,32 @@ class Input:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments that choose the input and the policy."""
-    from webhook.cli import connection
+    from webhook.cli import against, connection
 
     parser.add_argument("paths", nargs="*", metavar="PATH", help="manifests (default: the cluster)")
     connection.add_scope(parser)
     connection.add_arguments(parser)
+    against.add_argument(parser)
 
 
 @contextmanager
 def chosen(args: argparse.Namespace) -> Iterator[Input]:
     """The input that the arguments choose. UserError if it can't be read."""
-    if args.paths:
+    if args.against and not args.paths:
+        raise UserError("--against goes with manifests")
+    if args.against:
+        from webhook.cli.against import applied
+        from webhook.cli.review import review_documents
+        from webhook.kube.offline import read
+
+        with applied(args, read(args.paths), None) as into:
+            yield Input(
+                into.config,
+                into.cluster,
+                into.objects,
+                lambda: review_documents(into.documents, into.config, into.cluster),
+            )
+    elif args.paths:
         from webhook.cli.named_policy import read_policy
         from webhook.cli.review import review_documents
         from webhook.kube.offline import ManifestCluster, read

@@ -37,7 +37,7 @@ ROUNDS: Final = 4
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `chassis fix`."""
-    from webhook.cli.named_policy import WHERE
+    from webhook.config.location import WHERE
 
     parser.description = (
         "Write into YAML manifests what the policies would add to their objects, and what mends a finding in "

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from webhook.admission.configuration import Config
 
-WHERE: Final = "a directory, a file, - for standard input, or configmap:NAMESPACE/NAME"
 BUILT_IN: Final = "built-in"
 """How the defaults are named where two policies are compared."""
 
@@ -15,7 +14,10 @@ BUILT_IN: Final = "built-in"
 def read_policy(
     where: str | None, profile: str | None = None, kubeconfig: str | None = None, context: str | None = None
 ) -> Config:
-    """The policy at one of the places of WHERE, or the built-in one (None); UserError if it can't be had."""
+    """The policy at one of the places of `location.WHERE`, or the built-in one (None).
+
+    UserError if it can't be had.
+    """
     from webhook.config.load import load
 
     if where is None:

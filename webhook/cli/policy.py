@@ -7,7 +7,8 @@ import json
 
 from webhook.cli import connection, policy_diff
 from webhook.cli.exit_status import OK
-from webhook.cli.named_policy import WHERE, read_policy
+from webhook.cli.named_policy import read_policy
+from webhook.config.location import WHERE
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -31,7 +31,8 @@ Pair: TypeAlias = "tuple[Review, Review]"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `chassis policy diff`."""
     from webhook.cli import connection
-    from webhook.cli.named_policy import BUILT_IN, WHERE
+    from webhook.cli.named_policy import BUILT_IN
+    from webhook.config.location import WHERE
 
     parser.description = (
         "Review manifests, or the objects of a cluster, under two policies, and show the differences: "

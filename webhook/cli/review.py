@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from webhook.cli import decision_flags
+from webhook.cli import against, decision_flags
 from webhook.errors import UserError
 
 if TYPE_CHECKING:
@@ -51,6 +51,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="observed starts, from which startup budgets follow: the cluster's ConfigMap mlchassis-observed",
     )
     decision_flags.add_arguments(parser)
+    against.add_argument(parser)
+    parser.add_argument(
+        "--kubeconfig", metavar="FILE", help="with --against; default: as kubectl, or the pod's own account"
+    )
+    parser.add_argument(
+        "-n",
+        "--namespace",
+        metavar="NS",
+        help="with --against: read this namespace only, and put manifests without a namespace into it",
+    )
     parser.set_defaults(run=run)
 
 
@@ -68,7 +78,9 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("review: give files, directories or - to review")
     if args.old and args.operation != "UPDATE":
         raise UserError("review: --old goes with --operation UPDATE")
-    config = read_policy(args.policy, args.profile)
+    if not args.against and (args.kubeconfig or args.namespace):
+        raise UserError("review: --kubeconfig and --namespace go with --against")
+    config = None if args.against else read_policy(args.policy, args.profile)
     documents, problems = read_what_can_be(
         paths, lenient=args.skip_non_kubernetes, watch=progress("files read")
     )
@@ -76,12 +88,17 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(*problems)
     old = read(args.old)
     observed = observed_in(args.observed) if args.observed else None
-    cluster = ManifestCluster([document.obj for document in documents], observed)
+    cluster: Cluster
+    if config is None:
+        with against.applied(args, documents, args.profile, observed) as into:
+            documents, config, where, cluster = into.documents, into.config, into.policy, into.cluster
+    else:
+        where = args.policy or "the built-in one"
+        cluster = ManifestCluster([document.obj for document in documents], observed)
     # A person who sees the reviews themselves come needs no line between them.
     watch = iter if sys.stdout.isatty() else progress(f"of {len(documents):,} documents reviewed")
     quiet = args.unknown_kinds == "ignore"
     reviews = review_documents(watch(documents), config, cluster, args.operation, old, quiet=quiet)
-    where = args.policy or "the built-in one"
     subject = Subject(", ".join(paths), where, config, cluster, time.time())
     tally = show(
         reviews,

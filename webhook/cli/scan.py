@@ -414,11 +414,10 @@ class Scan:
             async for items, _ in self.api.pages(listed.path, listed.query, consistent=False):
                 # The items of a list need not carry their kind.
                 page = [_with_kind(item, listed) for item in items]
-                if listed.kind in self.naming:
-                    await self._fetch(page, self.naming[listed.kind])
+                await self.fetch(page)
                 yield page
 
-    async def _fetch(self, page: Iterable[Json], workload: Workload) -> None:
+    async def fetch(self, page: Iterable[Json]) -> None:
         """Read the objects that complete the pods of those on a page."""
         whole = self.cluster.whole
         if len(whole) > MOST_WHOLE:
@@ -426,6 +425,7 @@ class Scan:
         wanted = [
             (kind, text(obj, "metadata", "namespace") if namespaced else "", named.name)
             for obj in page
+            if (workload := self.naming.get(kind_of(obj))) is not None
             if (named := named_by(obj, workload)) is not None
             for kind, namespaced in named.candidates
         ]

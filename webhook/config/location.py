@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 # The rest is imported where it is used: `chassis serve --help` needs nothing of it.
 
+WHERE: Final = "a directory, a file, - for standard input, or configmap:NAMESPACE/NAME"
 CONFIG_MAP: Final = "configmap:"
 INSTALLED: Final = "configmap:mlchassis-system/mlchassis-policy"
 """The policy that the shipped manifests install."""

@@ -1,0 +1,78 @@
+"""A cluster as it will be after a set of manifests is applied: the objects of the set replace those of the
+same name, and all others stay.
+
+Applying a manifest keeps fields that it does not have and that others set: the address of a Service, the
+replicas that an autoscaler chose, the pods that are ready now. `policies.core.resources` lists these fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from policies.core.facts import Cluster, WholeObjects
+from policies.core.listing import Listing
+from policies.core.resources import KNOWN, Resource
+from policies.kube.group_kinds import GroupKind
+from policies.kube.json import Json, dig, replaced, text
+from policies.relations.waiters import KEPT
+from webhook.kube.offline import ManifestCluster
+
+_STAYS: Final[Mapping[Resource, tuple[tuple[str, ...], ...]]] = {
+    resource: tuple(
+        dict.fromkeys(
+            tuple(path.split(".")) for known in KNOWN if known.resource is resource for path in known.stays
+        )
+    )
+    for resource in Resource
+}
+
+
+class Overlaid(WholeObjects):
+    """The `policies.core.facts.Cluster` of manifests and the cluster that they go into."""
+
+    def __init__(self, manifests: ManifestCluster, cluster: Cluster) -> None:
+        """`cluster` must not change any more."""
+        self._manifests, self._cluster = manifests, cluster
+        self._merged: dict[tuple[Resource, str | None], Listing] = {}
+
+    def named(self, kind: GroupKind, namespace: str, name: str) -> Json | None:
+        found = self._manifests.named(kind, namespace, name)
+        if found is None and isinstance(self._cluster, WholeObjects):
+            return self._cluster.named(kind, namespace, name)
+        return found
+
+    def listing(self, resource: Resource, namespace: str | None = None) -> Listing | None:
+        there, written = (each.listing(resource, namespace) for each in (self._cluster, self._manifests))
+        if there is None or not written:
+            return written if there is None else there
+        if resource is Resource.OBSERVED:
+            return written  # a file that somebody named
+        key = (resource, namespace)
+        if key not in self._merged:
+            self._merged[key] = Listing(_merged(resource, there, written))
+        return self._merged[key]
+
+
+def _merged(resource: Resource, there: Listing, written: Listing) -> Iterator[Json]:
+    replaces = {_identity(resource, obj): obj for obj in written}
+    before = {_identity(resource, obj): obj for obj in there}
+    yield from (obj for identity, obj in before.items() if identity not in replaces)
+    for identity, obj in replaces.items():
+        yield _applied(resource, obj, before.get(identity))
+
+
+def _identity(resource: Resource, obj: Json) -> tuple[str, str, str]:
+    # A cached object has a kind only where its resource has several.
+    kind = text(obj, "kind") if resource is Resource.WORKLOADS else ""
+    return kind, text(obj, "metadata", "namespace"), text(obj, "metadata", "name")
+
+
+def _applied(resource: Resource, obj: Json, before: Json | None) -> Json:
+    """The object of a manifest with what applying it keeps."""
+    for path in _STAYS[resource] if before is not None else ():
+        known = dig(before, *path)
+        if known is not None and dig(obj, *path) is None:
+            obj = replaced(obj, path, known)
+    serves = before is not None and getattr(before.get(KEPT), "serves", False)
+    return replaced(obj, ("status", "readyReplicas"), 1) if serves else obj
