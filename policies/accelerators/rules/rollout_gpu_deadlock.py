@@ -11,66 +11,66 @@ from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding
 from policies.core.pod_features import PodFeature
 from policies.core.target import PodTemplate, Target
-from policies.kube.group_kinds import DEPLOYMENT, LEADER_WORKER_SET
+from policies.kube.group_kinds import DEPLOYMENT, LEADER_WORKER_SET, STATEFUL_SET
 from policies.kube.json import integer
 from policies.kube.names import listed
 from policies.kube.nodes import HOSTNAME
-from policies.rollouts.rollouts import group_update, rolling_update
+from policies.rollouts.rollouts import Outcome, outcome, pending, running_update
 
 
 def check(target: Target, facts: Facts) -> Iterator[Finding]:
-    if target.kind == LEADER_WORKER_SET:
-        yield from _of_groups(target, facts)
+    update = running_update(target.obj, facts)
+    if update is None:
         return
-    rollout = rolling_update(target.obj)
-    if rollout is None or rollout.unavailable:
-        return
-    for template, found in _placed(target, facts):
-        room = found.room(one_each=kept_apart(template.pod, HOSTNAME, revisions=True))
-        if room <= rollout.replicas:
-            asked = listed(f"{count} {resource}" for resource, count in found.requests.items())
+    groups = target.kind == LEADER_WORKER_SET
+    for template, placed, pods in _replica(target, facts):
+        apart = not groups and kept_apart(template.pod, HOSTNAME)
+        room = placed.room(one_each=apart) / pods
+        ends = outcome(update, room)
+        if ends is Outcome.STUCK and apart and not kept_apart(template.pod, HOSTNAME, revisions=True):
+            ends = outcome(update, placed.room(one_each=False))
+        if ends is Outcome.COMPLETES:
+            continue
+        asked = listed(f"{count * pods} {resource}" for resource, count in placed.requests.items())
+        what, such = (f"group of {pods} pods", "groups") if groups else ("pod", "pods")
+        if ends is Outcome.SHORT:
             yield Finding(
-                "spec.strategy.rollingUpdate.maxUnavailable",
-                f"A rollout starts a new pod with {asked} before it stops an old one. With "
-                f"{rollout.replicas} running, no node has room for it: all nodes and pools together fit "
-                f"{room:g} such pods.",
+                "spec.replicas",
+                f"All nodes and pools together fit {int(room)} {such} with {asked}: "
+                f"{pending(update.replicas, room)}.",
+                f"Run at most {int(room)} replicas, or declare a pool that can grow in gpu-affinity.yaml.",
+                _certainty(facts),
+            )
+        else:
+            strategy = "rolloutStrategy.rollingUpdateConfiguration" if groups else "strategy.rollingUpdate"
+            yield Finding(
+                f"spec.{strategy}.maxUnavailable",
+                f"A rollout starts a new {what} with {asked} before it stops an old one. With "
+                f"{update.replicas} running, no node has room for it: all nodes and pools together fit "
+                f"{int(room)} such {such}.",
                 "Set maxUnavailable to 1 and maxSurge to 0, or declare a pool that can grow in "
                 "gpu-affinity.yaml.",
                 _certainty(facts),
             )
-
-
-def _of_groups(target: Target, facts: Facts) -> Iterator[Finding]:
-    """A rollout adds a whole group: the pods of all templates that ask for the same and fit on the same nodes
-    take room from each other."""
-    rollout = group_update(target.obj)
-    if rollout is None or rollout.unavailable or not rollout.surge:
         return
+
+
+def _replica(target: Target, facts: Facts) -> list[tuple[PodTemplate, Placement, int]]:
+    """The pods of one replica, each with their number; those of a group that ask for the same and fit on the
+    same nodes are counted together, since they take room from each other."""
+    placed = _placed(target, facts)
+    if target.kind != LEADER_WORKER_SET:
+        return [(template, found, 1) for template, found in placed]
     size = integer(target.obj, "spec", "leaderWorkerTemplate", "size", default=1)
     leads = any(template.path.endswith("leaderTemplate") for template in target.templates)
-    alike: list[tuple[Placement, int]] = []
-    for template, found in _placed(target, facts):
+    alike: list[tuple[PodTemplate, Placement, int]] = []
+    for template, found in placed:
         pods = 1 if template.path.endswith("leaderTemplate") else size - leads
-        same = next((n for n, (each, _) in enumerate(alike) if _compete(each, found)), None)
-        if same is None:
-            alike.append((found, pods))
-        else:
-            alike[same] = (found, alike[same][1] + pods)
-    for found, pods in alike:
-        room = found.room(one_each=False)
-        needed = pods * (rollout.replicas + 1)
-        if pods and room < needed:
-            asked = listed(f"{count * pods} {resource}" for resource, count in found.requests.items())
-            yield Finding(
-                "spec.rolloutStrategy.rollingUpdateConfiguration.maxUnavailable",
-                f"A rollout starts a whole group, {pods} pods with {asked}, before it stops one. With the "
-                f"{rollout.replicas} that run it needs room for {needed} such pods, and all nodes and pools "
-                f"together have room for {room:g}.",
-                "Set maxUnavailable to 1 and maxSurge to 0, or declare a pool that can grow in "
-                "gpu-affinity.yaml.",
-                _certainty(facts),
-            )
-            return
+        same = next((n for n, (_, each, _) in enumerate(alike) if _compete(each, found)), None)
+        if same is not None:
+            pods += alike.pop(same)[2]
+        alike.append((template, found, pods))
+    return [each for each in alike if each[2]]
 
 
 def _placed(target: Target, facts: Facts) -> Iterator[tuple[PodTemplate, Placement]]:
@@ -94,4 +94,4 @@ def _compete(one: Placement, other: Placement) -> bool:
     }
 
 
-RULE = rule(__name__, check, (DEPLOYMENT, LEADER_WORKER_SET), requires=(PodFeature.EXTENDED,))
+RULE = rule(__name__, check, (DEPLOYMENT, STATEFUL_SET, LEADER_WORKER_SET), requires=(PodFeature.EXTENDED,))

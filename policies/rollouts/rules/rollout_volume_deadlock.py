@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from policies.core.contracts import rule
 from policies.core.facts import BY_NAME, Facts
@@ -13,51 +14,65 @@ from policies.core.target import PodTemplate, Target
 from policies.kube.group_kinds import DEPLOYMENT
 from policies.kube.json import indexed_maps, strings, text
 from policies.kube.nodes import pinned_to_one_node
-from policies.rollouts.rollouts import rolling_update
+from policies.rollouts.rollouts import Outcome, RollingUpdate, outcome, pending, running_update
+
+_HINT: Final = (
+    "Set strategy.type to Recreate, or maxSurge 0 with maxUnavailable 1, or use a ReadWriteMany claim."
+)
 
 
 def check(target: Target, facts: Facts) -> Iterator[Finding]:
-    rollout = rolling_update(target.obj)
+    update = running_update(target.obj, facts)
     claims = facts.listing(Resource.CLAIMS)
-    # If every old pod may go first, any surge frees the volume.
-    if rollout is None or not claims or not rollout.surge or rollout.unavailable >= rollout.replicas:
+    if update is None or not claims:
         return
     by_name = claims.by(BY_NAME)
     for template in target.templates:
         pinned = pinned_to_one_node(template.spec)
         for index, volume in indexed_maps(template.spec, "volumes"):
             name = text(volume, "persistentVolumeClaim", "claimName")
-            certainty = _exclusive(strings(by_name.one(name), "spec", "accessModes"), pinned=pinned)
-            if name and certainty:
-                yield _volume_finding(template, index, name, certainty)
+            modes = strings(by_name.one(name), "spec", "accessModes") if name else []
+            if "ReadWriteOncePod" in modes:
+                found = outcome(update, 1)
+                if found is not Outcome.COMPLETES:
+                    yield _of_one_pod(template, index, name, update, found)
+            elif set(modes) == {"ReadWriteOnce"} and not pinned and _adds_first(update):
+                yield _of_one_node(template, index, name)
 
 
-def _exclusive(modes: list[str], *, pinned: bool) -> Certainty | None:
-    """How sure it is that a second pod can't mount a claim together with the first."""
-    if "ReadWriteOncePod" in modes:
-        return Certainty.SURE
-    if modes and set(modes) == {"ReadWriteOnce"} and not pinned:
-        return Certainty.LIKELY
-    return None
+def _adds_first(update: RollingUpdate) -> bool:
+    """Whether a new pod is made while an old one runs; if every old pod may go first, the volume is free."""
+    return update.surge > 0 and update.unavailable < update.replicas
 
 
-def _volume_finding(template: PodTemplate, index: int, claim: str, certainty: Certainty) -> Finding:
-    if certainty is Certainty.SURE:
+def _of_one_pod(
+    template: PodTemplate, index: int, claim: str, update: RollingUpdate, found: Outcome
+) -> Finding:
+    if found is Outcome.STUCK:
         message = (
             f"Claim {claim} is ReadWriteOncePod and the new pod starts before the old one stops: it waits "
             "for the volume, which the old pod keeps until the new one is ready."
         )
-    else:
-        message = (
-            f"Claim {claim} is ReadWriteOnce and the new pod starts before the old one stops: on another "
-            "node it waits for the volume, which the old pod keeps until the new one is ready."
-        )
+        return Finding(_path(template, index), message, _HINT)
     return Finding(
-        f"{template.spec_path}.volumes[{index}].persistentVolumeClaim",
-        message,
-        "Set strategy.type to Recreate, or maxSurge 0 with maxUnavailable 1, or use a ReadWriteMany claim.",
-        certainty,
+        _path(template, index),
+        f"Claim {claim} is ReadWriteOncePod, so one pod can have it: {pending(update.replicas, 1)}.",
+        "Run 1 replica, or use a ReadWriteMany claim, or a StatefulSet with a claim for each pod.",
     )
+
+
+def _of_one_node(template: PodTemplate, index: int, claim: str) -> Finding:
+    return Finding(
+        _path(template, index),
+        f"Claim {claim} is ReadWriteOnce and the new pod starts before the old one stops: on another "
+        "node it waits for the volume, which the old pod keeps until the new one is ready.",
+        _HINT,
+        Certainty.LIKELY,
+    )
+
+
+def _path(template: PodTemplate, index: int) -> str:
+    return f"{template.spec_path}.volumes[{index}].persistentVolumeClaim"
 
 
 RULE = rule(__name__, check, (DEPLOYMENT,), requires=(PodFeature.CLAIM,))
