@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -40,6 +40,8 @@ class Applied:
     policy: str
     """Where the policy is from, such as `the built-in one`."""
     cluster: Overlaid
+    not_read: Sequence[str]
+    """What may not be read, in one sentence each."""
     _scan: Scan
     _wait: Wait
 
@@ -75,7 +77,7 @@ def applied(
         objects = [document.obj for document in placed]
         wait(scan.fetch(objects))
         cluster = Overlaid(ManifestCluster(objects, observed), scan.cluster)
-        yield Applied(placed, config, where, cluster, scan, wait)
+        yield Applied(placed, config, where, cluster, scan.not_read, scan, wait)
 
 
 def _placed(document: Document, namespace: str, scan: Scan) -> Document:

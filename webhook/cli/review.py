@@ -88,10 +88,12 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(*problems)
     old = read(args.old)
     observed = observed_in(args.observed) if args.observed else None
+    not_read = [str(each) for each in problems]
     cluster: Cluster
     if config is None:
         with against.applied(args, documents, args.profile, observed) as into:
             documents, config, where, cluster = into.documents, into.config, into.policy, into.cluster
+            not_read = [*not_read, *into.not_read]
     else:
         where = args.policy or "the built-in one"
         cluster = ManifestCluster([document.obj for document in documents], observed)
@@ -99,14 +101,13 @@ def run(args: argparse.Namespace) -> int:
     watch = iter if sys.stdout.isatty() else progress(f"of {len(documents):,} documents reviewed")
     quiet = args.unknown_kinds == "ignore"
     reviews = review_documents(watch(documents), config, cluster, args.operation, old, quiet=quiet)
-    subject = Subject(", ".join(paths), where, config, cluster, time.time())
+    subject = Subject(", ".join(paths), where, config, cluster, time.time(), not_read)
     tally = show(
         reviews,
         args.output,
         subject,
         args.split_by_namespace,
         figures_only=args.statistics,
-        unread=map(str, problems),
     )
     if problems:
         sys.stdout.flush()

@@ -209,7 +209,7 @@ def _servers(args: argparse.Namespace) -> int:
         policy, where = wait(policy_of(api, args.policy))
         config = policy.with_profile(args.profile) if args.profile else policy
         scan: Scan = replace(wait(Scan.prepare(api, namespace, config)), quiet=True)
-        subject = Subject(scan.source, where, config, scan.cluster, api.now())
+        subject = Subject(scan.source, where, config, scan.cluster, api.now(), scan.not_read)
         found = servers.servings((review for (review,) in scan.reviews(wait)), subject)
         if args.ask:
             found = asked(api, wait, found)
@@ -236,7 +236,7 @@ def _scan(api: ApiServer, options: Options, wait: Wait) -> Tally:
     config = found.with_profile(options.profile) if options.profile else found
     scan: Scan = replace(wait(Scan.prepare(api, namespace, config)), quiet=options.unknown_kinds == "ignore")
     reviews = (review for (review,) in scan.reviews(wait))
-    subject = Subject(scan.source, where, config, scan.cluster, api.now())
+    subject = Subject(scan.source, where, config, scan.cluster, api.now(), scan.not_read)
     results = None if served_reports is None else policy_reports.Results(api.now())
     tally = show(
         reviews if results is None else results.seeing(reviews),
@@ -349,6 +349,8 @@ class Scan:
     """The kinds whose pods another object completes."""
     completing: Mapping[GroupKind, Served] = field(default_factory=dict)
     """The kinds that complete the pods of others, as they are served."""
+    not_read: Sequence[str] = ()
+    """What may not be read, in one sentence each."""
     quiet: bool = False
     """Whether unknown kinds are counted only."""
 
@@ -357,10 +359,11 @@ class Scan:
         """Find the readable collections. UserError if none may be read, or there is no such namespace."""
         workloads = dict.fromkeys(kind for config in configs for kind in config.workloads)
         cluster, unknown = await facts_of(api, namespace)
+        not_read: list[str] = []
         embedding = await crds.unread(api, {k: v for config in configs for k, v in config.workloads.items()})
         if embedding is None:
-            tell(
-                "kinds that hold pods and are not known are left out, since you may not list the definitions"
+            not_read.append(
+                "unknown kinds that hold pods are left out, since you may not list CustomResourceDefinitions"
             )
         further = [each.kind for each in embedding or ()]
         found = list(_selected(await served(api, [*kinds_of(workloads), *further]), namespace))
@@ -371,9 +374,11 @@ class Scan:
         if not resources:
             raise UserError(f"you may read nothing that is scanned in {place}")
         if forbidden:
-            tell(f"not scanned, since you may not list them in {place}: {', '.join(forbidden)}")
+            not_read.append(f"not scanned, since you may not list them in {place}: {', '.join(forbidden)}")
         if unknown:
-            tell(f"not known to the rules, since you may not read them: {', '.join(unknown)}")
+            not_read.append(f"not known to the rules, since you may not read them: {', '.join(unknown)}")
+        for sentence in not_read:
+            tell(sentence)
         naming = {
             kind: each
             for config in configs
@@ -382,7 +387,8 @@ class Scan:
         }
         there = any(each.kind in naming for each in resources)
         completing = {each.kind: each for each in await served(api, COMPLETING)} if there else {}
-        scan = cls(api, api.context or "cluster", configs, workloads, cluster, resources, naming, completing)
+        source = api.context or "cluster"
+        scan = cls(api, source, configs, workloads, cluster, resources, naming, completing, not_read)
         if namespace and scan.leaves_alone(namespace):
             tell(f"the policy leaves namespace {namespace} alone")
         return scan

@@ -149,9 +149,7 @@ def test_the_plan_is_what_each_profile_decides(capsys: pytest.CaptureFixture[str
             assert decided[profile] == expected.decision
     assert [status_of(each[Profile.OBSERVE]) for each in by_profile] == [Status.CLEAN, Status.CLEAN]
     assert status_of(by_profile[0][Profile.STANDARD]) is Status.REFUSED
-    rows = re.findall(
-        r"<tr><th scope=\"row\">(observe|standard|strict).*?</tr>", html(capsys, "review", manifests)
-    )
+    rows = re.findall(r'<tr><th scope="row">(observe|standard|strict)', html(capsys, "review", manifests))
     assert rows == ["observe", "standard", "strict"]
 
 
@@ -360,6 +358,24 @@ async def test_a_running_object_is_exempted_by_a_command(fake: FakeApiServer, ch
         "kubectl annotate deployment.apps/bad "
         f"'mlchassis.dev/exempt=tcp-probe=x; {RULE}=<why this is safe here>' -n ml --overwrite"
     )
+
+
+async def test_what_may_not_be_read_is_on_the_page(fake: FakeApiServer, chassis: Scan) -> None:
+    await fake.put(DEPLOYMENTS, deployment("bad"))
+    assert "Not read" not in Page((await chassis("-n", "ml", "-o", "html")).out).text
+    await fake.forbid("/apis/batch/v1/namespaces/ml/jobs")
+    shown = Page((await chassis("-n", "ml", "-o", "html")).out).text
+    assert "not scanned, since you may not list them in namespace ml: Job.batch" in shown
+
+
+def test_a_file_that_cannot_be_read_is_on_the_page(
+    capsys: pytest.CaptureFixture[str], manifests: Path
+) -> None:
+    (manifests.parent / "broken.yaml").write_text("a: [")
+    shown = Page(html(capsys, "review", manifests.parent)).text
+    assert "2 objects" in shown
+    assert "Not read" in shown
+    assert "broken.yaml" in shown
 
 
 # --- marks -------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -137,6 +138,14 @@ def test_junit_skips_it(capsys: pytest.CaptureFixture[str], manifests: str) -> N
 def test_html_does_not_call_it_clean(capsys: pytest.CaptureFixture[str], manifests: str) -> None:
     _, text = reviewed(capsys, manifests, "-o", "html")
     assert text.count('data-s="unread"') == 3
+    panel = text.partition('id="not-read"')[2].partition("</section>")[0]
+    cells = [re.sub(r"<[^>]+>|\s+", " ", row).split() for row in panel.split("<tr>")[2:]]
+    assert [row[:4] for row in cells] == [
+        ["Odd", "example.org", "1", "0"],
+        ["Rollout", "argoproj.io", "1", "0"],
+        ["Server", "mlops.seldon.io", "0", "1"],
+    ]
+    assert "spec.serverConfig" in panel
     assert text.count('data-s="podless"') == 1
     assert ODD in text
 

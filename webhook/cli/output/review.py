@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from policies.core.coverage import Coverage, left_alone
@@ -30,6 +30,8 @@ class Subject:
     cluster: Cluster
     now: float
     """Seconds since the epoch, by the cluster's clock where there is one."""
+    not_read: Sequence[str] = ()
+    """Files and kinds that could not be read, in one sentence each."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from html import escape
 from typing import Any, Final
 
 import orjson
@@ -243,32 +242,9 @@ def json(found: Iterable[Serving]) -> Iterator[str]:
     yield printable_json(orjson.dumps(records, option=orjson.OPT_INDENT_2).decode()) + "\n"
 
 
-_HEAD: Final = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<meta name="viewport" content="width=device-width, initial-scale=1"><title>Servers</title>
-<style>
-body {{ font: 15px/1.45 system-ui, sans-serif; margin: 2rem; color: #1b1f24; background: #fff }}
-table {{ border-collapse: collapse }}
-th, td {{ text-align: left; vertical-align: top; padding: .35rem .7rem; border-bottom: 1px solid #d0d7de }}
-li {{ margin: 0 }} ul {{ margin: 0; padding-left: 1rem }}
-@media (prefers-color-scheme: dark) {{ body {{ color: #e6edf3; background: #0d1117 }} }}
-</style></head><body><h1>Servers</h1><p>{source}; the policy is {policy}.</p>
-<table><thead><tr>{heads}</tr></thead><tbody>
-"""
-
-
 def html(found: Iterable[Serving], subject: Subject) -> Iterator[str]:
     """One page with the table, without any script."""
-    heads = "".join(f'<th scope="col">{name}</th>' for name in _COLUMNS)
-    yield _HEAD.format(source=_escaped(subject.source), policy=_escaped(subject.policy), heads=heads)
-    for each in found:
-        cells = each.cells
-        listed = "".join(f"<li>{_escaped(part)}</li>" for part in cells["notices"].split("; ") if part)
-        shown = {name: _escaped(cells[name]) for name in _COLUMNS} | {"notices": f"<ul>{listed}</ul>"}
-        yield "<tr>" + "".join(f"<td>{shown[name]}</td>" for name in _COLUMNS) + "</tr>\n"
-    yield "</tbody></table></body></html>\n"
+    from webhook.cli.output import pages
 
-
-def _escaped(words: str) -> str:
-    return escape(printable(words))
+    rows = (each.cells for each in found)
+    return pages.pieces("servers.html", subject=subject, columns=_COLUMNS, rows=rows)

@@ -25,16 +25,15 @@ def show(
     split_by_namespace: Path | None = None,
     *,
     figures_only: bool = False,
-    unread: Iterable[str] = (),
 ) -> Tally:
     """Print reviews in a format, or only their figures, or write them as pages into a directory; what there
-    was among them. `unread`: files that could not be read, for the figures."""
+    was among them."""
     tally = Tally()
     seen = tally.seeing(reviews)
     if figures_only:
         from webhook.cli.output.statistics import statistics
 
-        figures = statistics(seen, subject.config, unread)
+        figures = statistics(seen, subject)
         if output == "json":
             sys.stdout.write(figures.json())
         else:

@@ -12,7 +12,7 @@ from policies.core.fragments import is_fragment
 from policies.core.target import pod_templates
 from policies.kube.json import Json
 from webhook.admission.configuration import Config
-from webhook.cli.output.review import Review
+from webhook.cli.output.review import Review, Subject
 from webhook.cli.output.text import Line, plural
 
 
@@ -97,7 +97,7 @@ class Statistics:
         yield from _listed("Fragments, completed elsewhere", self.partial)
         counted = (f"{kind}: {count:,}" for kind, count in self.kinds_not_read.most_common())
         yield from _listed("Kinds not read", [*counted])
-        yield from _listed("Files not read", self.unread)
+        yield from _listed("Could not be read", self.unread)
 
 
 def _listed(heading: str, items: list[str]) -> Iterator[Line]:
@@ -111,9 +111,9 @@ def _listed(heading: str, items: list[str]) -> Iterator[Line]:
 _MOST_LISTED = 10
 
 
-def statistics(reviews: Iterable[Review], config: Config, unread: Iterable[str] = ()) -> Statistics:
+def statistics(reviews: Iterable[Review], subject: Subject) -> Statistics:
     """The figures of all reviews."""
-    figures = Statistics(unread=list(unread))
+    figures = Statistics(unread=list(subject.not_read))
     for review in reviews:
-        figures.add(review, config)
+        figures.add(review, subject.config)
     return figures

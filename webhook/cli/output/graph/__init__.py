@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from importlib import resources
 from itertools import groupby
 from typing import Any
 
@@ -26,7 +23,9 @@ def written(graph: Graph, form: str, blasts: Sequence[Blast] = ()) -> Iterator[s
         case "dot":
             yield from _dot(graph)
         case "html":
-            yield _html(graph, blasts)
+            from webhook.cli.output import pages
+
+            yield from pages.pieces("graph/page.html", graph=_json(graph, blasts))
         case _:
             yield from _text(graph, blasts)
 
@@ -166,15 +165,3 @@ def _dot(graph: Graph) -> Iterator[str]:
 def _quoted(text: str) -> str:
     escaped = printable(text).replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
-
-
-# --- HTML ------------------------------------------------------------------------------------------
-
-
-def _html(graph: Graph, blasts: Sequence[Blast]) -> str:
-    page = resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8")
-    script = page.rpartition("<script>")[2].partition("</script>")[0]
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    # A script ends at the first `</script`, wherever it is: no `<` of a name may reach the page.
-    data = orjson.dumps(_json(graph, blasts)).decode().replace("<", "\\u003c")
-    return page.replace("THE-SCRIPT", f"'sha256-{digest}'", 1).replace("THE-GRAPH", data, 1)

@@ -242,9 +242,9 @@
       const link = event.target.closest("a[data-show], a[data-rule]");
       if (!link) return;
       event.preventDefault();
-      const { ns, rule, show } = link.dataset;
+      const { ns, kind, rule, show } = link.dataset;
       const value = (given) => (given === undefined ? "" : `=${given}`);
-      set({ ns: value(ns), rule: value(rule), show: value(show) });
+      set({ ns: value(ns), kind: value(kind), rule: value(rule), show: value(show) });
       remember();
       by("workloads").scrollIntoView();
       by("f-text").focus({ preventScroll: true });

@@ -9,10 +9,11 @@ from enum import StrEnum
 from typing import Final
 
 from policies.accelerators.requests import GpuAffinity, inventory_of
-from policies.core.coverage import Reading
+from policies.core.coverage import Coverage, Reading
 from policies.core.facts import Facts
 from policies.core.mode import Mode, Profile
 from policies.core.target import PodTemplate
+from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json, integer, mapping
 from webhook.admission.configuration import Config
 from webhook.admission.context import Context
@@ -31,6 +32,8 @@ class Status(StrEnum):
     PODLESS = "podless"
 
 
+MOST_REASONS: Final = 3
+"""Reasons that are shown of one kind."""
 EXEMPTED: Final = "exempted"
 """What counts next to the modes: a finding that an exemption covers."""
 
@@ -99,6 +102,29 @@ class Exempted:
 
 
 @dataclass
+class KindNotRead:
+    """How many objects of a kind were not read, or not as a whole, and why."""
+
+    kind: str
+    group: str
+    none: int = 0
+    partly: int = 0
+    why: dict[str, None] = field(default_factory=dict)
+
+    @property
+    def objects(self) -> int:
+        return self.none + self.partly
+
+    def add(self, coverage: Coverage) -> None:
+        """Count an object."""
+        self.none += coverage.reading is Reading.NOT
+        self.partly += coverage.reading is Reading.PARTLY
+        for each in coverage.unread:
+            if len(self.why) < MOST_REASONS:
+                self.why[str(each)] = None
+
+
+@dataclass
 class Summary:
     """The counts of many objects."""
 
@@ -111,6 +137,7 @@ class Summary:
     """Findings by namespace and rule, and by outcome."""
     namespaces: dict[str, Counter[Status]] = field(default_factory=dict)
     kinds: Counter[str] = field(default_factory=Counter)
+    kinds_not_read: dict[GroupKind, KindNotRead] = field(default_factory=dict)
     exempted: list[Exempted] = field(default_factory=list)
     asked: Counter[str] = field(default_factory=Counter)
     """Accelerators by resource, of all replicas."""
@@ -126,6 +153,10 @@ class Summary:
         self.objects += 1
         self.changed += bool(review.mutations)
         self.kinds[review.kind] += 1
+        if (coverage := review.coverage).missing:
+            kind = coverage.kind
+            known = self.kinds_not_read.setdefault(kind, KindNotRead(kind.kind, kind.group or "core"))
+            known.add(coverage)
         self.namespaces.setdefault(namespace, Counter())[status_of(decision)] += 1
         for profile, decided in decisions.items():
             step = self.steps[profile]

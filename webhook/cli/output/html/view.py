@@ -1,0 +1,449 @@
+"""What the templates show: the counts of a summary in the order and words of the page."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+from urllib.parse import quote
+
+from policies.core import registry
+from policies.core.mode import Mode, Profile
+from policies.kube.json import Json
+from webhook.cli import explain
+from webhook.cli.output.html.summary import (
+    EXEMPTED,
+    KindNotRead,
+    Status,
+    Step,
+    Summary,
+    Supply,
+    status_of,
+    supplies,
+)
+from webhook.cli.output.pages import counted
+from webhook.cli.output.review import Review, Subject
+from webhook.config.load import rules
+
+SIGNS: Final[Mapping[str, str]] = {
+    Status.REFUSED: "✕",
+    Status.WARNED: "!",
+    Status.UNREAD: "?",
+    Status.CLEAN: "✓",
+    Status.PODLESS: "·",
+}
+WORDS: Final[Mapping[Status, str]] = {
+    Status.REFUSED: "would be refused",
+    Status.WARNED: "would be warned about",
+    Status.UNREAD: "not reviewed as a whole",
+    Status.CLEAN: "clean",
+    Status.PODLESS: "without pods",
+}
+OUTCOMES: Final[Mapping[str, str]] = {
+    Mode.ENFORCE.value: "refuse",
+    Mode.WARN.value: "warn",
+    Mode.AUDIT.value: "audit",
+    EXEMPTED: "exempted",
+}
+"""What the findings of each outcome do, in the order in which bars stack them."""
+MODES: Final = (
+    ("refused", "Refused"),
+    ("warned", "Warned"),
+    ("unread", "Not reviewed as a whole"),
+    ("clean", "Clean"),
+    ("podless", "Without pods"),
+    ("strict", "Refused under strict"),
+    ("changed", "Changed by policies"),
+    ("audit", "With audited findings"),
+    (EXEMPTED, "With exemptions"),
+)
+TAGS: Final = (
+    ("strict", "refused under strict"),
+    ("unread", "not reviewed as a whole"),
+    (EXEMPTED, EXEMPTED),
+    ("changed", "changed"),
+)
+"""The marks of a row that are shown on it."""
+
+
+def titled(namespace: str) -> str:
+    """A namespace, in words."""
+    return namespace or "(no namespace)"
+
+
+def namespace_id(namespace: str) -> str:
+    """The anchor of a namespace's objects."""
+    return f"ns-{quote(namespace, safe='')}" if namespace else "no-namespace"
+
+
+# --- one object ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One object in the list."""
+
+    anchor: str
+    kind: str
+    name: str
+    status: str
+    place: str
+    """Where it is written; empty if it runs."""
+    marks: Sequence[str]
+    rules: Sequence[str]
+    images: Sequence[str]
+    card: Json
+
+    @property
+    def sign(self) -> str:
+        return SIGNS[self.status]
+
+    @property
+    def tags(self) -> list[tuple[str, str]]:
+        return [(mark, words) for mark, words in TAGS if mark in self.marks]
+
+
+def row(review: Review, anchor: str, strict: Status, images: Iterable[str], card: Json) -> Row:
+    """The row of an object."""
+    results, status = review.decision.results, status_of(review.decision)
+    marks = {
+        "strict": strict is Status.REFUSED and status is not Status.REFUSED,
+        "unread": review.coverage.missing and status is not Status.UNREAD,
+        "changed": bool(review.mutations),
+        "audit": any(each.mode is Mode.AUDIT and each.exempted is None for each in results),
+        EXEMPTED: any(each.exempted is not None for each in results),
+    }
+    return Row(
+        anchor=anchor,
+        kind=review.kind,
+        name=review.document.name,
+        status=status.value,
+        place="" if review.document.runs else review.place(),
+        marks=[mark for mark, there in marks.items() if there],
+        rules=list(dict.fromkeys(result.rule for result in results)),
+        images=list(images),
+        card=card,
+    )
+
+
+# --- all of them -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A part of a bar; its place and width in percent."""
+
+    name: str
+    x: float
+    width: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """One large number."""
+
+    show: str
+    """The filter that it sets."""
+    number: int
+    words: str
+    under: str
+    sign: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileRow:
+    """What one profile does, and the rules that refuse more under it than under the one before."""
+
+    profile: str
+    now: bool
+    bar: Sequence[Segment]
+    counts: Sequence[int]
+    changed: int
+    newly: Sequence[tuple[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class RuleRow:
+    """The findings of a rule, and its document."""
+
+    name: str
+    bar: Sequence[Segment]
+    counts: str
+    described: Sequence[tuple[str, str]]
+    examples: Sequence[tuple[str, str]]
+    summary: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """The findings of one rule in one namespace."""
+
+    rule: str
+    findings: int
+    refusing: int
+    shade: int
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class HeatLine:
+    """The findings of one namespace."""
+
+    namespace: str
+    title: str
+    href: str
+    cells: Sequence[Cell | None]
+    findings: int
+
+
+@dataclass(frozen=True, slots=True)
+class Age:
+    """How old something is; None if that is not known."""
+
+    written: str
+    days: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ExemptionRow:
+    """One exempted finding."""
+
+    href: str
+    title: str
+    rule: str
+    reason: str
+    created: Age
+    written: Age
+
+
+@dataclass(frozen=True, slots=True)
+class AcceleratorRow:
+    """What objects ask for of one resource, and what the nodes have."""
+
+    resource: str
+    asked: int
+    objects: int
+    supply: Supply
+    bar: Sequence[Segment]
+    lacking: int
+
+
+@dataclass(frozen=True, slots=True)
+class PageRow:
+    """The page of one namespace."""
+
+    href: str
+    title: str
+    counts: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """The objects of one namespace, in the order of the list."""
+
+    namespace: str
+    counts: str
+    rows: Iterable[str]
+    """As `row.html` writes them."""
+
+    @property
+    def id(self) -> str:
+        return namespace_id(self.namespace)
+
+    @property
+    def title(self) -> str:
+        return titled(self.namespace)
+
+
+class View:
+    """A page: everything, or one namespace, or the index of the pages of all namespaces."""
+
+    statuses: Final = [status.value for status in Status]
+    status_keys: Final = [(status.value, status.value) for status in Status]
+    outcomes: Final = OUTCOMES
+
+    def __init__(
+        self, subject: Subject, summary: Summary, namespace: str | None, names: Mapping[str, str] | None
+    ) -> None:
+        """`namespace`: None for all; `names`: the file of each namespace's page, if this is their index."""
+        self._subject = subject
+        self._summary = summary
+        self._names = names
+        self.source = subject.source
+        self.place = "" if namespace is None else f" · {titled(namespace)}"
+        self.objects = summary.objects
+        self.made = datetime.fromtimestamp(subject.now, UTC)
+        self.about = [
+            ("Source", subject.source),
+            *([("Namespace", titled(namespace))] if namespace is not None else []),
+            ("Policy", subject.policy),
+            ("Digest", subject.config.digest or "built in"),
+            ("Profile", subject.config.rules.profile.value),
+        ]
+        known = supplies(subject)
+        self.nodes_known = known is not None
+        self.not_read = list(subject.not_read)
+        self.kinds_not_read: list[KindNotRead] = sorted(
+            summary.kinds_not_read.values(), key=lambda each: (-each.objects, each.kind, each.group)
+        )
+        self.tiles = list(self._tiles())
+        self.steps = list(self._steps())
+        self.heat_columns = sorted(summary.rules, key=lambda name: (*_weight(summary.rules[name]), name))
+        self.rules = list(self._rules())
+        self.heat = list(self._heat())
+        self.pages = [
+            PageRow(quote(name), titled(each), _by_status(summary.namespaces[each]))
+            for each, name in (names or {}).items()
+        ]
+        self.exemptions = list(self._exemptions())
+        self.accelerators = list(self._accelerators(known or {}))
+        self.filters = {
+            "namespaces": [(each, titled(each)) for each in sorted(summary.namespaces)],
+            "kinds": [(each, each) for each in sorted(summary.kinds)],
+            "rules": [(each, each) for each in sorted(summary.rules)],
+            "modes": MODES,
+        }
+        self.contents = [
+            (anchor, title)
+            for anchor, title, there in (
+                ("plan", "Plan", True),
+                ("not-read", "Not read", self.not_read or self.kinds_not_read),
+                ("rules", "Rules", self.rules),
+                ("namespaces", "Namespaces", self.heat),
+                ("owners", "Pages", names is not None),
+                ("exemptions", "Exemptions", self.exemptions),
+                ("accelerators", "Accelerators", self.accelerators),
+                ("workloads", "Objects", names is None),
+            )
+            if there
+        ]
+
+    def _tiles(self) -> Iterator[Tile]:
+        now = self._summary.steps[self._subject.config.rules.profile].statuses
+        strict = self._summary.steps[Profile.STRICT].statuses
+        for status, words in WORDS.items():
+            under = f"{strict[status]:,} under strict"
+            yield Tile(status.value, now[status], words, under, SIGNS[status])
+        exempted = sum(counts[EXEMPTED] for counts in self._summary.rules.values())
+        under = f"{counted(exempted, 'finding')} exempted"
+        yield Tile("changed", self._summary.changed, "changed by policies", under)
+
+    def _steps(self) -> Iterator[ProfileRow]:
+        before = Step()
+        for profile, step in self._summary.steps.items():
+            counts = _by_status(step.statuses)
+            yield ProfileRow(
+                profile.value,
+                profile is self._subject.config.rules.profile,
+                bar(zip(self.statuses, counts, strict=True), self.objects),
+                counts,
+                step.changed,
+                [
+                    (rule, count - before.refusing[rule])
+                    for rule, count in step.refusing.most_common()
+                    if count > before.refusing[rule]
+                ],
+            )
+            before = step
+
+    def _rules(self) -> Iterator[RuleRow]:
+        most = max((counts.total() for counts in self._summary.rules.values()), default=0)
+        for name in self.heat_columns:
+            counts = self._summary.rules[name]
+            rule, mutator = rules().get(name), registry.mutators().get(name)
+            document = rule.document if rule else None
+            yield RuleRow(
+                name,
+                bar([(each, counts[each]) for each in OUTCOMES], most),
+                ", ".join(f"{counts[each]:,} {word}" for each, word in OUTCOMES.items() if counts[each]),
+                [
+                    (term, explain.sentence(" ".join(text.split())))
+                    for term, text in (
+                        ("What", document.what),
+                        ("Why", document.why),
+                        ("Remediation", document.remediation),
+                    )
+                ]
+                if document
+                else [],
+                [("Bad", document.bad.strip()), ("Good", document.good.strip())] if document else [],
+                explain.summary(mutator) if mutator else "",
+            )
+
+    def _heat(self) -> Iterator[HeatLine]:
+        places, names = self._summary.places, self._names
+        totals: dict[str, Counter[str]] = {}
+        for (namespace, _), counts in places.items():
+            totals.setdefault(namespace, Counter()).update(counts)
+        most = max((counts.total() for counts in places.values()), default=0)
+        for namespace in sorted(totals, key=lambda each: (*_weight(totals[each]), each)):
+            yield HeatLine(
+                namespace,
+                titled(namespace),
+                f"#{namespace_id(namespace)}" if names is None else quote(names[namespace]),
+                [_cell(places.get((namespace, rule)), namespace, rule, most) for rule in self.heat_columns],
+                totals[namespace].total(),
+            )
+
+    def _exemptions(self) -> Iterator[ExemptionRow]:
+        ordered = sorted(self._summary.exempted, key=lambda each: (each.namespace, each.title, each.rule))
+        for each in ordered:
+            page = "" if self._names is None else quote(self._names[each.namespace])
+            created, written = (_age(when, self._subject.now) for when in (each.created, each.written))
+            yield ExemptionRow(f"{page}#{each.anchor}", each.title, each.rule, each.reason, created, written)
+
+    def _accelerators(self, known: Mapping[str, Supply]) -> Iterator[AcceleratorRow]:
+        for resource in sorted({*self._summary.asked, *known}):
+            asked, supply = self._summary.asked[resource], known.get(resource, Supply())
+            lacking = max(0, asked - supply.total)
+            parts = [("clean", min(asked, supply.total)), ("refused", lacking)]
+            yield AcceleratorRow(
+                resource,
+                asked,
+                self._summary.asking[resource],
+                supply,
+                bar(parts, max(asked, supply.total)),
+                lacking,
+            )
+
+
+def counts_in_words(counts: Counter[Status]) -> str:
+    """Such as `2 refused, 1 clean`."""
+    return ", ".join(f"{counts[status]:,} {status.value}" for status in Status if counts[status])
+
+
+def bar(parts: Iterable[tuple[str, int]], whole: int) -> list[Segment]:
+    """The parts of a bar, side by side."""
+    drawn, x = [], 0.0
+    for name, count in parts:
+        drawn.append(Segment(name, x, 100 * count / whole if whole else 0))
+        x += drawn[-1].width
+    return drawn
+
+
+def _by_status(counts: Counter[Status]) -> list[int]:
+    return [counts[status] for status in Status]
+
+
+def _weight(counts: Counter[str]) -> tuple[int, ...]:
+    """A sort key, most severe first: refusals, then warnings, and so on."""
+    return tuple(-counts[outcome] for outcome in OUTCOMES)
+
+
+def _cell(counts: Counter[str] | None, namespace: str, rule: str, most: int) -> Cell | None:
+    if counts is None:
+        return None
+    findings, refusing = counts.total(), counts[Mode.ENFORCE.value]
+    words = f"{counted(findings, 'finding')} of {rule} in {titled(namespace)}"
+    words += f", {refusing:,} refuse" if refusing else ""
+    return Cell(rule, findings, refusing, min(4, 1 + 4 * (findings - 1) // max(most, 4)), words)
+
+
+def _age(when: str, now: float) -> Age:
+    try:
+        seconds = now - datetime.fromisoformat(when).timestamp()
+    except (ValueError, OverflowError):
+        return Age(when, None)
+    return Age(when, max(0, int(seconds // 86400)))
