@@ -18,6 +18,15 @@ from puller.storage.fetch import Fetch, Storage
 from puller.store import ModelStore, Stored
 
 
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """A load whose end was not seen. `digest`: of the tree that it loads. `first`: the server had no version
+    of the model when it began, so a version that it has later is this one."""
+
+    digest: str
+    first: bool
+
+
 @dataclass
 class Actions:
     """The hands of the reconciler. `complete` names what a declarative server is to have."""
@@ -30,8 +39,8 @@ class Actions:
     settle: float = 5.0
     """Seconds to wait for an abandoned load before the server gets the next call."""
     _noted: set[str] = field(default_factory=set)
-    _in_doubt: dict[str, str] = field(default_factory=dict)
-    """Models whose load may still be going on in the server, with the digest of the tree it is of."""
+    _in_doubt: dict[str, Doubt] = field(default_factory=dict)
+    """Models whose load may still be going on in the server."""
 
     def found(self, model: Model, stored: Stored | None) -> None:
         """Take over what an audit saw on disk."""
@@ -44,7 +53,7 @@ class Actions:
         if stored.loaded:
             self._noted.add(model.name)
         if stored.loading:
-            self._in_doubt[model.name] = stored.spec.digest
+            self._in_doubt[model.name] = Doubt(stored.spec.digest, first=False)
 
     def server_gone(self) -> None:
         """The server restarted: no load is in doubt any more."""
@@ -96,6 +105,9 @@ class Actions:
     async def check(self, model: Model) -> None:
         """Ask the server whether it has the model."""
         ready = await self.server.ready(model.name)
+        if ready and self._in_doubt.get(model.name) == Doubt(_digest(model), first=True):
+            del self._in_doubt[model.name]
+            await self._note_loaded(model)
         noted = model.name in self._noted
         model.loaded = (Loaded.YES if noted else Loaded.STALE) if ready else Loaded.NO
         model.checked = True
@@ -111,11 +123,14 @@ class Actions:
             try:
                 await self.server.load(model.name, was_ready=model.available)
             except ServerError as error:
-                if error.reason is Reason.SERVER_TIMEOUT and model.stored is not None:
-                    self._in_doubt[model.name] = model.stored.digest
+                if error.reason is Reason.SERVER_TIMEOUT:
+                    self._in_doubt[model.name] = Doubt(_digest(model), first=not model.available)
                 await self._note_loading(model, loading=False)
                 raise
         model.loaded = Loaded.YES
+        await self._note_loaded(model)
+
+    async def _note_loaded(self, model: Model) -> None:
         # The note lies in the tree it is about, so it need never be taken back: another tree has none.
         with suppress(OSError):
             await in_thread(lambda: self.store.note_loaded(model.name))
@@ -123,16 +138,18 @@ class Actions:
 
     async def _settled(self, model: Model) -> bool:
         """Whether a load that an earlier call (or an earlier life) began has come to its end: two at once
-        in the server help nobody. False once it makes no sense to wait any longer."""
-        digest = self._in_doubt.pop(model.name, None)
-        if digest is None:
+        in the server help nobody. False once it makes no sense to wait any longer. Raises ServerError while
+        the server is too busy to answer; the doubt remains."""
+        doubt = self._in_doubt.get(model.name)
+        if doubt is None:
             return False
-        telling = not model.available and model.stored is not None and model.stored.digest == digest
+        telling = not model.available and doubt.digest == _digest(model)
+        settled = False
         pauses = Pauses(self.settle)
-        while await pauses.more():
-            if telling and await self.server.ready(model.name):
-                return True
-        return False
+        while not settled and await pauses.more():
+            settled = telling and await self.server.ready(model.name)
+        self._in_doubt.pop(model.name, None)
+        return settled
 
     async def _note_loading(self, model: Model, *, loading: bool) -> None:
         with suppress(OSError):
@@ -177,3 +194,8 @@ class Actions:
         if fetch is not None:
             self.storage.budget.release(fetch.key)
         model.staged = False
+
+
+def _digest(model: Model) -> str:
+    """The digest of the tree on disk; empty without one."""
+    return model.stored.digest if model.stored is not None else ""

@@ -168,7 +168,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     try:
         yield found
     finally:
-        for event in (store.gate, server.hung, server.hang_loads, server.hang_unloads):
+        for event in (store.gate, server.hung, server.hang_loads, server.hang_unloads, server.hang_ready):
             if event is not None:
                 event.set()
         await found.stop()

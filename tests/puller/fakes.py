@@ -195,8 +195,8 @@ class FaultStore(Listening):
 class FakeServer(Listening):
     """A V2 model server. Loading reads the model's files, so that `serving` has the model's content.
 
-    `refuse_loads`: answer this many further loads with 500. `hang_loads`, `hang_unloads`: never answer
-    these until the event is set. `hung`: never answer. `load_seconds`: how long a load takes.
+    `refuse_loads`: answer this many further loads with 500. `hang_loads`, `hang_unloads`, `hang_ready`: do
+    not answer these until the event is set. `hung`: answer nothing. `load_seconds`: how long a load takes.
     `other`: answers outside of this protocol.
     """
 
@@ -205,6 +205,7 @@ class FakeServer(Listening):
     refuse_loads: dict[str, int] = field(default_factory=dict)
     hang_loads: asyncio.Event | None = None
     hang_unloads: asyncio.Event | None = None
+    hang_ready: asyncio.Event | None = None
     hung: asyncio.Event | None = None
     load_seconds: float = 0.0
     loads: Counter[str] = field(default_factory=Counter)
@@ -233,6 +234,8 @@ class FakeServer(Listening):
             case ["v2", "health", _]:
                 return web.Response()
             case ["v2", "models", name, "ready"]:
+                if self.hang_ready is not None:
+                    await self.hang_ready.wait()
                 return web.Response(status=200 if name in self.serving else 404)
             case ["v2", "repository", "models", name, "load"]:
                 return await self._load(name)

@@ -11,6 +11,7 @@ import errno
 import json
 import os
 import shutil
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from typing import Any
 import pytest
 
 from puller.plan import State
-from puller.servers.base import Timeouts
+from puller.reasons import Reason
+from puller.servers.base import Health, Timeouts
 from tests.puller.conftest import World
 from tests.puller.fakes import logged, until
 from tests.puller.servers.test_servers import TensorFlowServing
@@ -68,7 +70,9 @@ E2E = pytest.mark.e2e
     "count", [101, pytest.param(1000, marks=E2E, id="1000"), pytest.param(5000, marks=E2E, id="5000")]
 )
 async def test_many_models_at_the_start(world: World, count: int) -> None:
-    world.set(downloads=8, resync=600.0, server_poll=1.0)
+    # The store and the server share this process with the puller: a busy machine may keep each waiting.
+    patient = replace(world.options.limits, stall_timeout=60.0, trouble_timeout=60.0)
+    world.set(downloads=8, resync=600.0, server_poll=1.0, limits=patient, timeouts=Timeouts(60.0, 60.0, 60.0))
     models = {f"m{index}": world.put(f"m{index}", str(index)) for index in range(count)}
     world.config.write(models)
     world.start()
@@ -362,6 +366,32 @@ async def test_a_server_that_hangs_is_left_alone_until_it_answers(world: World) 
     world.server.hung.set()
     world.server.hung = None
     await world.serves({"a": "A", "b": "B"})
+
+
+@pytest.mark.parametrize("silent", ["server", "model"])
+async def test_a_load_whose_answer_is_lost_is_not_sent_again(world: World, silent: str) -> None:
+    """A busy server answers late. It has loaded the model by then, and a second load would do it again."""
+    world.server.hang_loads = asyncio.Event()
+    world.config.write({"a": world.put("a", "A")})
+    puller = world.start()
+    await until(lambda: world.server.in_flight["a"])
+    held = asyncio.Event()
+    if silent == "server":
+        world.server.hung = held
+    else:
+        world.server.hang_ready = held
+    world.server.hang_loads.set()
+    model = puller.models["a"]
+    if silent == "server":
+        await until(lambda: puller.health is Health.HUNG and bool(model.failure) and not model.doing)
+    else:
+        await until(lambda: model.failure is not None and model.failure.attempts > 2)
+    assert model.failure is not None
+    assert model.failure.reason is Reason.SERVER_TIMEOUT
+    held.set()
+    world.server.hung = world.server.hang_ready = None
+    await world.serves({"a": "A"})
+    assert world.server.loads == {"a": 1}
 
 
 # 8, 9. What a crash leaves on disk.
