@@ -52,9 +52,14 @@ def _preset_health(container: Container, settings: StandardProbes) -> Health | N
     live, ready = health_paths(server)
     return Health(
         source,
-        http_get(live, port, tls=tls) if live else None,
+        _liveness(server.preset, live, port, tls=tls) if live else None,
         http_get(ready, port, tls=tls) if ready else None,
     )
+
+
+def _liveness(preset: Preset, path: str, port: int, *, tls: bool) -> Json:
+    """The liveness handler of an HTTP server."""
+    return {"tcpSocket": {"port": port}} if preset.live_socket else http_get(path, port, tls=tls)
 
 
 def may_be_asked(server: Server) -> bool:
@@ -118,7 +123,7 @@ def alive_by(container: Container, server: Server) -> str:
     """What liveness should ask of a recognised server, in words."""
     live, _ = health_paths(server)
     port = server_port(container, server)
-    if live:
+    if live and not server.preset.live_socket:
         return f"GET {live} on port {port}" if port else f"GET {live}"
     return server.preset.alive or ("a tcpSocket" + (f" on port {port}" if port else " on its port"))
 

@@ -46,6 +46,9 @@ class Older(Model):
     unless_flags: tuple[str, ...] = Field(
         (), description="further flags with which it answered not everybody until then, such as a key"
     )
+    unless_env: tuple[str, ...] = Field(
+        (), description="further environment variables with which it answered not everybody until then"
+    )
 
 
 class Asks(Model):
@@ -164,6 +167,11 @@ class Preset(Model):
     )
     ready_path: str | None = Field(
         None, description="HTTP path of the readiness check; `{model}` is the model's name"
+    )
+    live_socket: bool = Field(
+        False,
+        description="whether liveness only checks that the port is open, because the threads that run the "
+        "model answer `livePath`: under load it waits behind inferences for any length of time",
     )
     older: tuple[Older, ...] = Field(
         (),

@@ -196,6 +196,7 @@ class Recogniser:
                 "live_path": older.live_path,
                 "ready_path": older.ready_path,
                 "unless_flags": (*preset.unless_flags, *older.unless_flags),
+                "unless_env": (*preset.unless_env, *older.unless_env),
             }
             preset = preset.model_copy(update=had)
         hidden = _hidden(launch, programs) if any(word.startswith("$") for word in words) else ()

@@ -380,7 +380,8 @@ def _give(
             )
             return f"{asked} ({who}); a restart after 3 to 5 min without progress{start}"
         blind = f"; a hang behind it is not noticed: {check.why_not}" if check is not None else ""
-        return f"{_asked(probe)} ({who}); {patience}{blind}"
+        waits = ", since its health endpoint waits behind inferences" if "tcpSocket" in probe else ""
+        return f"{_asked(probe)}{waits} ({who}); {patience}{blind}"
 
     def annotation() -> str:
         if source in (_MIRRORED, _NOBODY):

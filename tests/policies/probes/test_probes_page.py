@@ -33,6 +33,8 @@ def row(name: str, preset: Preset) -> str:
         return f"| [{name}]({preset.source}) | nothing: {preset.doubt} | | | {told_by} | {checked} |"
     ready = "" if preset.ready_path == preset.live_path else f", `{preset.ready_path}`"
     asked = "gRPC health" if preset.protocol is Protocol.GRPC else f"`{preset.live_path}`{ready}"
+    if preset.live_socket:
+        asked = f"a tcpSocket, `{preset.ready_path}`"
     since = f" since {preset.since}" if preset.since not in (None, "first") else ""
     older = "".join(f"; before {each.before} {had(each)}" for each in preset.older)
     port = preset.port or "its flag"
@@ -69,6 +71,8 @@ def table() -> str:
 
 
 def instead(preset: Preset) -> str:
+    if preset.live_socket:
+        return "a tcpSocket on its port"
     return f"`{preset.live_path}`" if preset.live_path else str(preset.alive)
 
 
@@ -178,7 +182,8 @@ def test_a_frozen_server_has_its_last_version() -> None:
     frozen = {name: preset.frozen for name, preset in PRESETS.items() if preset.frozen}
     assert frozen == {
         "fastchat": "0.2.36, February 2024",
-        "jetstream": "0.2.2, the last on PyPI",
+        "jetstream": "0.3, December 2024; archived in January 2026",
+        "jetstream-http": "0.3, December 2024; archived in January 2026",
         "torchserve": "0.12.0, September 2024",
     }
 

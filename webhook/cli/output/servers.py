@@ -180,7 +180,7 @@ def _serving(
         server=server.name,
         version=".".join(map(str, version)),
         port=server_port(container, server),
-        live=live or "",
+        live="" if server.preset.live_socket else live or "",
         ready=ready or "",
         notices=tuple(
             f"{what}: {outcome} ({each.server}, {each.how})"
