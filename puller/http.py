@@ -9,10 +9,13 @@ from __future__ import annotations
 import asyncio
 import socket
 from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qs
 
 import orjson
 
 from puller.log import logger
+from puller.plan import State
 from puller.reconcile import Reconciler
 
 _HEAD = 16 << 10
@@ -113,9 +116,10 @@ class Port:
             return Answer(400, b"no body is read here\n"), False, False
         if words[0] not in ("GET", "HEAD"):
             return Answer(405, b"only GET\n"), more, False
-        return self._get(words[1].partition("?")[0]), more, words[0] == "HEAD"
+        path, _, query = words[1].partition("?")
+        return self._get(path, query), more, words[0] == "HEAD"
 
-    def _get(self, path: str) -> Answer:
+    def _get(self, path: str, query: str) -> Answer:
         try:
             match path:
                 case "/healthz":
@@ -126,7 +130,7 @@ class Port:
                     document = self.reconciler.status.document(
                         self.reconciler.models, self.reconciler.actions.fetches
                     )
-                    return Answer(200, orjson.dumps(document), "application/json")
+                    return Answer(200, orjson.dumps(_chosen(document, query)), "application/json")
                 case "/metrics":
                     metrics = self.reconciler.status.metrics
                     metrics.disk = self.reconciler.actions.storage.budget.held
@@ -135,6 +139,20 @@ class Port:
             logger.exception("request failed unexpectedly", path=path)
             return Answer(500, b"a bug; see the log\n")
         return Answer(404, b"there are /healthz, /readyz, /v1/models and /metrics\n")
+
+
+def _chosen(document: dict[str, Any], query: str) -> dict[str, Any]:
+    """The document with only the models that the query asks for: `loaded=false&limit=20`. Failed ones come
+    first then, so that a limit keeps them."""
+    asked = parse_qs(query)
+    models = document["models"]
+    if asked.get("loaded") == ["false"]:
+        models = [entry for entry in models if entry["state"] != State.LOADED.value]
+        models.sort(key=lambda entry: (entry["state"] != State.FAILED.value, entry["name"]))
+    limit = asked.get("limit", [""])[0]
+    if limit.isascii() and limit.isdigit():
+        models = models[: int(limit[:9])]
+    return {**document, "models": models}
 
 
 def _check(found: tuple[bool, str]) -> Answer:

@@ -45,6 +45,8 @@ class Metrics:
     steps: Counter[tuple[str, str]] = field(default_factory=Counter)
     durations: dict[str, Durations] = field(default_factory=dict)
     failures: Counter[str] = field(default_factory=Counter)
+    failed: list[tuple[str, str]] = field(default_factory=list)
+    """Name and reason of models that fail now; the first ones, since each is a series."""
     received: int = 0
     expected: int = 0
     disk: int = 0
@@ -90,7 +92,12 @@ class Metrics:
         failures = CounterMetricFamily(f"{_PREFIX}_failures", "Failed steps.", labels=["reason"])
         for reason, count in self.failures.items():
             failures.add_metric([reason], count)
-        yield from (models, steps, seconds, failures)
+        failed = GaugeMetricFamily(
+            f"{_PREFIX}_model_failed", "Models that fail now, at most 100.", labels=["model", "reason"]
+        )
+        for model, reason in self.failed:
+            failed.add_metric([model, reason], 1)
+        yield from (models, steps, seconds, failures, failed)
         for name, text, value in (
             ("bytes_in_flight", "Bytes downloads in flight got.", self.received),
             ("bytes_expected", "Bytes they are to get.", self.expected),

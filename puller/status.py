@@ -158,6 +158,7 @@ class Status:
         troubles = [text for text in (self.config_trouble, self.model_dir_trouble) if text]
         return {
             "models": entries,
+            "counts": dict(sorted(Counter(entry["state"] for entry in entries).items())),
             "errors": _listed(errors) + troubles,
             "ready": ready,
             "readyMessage": why,
@@ -220,8 +221,9 @@ class Status:
 
     def _measure(self, document: dict[str, Any]) -> None:
         metrics = self.metrics
-        counts = Counter(entry["state"] for entry in document["models"])
-        metrics.models = {state.value: counts[state.value] for state in State}
+        metrics.models = {state.value: document["counts"].get(state.value, 0) for state in State}
+        failed = (entry for entry in document["models"] if entry["state"] == State.FAILED.value)
+        metrics.failed = [(entry["name"], entry["reason"]) for entry in islice(failed, _MAX_LISTED)]
         metrics.received, metrics.expected = _in_flight(document)
         refused = len(self._desired.errors) if self._desired else 0
         metrics.refused = refused + bool(self.config_trouble) + bool(self.model_dir_trouble)
@@ -232,9 +234,8 @@ class Status:
         """A line a second for a person at a terminal, as long as a model changes."""
         if not sys.stderr.isatty():
             return
-        counts = Counter(entry["state"] for entry in document["models"])
         done, total = _in_flight(document)
-        line = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
+        line = ", ".join(f"{count} {state}" for state, count in document["counts"].items())
         if total:
             line += f"; {human(done)} of {human(total)}"
         if line != self._line:

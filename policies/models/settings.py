@@ -131,6 +131,11 @@ class ModelPuller(Settings):
         description="whether the containers of a pod that runs to completion start only when the models are "
         "on disk; with native sidecars, and where no server is to load them",
     )
+    events: bool = Field(
+        True,
+        description="whether one replica asks the sidecars, over HTTP at the pods' addresses, for models "
+        "that fail, and writes Events about them on the pods",
+    )
     kserve_agent: bool = Field(
         False, description="serve pods that ask for KServe's agent, where KServe's own injector does not run"
     )

@@ -189,8 +189,10 @@ async def test_a_life(running: tuple[Running, ConfigVolume, FaultStore], tmp_pat
     assert status == 200
     assert all(set(entry) == fields for entry in document["models"])
     assert {entry["name"]: entry["state"] for entry in document["models"]} == {"m": "Loaded", "bad": "Failed"}
+    assert document["counts"] == {"Failed": 1, "Loaded": 1}
     _, metrics = await puller.get("/metrics")
     assert 'chassis_puller_models{state="Loaded"} 1.0' in metrics
+    assert 'chassis_puller_model_failed{model="bad",reason="InvalidSpec"} 1.0' in metrics
     assert "chassis_puller_disk_bytes 7.0" in metrics
     assert "chassis_puller_ready 1.0" in metrics
     assert 'chassis_puller_steps_total{result="done",step="download"} 1.0' in metrics

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
+import orjson
 import pytest
 
 from puller import http
@@ -49,6 +50,29 @@ async def test_each_request_is_answered(port: http.Port, request_: bytes, status
     head, _, got = (await said(port, request_)).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 %d " % status)
     assert got == body
+
+
+async def test_models_can_be_asked_for_by_state_and_number(
+    port: http.Port, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states = {"a": "Loaded", "b": "Pending", "c": "Failed", "d": "Failed"}
+    document = {
+        "models": [{"name": name, "state": state} for name, state in states.items()],
+        "counts": {"Failed": 2, "Loaded": 1, "Pending": 1},
+    }
+    monkeypatch.setattr(port.reconciler.status, "document", lambda *_: document)
+
+    async def names(query: str) -> str:
+        got = await said(port, f"GET /v1/models{query} HTTP/1.0\r\n\r\n".encode())
+        found = orjson.loads(got.partition(b"\r\n\r\n")[2])
+        assert found["counts"] == document["counts"]
+        return "".join(model["name"] for model in found["models"])
+
+    assert await names("") == "abcd"
+    assert await names("?loaded=false") == "cdb"
+    assert await names("?loaded=false&limit=1") == "c"
+    assert await names("?limit=2") == "ab"
+    assert await names("?limit=x&loaded=maybe&more=1") == "abcd"
 
 
 async def test_a_connection_takes_request_after_request(port: http.Port) -> None:

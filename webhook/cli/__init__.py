@@ -1,6 +1,7 @@
 """The command `chassis`: one module for each subcommand.
 
 Imports: `policies.accelerators`, `policies.containers`, `policies.core`, `policies.disruption`,
-`policies.jobs`, `policies.kube`, `policies.probes`, `policies.relations`, `policies.rollouts`, `webhook`,
-`webhook.admission`, `webhook.config`, `webhook.kube`, `webhook.observed`, `webhook.server`.
+`policies.jobs`, `policies.kube`, `policies.models`, `policies.probes`, `policies.relations`,
+`policies.rollouts`, `webhook`, `webhook.admission`, `webhook.config`, `webhook.kube`, `webhook.observed`,
+`webhook.server`.
 """

@@ -13,10 +13,9 @@ from typing import Final
 
 import orjson
 
-from policies.kube.json import Json, integer, maps, strings, text
-from policies.kube.pods import Container, containers
+from policies.kube.json import Json, integer, maps, text
 from policies.kube.printable import printable, printable_json
-from policies.probes.servers import PULLER
+from policies.models.sidecar import status_port
 from webhook.admission.missed import runs
 from webhook.cli.output.table import aligned
 from webhook.kube import paths
@@ -25,7 +24,6 @@ from webhook.kube.errors import ApiError
 
 AT_ONCE: Final = 16
 """Pods that are asked at a time."""
-_PORT: Final = 9081
 _SECONDS: Final = 10.0
 _COLUMNS: Final = ("pod", "node", "model", "state", "bytes", "since", "why")
 
@@ -66,7 +64,7 @@ async def pulled(api: ApiServer, namespace: str) -> list[PulledModel]:
     pods: list[tuple[Json, int]] = []
     async for page, _ in api.pages(paths.collection("v1", "pods", namespace), {}, consistent=False):
         for pod in page:
-            port = _puller_port(pod)
+            port = status_port(pod)
             if port is not None and runs(pod):
                 pods.append((pod, port))
     slots = asyncio.Semaphore(AT_ONCE)
@@ -106,23 +104,6 @@ async def _models(api: ApiServer, pod: Json, port: int) -> list[PulledModel]:
         )
         for each in maps(answer, "models")
     ]
-
-
-def _puller_port(pod: Json) -> int | None:
-    """The status port of the pod's puller; None if it has none."""
-    for container in containers(pod):
-        if _is_puller(container):
-            for word in strings(container.spec, "args"):
-                digits = word.removeprefix("--port=")
-                if word.startswith("--port=") and digits.isascii() and digits.isdigit():
-                    return int(digits)
-            return _PORT
-    return None
-
-
-def _is_puller(container: Container) -> bool:
-    command = strings(container.spec, "command")
-    return bool(command) and command[0].rpartition("/")[2] == PULLER
 
 
 def table(found: Iterable[PulledModel]) -> Iterator[str]:

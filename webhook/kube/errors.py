@@ -17,3 +17,8 @@ class ApiError(Exception):
         self.reason = reason
         self.message = message
         self.resume = resume
+
+
+def is_missing_right(error: ApiError) -> bool:
+    """Whether the API server's authorizer refuses. A quota, or a namespace that is going, is 403, too."""
+    return error.status == 403 and error.message.partition(" is forbidden: ")[2].startswith("User ")

@@ -39,12 +39,17 @@ async def warn(events: Events, regarding: Json, reason: str, message: str) -> No
         log.warning("event not recorded", reason=reason, regarding=name, error=str(error))
 
 
-async def record(events: Events, regarding: Json, reason: str, message: str) -> None:
-    """Record a Warning on the object `regarding` (apiVersion, kind, metadata). Raises ApiError."""
+async def record(
+    events: Events, regarding: Json, reason: str, message: str, *, kind: str = "Warning", key: str = ""
+) -> None:
+    """Record an Event on the object `regarding` (apiVersion, kind, metadata). Raises ApiError.
+
+    Two messages with the same `key` about the same object are one Event; without a key, two that are equal.
+    """
     metadata = regarding["metadata"]
     namespace = metadata.get("namespace") or "default"
     message = shortened(message, LONGEST_MESSAGE)
-    said = hashlib.sha256(f"{metadata.get('uid')}\0{reason}\0{message}".encode()).hexdigest()[:16]
+    said = hashlib.sha256(f"{metadata.get('uid')}\0{reason}\0{key or message}".encode()).hexdigest()[:16]
     name = f"{metadata['name'][:200]}.{said}"
     identity = {
         key: metadata[key] for key in ("namespace", "name", "uid", "resourceVersion") if key in metadata
@@ -59,7 +64,7 @@ async def record(events: Events, regarding: Json, reason: str, message: str) -> 
             "kind": regarding.get("kind", ""),
             **identity,
         },
-        "type": "Warning",
+        "type": kind,
         "reason": reason,
         "message": message,
         "source": {"component": "mlchassis"},
@@ -68,4 +73,4 @@ async def record(events: Events, regarding: Json, reason: str, message: str) -> 
         "count": 1,
     }
     if not await events.create_event(event):
-        await events.patch_event(namespace, name, {"lastTimestamp": now})
+        await events.patch_event(namespace, name, {"lastTimestamp": now, "message": message})

@@ -34,7 +34,8 @@ from webhook.admission.decision import Decision, Result
 from webhook.admission.envelope import Request
 from webhook.admission.messages import sentence
 from webhook.kube import events, paths
-from webhook.kube.errors import ApiError
+from webhook.kube.allowance import Allowance
+from webhook.kube.errors import ApiError, is_missing_right
 
 log = structlog.get_logger()
 
@@ -93,7 +94,7 @@ class OwnerEvents:
         self._queue: asyncio.Queue[_Hint] = asyncio.Queue(QUEUED)
         self._pending: set[OwnerRule] = set()
         self._reported: OrderedDict[OwnerRule, float] = OrderedDict()
-        self._calls, self._counted_at = float(BURST), clock()
+        self._calls = Allowance(BURST, BURST, clock, sleep)
         self._off = False
 
     def notice(self, request: Request, decision: Decision) -> None:
@@ -166,7 +167,7 @@ class OwnerEvents:
 
     async def _read(self, hint: _Hint) -> Json | None:
         path = paths.one("v1", "pods", hint.name, hint.namespace)
-        await self._may_call()
+        await self._calls.take()
         return await self._api.get(path)
 
     async def _report(self, owner: Json, namespace: str, result: Result) -> None:
@@ -175,7 +176,7 @@ class OwnerEvents:
             "kind": owner["kind"],
             "metadata": {"namespace": namespace, "name": owner["name"], "uid": owner["uid"]},
         }
-        await self._may_call()
+        await self._calls.take()
         try:
             await events.record(self._api, regarding, REASON, f"In a pod of it: {sentence(result)}")
         except ApiError as error:
@@ -194,7 +195,7 @@ class OwnerEvents:
 
     def _failed(self, error: ApiError, right: str) -> None:
         self._count("failed")
-        if _is_missing_right(error):
+        if is_missing_right(error):
             self._off = True
             log.error(
                 "no Events on owners until the next start: a right is missing, see the component events",
@@ -203,22 +204,6 @@ class OwnerEvents:
             )
         else:
             log.debug("event not written", error=str(error))
-
-    async def _may_call(self) -> None:
-        """Wait until another call may be made."""
-        while True:
-            now = self._clock()
-            self._calls = min(BURST, self._calls + (now - self._counted_at) * BURST / 60)
-            self._counted_at = now
-            if self._calls >= 1:
-                self._calls -= 1
-                return
-            await self._sleep((1 - self._calls) * 60 / BURST)
-
-
-def _is_missing_right(error: ApiError) -> bool:
-    """Whether the API server's authorizer refuses. A quota, or a namespace that is going, is 403, too."""
-    return error.status == 403 and error.message.partition(" is forbidden: ")[2].startswith("User ")
 
 
 def _owner_of_unknown_kind(request: Request, config: Config) -> Json | None:

@@ -1,5 +1,6 @@
-"""How starts and ends of containers went: recorded by one replica, read by all, written to one ConfigMap.
+"""What the leader learns from pods: starts and ends go into a ConfigMap that all replicas read, models that
+fail into Events.
 
-Imports: `policies.core`, `policies.jobs`, `policies.kube`, `policies.probes`, `webhook.admission`,
-`webhook.kube`.
+Imports: `policies.core`, `policies.jobs`, `policies.kube`, `policies.models`, `policies.probes`,
+`webhook.admission`, `webhook.kube`.
 """

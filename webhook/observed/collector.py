@@ -1,4 +1,5 @@
-"""The leader's work: watch the pods of the cluster, and write what they show to one ConfigMap.
+"""The leader's work: watch the pods of the cluster, write what they show to one ConfigMap, and show them to
+`ModelEvents`.
 
 Law: no review waits for this, and a failure here changes no answer. The ConfigMap is written at most once in
 `WRITE_SECONDS`, only if something was seen, and by compare-and-swap. An API server that is slow or puts calls
@@ -28,6 +29,7 @@ from webhook.kube.leases import Leases
 from webhook.kube.pulse import Pulse
 from webhook.kube.reflector import Lister, Reflector
 from webhook.observed.leader import RENEW_SECONDS, Leadership, Sleep, spread
+from webhook.observed.model_events import ModelEvents
 from webhook.observed.pods import Watched
 from webhook.observed.record import Observation, Record, as_config_map
 
@@ -55,6 +57,7 @@ class Collector:
         config: Callable[[], Config],
         cluster: Cluster,
         pulse: Pulse | None = None,
+        models: ModelEvents | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Sleep = asyncio.sleep,
@@ -62,6 +65,7 @@ class Collector:
         """`namespace`: the webhook's own; `identity` differs between all serving processes."""
         self._api, self._namespace, self._config, self._cluster = api, namespace, config, cluster
         self._pulse, self._clock, self._sleep = pulse, clock, sleep
+        self._models = models
         self._leadership = Leadership(api, namespace, identity, clock)
         self._pending: deque[Observation] = deque(maxlen=MOST_PENDING)
         self._record = Record()
@@ -77,7 +81,8 @@ class Collector:
             await self._sleep(spread(RENEW_SECONDS))
 
     def _is_on(self) -> bool:
-        return self._config().value(StandardProbes).learning is Learning.ON
+        learns = self._config().value(StandardProbes).learning is Learning.ON
+        return learns or (self._models is not None and self._models.is_on)
 
     async def _renewed(self) -> bool:
         """Whether this process leads, as far as it knows."""
@@ -94,7 +99,7 @@ class Collector:
             log.info("observed starts can't be read", error=str(error))
             return
         log.info("observing starts and ends of pods", since=int(since))
-        seen = _Sink(Watched(self._config, self._cluster, since), self._pending)
+        seen = _Sink(Watched(self._config, self._cluster, since), self._pending, self._models)
         path = paths.collection("v1", "pods")
         watching = asyncio.create_task(Reflector(self._api, path, seen, pulse=self._pulse).run())
         due = self._clock()
@@ -108,6 +113,8 @@ class Collector:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
             self._leadership.step_down()
+            if self._models is not None:
+                self._models.clear()
             self._pending.clear()  # the next leader sees it in the pods
         log.info("no longer observing starts and ends of pods")
 
@@ -162,15 +169,19 @@ class Collector:
 
 
 class _Sink:
-    """Shows each pod to `Watched`, and keeps what that makes of it."""
+    """Shows each pod to `Watched`, and keeps what that makes of it; then to `ModelEvents`."""
 
-    def __init__(self, watched: Watched, pending: deque[Observation]) -> None:
-        self._watched, self._pending = watched, pending
+    def __init__(
+        self, watched: Watched, pending: deque[Observation], models: ModelEvents | None = None
+    ) -> None:
+        self._watched, self._pending, self._models = watched, pending, models
         self._listed: set[str] | None = None
         self._failed = False
 
     def begin(self) -> None:
         self._listed = set()
+        if self._models is not None:
+            self._models.begin()
 
     def put(self, item: Json) -> None:
         if self._listed is not None:
@@ -180,17 +191,23 @@ class _Sink:
     def commit(self) -> None:
         if self._listed is not None:
             self._watched.keep(self._listed)
+            if self._models is not None:
+                self._models.commit()
         self._listed = None
 
     def remove(self, item: Json) -> None:
         self._see(item)
         self._watched.forget(text(item, "metadata", "uid"))
+        if self._models is not None:
+            self._models.remove(item)
 
     def lost(self, error: ApiError) -> None:
         pass
 
     def _see(self, pod: Json) -> None:
         try:
+            if self._models is not None:
+                self._models.put(pod)
             self._pending.extend(self._watched.see(pod))
         except Exception:  # a bug of ours must not make the reflector list all pods again and again
             if not self._failed:

@@ -73,6 +73,8 @@ class Ends(Model):
     first: Count
     """Seconds since the epoch."""
     last: Count
+    nodes: Annotated[dict[Text, Count], Field(max_length=MOST_NODE_TYPES + 1)] = Field(default_factory=dict)
+    """How often on nodes of each type, where it is known."""
 
 
 class Entry(Model):
@@ -232,8 +234,7 @@ def _dumped(entry: Entry) -> str:
 
 def _with_start(entry: Entry, start: Started) -> Entry:
     load = min(start.load, LONGEST)
-    name = start.node_type if start.node_type in entry.nodes or len(entry.nodes) < MOST_NODE_TYPES else OTHER
-    name = name[:_LONGEST_TEXT]
+    name = _node_type(start.node_type, entry.nodes)
     times = entry.nodes.get(name, Times())
     fresh = start.first and start.place not in entry.places
     loads = times.load
@@ -260,6 +261,12 @@ def _with_start(entry: Entry, start: Started) -> Entry:
     return grown.model_copy(update={"basis": _basis(grown), "killed": killed})
 
 
+def _node_type(name: str, known: Mapping[str, object]) -> str:
+    """The name under which a node type is kept, next to those that are."""
+    name = name[:_LONGEST_TEXT]
+    return name if name in known or len(known) < MOST_NODE_TYPES else OTHER
+
+
 def _latest(known: tuple[int, ...], seconds: int) -> tuple[int, ...]:
     return (*known, min(seconds, LONGEST))[-MOST_OTHERS:]
 
@@ -280,7 +287,12 @@ def _with_end(entry: Entry, end: Ended, now: int) -> Entry:
     reason = end.reason if end.reason in entry.ends or len(entry.ends) < MOST_REASONS else OTHER
     before = entry.ends.get(reason)
     at = min(max(end.at, 0), now)
-    ends = Ends(count=1 + (before.count if before else 0), first=before.first if before else at, last=at)
+    nodes = dict(before.nodes) if before else {}
+    if end.node_type:
+        name = _node_type(end.node_type, nodes)
+        nodes[name] = nodes.get(name, 0) + 1
+    count, first = (before.count, before.first) if before else (0, at)
+    ends = Ends(count=count + 1, first=first, last=at, nodes=nodes)
     return entry.model_copy(
         update={
             "ends": {**entry.ends, reason: ends},

@@ -21,6 +21,7 @@ from policies.kube.json import Json, integer, mapping, text
 from policies.kube.metadata import annotations_of
 from policies.kube.names import is_label_key
 from policies.kube.pods import Container, Role
+from policies.kube.printable import printable
 from policies.probes.observed import LEAST_STARTS, run_of
 from policies.probes.serving import serving_containers
 from policies.probes.start import told_size
@@ -29,7 +30,7 @@ from webhook.admission.configuration import Config
 from webhook.admission.context import Context
 from webhook.observed.history import History, Liveness
 from webhook.observed.pods import KILLED, STARTUP_PROBE, first_ready, is_told, start_limit, workload_of
-from webhook.observed.record import Entry, Record
+from webhook.observed.record import Ends, Entry, Record
 
 FINE: Final = "fine"
 MANY: Final = 10
@@ -66,6 +67,8 @@ class Row:
     """Restarts by probe: `startup`, `liveness`."""
     ends: Mapping[str, int]
     """How runs ended."""
+    places: Mapping[str, Mapping[str, int]]
+    """On which node types they ended so, as far as it is known."""
     memory: int
     """Bytes: the highest limit with which a run ended OOMKilled."""
     verdicts: tuple[str, ...]
@@ -100,6 +103,7 @@ class Row:
             },
             "restartsByProbe": dict(self.kills),
             "ends": dict(self.ends),
+            "endsByNodeType": {reason: dict(places) for reason, places in self.places.items()},
             "memoryLimitBytes": self.memory or None,
             **({"liveness": _shown(self.liveness)} if self.liveness else {}),
             "verdicts": list(self.verdicts),
@@ -220,6 +224,7 @@ def _row(namespace: str, workload: str, name: str, group: _Group, history: Histo
         starts,
         {probe: count for probe, count in kills.items() if count},
         ends,
+        {reason: each.nodes for reason, each in entry.ends.items() if each.nodes},
         entry.memory,
         tuple(verdicts) or (FINE,),
         (_key(name), f"{expected}s") if expected and injected else None,
@@ -253,14 +258,21 @@ def _of_ends(entry: Entry, group: _Group) -> Iterator[str]:
     killed = entry.ends.get("OOMKilled")
     if killed is not None:
         at = f" at {entry.memory / 2**30:.3g} GiB" if entry.memory else ""
-        yield f"{killed.count} of {max(runs, killed.count)} runs ended OOMKilled{at}: raise the memory limit"
+        of = f"{killed.count} of {max(runs, killed.count)} runs ended OOMKilled{at}{_where(killed)}"
+        yield f"{of}: raise the memory limit"
     for reason in ("Evicted", "Preempted", "NodeLost"):
         ends = entry.ends.get(reason)
         if ends is not None and ends.count >= _EVICTIONS and group.completes:
             since = datetime.fromtimestamp(ends.first, UTC).date()
             lost = CHECKPOINT not in annotations_of(group.pod)
             what = f", and {CHECKPOINT} names no checkpoint: write checkpoints and name them" if lost else ""
-            yield f"{reason} {ends.count} times since {since}{what}"
+            yield f"{reason} {ends.count} times since {since}{_where(ends)}{what}"
+
+
+def _where(ends: Ends) -> str:
+    """The node types of ends, the most frequent first: ` (A100 11, T4 1)`."""
+    found = sorted(ends.nodes.items(), key=lambda each: (-each[1], each[0]))
+    return f" ({', '.join(f'{printable(name)} {count}' for name, count in found)})" if found else ""
 
 
 def _is_injected(pod: Json, container: Container) -> bool:

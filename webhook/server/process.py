@@ -51,6 +51,7 @@ from webhook.kube.pulse import Pulse
 from webhook.kube.reflector import Reflector
 from webhook.kube.uptime import Uptime
 from webhook.observed.collector import Collector
+from webhook.observed.model_events import ModelEvents
 from webhook.server import certificates as certs
 from webhook.server import pki
 from webhook.server.ca_bundle import Registration
@@ -175,11 +176,13 @@ async def _serve(options: Options, listener: socket.socket, shared: SharedRecord
         if api:
             identity = f"{gethostname()}-{os.getpid()}"
             observer = f"{gethostname()}_{os.getpid()}_{secrets.token_hex(4)}"
-            collector = Collector(api, own, observer, lambda: policy.config, cluster, pulse)
+            models = ModelEvents(api, lambda: policy.config, cluster)
+            collector = Collector(api, own, observer, lambda: policy.config, cluster, pulse, models)
             uptime = Uptime(api, own, identity, lambda: not readiness.missing())
             counting = Unmutated(api, lambda: policy.config, cluster, metrics.registry, lambda: uptime.holds)
             watching = [
                 ("observed starts", collector.run),
+                ("model events", models.run),
                 ("uptime", uptime.run),
                 ("unmutated pods", counting.run),
             ]

@@ -19,6 +19,7 @@ from webhook.kube.api import ApiServer
 from webhook.kube.errors import ApiError
 from webhook.observed.collector import LONGEST_PAUSE, WRITE_SECONDS, Collector, _Sink
 from webhook.observed.leader import EXPIRES_SECONDS, LEASE, Leadership
+from webhook.observed.model_events import ModelEvents
 from webhook.observed.pods import Watched
 from webhook.observed.record import Observation
 
@@ -271,3 +272,31 @@ async def test_a_lease_that_somebody_spoilt_is_free(renewed: object) -> None:
     spec = {"holderIdentity": "x", "renewTime": renewed, "leaseDurationSeconds": 10**9}
     api.lease = {"metadata": {"name": LEASE}, "spec": spec}
     assert await Leadership(api, NAMESPACE, "one", api.now).renew()
+
+
+@pytest.mark.parametrize("learning", ["on", "off"])
+async def test_only_the_leader_shows_pods_to_the_events_about_models(tmp_path: Path, learning: str) -> None:
+    time, config = Time(), load({"standard-probes.yaml": f"learning: '{learning}'"})
+    puller: Json = {"name": "puller", "command": ["chassis-puller"]}
+    pod: Json = {
+        "metadata": {"name": "llm", "namespace": "ml", "uid": "1"},
+        "spec": {"containers": [puller]},
+        "status": {"phase": "Running", "podIP": "10.0.0.1"},
+    }
+    async with connected(tmp_path) as (fake, api):
+        models = ModelEvents(api, lambda: config, NoCluster(), clock=time.clock, sleep=time.sleep)
+        collector = Collector(
+            *(api, NAMESPACE, "one", lambda: config, NoCluster(), None, models),
+            clock=time.clock,
+            sleep=time.sleep,
+        )
+        task = asyncio.create_task(collector.run())
+        await fake.put(PODS, pod)
+        await until(lambda: len(models) == 1)
+        await fake.delete(f"{PODS}/llm")
+        await until(lambda: len(models) == 0)
+        await fake.put(PODS, pod)
+        await until(lambda: len(models) == 1)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert len(models) == 0

@@ -61,6 +61,7 @@ def test_it_is_read_as_it_was_written() -> None:
     assert entry.loads == [300, 310]
     assert entry.nodes["A100"].pull == (3,)
     assert entry.ends["OOMKilled"].count == 1
+    assert entry.ends["OOMKilled"].nodes == {"A100": 1}
     assert entry.memory == 31 << 30
 
 
@@ -93,6 +94,19 @@ def test_a_failed_start_is_kept_until_a_slower_one_became_ready() -> None:
     assert after(start(100), failed, start(90)).namespaces["ml"][KEY].killed == 600
     assert after(start(100), failed, start(700)).namespaces["ml"][KEY].killed == 0
     assert basis(start(100), failed) == (100, 1), "a failed start never shortens"
+
+
+def test_ends_are_counted_by_node_type_within_the_bound() -> None:
+    many = [end("Error 1", node_type=f"type-{number}" + "x" * 200) for number in range(50)]
+    ends = after(*many, end("Error 1", node_type=""), *many[:1]).namespaces["ml"][KEY].ends["Error 1"]
+    assert ends.count == 52
+    assert sorted(ends.nodes.values()) == [1, 1, 1, 2, 46]
+    assert ends.nodes["other"] == 46
+    assert all(len(name) <= 120 for name in ends.nodes)
+    text = json.dumps(
+        {KEY: {"ends": {"Evicted": {"count": 1, "first": 1, "last": 1, "nodes": {"A100": -1}}}}}
+    )
+    assert Record.load({"ml": text}).namespaces == {}
 
 
 @pytest.mark.parametrize("value", [10**15, 7 * DAY])

@@ -37,7 +37,8 @@ def injected(pod: Json, budget: int = 36_000) -> Json:
 def recorded(pod: Json, *loads: int, ends: tuple[tuple[str, int], ...] = (), **end: Any) -> Record:
     key = f"Deployment/llm/server@{run_of(pod, next(iter(containers(pod))), 0)}"
     record = Record()
-    where: dict[str, Any] = {"namespace": "ml", "key": key, "at": BEGAN, "node_type": ""}
+    node_type = end.pop("node_type", "")
+    where: dict[str, Any] = {"namespace": "ml", "key": key, "at": BEGAN, "node_type": node_type}
     record.add([Started(**where, load=n, pull=1, ready=n, first=True, place="") for n in loads], BEGAN)
     record.add([Ended(**where, reason=name, **end) for name, count in ends for _ in range(count)], BEGAN)
     return record
@@ -130,6 +131,21 @@ def test_how_runs_end() -> None:
         "Evicted 7 times since 2027-01-15, and mlchassis.dev/checkpoint names no checkpoint: write "
         "checkpoints and name them",
     )
+
+
+def test_on_which_nodes_runs_end() -> None:
+    record = recorded(train(), ends=(("OOMKilled", 1),), memory=31 << 30, node_type="T4\x1b")
+    more = recorded(train(), ends=(("OOMKilled", 3),), memory=31 << 30, node_type="A100").namespaces["ml"]
+    [(key, entry)] = record.namespaces["ml"].items()
+    killed = entry.ends["OOMKilled"]
+    nodes = killed.nodes | more[key].ends["OOMKilled"].nodes
+    ends = {"OOMKilled": killed.model_copy(update={"count": 4, "nodes": nodes})}
+    record.namespaces["ml"][key] = entry.model_copy(update={"ends": ends})
+    row = only([train()], record)
+    assert row.verdicts == (
+        "4 of 4 runs ended OOMKilled at 31 GiB (A100 3, T4\\x1b 1): raise the memory limit",
+    )
+    assert row.as_json()["endsByNodeType"] == {"OOMKilled": {"T4\x1b": 1, "A100": 3}}
 
 
 def test_the_outputs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,57 @@
+"""How many calls may be made: a few at once, and so many a minute.
+
+What a tenant's objects make the webhook write is bounded here, whatever they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from policies.kube.json import Json
+from webhook.kube.events import Events
+
+
+class Allowance:
+    """`burst` calls at once, and `per_minute` from then on."""
+
+    def __init__(
+        self,
+        burst: int,
+        per_minute: float,
+        clock: Callable[[], float],
+        sleep: Callable[[float], Awaitable[object]],
+    ) -> None:
+        """`clock`: seconds that only go forward."""
+        self._burst, self._per_second = burst, per_minute / 60
+        self._clock, self._sleep = clock, sleep
+        self._left, self._counted_at = float(burst), clock()
+
+    async def take(self) -> None:
+        """Wait until another call may be made."""
+        while True:
+            now = self._clock()
+            self._left = min(self._burst, self._left + (now - self._counted_at) * self._per_second)
+            self._counted_at = now
+            if self._left >= 1 - _ROUNDING:
+                self._left -= 1
+                return
+            await self._sleep((1 - self._left) / self._per_second)
+
+
+_ROUNDING = 1e-9
+"""Sums of fractions may end a little below 1, and a sleep of so little would not move a clock."""
+
+
+class Paced:
+    """Writes Events within an allowance: each call counts."""
+
+    def __init__(self, events: Events, allowance: Allowance) -> None:
+        self._events, self._allowance = events, allowance
+
+    async def create_event(self, event: Json) -> bool:
+        await self._allowance.take()
+        return await self._events.create_event(event)
+
+    async def patch_event(self, namespace: str, name: str, fields: Json) -> None:
+        await self._allowance.take()
+        await self._events.patch_event(namespace, name, fields)

@@ -1,0 +1,162 @@
+"""The status pages of pullers, asked directly at the pods' addresses.
+
+Law: a pod belongs to a tenant, who decides what its page is. So a request carries no credentials and no
+cookies, ends within `SECONDS`, follows no redirect, unpacks nothing, and takes at most `LARGEST` bytes. Words
+from a page are cut, counted and made printable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from ipaddress import IPv6Address, ip_address
+from typing import Final
+
+import aiohttp
+import orjson
+
+from policies.kube.json import Json, integer, mapping, maps, text
+from policies.kube.printable import printable
+
+SECONDS: Final = 3.0
+"""A whole request may take."""
+LARGEST: Final = 256 << 10
+"""Bytes of a page. A puller of the first release lists all models, about a thousand in so many bytes."""
+LISTED: Final = 50
+"""Models that are not loaded, of one pod."""
+_QUERY: Final = f"loaded=false&limit={LISTED}"
+_LONGEST_NAME: Final = 253
+_LONGEST_REASON: Final = 40
+_LONGEST_MESSAGE: Final = 300
+_MOST_MODELS: Final = 1_000_000
+_LOADED: Final = "Loaded"
+
+
+class Unanswered(Exception):
+    """The pod gave no status page; the message names the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unloaded:
+    """A model that is not loaded."""
+
+    name: str
+    state: str
+    reason: str
+    message: str
+
+    @property
+    def failed(self) -> bool:
+        return self.state == "Failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """The status of a pod's models."""
+
+    total: int
+    loaded: int
+    unloaded: tuple[Unloaded, ...]
+    """The first `LISTED` models that are not loaded, failed ones first."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether all models that are not loaded are listed."""
+        return self.total - self.loaded <= len(self.unloaded)
+
+
+Ask = Callable[[str, int], Awaitable[Page]]
+"""Asks the puller at an address and port. Raises Unanswered."""
+
+
+def is_pods(address: str) -> bool:
+    """Whether a pod can have the address: not the webhook's own, not one of the network's services. The API
+    server's proxy refuses the same ones (k8s.io/apimachinery/pkg/util/proxy, IsProxyableIP)."""
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return False
+    if isinstance(found, IPv6Address):
+        if found.scope_id is not None:
+            return False
+        found = found.ipv4_mapped or found
+    return not (found.is_loopback or found.is_link_local or found.is_multicast or found.is_unspecified)
+
+
+@asynccontextmanager
+async def asking(connections: int, is_allowed: Callable[[str], bool] = is_pods) -> AsyncIterator[Ask]:
+    """Something to ask with, over so many connections at a time."""
+    async with aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=connections, force_close=True),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=aiohttp.ClientTimeout(total=SECONDS),
+        headers={"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "mlchassis"},
+        auto_decompress=False,
+        trust_env=False,
+    ) as session:
+
+        async def ask(address: str, port: int) -> Page:
+            if not is_allowed(address):
+                raise Unanswered("the address is not a pod's")
+            host = f"[{address}]" if ":" in address else address
+            try:
+                url = f"http://{host}:{port}/v1/models?{_QUERY}"
+                async with session.get(url, allow_redirects=False) as response:
+                    if response.status != 200:
+                        raise Unanswered(f"status {response.status}")
+                    raw = await _body(response)
+            except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
+                raise Unanswered(str(error) or type(error).__name__) from None
+            return read(raw)
+
+        yield ask
+
+
+async def _body(response: aiohttp.ClientResponse) -> bytes:
+    raw = bytearray()
+    async for chunk in response.content.iter_any():
+        raw += chunk
+        if len(raw) > LARGEST:
+            raise Unanswered(f"the page is longer than {LARGEST >> 10} KiB")
+    return bytes(raw)
+
+
+def read(raw: bytes) -> Page:
+    """A status page. Unanswered if it is none."""
+    try:
+        document = orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        document = None
+    if not isinstance(document, dict) or not isinstance(document.get("models"), list):
+        raise Unanswered("the page lists no models")
+    listed = maps(document, "models")
+    states = mapping(document, "counts")
+    if states:
+        counts = {name: integer(states, name, default=0) for name in states}
+        total, loaded = sum(map(_count, counts.values())), _count(counts.get(_LOADED, 0))
+    else:  # a puller of the first release
+        total, loaded = len(listed), sum(text(each, "state") == _LOADED for each in listed)
+    return Page(total, loaded, tuple(_unloaded(listed)))
+
+
+def _count(number: int) -> int:
+    return min(max(number, 0), _MOST_MODELS)
+
+
+def _unloaded(listed: Iterable[Json]) -> list[Unloaded]:
+    found = [each for each in listed if text(each, "name") and text(each, "state") != _LOADED]
+    found.sort(key=lambda each: text(each, "state") != "Failed")
+    return [
+        Unloaded(
+            _cut(text(each, "name"), _LONGEST_NAME),
+            _cut(text(each, "state"), _LONGEST_REASON),
+            _cut(text(each, "reason"), _LONGEST_REASON),
+            _cut(text(each, "message"), _LONGEST_MESSAGE),
+        )
+        for each in found[:LISTED]
+    ]
+
+
+def _cut(words: str, most: int) -> str:
+    return printable(words[:most])[:most]
