@@ -24,12 +24,16 @@ class Cluster(Protocol):
         ...
 
 
-class WholeObjects:
+class WholeObjects(Cluster):
     """A cluster that has whole objects by name, as files and a scan do; the webhook's caches keep parts."""
 
     def named(self, kind: GroupKind, namespace: str, name: str) -> Json | None:
         """The object of a kind, a namespace (empty: of none) and a name; None if it is not at hand."""
         raise NotImplementedError
+
+    def lacks(self, kind: GroupKind, namespace: str, name: str) -> bool:
+        """Whether there is certainly no such object, and nothing known here will make it."""
+        return False
 
 
 class NoCluster:

@@ -10,10 +10,12 @@ from typing import Final
 
 from policies.core.annotations import MODEL_CONFIG
 from policies.kube.group_kinds import (
+    CLAIM,
     CONFIG_MAP,
     DEPLOYMENT,
     DISRUPTION_BUDGET,
     LEADER_WORKER_SET,
+    NAMESPACE,
     REPLICA_SET,
     SERVICE,
     STATEFUL_SET,
@@ -108,7 +110,7 @@ KNOWN: Final = (
     ),
     Known(
         Resource.CLAIMS,
-        GroupKind("", "PersistentVolumeClaim"),
+        CLAIM,
         "v1",
         "persistentvolumeclaims",
         ("spec.accessModes", "spec.volumeName", "spec.storageClassName"),
@@ -159,7 +161,7 @@ KNOWN: Final = (
     ),
     Known(
         Resource.NAMESPACES,
-        GroupKind("", "Namespace"),
+        NAMESPACE,
         "v1",
         "namespaces",
         ("metadata.labels",),

@@ -25,6 +25,7 @@ from policies.kube.json import Json, indexed_maps, integer, mapping, text
 from policies.kube.metadata import controller
 from policies.kube.selectors import matches
 from policies.relations.links import Link, Relation, all_links
+from policies.relations.reads import objects_read
 from policies.relations.waiters import Cycle, cycle_through
 
 MOST_EDGES: Final = 100_000
@@ -280,8 +281,9 @@ class _Build:
                 )
             )
         for template in target.templates:
-            for relation, kind, name, path in _objects_read(template):
-                self._edge(Edge(node, relation, self._node(kind, namespace, name), path))
+            for read in objects_read(template):
+                other = self._node(read.kind.kind, namespace, read.name)
+                self._edge(Edge(node, MOUNTS if read.mounted else READS, other, read.path))
             for label in mapping(template.pod, "metadata", "labels").items():
                 self._by_label.setdefault((namespace, str(label)), []).append((node, template))
 
@@ -355,32 +357,3 @@ def _routed(obj: Json, namespace: str) -> Iterator[tuple[str, str, str]]:
             if name and text(reference, "kind") in ("", "Service"):
                 other = text(reference, "namespace") or namespace
                 yield name, other, f"spec.rules[{rule_index}].backendRefs[{index}].name"
-
-
-_VOLUMES: Final = (
-    ("persistentVolumeClaim", "claimName", "PersistentVolumeClaim"),
-    ("configMap", "name", "ConfigMap"),
-    ("secret", "secretName", "Secret"),
-)
-_SOURCES: Final = (("configMapRef", "ConfigMap"), ("secretRef", "Secret"))
-_KEYS: Final = (("configMapKeyRef", "ConfigMap"), ("secretKeyRef", "Secret"))
-
-
-def _objects_read(template: PodTemplate) -> Iterator[tuple[str, str, str, str]]:
-    """(relation, kind, name, field path) of each object that the pods mount or read."""
-    for index, volume in indexed_maps(template.spec, "volumes"):
-        for source, key, kind in _VOLUMES:
-            name = text(volume, source, key)
-            if name:
-                yield MOUNTS, kind, name, f"{template.spec_path}.volumes[{index}].{source}.{key}"
-    for container in template.containers():
-        for index, source_of in indexed_maps(container.spec, "envFrom"):
-            for source, kind in _SOURCES:
-                name = text(source_of, source, "name")
-                if name:
-                    yield READS, kind, name, template.at(container, f"envFrom[{index}]", source, "name")
-        for index, entry in indexed_maps(container.spec, "env"):
-            for source, kind in _KEYS:
-                name = text(entry, "valueFrom", source, "name")
-                if name:
-                    yield READS, kind, name, template.at(container, f"env[{index}]", "valueFrom", source)

@@ -178,6 +178,12 @@ def test_a_set_is_judged_as_it_will_be_in_the_cluster(
     assert cli.main(["review", str(file)]) == 0, "the manifest by itself is sound"
     capsys.readouterr()
 
+    # A name that nothing in the cluster has.
+    file.write_text(json.dumps(deployment(envFrom=[{"secretRef": {"name": "token"}}])))
+    assert "Secret token, which does not exist" in " ".join(judged("review")[1].split())
+    control_plane.api.create({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "token"}}, namespace)
+    assert "dependency-missing" not in judged("review")[1]
+
     # A set that gives up the other half is sound.
     both = [waiting("b", "a"), waiting("a", "elsewhere.example.com")]
     file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": both}))

@@ -68,6 +68,7 @@ MODES: dict[str, tuple[Mode, Mode] | tuple[Mode, Mode, tuple[Mode, Mode]]] = {
     "grace-shorter-than-prestop": (Mode.WARN, Mode.ENFORCE),
     "model-config-invalid": (Mode.ENFORCE, Mode.ENFORCE),
     "policy-config-invalid": (Mode.ENFORCE, Mode.ENFORCE),
+    "dependency-missing": (Mode.WARN, Mode.WARN),
     # Cascade
     "probe-wrong-port": (Mode.WARN, Mode.ENFORCE),
     "probe-port-unknown": (Mode.ENFORCE, Mode.ENFORCE, (Mode.WARN, Mode.WARN)),
@@ -125,7 +126,9 @@ class Case:
         policy = [other for other in rest if labels_of(other).get(POLICY_LABEL) == "true"]
         config = load(mapping(policy[0], "data") if policy else {})
         request = offline.Document("case", 0, obj).request()
-        context = Context.of(obj, request.namespace, config, offline.ManifestCluster(self.objects))
+        context = Context.of(
+            obj, request.namespace, config, offline.ManifestCluster(self.objects, whole=True)
+        )
         projection = project(obj, pod_templates(obj, config.workloads), context)
         assert projection.crashes == ()
         return projection.target, context.facts

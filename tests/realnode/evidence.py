@@ -36,6 +36,9 @@ ELSEWHERE = {
     "model-exceeds-gpu-memory": "Not shown: it needs an accelerator, and this node has none.",
     "rollout-node-deadlock": "Shown with KWOK's nodes (`tests/e2e/test_relations.py`).",
     "shared-memory-too-small": "Not shown: it needs several accelerators, and this node has none.",
+    "dependency-missing": (
+        "Not shown: it only warns. A real control plane is read in `tests/e2e/test_relations.py`."
+    ),
     "deploy-order-deadlock": "Not shown: it needs Argo CD or Helm; the rule judges files only.",
     "parallelism-exceeds-gpus": "Not shown: it needs an accelerator, and this node has none.",
     "gang-without-queue": (

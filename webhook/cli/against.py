@@ -60,9 +60,17 @@ class Applied:
 
 @contextmanager
 def applied(
-    args: argparse.Namespace, documents: Iterable[Document], profile: str | None, observed: Json | None = None
+    args: argparse.Namespace,
+    documents: Iterable[Document],
+    profile: str | None = None,
+    observed: Json | None = None,
+    *,
+    whole: bool = True,
 ) -> Iterator[Applied]:
-    """Manifests in the cluster that the flags choose. UserError if it can't be read."""
+    """Manifests in the cluster that the flags choose. UserError if it can't be read.
+
+    `whole`: whether the documents are all that the input makes.
+    """
     from webhook.cli.connection import connected
     from webhook.cli.scan import Scan, policy_of
     from webhook.kube.offline import ManifestCluster
@@ -76,7 +84,7 @@ def applied(
         placed = [_placed(each, args.namespace or api.namespace, scan) for each in documents]
         objects = [document.obj for document in placed]
         wait(scan.fetch(objects))
-        cluster = Overlaid(ManifestCluster(objects, observed), scan.cluster)
+        cluster = Overlaid(ManifestCluster(objects, observed, whole=whole), scan.cluster)
         yield Applied(placed, config, where, cluster, scan.not_read, scan, wait)
 
 

@@ -49,7 +49,7 @@ def chosen(args: argparse.Namespace) -> Iterator[Input]:
         from webhook.cli.review import review_documents
         from webhook.kube.offline import read
 
-        with applied(args, read(args.paths), None) as into:
+        with applied(args, read(args.paths)) as into:
             yield Input(
                 into.config,
                 into.cluster,

@@ -70,7 +70,14 @@ def run(args: argparse.Namespace) -> int:
     from webhook.cli.output.review import Subject
     from webhook.cli.output.show import show
     from webhook.cli.progress import progress
-    from webhook.kube.offline import ManifestCluster, observed_in, read, read_what_can_be
+    from webhook.kube.offline import (
+        ManifestCluster,
+        is_complete,
+        is_whole,
+        observed_in,
+        read,
+        read_what_can_be,
+    )
 
     decision_flags.check(args)
     paths = [*args.paths, *args.filename]
@@ -91,12 +98,14 @@ def run(args: argparse.Namespace) -> int:
     not_read = [str(each) for each in problems]
     cluster: Cluster
     if config is None:
-        with against.applied(args, documents, args.profile, observed) as into:
+        complete = is_complete(paths, problems)
+        with against.applied(args, documents, args.profile, observed, whole=complete) as into:
             documents, config, where, cluster = into.documents, into.config, into.policy, into.cluster
             not_read = [*not_read, *into.not_read]
     else:
         where = args.policy or "the built-in one"
-        cluster = ManifestCluster([document.obj for document in documents], observed)
+        objects = [document.obj for document in documents]
+        cluster = ManifestCluster(objects, observed, whole=is_whole(paths, problems))
     # A person who sees the reviews themselves come needs no line between them.
     watch = iter if sys.stdout.isatty() else progress(f"of {len(documents):,} documents reviewed")
     quiet = args.unknown_kinds == "ignore"

@@ -19,10 +19,10 @@ import orjson
 from policies.core import registry
 from policies.core.annotations import ADMISSION, EXEMPT, MODEL_CONFIG, POLICY_LABEL
 from policies.core.completing import COMPLETING, named_by
-from policies.core.facts import Facts, WholeObjects
+from policies.core.facts import BY_NAME, Facts, WholeObjects
 from policies.core.resources import Resource
 from policies.core.workloads import Workload
-from policies.kube.group_kinds import CONFIG_MAP, JOB, POD, GroupKind, kind_of
+from policies.kube.group_kinds import CLAIM, CONFIG_MAP, JOB, POD, SECRET, SERVICE, GroupKind, kind_of
 from policies.kube.json import Json, maps, text
 from policies.kube.metadata import controller
 from webhook.admission.configuration import Config
@@ -288,9 +288,22 @@ class Surroundings(ClusterCache, WholeObjects):
         super().__init__()
         self.whole: dict[tuple[GroupKind, str, str], Json | None] = {}
         """By kind, namespace and name; None where there is no such object, or it may not be read."""
+        self.names: dict[GroupKind, frozenset[tuple[str, str]]] = {}
+        """Namespace and name of every object of some kinds."""
+        self.only = ""
+        """The namespace that was read; empty: all."""
 
     def named(self, kind: GroupKind, namespace: str, name: str) -> Json | None:
         return self.whole.get((kind, namespace, name))
+
+    def lacks(self, kind: GroupKind, namespace: str, name: str) -> bool:
+        if self.only not in ("", namespace):
+            return False
+        if kind in self.names:
+            return (namespace, name) not in self.names[kind]
+        resource = {SERVICE: Resource.SERVICES, CLAIM: Resource.CLAIMS}.get(kind)
+        listing = None if resource is None else self.listing(resource, namespace)
+        return listing is not None and listing.by(BY_NAME).one(name) is None
 
 
 async def facts_of(api: ApiServer, namespace: str) -> tuple[Surroundings, list[str]]:
@@ -313,7 +326,28 @@ async def facts_of(api: ApiServer, namespace: str) -> tuple[Surroundings, list[s
             store.commit()
 
     await asyncio.gather(*(read(path, query, store) for path, query, store in cache.sources))
+    cache.only = namespace
     return cache, sorted(forbidden)
+
+
+async def names_of(api: ApiServer, kind: GroupKind, namespace: str) -> frozenset[tuple[str, str]] | None:
+    """Namespace and name of every object of a core kind; None if they may not be listed. The API server
+    sends their metadata only."""
+    path = paths.collection("v1", kind.resource, namespace)
+    found: set[tuple[str, str]] = set()
+    try:
+        async for page, _ in api.pages(path, {}, consistent=False, headers=_METADATA_ONLY):
+            found |= {(text(item, "metadata", "namespace"), text(item, "metadata", "name")) for item in page}
+    except ApiError as error:
+        if error.status != 403:
+            raise
+        return None
+    return frozenset(found)
+
+
+_METADATA_ONLY: Final = {
+    "Accept": "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
+}
 
 
 async def _items(api: ApiServer, path: str, query: Mapping[str, str], namespace: str) -> AsyncIterator[Json]:
@@ -360,6 +394,12 @@ class Scan:
         workloads = dict.fromkeys(kind for config in configs for kind in config.workloads)
         cluster, unknown = await facts_of(api, namespace)
         not_read: list[str] = []
+        for kind in (CONFIG_MAP, SECRET):
+            names = await names_of(api, kind, namespace)
+            if names is None:
+                not_read.append(f"a missing {kind.kind} is not reported, since their names cannot be listed")
+            else:
+                cluster.names[kind] = names
         embedding = await crds.unread(api, {k: v for config in configs for k, v in config.workloads.items()})
         if embedding is None:
             not_read.append(

@@ -172,7 +172,12 @@ class ApiServer:
             raise ApiError(0, UNREACHABLE, f"{method} {path}: {error or type(error).__name__}") from error
 
     async def pages(
-        self, path: str, query: Mapping[str, str], *, consistent: bool = True
+        self,
+        path: str,
+        query: Mapping[str, str],
+        *,
+        consistent: bool = True,
+        headers: Mapping[str, str] | None = None,
     ) -> AsyncIterator[tuple[list[Json], str]]:
         """A list in pages of at most LIST_PAGE objects, each with the list's resourceVersion.
 
@@ -184,7 +189,7 @@ class ApiServer:
         while True:
             page = {**query, "limit": str(limit)} | ({"continue": token} if token else {})
             try:
-                answer = await self.call("GET", path, query=page, timeout=LIST_SECONDS)
+                answer = await self.call("GET", path, query=page, timeout=LIST_SECONDS, headers=headers)
             except ApiError as error:
                 if error.reason == TOO_LARGE and limit > 1:
                     limit = max(1, limit // 8)

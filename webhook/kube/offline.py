@@ -16,11 +16,15 @@ from policies.core.resources import KNOWN, Known, Resource
 from policies.core.scaled_objects import SCALED_OBJECT, autoscaler_of_scaled_object
 from policies.kube.field_paths import named
 from policies.kube.group_kinds import (
+    CLAIM,
     CONFIG_MAP,
+    CUSTOM_RESOURCE_DEFINITION,
+    NAMESPACE,
+    SECRET,
     GroupKind,
     kind_of,
 )
-from policies.kube.json import Json, mapping, text
+from policies.kube.json import Json, mapping, maps, strings, text
 from policies.probes.observed import OBSERVED, trimmed
 from webhook.admission.envelope import Request
 from webhook.errors import UserError
@@ -205,10 +209,12 @@ class ManifestCluster(WholeObjects):
     review sees a part of a cluster.
     """
 
-    def __init__(self, objects: Sequence[Json], observed: Json | None = None) -> None:
-        """`observed`: the ConfigMap of observed starts."""
+    def __init__(self, objects: Sequence[Json], observed: Json | None = None, *, whole: bool = False) -> None:
+        """`observed`: the ConfigMap of observed starts. `whole`: whether these are all the objects that are
+        applied together."""
         self._objects = objects
         self._observed = observed
+        self.whole = whole
 
     @cached_property
     def _known(self) -> dict[tuple[Resource, str | None], Listing]:
@@ -238,6 +244,32 @@ class ManifestCluster(WholeObjects):
     def named(self, kind: GroupKind, namespace: str, name: str) -> Json | None:
         return self._named.get((kind, namespace or "default", name))
 
+    def lacks(self, kind: GroupKind, namespace: str, name: str) -> bool:
+        """True only if the set makes the namespace too, so that nothing can be in it before. Secrets are
+        kept out of files, so one that is missing is no sign of a mistake."""
+        makes_namespace = self.named(NAMESPACE, "", namespace) is not None
+        return self.whole and makes_namespace and kind != SECRET and self.leaves_out(kind, namespace, name)
+
+    def leaves_out(self, kind: GroupKind, namespace: str, name: str) -> bool:
+        """Whether applying the set makes no such object, neither by itself nor through a controller."""
+        return (
+            self.named(kind, namespace, name) is None
+            and (kind, name) not in _MADE_BY_CLUSTERS
+            and not self._makes_others(kind)
+        )
+
+    def _makes_others(self, kind: GroupKind) -> bool:
+        """Whether an operator or a program of the set may make objects of a kind."""
+        return self._has_operators or any(
+            _grants_creating(obj, kind) or (kind == CLAIM and maps(obj, "spec", "volumeClaimTemplates"))
+            for obj in self._objects
+        )
+
+    @cached_property
+    def _has_operators(self) -> bool:
+        kinds = {kind_of(obj) for obj in self._objects}
+        return CUSTOM_RESOURCE_DEFINITION in kinds or any(kind.group not in _BUILT_IN for kind in kinds)
+
     def listing(self, resource: Resource, namespace: str | None = None) -> Listing | None:
         if resource is Resource.OBSERVED:
             return self._starts(namespace or "") if self._observed is not None else None
@@ -254,6 +286,50 @@ class ManifestCluster(WholeObjects):
     @cached_property
     def _starts_known(self) -> dict[str, Listing]:
         return {}
+
+
+_BUILT_IN: Final = frozenset(
+    {
+        *("", "admissionregistration.k8s.io", "apps", "autoscaling", "batch", "coordination.k8s.io"),
+        *("networking.k8s.io", "policy", "rbac.authorization.k8s.io", "scheduling.k8s.io", "storage.k8s.io"),
+    }
+)
+"""API groups of Kubernetes whose objects make no Services, claims or ConfigMaps."""
+_MADE_BY_CLUSTERS: Final = frozenset(
+    (CONFIG_MAP, name)
+    for name in ("kube-root-ca.crt", "istio-ca-root-cert", "openshift-service-ca.crt", "linkerd-config")
+)
+"""Objects that controllers make in every namespace."""
+
+
+def _grants_creating(role: Json, kind: GroupKind) -> bool:
+    return any(
+        not {"create", "*"}.isdisjoint(strings(rule, "verbs"))
+        and not {kind.resource, "*"}.isdisjoint(strings(rule, "resources"))
+        for rule in maps(role, "rules")
+    )
+
+
+def is_whole(paths: Sequence[str], problems: Sequence[UserError]) -> bool:
+    """Whether the input is all that is applied together: directories or a stream, all of it read."""
+    return is_complete(paths, problems) and all(path == "-" or Path(path).is_dir() for path in paths)
+
+
+def is_complete(paths: Iterable[str], problems: Sequence[UserError]) -> bool:
+    """Whether all of the input was read, and none of it is for kustomize or Helm, which make more objects."""
+    directories = (Path(path) for path in paths if path != "-")
+    return not problems and not any(
+        file.name in _GENERATORS for path in directories for file in path.rglob("*")
+    )
+
+
+_GENERATORS: Final = (
+    "kustomization.yaml",
+    "kustomization.yml",
+    "Kustomization",
+    "Chart.yaml",
+    "helmfile.yaml",
+)
 
 
 def observed_in(path: str) -> Json:

@@ -42,6 +42,14 @@ class Overlaid(WholeObjects):
             return self._cluster.named(kind, namespace, name)
         return found
 
+    def lacks(self, kind: GroupKind, namespace: str, name: str) -> bool:
+        return (
+            self._manifests.whole
+            and isinstance(self._cluster, WholeObjects)
+            and self._cluster.lacks(kind, namespace, name)
+            and self._manifests.leaves_out(kind, namespace, name)
+        )
+
     def listing(self, resource: Resource, namespace: str | None = None) -> Listing | None:
         there, written = (each.listing(resource, namespace) for each in (self._cluster, self._manifests))
         if there is None or not written:

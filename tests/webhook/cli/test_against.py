@@ -124,6 +124,63 @@ async def test_the_graph_has_the_cluster_and_the_set(run: Run) -> None:
     assert broken.status == 0
 
 
+MISSING = "dependency-missing"
+
+
+def reading(kind: str, name: str) -> Json:
+    """A Deployment that needs a ConfigMap or Secret."""
+    return manifest(deployment("b", {**SERVER, "envFrom": [{f"{kind}Ref": {"name": name}}]}))
+
+
+async def test_what_exists_nowhere_is_named(run: Run, fake: FakeApiServer) -> None:
+    for kind in ("configMap", "secret"):
+        await fake.put(f"/api/v1/namespaces/ml/{kind.lower()}s", service("there"))
+        there = await run("review", [reading(kind, "there")], "-n", "ml", "-o", "json")
+        gone = await run("review", [reading(kind, "gone")], "-n", "ml", "-o", "json")
+        assert MISSING not in rules_of(there)["b"]
+        assert MISSING in rules_of(gone)["b"]
+    waits = await run("review", [manifest(waiting("b", "nobody"))], "-n", "ml", "-o", "json")
+    assert MISSING in rules_of(waits)["b"]
+    made = manifest(service("nobody"), "Service", "v1")
+    both = await run("review", [manifest(waiting("b", "nobody")), made], "-n", "ml", "-o", "json")
+    assert MISSING not in rules_of(both)["b"]
+    elsewhere = manifest(waiting("b", "db.other.svc"))
+    assert MISSING not in rules_of(await run("review", [elsewhere], "-n", "ml", "-o", "json"))["b"]
+
+
+async def test_an_operator_of_the_set_may_make_what_is_missing(run: Run) -> None:
+    operated = {"apiVersion": "postgresql.cnpg.io/v1", "kind": "Cluster", "metadata": {"name": "nobody"}}
+    objects = [manifest(waiting("b", "nobody")), operated]
+    assert MISSING not in rules_of(await run("review", objects, "-n", "ml", "-o", "json"))["b"]
+
+
+async def test_secrets_that_may_not_be_listed_are_not_called_missing(run: Run, fake: FakeApiServer) -> None:
+    await fake.forbid("/api/v1/namespaces/ml/secrets")
+    answer = await run("review", [reading("secret", "gone")], "-n", "ml", "-o", "json")
+    assert MISSING not in rules_of(answer)["b"]
+    assert "a missing Secret is not reported" in answer.err
+
+
+@pytest.mark.parametrize("beside", ["", "kustomization.yaml", "Chart.yaml"])
+def test_a_directory_is_whole_if_it_makes_the_namespace_and_all_of_it_is_read(
+    beside: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ml"}}
+    api = reading("configMap", "gone")
+    api["metadata"]["namespace"] = "ml"
+    file = tmp_path / "set.json"
+    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": [space, api]}))
+    if beside:
+        (tmp_path / beside).write_text("resources: [set.json]")
+
+    def found(path: Path) -> bool:
+        cli.main(["review", str(path), "-o", "json"])
+        return MISSING in capsys.readouterr().out
+
+    assert found(tmp_path) is not bool(beside)
+    assert not found(file), "a pipeline may review changed files only"
+
+
 async def test_what_may_not_be_read_is_named_and_no_reason_to_refuse(run: Run, fake: FakeApiServer) -> None:
     await fake.forbid("/api/v1/services", SERVICES)
     answer = await run("review", [manifest(waiting("b", "a"))], "-n", "ml", "-o", "json")
