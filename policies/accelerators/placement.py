@@ -28,6 +28,7 @@ from policies.core.annotations import GPU_MEMORY, GPU_PRODUCT
 from policies.core.facts import Facts
 from policies.kube.json import Json, dig, mapping, maps, strings, text
 from policies.kube.metadata import annotations_of, labels_of
+from policies.kube.results import Result
 from policies.kube.selectors import matches as selector_matches
 
 REMEMBERED: Final = 1024
@@ -83,15 +84,17 @@ class Placement:
         return fits * (float("inf") if node.pool.max_nodes is None else node.pool.max_nodes)
 
 
+_PLACEMENT: Final[Result[tuple[GpuAffinity, Placement | None]]] = Result()
+
+
 def placement(pod: Json, settings: GpuAffinity, facts: Facts) -> Placement | None:
     """Where a pod could run. None if that is undecided: the pod asks for no accelerator, is bound to a node,
     demands more of its nodes than can be evaluated, or no node with an accelerator is known."""
-    asked = ("placement", id(pod), id(settings))
-    known = facts.memo.get(asked)
-    if known is None:  # both are kept: their ids are nobody else's meanwhile
-        known = facts.memo[asked] = (_placed(pod, settings, facts), pod, settings)
-    found: Placement | None = known[0]
-    return found
+    results = facts.about(pod)
+    known = results.get(_PLACEMENT)
+    if known is None or known[0] is not settings:
+        known = results[_PLACEMENT] = (settings, _placed(pod, settings, facts))
+    return known[1]
 
 
 def _placed(pod: Json, settings: GpuAffinity, facts: Facts) -> Placement | None:

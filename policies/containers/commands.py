@@ -14,6 +14,7 @@ from policies.containers.remembered import Remembered
 from policies.core.target import PodTemplate
 from policies.kube.json import Json, dig, maps, strings, text
 from policies.kube.pods import Container
+from policies.kube.results import Result
 
 NOTHING: Final = CommandSummary()
 _PROBES: Final = ("livenessProbe", "readinessProbe", "startupProbe")
@@ -24,13 +25,19 @@ _COPIED: Final = 32
 
 _SUMMARIES: Final[Remembered[bytes, CommandSummary]] = Remembered()
 
+_COMMANDS: Final[Result[dict[tuple[str, int], CommandSummary]]] = Result()
+_HANDLERS: Final[Result[dict[tuple[str, int, tuple[str, ...]], CommandSummary]]] = Result()
+_OWN_NAMES: Final[Result[tuple[str, ...]]] = Result()
+_LAUNCHED: Final[Result[CommandSummary]] = Result()
+_ENVIRONMENT: Final[Result[tuple[bytes | None]]] = Result()
+
 
 def container_command(template: PodTemplate, container: Container) -> CommandSummary:
     """What a container runs: its `command` and `args`."""
-    asked = (container.list, container.index)
-    if asked not in template.memo:
-        template.memo[asked] = _container_command(template, container)
-    summary: CommandSummary = template.memo[asked]
+    known, place = template.results.table(_COMMANDS), (container.list, container.index)
+    summary = known.get(place)
+    if summary is None:
+        summary = known[place] = _container_command(template, container)
     return summary
 
 
@@ -43,11 +50,11 @@ def _container_command(template: PodTemplate, container: Container) -> CommandSu
 
 def exec_command(template: PodTemplate, container: Container, *handler: str) -> CommandSummary:
     """What an exec handler of a container runs, such as that at `"lifecycle", "preStop"`."""
-    asked = (container.list, container.index, *handler)
-    if asked not in template.memo:
+    known, place = template.results.table(_HANDLERS), (container.list, container.index, handler)
+    summary = known.get(place)
+    if summary is None:
         argv = strings(container.spec, *handler, "exec", "command")
-        template.memo[asked] = _summary(template, container, argv, static=True)
-    summary: CommandSummary = template.memo[asked]
+        summary = known[place] = _summary(template, container, argv, static=True)
     return summary
 
 
@@ -92,12 +99,12 @@ def _handled(container: Json) -> Iterator[list[str]]:
 
 def launched(container: Container, allowance: Allowance | None = None) -> CommandSummary:
     """The programs that a container runs, independent of its pod: host names are not located."""
-    known: CommandSummary | None = container.memo.get("launched")
+    known = container.results.get(_LAUNCHED)
     if known is None or allowance is not None:
         argv = _argv(container)
         known = _read(argv, container, static=False, on_host=False, names=(), allowance=allowance)
         if known.complete:
-            container.memo["launched"] = known
+            container.results[_LAUNCHED] = known
     return known
 
 
@@ -127,23 +134,22 @@ def environment_of(container: Json) -> tuple[list[Any], list[Any]]:
 
 def environment_written(container: Container) -> bytes | None:
     """Both as JSON texts with a comma between; None where they can't be written."""
-    memo = container.memo
-    if "environment" not in memo:
+    known = container.results.get(_ENVIRONMENT)
+    if known is None:
         written = written_out(*environment_of(container.spec))
-        memo["environment"] = written and written[1:-1]
-    known: bytes | None = memo["environment"]
-    return known
+        known = container.results[_ENVIRONMENT] = (written and written[1:-1],)
+    return known[0]
 
 
 def _own_names(template: PodTemplate) -> tuple[str, ...]:
     """Names that lead back to the pod: its `hostname`, and `hostAliases` of a loopback address."""
-    if "own names" not in template.memo:
+    known = template.results.get(_OWN_NAMES)
+    if known is None:
         names = [name] if (name := text(template.spec, "hostname")) else []
         for alias in maps(template.spec, "hostAliases"):
             if reach_of(text(alias, "ip")) is Reach.LOCAL:
                 names += strings(alias, "hostnames")
-        template.memo["own names"] = tuple(names)
-    known: tuple[str, ...] = template.memo["own names"]
+        known = template.results[_OWN_NAMES] = tuple(names)
     return known
 
 

@@ -13,6 +13,7 @@ from policies.commands import SHELLS, OptionSyntax, is_python, parse_options
 from policies.containers.commands import environment_of, environment_written, launched, written_out
 from policies.kube.json import strings
 from policies.kube.pods import Container
+from policies.kube.results import Result
 
 _ENTRYPOINTS: Final = frozenset(
     {"nvidia_entrypoint.sh", "entrypoint.sh", "docker-entrypoint.sh", "dockerd-entrypoint.sh"}
@@ -71,11 +72,14 @@ class Launch:
         return found
 
 
+_LAUNCH: Final[Result[Launch]] = Result()
+
+
 def launch_of(container: Container) -> Launch:
     """How a container is started."""
-    known: Launch | None = container.memo.get("launch")
+    known = container.results.get(_LAUNCH)
     if known is None:
-        known = container.memo["launch"] = Launch(container)
+        known = container.results[_LAUNCH] = Launch(container)
     return known
 
 
@@ -90,6 +94,9 @@ class Started(NamedTuple):
     """Whether all programs that it starts could be read; if not, the absence of one is no evidence."""
 
 
+_STARTED: Final[Result[Started]] = Result()
+
+
 def programs(container: Container) -> tuple[Program, ...]:
     """All programs a container starts; see `started`."""
     return started(container).all
@@ -102,9 +109,9 @@ def started(container: Container) -> Started:
     image's entrypoint is not known: the arguments are then read as if they were the program, which is
     what many entrypoints make of them.
     """
-    known: Started | None = container.memo.get("started")
+    known = container.results.get(_STARTED)
     if known is None:
-        known = container.memo["started"] = _started(container)
+        known = container.results[_STARTED] = _started(container)
     return known
 
 

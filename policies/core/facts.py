@@ -14,6 +14,7 @@ from policies.core.settings import SettingsLookup, default_settings
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json, maps, text
 from policies.kube.metadata import labels_of
+from policies.kube.results import Results
 
 
 class Cluster(Protocol):
@@ -55,9 +56,18 @@ class Facts:
     cluster: Cluster = field(default_factory=NoCluster)
     settings: SettingsLookup = default_settings
     views: PodViews = field(default_factory=PodViews, repr=False, compare=False)
-    memo: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """Values computed from these facts about one pod, so that each is computed once. Other settings are other
-    facts, with another memo."""
+    results: Results = field(default_factory=Results, init=False, repr=False, compare=False)
+    """What follows from these facts; other settings are other facts."""
+    _about: dict[int, tuple[Json, Results]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    def about(self, pod: Json) -> Results:
+        """What follows from these facts and one pod."""
+        known = self._about.get(id(pod))
+        if known is None:  # the pod is kept, so no other gets its id
+            known = self._about[id(pod)] = (pod, Results())
+        return known[1]
 
     def view(self, pod: Json) -> PodView:
         """A pod's spec, read once a review."""

@@ -15,6 +15,7 @@ from policies.core.target import PodTemplate, Target
 from policies.kube.json import Json, mapping, maps, text
 from policies.kube.metadata import labels_of
 from policies.kube.pods import Container
+from policies.kube.results import Result
 
 _MOST_SERVICES: Final = 32
 """Services of one pod that are compared with all workloads; of further ones it stays undecided."""
@@ -30,6 +31,11 @@ class OwnService:
     """UNDECIDED if other pods may be behind it, or if the namespace is not known."""
 
 
+_OWN: Final[Result[dict[tuple[str, int, str], OwnService | None]]] = Result()
+_SHARED: Final[Result[dict[str, bool]]] = Result()
+"""Whether a Service also selects pods of other workloads, by its name."""
+
+
 def own_service(
     host: str, target: Target, template: PodTemplate, container: Container, facts: Facts
 ) -> OwnService | None:
@@ -39,11 +45,10 @@ def own_service(
     ready first) or publishes pods that are not ready, and if Services are not known.
     """
     # A command may name thousands of hosts, and each Service is compared with every workload there is.
-    key = ("own service", container.list, container.index, host)
-    if key not in template.memo:
-        template.memo[key] = _own_service(host, target, template, container, facts)
-    service: OwnService | None = template.memo[key]
-    return service
+    known, asked_for = template.results.table(_OWN), (container.list, container.index, host)
+    if asked_for not in known:
+        known[asked_for] = _own_service(host, target, template, container, facts)
+    return known[asked_for]
 
 
 def _own_service(
@@ -59,7 +64,7 @@ def _own_service(
     if not _hides(service) or not selects(service, template.pod):
         return None
     name = text(service, "metadata", "name")
-    shared: dict[str, bool] = template.memo.setdefault("shared services", {})
+    shared = template.results.table(_SHARED)
     if name not in shared:
         shared[name] = len(shared) < _MOST_SERVICES and _has_others(service, target, facts)
     if shared[name]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from policies.core.completing import Base, Completed, Find, base_of, completed
 from policies.core.composing import ELSEWHERE, Places, composed_pod, patched_pod, place
@@ -15,6 +15,7 @@ from policies.kube.field_paths import Steps, field_path, maps_at
 from policies.kube.group_kinds import LEADER_WORKER_SET, POD, GroupKind, kind_of
 from policies.kube.json import Json, mapping, replaced, text
 from policies.kube.pods import Container, Role
+from policies.kube.results import Results
 
 
 class PodTemplate:
@@ -29,11 +30,11 @@ class PodTemplate:
         "base",
         "by_shape",
         "container_path",
-        "memo",
         "path",
         "places",
         "pod",
         "reads",
+        "results",
         "shape",
         "spec",
         "spec_path",
@@ -78,8 +79,8 @@ class PodTemplate:
         """Fields that the table calls unread, and that are read in this pod."""
         self.unprojected = view.pod if unprojected is None else unprojected
         """The pod as the object has it, before the pod-level policies."""
-        self.memo: dict[Any, Any] = {}
-        """What rules have worked out about this template, so that the next one need not."""
+        self.results = Results()
+        """What rules have worked out about this template."""
 
     def remade(self, view: PodView) -> PodTemplate:
         """The template with another pod."""

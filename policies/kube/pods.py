@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import Enum
-from typing import Any, Final
+from typing import Final
 
 from policies.kube.json import Json, indexed_maps, maps, replaced, text
 from policies.kube.metadata import controller, labels_of
+from policies.kube.results import Results
 
 DEFAULT_GRACE: Final = 30
 """Seconds of `terminationGracePeriodSeconds` where it is not given."""
@@ -29,14 +30,14 @@ _RUNS: Final = ("name", "image", "command", "args", "env", "envFrom", "ports", "
 class Container:
     """A container with its place: `list` is `containers` or `initContainers`. Never changed once made."""
 
-    __slots__ = ("_tcp_ports", "image", "index", "list", "memo", "name", "role", "spec")
+    __slots__ = ("_tcp_ports", "image", "index", "list", "name", "results", "role", "spec")
 
     def __init__(self, spec: Json, place: str, index: int, role: Role) -> None:
         self.spec, self.list, self.index, self.role = spec, place, index, role
         self.name = text(spec, "name")
         self.image = text(spec, "image")
-        self.memo: dict[Any, Any] = {}
-        """Values computed only from its name, image, command, arguments, environment, ports and mounts."""
+        self.results = Results()
+        """What follows only from its name, image, command, arguments, environment, ports and mounts."""
         self._tcp_ports: dict[int, str] | None = None
 
     @property
@@ -53,14 +54,14 @@ class Container:
         return found
 
     def edited(self, spec: Json) -> Container:
-        """The container with another spec, in the same place; its memo is kept if the fields that decide its
-        programs are equal."""
+        """The container with another spec, in the same place; its results are kept if the fields that decide
+        its programs are equal."""
         other = Container(spec, self.list, self.index, self.role)
         before = self.spec
         for key in _RUNS:
             if spec.get(key) is not before.get(key):
                 return other
-        other.memo, other._tcp_ports = self.memo, self._tcp_ports
+        other.results, other._tcp_ports = self.results, self._tcp_ports
         return other
 
 

@@ -12,8 +12,9 @@ from typing import Final
 from policies.containers.programs import has_option, programs
 from policies.kube.json import Json, maps, text
 from policies.kube.pods import Container, tcp_ports
+from policies.kube.results import Result
 from policies.probes.preset import Preset, Protocol
-from policies.probes.servers import Part, Server
+from policies.probes.servers import Part, Recogniser, Server
 from policies.probes.serving import StandardProbes, recognised
 
 
@@ -29,13 +30,15 @@ class Health:
     ready: Json | None
 
 
+_PRESET_HEALTH: Final[Result[dict[Recogniser, Health | None]]] = Result()
+
+
 def preset_health(container: Container, settings: StandardProbes) -> Health | None:
     """Where the recognised server answers, its flags and variables heeded; None when unsure."""
-    asked = ("preset health", settings.recogniser)
-    if asked not in container.memo:
-        container.memo[asked] = _preset_health(container, settings)
-    known: Health | None = container.memo[asked]
-    return known
+    known = container.results.table(_PRESET_HEALTH)
+    if settings.recogniser not in known:
+        known[settings.recogniser] = _preset_health(container, settings)
+    return known[settings.recogniser]
 
 
 def _preset_health(container: Container, settings: StandardProbes) -> Health | None:

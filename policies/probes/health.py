@@ -21,6 +21,7 @@ from policies.core.finding import Finding
 from policies.kube.json import Json, integer, mapping, text
 from policies.kube.metadata import annotations_of
 from policies.kube.pods import Container, Role
+from policies.kube.results import Result, Results
 from policies.probes.endpoints import (
     Health,
     declared_http_port,
@@ -45,17 +46,18 @@ class AnnotationError(ValueError):
         self.findings = findings
 
 
+_HEALTH: Final[Result[dict[Results, Health | None]]] = Result()
+
+
 def known_health(pod: Json, container: Container, facts: Facts) -> Health | None:
     """Where a serving container answers for its health, by annotation or preset; None when unsure.
 
     Annotations that can't be used count as none; `annotated_health` reports why.
     """
-    asked = ("health", id(pod), id(container.memo))
-    known = facts.memo.get(asked)
-    if known is None:  # both are kept: their ids are nobody else's meanwhile
-        known = facts.memo[asked] = (_known_health(pod, container, facts), pod, container.memo)
-    health: Health | None = known[0]
-    return health
+    known = facts.about(pod).table(_HEALTH)
+    if container.results not in known:
+        known[container.results] = _known_health(pod, container, facts)
+    return known[container.results]
 
 
 def _known_health(pod: Json, container: Container, facts: Facts) -> Health | None:
@@ -145,17 +147,20 @@ def _health_annotations(
             yield name, (name, str(annotations[name]))
 
 
+_MEANT: Final[Result[tuple[str | None]]] = Result()
+
+
 def is_meant(pod: Json, container: Container, facts: Facts) -> bool:
     """Whether a health annotation without a container suffix means this container.
 
     It means the only serving container, or the one that `kubectl.kubernetes.io/default-container`
     names, or the only one that declares the port in `mlchassis.dev/health-port`.
     """
-    key = ("meant", id(pod))
-    known = facts.memo.get(key)
-    if known is None or known[0] is not pod:
-        known = facts.memo[key] = (pod, _meant(pod, facts))
-    return known[1] is not None and bool(known[1] == container.name)
+    results = facts.about(pod)
+    known = results.get(_MEANT)
+    if known is None:
+        known = results[_MEANT] = (_meant(pod, facts),)
+    return known[0] is not None and known[0] == container.name
 
 
 def _meant(pod: Json, facts: Facts) -> str | None:

@@ -12,6 +12,7 @@ from policies.core.target import PodTemplate, Target
 from policies.kube import probe_timing
 from policies.kube.json import Json, dig, mapping, maps, text
 from policies.kube.pods import Container, Role
+from policies.kube.results import Result
 from policies.probes.servers import port_number
 
 LIVENESS: Final = "livenessProbe"
@@ -86,6 +87,9 @@ def probe_of(template: PodTemplate, container: Container, field: str) -> Probe |
     return Probe(template, container, field, spec) if isinstance(spec, dict) and spec else None
 
 
+_WRITTEN: Final[Result[dict[str, frozenset[tuple[str, str]]]]] = Result()
+
+
 def is_written(target: Target, probe: Probe) -> bool:
     """Whether the probe is in the object itself: the others were added by the pod-level policies.
 
@@ -94,16 +98,16 @@ def is_written(target: Target, probe: Probe) -> bool:
     template = probe.template
     if template.workload is None or template.container_path:
         return True
-    key = ("written", probe.container.list)
-    if key not in template.memo:
+    known = template.results.table(_WRITTEN)
+    if probe.container.list not in known:
         spec = mapping(template.unprojected, "spec")
-        template.memo[key] = frozenset(
+        known[probe.container.list] = frozenset(
             (text(each, "name"), field)
             for each in maps(spec, probe.container.list)
             for field in _CALLED
             if each.get(field)
         )
-    return (probe.container.name, probe.field) in template.memo[key]
+    return (probe.container.name, probe.field) in known[probe.container.list]
 
 
 def check_of(probe: Probe) -> object:

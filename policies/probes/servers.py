@@ -21,6 +21,7 @@ from policies.containers.sidecars import infrastructure as known_infrastructure
 from policies.kube.images import glob_of, repository_and_tag
 from policies.kube.json import Json, maps, strings
 from policies.kube.pods import Container
+from policies.kube.results import Result
 from policies.probes.preset import Older, Preset, Unversioned
 
 PULLER: Final = "chassis-puller"
@@ -122,6 +123,8 @@ class Recogniser:
                 ),
             )
         )
+        self._server_result: Result[tuple[Server | None]] = Result()
+        self._infrastructure_result: Result[bool] = Result()
         self._by_globs: dict[frozenset[str], _ByImage] = {}
         self._by_program: dict[str, list[str]] = {}
         for name, preset in presets.items():
@@ -134,9 +137,9 @@ class Recogniser:
         An image counts only while the container runs what the image was made for: where the command
         puts something else in its place, the preset's own port must be declared.
         """
-        known: tuple[Server | None] | None = container.memo.get(self)
+        known = container.results.get(self._server_result)
         if known is None:
-            known = container.memo[self] = self._server(container)
+            known = container.results[self._server_result] = self._server(container)
         return known[0]
 
     def _server(self, container: Container) -> tuple[Server | None]:
@@ -152,11 +155,10 @@ class Recogniser:
 
     def is_infrastructure(self, container: Container) -> bool:
         """Whether a container is a known proxy, log shipper or exporter: never judged as a server."""
-        asked = (self, "infrastructure")
-        known: bool | None = container.memo.get(asked)
+        known = container.results.get(self._infrastructure_result)
         if known is None:
             command = strings(container.spec, "command")
-            known = container.memo[asked] = (
+            known = container.results[self._infrastructure_result] = (
                 bool(command and command[0].rpartition("/")[2] == PULLER)
                 or self._of_image(container.image).infrastructure
                 or self._is_proxys_name(container.name)

@@ -26,6 +26,7 @@ from policies.kube.images import repository
 from policies.kube.json import Json
 from policies.kube.metadata import annotations_of
 from policies.kube.pods import Container, Role
+from policies.kube.results import Result
 from policies.probes.preset import Preset, known_presets
 from policies.probes.servers import Part, Recogniser, Server, is_idle
 
@@ -198,6 +199,9 @@ def recognised(container: Container, settings: StandardProbes) -> Server | None:
     return settings.recogniser.server(container)
 
 
+_SERVING: Final[Result[tuple[Container, ...]]] = Result()
+
+
 def serving_containers(pod: Json, facts: Facts) -> tuple[Container, ...]:
     """The serving containers of a pod (a map with `spec`); none in a pod that runs to completion.
 
@@ -206,10 +210,10 @@ def serving_containers(pod: Json, facts: Facts) -> tuple[Container, ...]:
     container, a known proxy, a worker of a group, one that only sleeps, or a container that isn't
     restarted whenever it ends never.
     """
-    known = facts.memo.get(("serving", id(pod)))
-    if known is None or known[0] is not pod:  # the pod is kept: its id must not be another's meanwhile
-        known = facts.memo["serving", id(pod)] = (pod, tuple(_serving(pod, facts)))
-    found: tuple[Container, ...] = known[1]
+    results = facts.about(pod)
+    found = results.get(_SERVING)
+    if found is None:
+        found = results[_SERVING] = tuple(_serving(pod, facts))
     return found
 
 

@@ -27,6 +27,7 @@ from policies.kube.json import Json, mapping, maps, text
 from policies.kube.metadata import annotations_of
 from policies.kube.names import shortened
 from policies.kube.pods import Container, Role
+from policies.kube.results import Result, Results
 from policies.probes.observed import observed
 from policies.probes.servers import Server
 from policies.probes.serving import Learning, StandardProbes, recognised, serving_containers
@@ -73,18 +74,19 @@ class Budget:
     """Whether it is twice as long since no volume keeps the fetched files."""
 
 
+_STARTS: Final[Result[dict[Results, Start | None]]] = Result()
+
+
 def start_of(pod: Json, container: Container, facts: Facts) -> Start | None:
     """How long a container takes to start; None if that is unknown, or it never serves.
 
     The annotation `mlchassis.dev/expected-start` decides; else the longer of the preset's time for its server
     and the time to load the model's size at the settings' `loadRate`.
     """
-    asked = ("start", id(pod), id(container.memo))
-    known = facts.memo.get(asked)
-    if known is None:  # both are kept: their ids are nobody else's meanwhile
-        known = facts.memo[asked] = (_start_of(pod, container, facts), pod, container.memo)
-    start: Start | None = known[0]
-    return start
+    known = facts.about(pod).table(_STARTS)
+    if container.results not in known:
+        known[container.results] = _start_of(pod, container, facts)
+    return known[container.results]
 
 
 def _start_of(pod: Json, container: Container, facts: Facts) -> Start | None:
@@ -288,14 +290,17 @@ def _mounted(pod: Json, container: Container) -> Iterator[str]:
         yield text(volume, "csi", "volumeAttributes", "bucketName")
 
 
+_MODELS: Final[Result[dict[str, Mapping[str, model_spec.ModelSpec] | None]]] = Result()
+
+
 def models_of(facts: Facts, config: str) -> Mapping[str, model_spec.ModelSpec] | None:
     """The models that a model-config ConfigMap lists; None when it isn't known."""
-    if ("models", config) not in facts.memo:
+    known = facts.results.table(_MODELS)
+    if config not in known:
         found = facts.model_config(config)
         data = {key: value for key, value in mapping(found, "data").items() if isinstance(value, str)}
-        facts.memo["models", config] = None if found is None else model_spec.parse(data).models
-    models: Mapping[str, model_spec.ModelSpec] | None = facts.memo["models", config]
-    return models
+        known[config] = None if found is None else model_spec.parse(data).models
+    return known[config]
 
 
 def _annotation(pod: Json, container: Container, key: str, facts: Facts) -> str | None:
@@ -309,17 +314,20 @@ def _annotation(pod: Json, container: Container, key: str, facts: Facts) -> str 
     return value if isinstance(value, str) else None
 
 
+_SERVING_MAINS: Final[Result[frozenset[str]]] = Result()
+
+
 def _loads_models(pod: Json, container: Container, facts: Facts) -> bool:
     """Whether annotations about the pod's models concern a container: one that serves, or, where none
     does, any main one. Native sidecars and helpers start at their own pace."""
     if container.role is not Role.MAIN:
         return False
-    key = ("loading", id(pod))
-    known = facts.memo.get(key)
-    if known is None or known[0] is not pod:
-        mains = (item.name for item in serving_containers(pod, facts) if item.role is Role.MAIN)
-        known = facts.memo[key] = (pod, frozenset(mains))
-    return not known[1] or container.name in known[1]
+    results = facts.about(pod)
+    serving = results.get(_SERVING_MAINS)
+    if serving is None:
+        serving = frozenset(item.name for item in serving_containers(pod, facts) if item.role is Role.MAIN)
+        results[_SERVING_MAINS] = serving
+    return not serving or container.name in serving
 
 
 # --- the largest possible model, if its size is unknown -----------------------------------------

@@ -14,6 +14,7 @@ from policies.core.services import OwnService
 from policies.core.target import PodTemplate
 from policies.kube.json import strings, text
 from policies.kube.pods import Container
+from policies.kube.results import Result
 
 _FAILS: Final = re.compile(r"\|\|\s*(?:exit\s+[1-9]\d*|return\s+[1-9]\d*|false)\b")
 _CONDITION: Final = re.compile(r"\|\||\b(?:if|case|true|except)\b|\bexit\s+0\b")
@@ -56,12 +57,15 @@ def probe_waits(template: PodTemplate, container: Container) -> Iterator[tuple[s
             yield called, Wait(host, template.at(container, field, "exec.command"), certainty, script)
 
 
+_INIT_WAITS: Final[Result[dict[int, tuple[Wait, ...]]]] = Result()
+
+
 def init_waits(template: PodTemplate, container: Container) -> Iterator[Wait]:
     """Each host that an init container polls until it answers."""
-    asked = ("init waits", container.index)
-    if asked not in template.memo:
-        template.memo[asked] = tuple(_init_waits(template, container))
-    yield from template.memo[asked]
+    known = template.results.table(_INIT_WAITS)
+    if container.index not in known:
+        known[container.index] = tuple(_init_waits(template, container))
+    yield from known[container.index]
 
 
 def _init_waits(template: PodTemplate, container: Container) -> Iterator[Wait]:
