@@ -54,6 +54,7 @@ CUSTOM_RESOURCE_DEFINITION: Final = GroupKind("apiextensions.k8s.io", "CustomRes
 RAY_CLUSTER: Final = GroupKind("ray.io", "RayCluster")
 RAY_JOB: Final = GroupKind("ray.io", "RayJob")
 LEADER_WORKER_SET: Final = GroupKind("leaderworkerset.x-k8s.io", "LeaderWorkerSet")
+DISAGGREGATED_SET: Final = GroupKind("disaggregatedset.x-k8s.io", "DisaggregatedSet")
 JOB_SET: Final = GroupKind("jobset.x-k8s.io", "JobSet")
 KUBEFLOW_JOBS: Final = tuple(
     GroupKind("kubeflow.org", kind)

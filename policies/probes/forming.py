@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from policies.containers.programs import option
 from policies.core.facts import Facts
 from policies.core.finding import Finding
 from policies.core.groups import Waits, leads, peers_need
 from policies.kube.json import Json
 from policies.kube.pods import Container
-from policies.probes.servers import Server
 from policies.probes.serving import StandardProbes, recognised
 
 
@@ -21,13 +19,7 @@ def waits_for(pod: Json, container: Container, settings: StandardProbes, facts: 
     if leader is not None:
         return leader
     server = recognised(container, settings)
-    return peers_need(pod, facts) if server is not None and _spans_pods(server) else Waits.NO
-
-
-def _spans_pods(server: Server) -> bool:
-    """Whether the server answers only once its processes in other pods have joined it."""
-    nodes = option(server.words, "--nnodes")
-    return nodes not in (None, "1") or (nodes is None and server.has_option(*server.preset.worker_flags))
+    return peers_need(pod, facts) if server is not None and server.spans_pods else Waits.NO
 
 
 def deadlocks(pod: Json, container: Container, facts: Facts) -> Iterator[Finding]:

@@ -83,6 +83,12 @@ class Server:
             return Part.SERVES
         return Part.WORKER if rank.isdigit() else Part.EITHER
 
+    @property
+    def spans_pods(self) -> bool:
+        """Whether it answers only once its processes in other pods have joined it."""
+        nodes = option(self.words, "--nnodes")
+        return nodes not in (None, "1") or (nodes is None and self.has_option(*self.preset.worker_flags))
+
     def has_variable(self, *names: str) -> bool:
         """Whether one of the variables is set to something."""
         return any(self.variables.get(name, "") != "" for name in names)

@@ -64,6 +64,8 @@ MODES: dict[str, tuple[Mode, Mode] | tuple[Mode, Mode, tuple[Mode, Mode]]] = {
     "deploy-order-deadlock": (Mode.ENFORCE, Mode.ENFORCE, (Mode.WARN, Mode.WARN)),
     "startup-wait-cycle": (Mode.ENFORCE, Mode.ENFORCE, (Mode.WARN, Mode.WARN)),
     "gang-without-queue": (Mode.AUDIT, Mode.WARN),
+    "gang-size-mismatch": (Mode.WARN, Mode.WARN),
+    "partial-group-restart": (Mode.WARN, Mode.WARN),
     "grace-shorter-than-drain": (Mode.WARN, Mode.WARN),
     "grace-shorter-than-prestop": (Mode.WARN, Mode.ENFORCE),
     "model-config-invalid": (Mode.ENFORCE, Mode.ENFORCE),

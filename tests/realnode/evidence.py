@@ -41,6 +41,8 @@ ELSEWHERE = {
     ),
     "deploy-order-deadlock": "Not shown: it needs Argo CD or Helm; the rule judges files only.",
     "parallelism-exceeds-gpus": "Not shown: it needs an accelerator, and this node has none.",
+    "gang-size-mismatch": "Not shown: it needs a gang scheduler, such as Volcano.",
+    "partial-group-restart": "Not shown: it needs a model server on several nodes with accelerators.",
     "gang-without-queue": (
         "Not shown: the profile `standard` only audits it, and what helps is another program, such as Kueue."
     ),

@@ -14,6 +14,7 @@ from policies.core.target import PodTemplate, Target
 from policies.kube.field_paths import Steps
 from policies.kube.group_kinds import (
     CRON_JOB,
+    DISAGGREGATED_SET,
     JOB,
     JOB_SET,
     KUBEFLOW_JOBS,
@@ -33,7 +34,7 @@ _RAY: Final = (
     GroupKind("ray.io", "RayCronJob"),
     GroupKind("orchestration.aibrix.ai", "RayClusterFleet"),
 )
-_LEADS: Final = (LEADER_WORKER_SET, GroupKind("disaggregatedset.x-k8s.io", "DisaggregatedSet"))
+_LEADS: Final = (LEADER_WORKER_SET, DISAGGREGATED_SET)
 """Kinds of sets of groups: a leader and its workers need each other, and the groups do not."""
 _GANGS: Final = (JOB, CRON_JOB, JOB_SET, _TRAIN_JOB, *_RAY, *_LEADS, *KUBEFLOW_JOBS)
 

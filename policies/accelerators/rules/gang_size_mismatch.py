@@ -1,0 +1,89 @@
+"""gang-size-mismatch: a gang scheduler waits for more pods than a job makes, or for fewer than it needs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from policies.accelerators.requests import GpuAffinity
+from policies.core.contracts import rule
+from policies.core.facts import Facts
+from policies.core.finding import Finding
+from policies.core.target import PodTemplate, Target
+from policies.kube.field_paths import field_path
+from policies.kube.group_kinds import KUBEFLOW_JOBS, GroupKind
+from policies.kube.json import dig, mapping, maps
+
+_VOLCANO: Final = (GroupKind("batch.volcano.sh", "Job"), GroupKind("flow.volcano.sh", "JobTemplate"))
+_FIXED_SIZE: Final = ("PyTorchJob", "JAXJob", "MPIJob")
+"""Kubeflow's jobs whose processes wait until all are there. Those of the other kinds may begin earlier."""
+_FIXED_PLUGINS: Final = ("pytorch", "mpi")
+"""Volcano's plugins that write the number of all pods, or their names, into each pod."""
+_ELASTIC: Final = re.compile(r"elastic|horovod|min[-_]np|nnodes.{0,24}?\d:\d", re.IGNORECASE)
+"""Signs of a launcher that begins with fewer processes: wherever they are, nothing is reported."""
+
+
+def check(target: Target, facts: Facts) -> Iterator[Finding]:
+    volcano = target.kind in _VOLCANO
+    steps = ("spec",) if volcano else ("spec", "runPolicy", "schedulingPolicy")
+    least = _number(mapping(target.obj, *steps).get("minAvailable"))
+    counts = [_pods(target, template) for template in target.templates]
+    elastic = dig(target.obj, "spec", "elasticPolicy") is not None  # an autoscaler sets the number of pods
+    if least is None or None in counts or not counts or elastic:
+        return
+    path, made = f"{field_path(steps)}.minAvailable", sum(filter(None, counts))
+    if least > made:
+        yield Finding(
+            path,
+            f"The job makes {made} {_plural(made)}, and minAvailable is {least}: a gang scheduler waits for "
+            "the others, and no pod of the job ever starts.",
+            f"Set minAvailable to {made}, or leave it out: the default is all pods of the job.",
+        )
+        return
+    catalogue = facts.settings(GpuAffinity).catalogue
+    needed = sum(
+        count or 0
+        for template, count in zip(target.templates, counts, strict=True)
+        if catalogue.requests(template.pod)
+    )
+    if least < needed > 1 and _needs_all(target):
+        yield Finding(
+            path,
+            f"The {needed} pods with accelerators need each other, and minAvailable is {least}: a gang "
+            "scheduler may start a part of them, which holds its accelerators and waits for the rest.",
+            f"Set minAvailable to {made}, or leave it out: the default is all pods of the job.",
+        )
+
+
+def _pods(target: Target, template: PodTemplate) -> int | None:
+    """How many pods are made from a template; None if that is not written and has no default of 1."""
+    above = mapping(target.obj, *template.steps[:-1])
+    if "replicas" in above:
+        return _number(above["replicas"])
+    # Volcano makes none without a number, MPI operators 1 launcher and no worker. Other defaults are 1.
+    fixed = target.kind not in _VOLCANO and not (
+        target.kind.kind == "MPIJob" and template.steps[-2] == "Worker"
+    )
+    return 1 if fixed else None
+
+
+def _needs_all(target: Target) -> bool:
+    spec = mapping(target.obj, "spec")
+    if target.kind in _VOLCANO:
+        partial = any("minAvailable" in task for task in maps(spec, "tasks"))
+        fixed = not partial and any(name in mapping(spec, "plugins") for name in _FIXED_PLUGINS)
+    else:
+        fixed = target.kind.kind in _FIXED_SIZE
+    return fixed and not any(_ELASTIC.search(str(each.spec)) for each in target.templates)
+
+
+def _number(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _plural(count: int) -> str:
+    return "pod" if count == 1 else "pods"
+
+
+RULE = rule(__name__, check, (*KUBEFLOW_JOBS, *_VOLCANO))

@@ -1,0 +1,61 @@
+"""partial-group-restart: one member of a server's group restarts, and the others can't take it in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from policies.core.contracts import rule
+from policies.core.facts import Facts
+from policies.core.finding import Finding
+from policies.core.target import PodTemplate, Target
+from policies.kube.field_paths import Steps, field_path
+from policies.kube.group_kinds import DISAGGREGATED_SET, LEADER_WORKER_SET
+from policies.kube.json import integer, mapping, text
+from policies.kube.pods import Role
+from policies.probes.servers import Server
+from policies.probes.serving import StandardProbes, recognised
+
+_KEEPS_THE_REST: Final = ("None", "Default")
+"""Values of `restartPolicy` that restart the failed pod only; the second is the older name of the first."""
+_SERVERS: Final = ("vllm", "vllm-by-arguments", "sglang")
+"""Servers whose `--nnodes` makes one torch.distributed process group of a fixed size. Ray takes a restarted
+node in, so servers on Ray are not reported."""
+_REJOINS: Final = ("--elastic-ep-backend", "--elastic-ep-rejoin", "--enable-elastic-ep")
+
+
+def check(target: Target, facts: Facts) -> Iterator[Finding]:
+    reported: set[Steps] = set()
+    for template in target.templates:
+        group, steps = mapping(target.obj, *template.steps[:-1]), template.steps[:-1]
+        if (
+            steps in reported
+            or text(group, "restartPolicy") not in _KEEPS_THE_REST
+            or integer(group, "size", default=1) < 2
+        ):
+            continue
+        server = _in_group(template, facts)
+        if server is None:
+            continue
+        reported.add(steps)
+        yield Finding(
+            f"{field_path(steps)}.restartPolicy",
+            f"With restartPolicy {text(group, 'restartPolicy')} only the failed pod of a group restarts. "
+            f"Running ranks of {server.name} can't take a restarted one in: the group serves nothing until "
+            "all restart.",
+            "Leave restartPolicy out: the default, RecreateGroupOnPodRestart, restarts the group as one.",
+        )
+
+
+def _in_group(template: PodTemplate, facts: Facts) -> Server | None:
+    """A server whose processes are in several pods of the group."""
+    for container in template.containers(Role.MAIN):
+        server = recognised(container, facts.settings(StandardProbes))
+        if server is None or server.name not in _SERVERS or server.has_option(*_REJOINS):
+            continue
+        if server.spans_pods and not server.may_have_option(*_REJOINS):
+            return server
+    return None
+
+
+RULE = rule(__name__, check, (LEADER_WORKER_SET, DISAGGREGATED_SET))
