@@ -10,6 +10,7 @@ from typing import Final
 
 from policies.core.annotations import MODEL_CONFIG
 from policies.kube.group_kinds import (
+    AUTOSCALER,
     CLAIM,
     CONFIG_MAP,
     DEPLOYMENT,
@@ -125,7 +126,7 @@ KNOWN: Final = (
     ),
     Known(
         Resource.AUTOSCALERS,
-        GroupKind("autoscaling", "HorizontalPodAutoscaler"),
+        AUTOSCALER,
         "v2",
         "horizontalpodautoscalers",
         ("spec.scaleTargetRef", "spec.minReplicas", "spec.maxReplicas"),

@@ -120,7 +120,8 @@ def _load(options: Options) -> None:
 
 def _kinds() -> tuple[str, ...]:
     """The kinds with separate metrics."""
-    return ("Pod", "ConfigMap", "PodDisruptionBudget", *(each.kind for each in known_workloads()))
+    others = ("Pod", "ConfigMap", "PodDisruptionBudget", "HorizontalPodAutoscaler", "ScaledObject")
+    return (*others, *(each.kind for each in known_workloads()))
 
 
 async def _serve(options: Options, listener: socket.socket, shared: SharedRecords) -> int:

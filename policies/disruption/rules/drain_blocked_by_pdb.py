@@ -7,16 +7,17 @@ from itertools import islice, product
 from typing import Any, Final
 
 from policies.core.contracts import rule
-from policies.core.facts import Facts
+from policies.core.facts import BY_NAME, Facts
 from policies.core.finding import Certainty, Finding
 from policies.core.listing import Index
 from policies.core.resources import Resource
+from policies.core.scaled_objects import SCALED_OBJECT, autoscaler_of_scaled_object
 from policies.core.target import Target
-from policies.kube.group_kinds import DEPLOYMENT, DISRUPTION_BUDGET, STATEFUL_SET
-from policies.kube.json import Json, dig, mapping, maps, strings, text
-from policies.kube.metadata import labels_of
+from policies.kube.group_kinds import AUTOSCALER, DEPLOYMENT, DISRUPTION_BUDGET, STATEFUL_SET
+from policies.kube.json import Json, dig, integer, mapping, maps, strings, text
+from policies.kube.metadata import controller, labels_of
 from policies.kube.selectors import matches
-from policies.rollouts.rollouts import autoscaler_of, count_of, least_replicas
+from policies.rollouts.rollouts import autoscaler_of, count_of, least_replicas, replicas_of
 
 _HINT: Final = "Allow one eviction: set maxUnavailable to 1, or run more replicas than minAvailable requires."
 
@@ -24,6 +25,13 @@ _HINT: Final = "Allow one eviction: set maxUnavailable to 1, or run more replica
 def check(target: Target, facts: Facts) -> Iterator[Finding]:
     if target.kind == DISRUPTION_BUDGET:
         yield from _budget(target, facts)
+    elif target.kind == AUTOSCALER:
+        if controller(target.obj) is None:  # else judged at the ScaledObject
+            yield from _autoscaler(target.obj, "spec.minReplicas", facts)
+    elif target.kind == SCALED_OBJECT:
+        made = autoscaler_of_scaled_object(target.obj)
+        if made is not None:
+            yield from _autoscaler(made, "spec.minReplicaCount", facts)
     else:
         yield from _workload(target, facts)
 
@@ -163,23 +171,9 @@ def _workload(target: Target, facts: Facts) -> Iterator[Finding]:
 
     A warning at most: its author may create the autoscaler next.
     """
-    budgets = facts.listing(Resource.BUDGETS)
-    if not budgets:
-        return
-    template = mapping(target.obj, "spec", "template")
-    by_label = budgets.by(_BY_LABEL)
-    labels = (None, *((key, value) for key, value in labels_of(template).items() if isinstance(value, str)))
     replicas = least_replicas(target.obj, facts)
-    blocking = (
-        (budget, least)
-        for label in labels
-        for budget in sorted(by_label[label], key=_name)
-        if not _is_all(least := dig(budget, "spec", "minAvailable"))
-        and _blocks(least, replicas)
-        and _selects(budget, template)
-    )
-    for budget, least in islice(blocking, _MOST_BUDGETS):
-        if _is_alone(target, budget, facts) and not _was_there(target, least, facts):
+    for budget, least in _blocked_by(target.obj, replicas, facts):
+        if _is_alone(target.obj, budget, facts) and not _was_there(target, least, facts):
             yield Finding(
                 "spec.replicas",
                 f"PodDisruptionBudget {_name(budget)} selects this workload, which has "
@@ -188,6 +182,75 @@ def _workload(target: Target, facts: Facts) -> Iterator[Finding]:
                 "Run more replicas than the budget's minAvailable, or give the budget maxUnavailable 1.",
                 Certainty.UNDECIDED,
             )
+
+
+def _blocked_by(workload: Json, replicas: int, facts: Facts) -> Iterator[tuple[Json, Any]]:
+    """The budgets, each with its minAvailable, that keep every one of so many pods of a workload."""
+    budgets = facts.listing(Resource.BUDGETS)
+    if not budgets:
+        return
+    template = mapping(workload, "spec", "template")
+    by_label = budgets.by(_BY_LABEL)
+    labels = (None, *((key, value) for key, value in labels_of(template).items() if isinstance(value, str)))
+    blocking = (
+        (budget, least)
+        for label in labels
+        for budget in sorted(by_label[label], key=_name)
+        if not _is_all(least := dig(budget, "spec", "minAvailable"))
+        and _blocks(least, replicas)
+        and _selects(budget, template)
+    )
+    yield from islice(blocking, _MOST_BUDGETS)
+
+
+def _autoscaler(autoscaler: Json, path: str, facts: Facts) -> Iterator[Finding]:
+    """The same seen from the autoscaler, for where it is edited after the budget."""
+    workload = _scaled(autoscaler, facts)
+    if workload is None or replicas_of(workload) == 0:  # 0 switches the autoscaler off
+        return
+    replicas = integer(autoscaler, "spec", "minReplicas", default=1)
+    most = integer(autoscaler, "spec", "maxReplicas", default=replicas)
+    before = facts.listing(Resource.AUTOSCALERS)
+    known = before.by(BY_NAME).one(_name(autoscaler)) if before else None
+    for budget, least in _blocked_by(workload, replicas, facts):
+        if not _is_alone(workload, budget, facts) or _was_found(known, budget, least):
+            continue
+        what = f"{text(workload, 'kind')} {_name(workload)}"
+        guard = f"PodDisruptionBudget {_name(budget)} with minAvailable {least}"
+        if _blocks(least, most):
+            message = (
+                f"The autoscaler never runs more than {_replicas(most)} of {what}, so {guard} allows no "
+                "eviction, and node drains block."
+            )
+            certainty = Certainty.SURE if most > 1 else Certainty.LIKELY
+        else:
+            message = (
+                f"The autoscaler can reduce {what} to {_replicas(replicas)}. {guard} allows no eviction "
+                "then, and node drains block."
+            )
+            certainty = Certainty.LIKELY
+        yield Finding(
+            path,
+            message,
+            "Raise the minimum above the budget's minAvailable, or give the budget maxUnavailable 1.",
+            certainty if _owns_all([workload], dig(budget, "spec", "selector")) else Certainty.UNDECIDED,
+        )
+
+
+def _scaled(autoscaler: Json, facts: Facts) -> Json | None:
+    """The workload that an autoscaler scales; None if it is not known."""
+    target = mapping(autoscaler, "spec", "scaleTargetRef")
+    workloads = facts.listing(Resource.WORKLOADS)
+    named = workloads.by(BY_NAME)[text(target, "name")] if workloads else ()
+    return next((each for each in named if text(each, "kind") == text(target, "kind")), None)
+
+
+def _was_found(known: Json | None, budget: Json, least: Any) -> bool:
+    """Whether the autoscaler as it is known had the same effect: then the budget has its own finding, unless
+    it is in the cluster that the autoscaler's manifest goes into."""
+    if known is None or not _blocks(least, integer(known, "spec", "minReplicas", default=1)):
+        return False
+    return "apiVersion" not in known or "apiVersion" in budget
 
 
 def _was_there(target: Target, least: Any, facts: Facts) -> bool:
@@ -208,12 +271,12 @@ def _label_of(budget: Json) -> Iterator[tuple[str, str] | None]:
 _BY_LABEL: Final = Index(_label_of)
 
 
-def _is_alone(target: Target, budget: Json, facts: Facts) -> bool:
+def _is_alone(alone: Json, budget: Json, facts: Facts) -> bool:
     """Whether a budget selects the pods of no other workload."""
     return not any(
         _selects(budget, mapping(workload, "spec", "template"))
         for workload in facts.listing(Resource.WORKLOADS) or ()
-        if (text(workload, "kind"), _name(workload)) != (target.kind.kind, target.name)
+        if (text(workload, "kind"), _name(workload)) != (text(alone, "kind"), _name(alone))
     )
 
 
@@ -225,4 +288,4 @@ def _name(obj: Json) -> str:
     return text(obj, "metadata", "name")
 
 
-RULE = rule(__name__, check, (DISRUPTION_BUDGET, DEPLOYMENT, STATEFUL_SET))
+RULE = rule(__name__, check, (DISRUPTION_BUDGET, AUTOSCALER, SCALED_OBJECT, DEPLOYMENT, STATEFUL_SET))

@@ -1,5 +1,6 @@
 """A workload under a budget that was there first: warned about when it is made, and only then."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -11,7 +12,9 @@ from policies.core.workloads import known_workloads
 from policies.disruption.rules.drain_blocked_by_pdb import RULE
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json
+from tests.webhook.kube.test_relations import watched
 from webhook.kube.offline import ManifestCluster
+from webhook.kube.overlaid import Overlaid
 
 BUDGET = {
     "apiVersion": "policy/v1",
@@ -33,6 +36,79 @@ def deployment(replicas: int) -> Json:
             "template": {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "s"}]}},
         },
     }
+
+
+def autoscaler(least: int, most: int = 10, owners: Sequence[Json] = ()) -> Json:
+    return {
+        "apiVersion": "autoscaling/v2",
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": {"name": "server", "namespace": "default", "ownerReferences": list(owners)},
+        "spec": {
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "server"},
+            "minReplicas": least,
+            "maxReplicas": most,
+        },
+    }
+
+
+def scaled_object(least: int, most: int = 10, annotations: Mapping[str, str] = {}) -> Json:
+    return {
+        "apiVersion": "keda.sh/v1alpha1",
+        "kind": "ScaledObject",
+        "metadata": {"name": "server", "namespace": "default", "annotations": dict(annotations)},
+        "spec": {
+            "scaleTargetRef": {"name": "server"},
+            "minReplicaCount": least,
+            "maxReplicaCount": most,
+        },
+    }
+
+
+LIKELY = [Certainty.LIKELY]
+WIDER = {**BUDGET, "spec": {"minAvailable": 2, "selector": {"matchLabels": {"tier": "api"}}}}
+OWNED = [{"kind": "ScaledObject", "name": "server", "controller": True}]
+OTHER = {**deployment(5), "metadata": {"name": "other", "namespace": "default"}}
+
+
+@pytest.mark.parametrize(
+    ("edited", "known", "found"),
+    [
+        (autoscaler(2), [BUDGET, deployment(5)], LIKELY),
+        (autoscaler(3), [BUDGET, deployment(5)], []),
+        (autoscaler(1), [BUDGET, deployment(5)], LIKELY),
+        (autoscaler(1, 2), [BUDGET, deployment(5)], [Certainty.SURE]),
+        (autoscaler(2), [BUDGET, deployment(5), autoscaler(4)], LIKELY),  # the minimum is lowered
+        (autoscaler(2), [BUDGET, deployment(5), autoscaler(1)], []),  # the budget has its own finding
+        (autoscaler(2), [BUDGET, deployment(0)], []),  # 0 replicas switch it off
+        (autoscaler(2), [BUDGET], []),  # the workload is not known
+        (autoscaler(2), [BUDGET, deployment(5), OTHER], []),  # the budget counts others too
+        (autoscaler(2), [WIDER, deployment(5)], []),
+        (autoscaler(2, owners=OWNED), [BUDGET, deployment(5)], []),  # judged at the ScaledObject
+        (scaled_object(2), [BUDGET, deployment(5)], LIKELY),
+        (scaled_object(0), [BUDGET, deployment(5)], LIKELY),  # KEDA's autoscaler keeps 1
+        (scaled_object(3), [BUDGET, deployment(5)], []),
+        (scaled_object(2, annotations={"autoscaling.keda.sh/paused": "true"}), [BUDGET, deployment(5)], []),
+    ],
+)
+def test_an_autoscaler_is_judged_where_it_is_edited(edited: Json, known: list[Any], found: Any) -> None:
+    facts = Facts("default", ManifestCluster(known))
+    findings = list(RULE.check(Target(edited, kind_of(edited), ()), facts))
+    assert [each.certainty for each in findings] == found
+    assert {each.path for each in findings} <= {"spec.minReplicas", "spec.minReplicaCount"}
+    for each in findings:
+        assert "Deployment server" in each.message, "both ends are named"
+        assert "PodDisruptionBudget server" in each.message
+
+
+def test_in_a_set_the_budget_has_the_finding_and_in_a_cluster_the_manifest() -> None:
+    edited, pair = autoscaler(2), [BUDGET, deployment(5)]
+    whole = ManifestCluster([edited, *pair])
+    assert list(RULE.check(Target(edited, kind_of(edited), ()), Facts("default", whole))) == []
+    assert list(RULE.check(Target(BUDGET, kind_of(BUDGET), ()), Facts("default", whole)))
+    into = Overlaid(ManifestCluster([edited]), watched(autoscaler(2), *pair))
+    assert list(RULE.check(Target(edited, kind_of(edited), ()), Facts("default", into)))
+    scanned = watched(edited, *pair)
+    assert list(RULE.check(Target(edited, kind_of(edited), ()), Facts("default", scanned))) == []
 
 
 @pytest.mark.parametrize(

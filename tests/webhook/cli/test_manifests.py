@@ -197,7 +197,12 @@ def test_every_kind_that_is_read_is_sent_for_validation() -> None:
     sent = selected(entries(RENDERINGS["base"])["validate.mlchassis.dev"]["rules"])
     read = (workload for workload in known_workloads() if workload.is_read)
     wanted = {(workload.api_group, workload.gk.resource) for workload in read}
-    assert sent == wanted | {("", "pods"), ("policy", "poddisruptionbudgets")}
+    assert sent == wanted | {
+        ("", "pods"),
+        ("policy", "poddisruptionbudgets"),
+        ("autoscaling", "horizontalpodautoscalers"),
+        ("keda.sh", "scaledobjects"),
+    }
 
 
 def test_every_kind_that_a_policy_changes_is_sent_for_mutation() -> None:
@@ -425,7 +430,8 @@ def test_webhooks_have_no_wildcard_but_the_versions_of_kinds_that_are_not_the_ap
             listed = [*rule["apiGroups"], *rule["resources"], *rule["operations"], rule["scope"]]
             assert not [each for each in listed if "*" in each], name
             custom = all("." in group for group in rule["apiGroups"])
-            assert rule["apiVersions"] == (["*"] if custom else ["v1"]), name
+            own = ["v2"] if rule["apiGroups"] == ["autoscaling"] else ["v1"]
+            assert rule["apiVersions"] == (["*"] if custom else own), name
 
 
 def test_the_scan_may_list_just_what_it_reads() -> None:
