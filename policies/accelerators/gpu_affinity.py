@@ -60,7 +60,13 @@ from policies.accelerators.node_affinity import (
     tolerates,
 )
 from policies.accelerators.placement import kept_apart
-from policies.accelerators.requests import GpuAffinity, Strength, asks_for_devices, inventory_of
+from policies.accelerators.requests import (
+    GpuAffinity,
+    Strength,
+    asks_for_devices,
+    inventory_of,
+    served_by_claims,
+)
 from policies.accelerators.vendors import NodeLabel, Vendor
 from policies.core.annotations import GPU_MEMORY, GPU_PRODUCT, TOPOLOGY
 from policies.core.contracts import Mutator
@@ -115,12 +121,14 @@ def _placed(
     pod: Json, requests: Mapping[str, int], settings: GpuAffinity, facts: Facts, why: Reasons
 ) -> Json:
     inventory = inventory_of(settings, facts)
+    by_claims = served_by_claims(requests, facts)
     for name in _vendors(requests, settings):
         fleet = inventory.fleets.get(name)
         asked = next(each for each in requests if settings.catalogue.vendor_of(each) == name)
         pod = _tolerating(pod, settings.catalogue.vendors[name], fleet, asked, why)
         if fleet is not None:
             pod = _as_requested(pod, fleet, why)
+        if fleet is not None and not by_claims:
             pod = _with_memory(pod, fleet, settings, facts, why)
             pod = _drawn(pod, fleet, settings, asked, why)
     return pod

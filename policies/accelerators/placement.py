@@ -23,7 +23,7 @@ from policies.accelerators.node_affinity import (
     mentioned_keys,
     tolerates,
 )
-from policies.accelerators.requests import MIB, Catalogue, GpuAffinity, inventory_of
+from policies.accelerators.requests import MIB, Catalogue, GpuAffinity, inventory_of, served_by_claims
 from policies.core.annotations import GPU_MEMORY, GPU_PRODUCT
 from policies.core.facts import Facts
 from policies.kube.json import Json, dig, mapping, maps, strings, text
@@ -102,6 +102,8 @@ def _placed(pod: Json, settings: GpuAffinity, facts: Facts) -> Placement | None:
     nodes = facts.nodes()
     if not requests or not nodes or text(pod, "spec", "nodeName") or not is_surveyable(pod):
         return None
+    if served_by_claims(requests, facts):
+        return None  # nodes that do not advertise the resource may take the pod
     inventory = inventory_of(settings, facts)
     if not settings.fixed_size and not any(
         fleet.likenesses or fleet.barren_likenesses for fleet in inventory.fleets.values()

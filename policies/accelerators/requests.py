@@ -19,6 +19,7 @@ from policies.accelerators.inventory import Fleet, Inventory, Likeness, Node, co
 from policies.accelerators.vendors import MemoryUnit, Pool, Vendor, known_vendors
 from policies.core.facts import Facts
 from policies.core.listing import Groups, Index, Listing
+from policies.core.resources import Resource
 from policies.core.settings import Settings
 from policies.kube.json import Json, mapping, maps, text
 from policies.kube.metadata import annotations_of, labels_of
@@ -395,6 +396,26 @@ def inventory_of(settings: GpuAffinity, facts: Facts) -> Inventory:
 def claims_devices(pod: Json) -> bool:
     """Whether the pod asks for devices by DRA resource claims, which only DRA allocates."""
     return bool(maps(pod, "spec", "resourceClaims"))
+
+
+def served_by_claims(requests: Iterable[str], facts: Facts) -> bool:
+    """Whether DRA serves one of these extended resources: a DeviceClass names it.
+
+    Nodes with such devices do not advertise the resource, so nodes that do are only a part of the nodes that
+    take the pod (KEP-5004).
+    """
+    classes = facts.cluster.listing(Resource.DEVICE_CLASSES)
+    if not classes:
+        return False
+    named = classes.by(_BY_EXTENDED_RESOURCE)
+    return any(named.one(resource) is not None for resource in requests)
+
+
+def _extended_resource(device_class: Json) -> Iterator[str]:
+    yield text(device_class, "spec", "extendedResourceName")
+
+
+_BY_EXTENDED_RESOURCE: Final = Index(_extended_resource)
 
 
 SHARES: Final = (

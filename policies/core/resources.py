@@ -41,6 +41,8 @@ class Resource(StrEnum):
     MODEL_CONFIGS = "configmaps"
     """ConfigMaps with the label `mlchassis.dev/model-config: "true"`, with their `data`."""
     NAMESPACES = "namespaces"
+    DEVICE_CLASSES = "deviceclasses"
+    """DeviceClasses of DRA; none where the cluster does not serve them."""
     OBSERVED = "observed"
     """What the leader recorded of earlier starts. It is not in the table below: it is a part of the webhook's
     own ConfigMap for each namespace."""
@@ -168,5 +170,14 @@ KNOWN: Final = (
         ("metadata.labels",),
         namespaced=False,
         stays=("metadata.labels",),
+    ),
+    Known(
+        Resource.DEVICE_CLASSES,
+        GroupKind("resource.k8s.io", "DeviceClass"),
+        "v1",
+        "deviceclasses",
+        ("spec.extendedResourceName",),
+        namespaced=False,
+        optional=True,
     ),
 )

@@ -8,8 +8,11 @@ import pytest
 
 from policies.accelerators.gpu_affinity import mutate
 from policies.accelerators.requests import GpuAffinity, Strength, wants_accelerator
+from policies.core.facts import Facts
+from policies.core.listing import Listing
+from policies.core.resources import Resource
 from policies.kube.json import Json
-from tests.policies.accelerators.nodes import facts, node
+from tests.policies.accelerators.nodes import Nodes, facts, node
 
 GPU_NODE = node("gpu", {"nvidia.com/gpu.present": "true"}, 8)
 CPU_NODE = node("cpu")
@@ -86,3 +89,36 @@ def test_a_pod_without_devices_is_kept_off(plain: Json) -> None:
 )
 def test_a_share_counts_as_an_accelerator_and_any_other_device_does_not(asking: Json, expected: bool) -> None:
     assert wants_accelerator(asking, facts(GPU_NODE)) is expected
+
+
+class _Devices(Nodes):
+    """Nodes, and the extended resources that DeviceClasses name."""
+
+    def __init__(self, classes: tuple[str, ...], *nodes: Json) -> None:
+        super().__init__(*nodes)
+        self._classes = Listing(
+            {"metadata": {"name": f"class-{index}"}, "spec": {"extendedResourceName": name}}
+            for index, name in enumerate(classes)
+        )
+
+    def listing(self, resource: Resource, namespace: str | None = None) -> Listing | None:
+        return self._classes if resource is Resource.DEVICE_CLASSES else super().listing(resource, namespace)
+
+
+@pytest.mark.parametrize(
+    ("classes", "free"), [((), False), (("example.com/nic",), False), (("nvidia.com/gpu",), True)]
+)
+def test_a_resource_that_dra_serves_demands_no_node_that_advertises_it(
+    classes: tuple[str, ...], free: bool
+) -> None:
+    """Other nodes may have such devices, without a label and without the resource."""
+    asking = pod(resources={"limits": {"nvidia.com/gpu": "1"}})
+    after = mutate(asking, GpuAffinity(), Facts("ml", _Devices(classes, GPU_NODE, CPU_NODE)))
+    assert ("affinity" not in after["spec"]) is free
+    assert [each["key"] for each in after["spec"]["tolerations"]] == ["nvidia.com/gpu"]
+
+
+def test_a_pod_without_devices_is_kept_off_whatever_dra_serves() -> None:
+    settings = GpuAffinity(cpu_pods=Strength.REQUIRED)
+    after = mutate(pod(), settings, Facts("ml", _Devices(("nvidia.com/gpu",), GPU_NODE, CPU_NODE)))
+    assert "requiredDuringSchedulingIgnoredDuringExecution" in after["spec"]["affinity"]["nodeAffinity"]
