@@ -367,6 +367,8 @@ class ControlPlane:
             *(f"--manage-nodes-with-label-selector={key}={value}" for key, value in FAKE_NODE.items()),
             "--node-lease-duration-seconds=40",
             f"--node-ip={HOST}",
+            # Pods' addresses that the API server accepts and nobody can connect to.
+            "--cidr=239.255.0.1/16",
         ]
 
     # Files

@@ -99,6 +99,12 @@ def starts(fake: FakeApiServer) -> int:
     return sum(entry["starts"] for text in data.values() for entry in json.loads(text).values())
 
 
+def loads(fake: FakeApiServer) -> set[int]:
+    """The load times in the record."""
+    entries = json.loads(fake.objects[OBSERVED]["data"]["ml"]).values()
+    return {load for entry in entries for times in entry["nodes"].values() for load in times["load"]}
+
+
 def writes(fake: FakeApiServer) -> int:
     return sum(path.startswith(OBSERVED.rpartition("/")[0]) and verb != "GET" for verb, path in fake.requests)
 
@@ -153,6 +159,43 @@ async def test_an_api_server_that_refuses_is_asked_more_and_more_rarely(tmp_path
         assert 2 <= tries() <= 7, "a write a minute would be 30"
         fake.forbidden = set()
         await until(lambda: starts(fake) == 2, 60)
+
+
+async def test_calls_that_the_api_server_puts_off_are_made_later(tmp_path: Path) -> None:
+    time = Time()
+    async with connected(tmp_path) as (fake, api), collecting(api, time):
+        await ready(fake, api, "a")
+        await until(lambda: starts(fake) == 1)
+        fake.putting_off = 6
+        asked = len(fake.requests)
+        await ready(fake, api, "b", load=40)
+        await until(lambda: 40 in loads(fake), 30)
+        assert fake.putting_off == 0
+        # Two calls for the Lease every 12 s or more, two for the record a minute, and the lists and watches.
+        assert len(fake.requests) - asked <= 30 + time.now / 5
+
+
+async def test_two_leaders_for_a_moment_lose_no_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each write of theirs is compare-and-swap: starts may be counted twice, never lost."""
+
+    async def leads(_: Leadership) -> bool:
+        return True
+
+    monkeypatch.setattr(Leadership, "renew", leads)
+    one, two = Time(), Time()
+    async with (
+        connected(tmp_path) as (fake, api),
+        collecting(api, one, "one"),
+        collecting(api, two, "two"),
+    ):
+        for number in range(5):
+            await ready(fake, api, f"llm-{number}", load=30 + number)
+            later = max(one.now, two.now) + WRITE_SECONDS
+            await until(lambda: min(one.now, two.now) > later)  # noqa: B023
+        await until(lambda: starts(fake) == 10)
+        assert loads(fake) == {30, 31, 32, 33, 34}
 
 
 async def test_one_leads_and_the_next_one_counts_what_was_missed_once(tmp_path: Path) -> None:
