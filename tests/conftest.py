@@ -6,6 +6,9 @@ A red run must mean that the change under test broke something. To look for new 
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -21,3 +24,15 @@ settings.load_profile("repeatable")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`make golden` and `make corpus` give it."""
     parser.addoption("--update-golden", action="store_true", help="rewrite the golden files")
+
+
+LANE = re.compile(r"^pytestmark = .*\bpytest\.mark\.(e2e|realnode|servers|vllm)\b", re.MULTILINE)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """A module whose tests are all deselected by `-m "not e2e"` is not imported: that takes seconds."""
+    if not collection_path.match("test_*.py"):
+        return None
+    lane = LANE.search(collection_path.read_text("utf-8"))
+    expression = config.option.markexpr
+    return True if lane and re.search(rf"\bnot {lane[1]}\b", expression) else None

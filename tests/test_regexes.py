@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ from tests.ambiguity import NotCheckableError, Verdict, ambiguity
 PACKAGES = (policies, puller, webhook)
 SEARCHING = {"search", "sub", "subn", "split", "findall", "finditer"}
 METHODS = {"match", "fullmatch", *SEARCHING}
+OF_RE = re.compile(r"\bre\s*\.")
 
 
 class Use(NamedTuple):
@@ -54,30 +56,37 @@ UNCHECKED: dict[tuple[str, str], str] = {
 """Patterns that no automaton can express, by module and source, and why they are still linear."""
 
 
-def modules() -> Iterator[tuple[str, ast.Module]]:
+def modules() -> Iterator[tuple[str, list[ast.AST]]]:
+    """Each module that uses `re`, with all its nodes."""
     for package in PACKAGES:
         (root,) = package.__path__
         for path in sorted(Path(root).rglob("*.py")):
-            parts = (package.__name__, *path.relative_to(root).with_suffix("").parts)
-            name = ".".join(parts).removesuffix(".__init__")
-            yield name, ast.parse(path.read_text("utf-8"))
+            text = path.read_text("utf-8")
+            if OF_RE.search(text):
+                parts = (package.__name__, *path.relative_to(root).with_suffix("").parts)
+                yield ".".join(parts).removesuffix(".__init__"), list(ast.walk(ast.parse(text)))
 
 
 def uses() -> Iterator[Use]:
-    for name, tree in modules():
+    for name, nodes in modules():
         named: dict[ast.Call, str] = {}
-        for node in ast.walk(tree):
+        applied: defaultdict[str, set[str]] = defaultdict(set)
+        calls = []
+        for node in nodes:
             if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Call):
                 target = node.targets[0] if isinstance(node, ast.Assign) else node.target
                 named[node.value] = target.id if isinstance(target, ast.Name) else ""
-        for call in ast.walk(tree):
-            if not isinstance(call, ast.Call) or not is_of_re(call.func):
-                continue
+            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                applied[node.value.id].add(node.attr)
+            elif isinstance(node, ast.Call) and is_of_re(node.func):
+                calls.append(node)
+        for call in calls:
             method = ast.unparse(call.func).removeprefix("re.")
             if method not in METHODS | {"compile"}:
                 continue
             source, flags = call.args[0], flags_of(call, name)
-            methods = methods_of(named.get(call, ""), tree) if method == "compile" else {method}
+            given = named.get(call, "")
+            methods = methods_of(given, applied[given]) if method == "compile" else {method}
             for each in sorted(methods):
                 yield Use(name, call.lineno, ast.unparse(source), evaluated(source, name), flags, each)
 
@@ -104,14 +113,10 @@ def evaluated(expression: ast.expr, module: str) -> Any:
         return None
 
 
-def methods_of(name: str, tree: ast.Module) -> set[str]:
+def methods_of(name: str, applied: set[str]) -> set[str]:
     """How a compiled pattern is applied in its module: `_X.search(…)`. Handed on to a function it is
     matched, and one that other modules import may be anything."""
-    found: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == name:
-            found.add(node.attr)
-    return found & METHODS or ({"match"} if name.startswith("_") else {"match", "fullmatch", "search"})
+    return applied & METHODS or ({"match"} if name.startswith("_") else {"match", "fullmatch", "search"})
 
 
 USES = list(uses())

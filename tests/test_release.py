@@ -64,6 +64,30 @@ def test_a_new_version_is_written_everywhere(tmp_path: Path, capsys: pytest.Capt
         stamped(tmp_path)
 
 
+def test_the_chart_and_the_notes_follow_from_the_commit(tmp_path: Path) -> None:
+    """The Python packages take seconds to build: `make e2e` builds everything twice."""
+    found = []
+    for name in ("first", "second"):
+        out = tmp_path / name
+        out.mkdir()
+        source = release.Source(ROOT, "0" * 40, 7)
+        release.chart(source, out)
+        release.notes(source, out)
+        release.sums(out)
+        found.append((out / "SHA256SUMS").read_text())
+    assert found[0] == found[1]
+    number = version()
+    assert [line.split("  ")[1] for line in found[0].splitlines()] == [
+        f"UPGRADE-{number}.md",
+        f"ml-chassis-{number}.tgz",
+        f"ml-chassis-{number}.tgz.cdx.json",
+    ]
+    with tarfile.open(tmp_path / "first" / f"ml-chassis-{number}.tgz") as chart:
+        assert {entry.mtime for entry in chart} == {7}
+    assert f"Commit {'0' * 40}." in (tmp_path / "first" / f"UPGRADE-{number}.md").read_text()
+
+
+@pytest.mark.e2e
 def test_the_same_commit_gives_the_same_digests(tmp_path: Path, repository: Path) -> None:
     found = []
     for name in ("first", "second"):

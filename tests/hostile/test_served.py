@@ -1,6 +1,8 @@
 """Every hostile class over HTTPS: answered, within bounds of work and memory, and the process stays there.
 
-Work is the CPU time of the server's processes, which other load on the machine does not lengthen.
+Work is the CPU time of the server's processes, which other load on the machine does not lengthen. `make test`
+counts the calls that the same objects take, in tests/webhook/admission/test_bounds.py, and the steps of the
+same commands, in tests/policies/commands/test_budget.py.
 """
 
 from __future__ import annotations
@@ -18,11 +20,14 @@ from typing import Any, Final
 
 import aiohttp
 import orjson
+import pytest
 
 from policies.kube.group_kinds import kind_of
 from tests.hostile.objects import HOSTILE, Json, Made, pod, server
 from tests.policies.commands.hostile import HOSTILE as COMMANDS
 from tests.policies.commands.hostile import Asked
+
+pytestmark = pytest.mark.e2e
 
 MOST_SECONDS: Final = 0.5
 """CPU seconds of one review."""

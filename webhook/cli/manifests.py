@@ -21,6 +21,7 @@ from policies.core.annotations import POLICY_LABEL
 from policies.kube.json import Json, dig, text
 from policies.kube.metadata import labels_of
 from webhook.errors import UserError
+from webhook.kube.documents import load_all
 
 NAMESPACE: Final = "mlchassis-system"
 """The namespace that the manifests are written for."""
@@ -106,7 +107,7 @@ def _build(path: Path) -> list[Json]:
 
 def _apply(path: Path, objects: list[Json]) -> list[Json]:
     """What a kustomization makes of the objects gathered so far."""
-    kustomization = yaml.safe_load((path / "kustomization.yaml").read_text())
+    [kustomization] = load_all((path / "kustomization.yaml").read_text())
     unknown = set(kustomization) - UNDERSTOOD
     if unknown:
         raise UserError(f"{path.name}: only kustomize itself understands {', '.join(sorted(unknown))}")
@@ -117,7 +118,7 @@ def _apply(path: Path, objects: list[Json]) -> list[Json]:
     for entry in kustomization.get("components", ()):
         objects = _apply(path / entry, objects)
     for patch in kustomization.get("patches", ()):
-        objects = list(_patched(objects, patch["target"], yaml.safe_load(patch["patch"])))
+        objects = list(_patched(objects, patch["target"], next(load_all(patch["patch"]))))
     return objects
 
 
@@ -134,7 +135,7 @@ def _config_map(entry: Json, path: Path) -> Json:
 def _resource(path: Path) -> list[Json]:
     if path.is_dir():
         return _build(path)
-    return [document for document in yaml.safe_load_all(path.read_text()) if document]
+    return [document for document in load_all(path.read_text()) if document]
 
 
 def _patched(objects: list[Json], target: Json, operations: list[Json]) -> Iterator[Json]:

@@ -6,8 +6,10 @@ import asyncio
 import itertools
 import json
 import shutil
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import subprocess
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -81,34 +83,48 @@ class Tab:
             await self.until(f"new URLSearchParams(location.hash.slice(2)).has('{name}')")
 
 
-@asynccontextmanager
-async def browsing(profile: Path) -> AsyncIterator[Tab]:
+@contextmanager
+def chromium(profile: Path) -> Iterator[str]:
+    """A browser, which takes a second of CPU to start; yields where it listens."""
     assert CHROMIUM
     flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
-    process = await asyncio.create_subprocess_exec(
-        CHROMIUM,
-        *flags,
-        "--disable-background-networking",
-        "--remote-debugging-port=0",
-        f"--user-data-dir={profile}",
-        "about:blank",
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.DEVNULL,
+    process = subprocess.Popen(
+        [
+            CHROMIUM,
+            *flags,
+            "--disable-background-networking",
+            "--remote-debugging-port=0",
+            f"--user-data-dir={profile}",
+            "about:blank",
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     try:
         told = profile / "DevToolsActivePort"
         while not told.exists() or len(told.read_text().split()) < 2:
-            assert process.returncode is None
-            await asyncio.sleep(0.05)
-        port = told.read_text().split()[0]
-        async with aiohttp.ClientSession() as session:
-            async with session.get(f"http://127.0.0.1:{port}/json/list") as listed:
-                tab = next(each for each in await listed.json() if each["type"] == "page")
-            async with session.ws_connect(tab["webSocketDebuggerUrl"], max_msg_size=0) as socket:
-                driven = Tab(socket)
-                for domain in ("Page", "Network", "Log", "Runtime", "Accessibility"):
-                    await driven.call(f"{domain}.enable")
-                yield driven
+            assert process.poll() is None
+            time.sleep(0.05)
+        yield f"http://127.0.0.1:{told.read_text().split()[0]}"
     finally:
         process.terminate()
-        await process.wait()
+        process.wait()
+
+
+@asynccontextmanager
+async def browsing(browser: str) -> AsyncIterator[Tab]:
+    """A new tab of the browser, in a context without the cookies, storage and caches of other tabs."""
+    async with aiohttp.ClientSession() as session:
+        async with session.get(f"{browser}/json/version") as answered:
+            whole = (await answered.json())["webSocketDebuggerUrl"]
+        async with session.ws_connect(whole) as control:
+            driven = Tab(control)
+            context = (await driven.call("Target.createBrowserContext"))["browserContextId"]
+            made = await driven.call("Target.createTarget", url="about:blank", browserContextId=context)
+            page = f"{browser.replace('http', 'ws', 1)}/devtools/page/{made['targetId']}"
+            async with session.ws_connect(page, max_msg_size=0) as socket:
+                tab = Tab(socket)
+                for domain in ("Page", "Network", "Log", "Runtime", "Accessibility"):
+                    await tab.call(f"{domain}.enable")
+                yield tab
+            await driven.call("Target.disposeBrowserContext", browserContextId=context)

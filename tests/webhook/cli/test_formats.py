@@ -10,7 +10,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-import xmlschema
 from jsonschema import Draft4Validator, FormatChecker
 
 from policies.core import registry
@@ -142,6 +141,8 @@ def test_a_log_without_findings_is_valid(capsys: pytest.CaptureFixture[str], tmp
 
 @cache
 def junit_schema() -> Any:
+    import xmlschema  # half a second, which every process of pytest would pay to collect this module
+
     return xmlschema.XMLSchema(str(SCHEMAS / "junit-10.xsd"))
 
 

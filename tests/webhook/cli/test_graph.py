@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 import yaml
 
 from policies.core.registry import rules
-from tests.webhook.cli.browser import Tab, browsing, needs_chromium
+from tests.webhook.cli.browser import Tab, needs_chromium
 from tests.webhook.cli.scanned import DEPLOYMENTS, SERVED, cluster, deployment, serve
 from webhook.cli import main as cli
 
@@ -225,12 +224,6 @@ async def test_a_cluster_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[s
 # --- the page --------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-async def tab(tmp_path: Path) -> AsyncIterator[Tab]:
-    async with browsing(tmp_path / "profile") as driven:
-        yield driven
-
-
 def page(capsys: pytest.CaptureFixture[str], tmp_path: Path, *argv: str) -> Path:
     file = tmp_path / "graph.html"
     file.write_text(output(capsys, *argv, "-o", "html"), encoding="utf-8")
@@ -242,6 +235,7 @@ async def drawn(tab: Tab) -> list[str]:
     return sorted(names)
 
 
+@pytest.mark.e2e
 @needs_chromium
 async def test_the_page_draws_filters_and_focuses(
     tab: Tab, manifests: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -267,6 +261,7 @@ async def test_the_page_draws_filters_and_focuses(
     assert tab.complaints == []
 
 
+@pytest.mark.e2e
 @needs_chromium
 async def test_names_do_not_run_in_the_page(
     tab: Tab, hostile: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -280,6 +275,7 @@ async def test_names_do_not_run_in_the_page(
     assert await tab.ask("window.ran") is None
 
 
+@pytest.mark.e2e
 @needs_chromium
 async def test_the_page_is_usable_with_500_workloads(
     tab: Tab, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from tests.webhook.cli.browser import Tab, browsing, needs_chromium
+from tests.webhook.cli.browser import Tab, needs_chromium
 from tests.webhook.cli.scanned import RULE
 from tests.webhook.cli.test_html import HAZARDS, HOSTILE
 from webhook.cli import main as cli
 
 CONTRAST = Path(__file__).with_name("contrast.js").read_text()
 
-pytestmark = needs_chromium
-
-
-@pytest.fixture
-async def tab(tmp_path: Path) -> AsyncIterator[Tab]:
-    async with browsing(tmp_path / "profile") as driven:
-        yield driven
+pytestmark = [needs_chromium, pytest.mark.e2e]
 
 
 @pytest.fixture

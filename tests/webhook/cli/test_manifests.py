@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,23 +27,27 @@ from webhook.cli.output.policyreport import APIS
 from webhook.cli.scan import kinds_of
 from webhook.config.load import load
 from webhook.errors import UserError
+from webhook.kube.documents import load_all
 from webhook.kube.own_pod import own_namespace
 from webhook.server import options as serve
 from webhook.server import pki
 
 ROOT = manifests.directory()
-RENDERINGS = {
-    "base": manifests.render(),
-    **{overlay: manifests.render(overlay) for overlay in manifests.choices("overlays")},
-    **{f"+{name}": manifests.render(components=[name]) for name in manifests.choices("components")},
-    "+all": manifests.render(components=manifests.choices("components")),
-}
+OVERLAYS, COMPONENTS = manifests.choices("overlays"), manifests.choices("components")
+RENDERINGS = ("base", *OVERLAYS, *(f"+{name}" for name in COMPONENTS), "+all")
 
 
-@pytest.fixture(params=list(RENDERINGS.values()), ids=list(RENDERINGS))
+@cache
+def rendering(name: str) -> list[Json]:
+    """The objects of the base, of an overlay, or of the base with one component or all."""
+    if name[0] == "+":
+        return manifests.render(components=COMPONENTS if name == "+all" else [name[1:]])
+    return manifests.render(None if name == "base" else name)
+
+
+@pytest.fixture(params=RENDERINGS)
 def objects(request: pytest.FixtureRequest) -> list[Json]:
-    found: list[Json] = request.param
-    return found
+    return rendering(request.param)
 
 
 def of_kind(objects: list[Json], kind: str) -> list[Json]:
@@ -119,7 +124,7 @@ def test_system_namespaces_our_own_and_those_that_opted_out_are_not_sent(objects
 
 
 def test_the_manifests_and_the_default_policy_exclude_the_same_namespaces() -> None:
-    selector = entries(RENDERINGS["base"])["mutate.mlchassis.dev"]["namespaceSelector"]
+    selector = entries(rendering("base"))["mutate.mlchassis.dev"]["namespaceSelector"]
     assert set(Namespaces().exclude) == set(selector["matchExpressions"][0]["values"])
 
 
@@ -140,8 +145,8 @@ def test_our_own_policy_can_never_lock_itself_out(objects: list[Json]) -> None:
 
 def test_validation_fails_open_without_its_component() -> None:
     policies = {
-        rendering: {name: entry["failurePolicy"] for name, entry in entries(RENDERINGS[rendering]).items()}
-        for rendering in (*("base", "+fail-closed-validation", "+fail-closed-worker-names", "+name-ignore"),)
+        name: {entry: fields["failurePolicy"] for entry, fields in entries(rendering(name)).items()}
+        for name in ("base", "+fail-closed-validation", "+fail-closed-worker-names", "+name-ignore")
     }
     names = ("ray-name.mlchassis.dev", "worker-name.mlchassis.dev")
     base = policies["base"]
@@ -157,7 +162,7 @@ def test_validation_fails_open_without_its_component() -> None:
 
 
 def test_what_a_controller_makes_is_judged_but_never_waits_for_us() -> None:
-    found = entries(RENDERINGS["+fail-closed-validation"])
+    found = entries(rendering("+fail-closed-validation"))
     ours, owned = found["validate.mlchassis.dev"], found["validate-owned.mlchassis.dev"]
 
     def sent(entry: Json) -> set[tuple[str, str]]:
@@ -177,14 +182,14 @@ def test_what_a_controller_makes_is_judged_but_never_waits_for_us() -> None:
 
 
 def test_deletions_never_wait_for_us() -> None:
-    found = entries(RENDERINGS["+fail-closed-validation"])
+    found = entries(rendering("+fail-closed-validation"))
     for name in ("validate.mlchassis.dev", "model-config.mlchassis.dev"):
         *_, alive = found[name]["matchConditions"]
         assert alive["expression"] == "!has(object.metadata.deletionTimestamp)"
 
 
 def test_worker_names_are_asked_only_for_ray_pods_and_worker_groups() -> None:
-    found = entries(RENDERINGS["base"])
+    found = entries(rendering("base"))
     keys = {
         term["key"]
         for name in ("ray-name.mlchassis.dev", "worker-name.mlchassis.dev")
@@ -194,7 +199,7 @@ def test_worker_names_are_asked_only_for_ray_pods_and_worker_groups() -> None:
 
 
 def test_every_kind_that_is_read_is_sent_for_validation() -> None:
-    sent = selected(entries(RENDERINGS["base"])["validate.mlchassis.dev"]["rules"])
+    sent = selected(entries(rendering("base"))["validate.mlchassis.dev"]["rules"])
     read = (workload for workload in known_workloads() if workload.is_read)
     wanted = {(workload.api_group, workload.gk.resource) for workload in read}
     assert sent == wanted | {
@@ -206,31 +211,31 @@ def test_every_kind_that_is_read_is_sent_for_validation() -> None:
 
 
 def test_every_kind_that_a_policy_changes_is_sent_for_mutation() -> None:
-    rules = entries(RENDERINGS["base"])["mutate.mlchassis.dev"]["rules"]
+    rules = entries(rendering("base"))["mutate.mlchassis.dev"]["rules"]
     changing = [policy for policy in registry.mutators().values() if policy.mutate is not None]
     assert {(kind.group, kind.resource) for policy in changing for kind in policy.kinds} == selected(rules)
 
 
 def test_an_update_is_sent_for_mutation_only_where_the_spec_can_still_change() -> None:
     """A Job's pod template and podFailurePolicy are immutable: a patch on an update would refuse it."""
-    rules = entries(RENDERINGS["base"])["mutate.mlchassis.dev"]["rules"]
+    rules = entries(rendering("base"))["mutate.mlchassis.dev"]["rules"]
     updated = [rule for rule in rules if "UPDATE" in rule["operations"]]
     assert selected(updated) == {("batch", "cronjobs")}
 
 
 def test_an_autoscaler_s_number_is_not_put_back() -> None:
-    assert "replicas" not in only(RENDERINGS["+hpa"], "Deployment")["spec"]
+    assert "replicas" not in only(rendering("+hpa"), "Deployment")["spec"]
 
 
 def test_on_openshift_the_namespace_chooses_the_user() -> None:
-    assert pod_spec(RENDERINGS["+openshift"])["securityContext"] == {
+    assert pod_spec(rendering("+openshift"))["securityContext"] == {
         "runAsNonRoot": True,
         "seccompProfile": {"type": "RuntimeDefault"},
     }
 
 
 def test_the_scan_may_write_nothing_but_reports() -> None:
-    theirs = [it for it in RENDERINGS["+scan"] if it not in of_the_webhook(RENDERINGS["+scan"])]
+    theirs = [it for it in rendering("+scan") if it not in of_the_webhook(rendering("+scan"))]
     (role,) = of_kind(theirs, "ClusterRole")
     writing = {
         (group, resource)
@@ -342,7 +347,7 @@ def test_the_policy_that_is_shipped_loads(objects: list[Json]) -> None:
 
 def test_overlays_set_their_profile() -> None:
     profiles = {
-        name: load(the_policy(RENDERINGS[name])["data"]).rules.profile.value
+        name: load(the_policy(rendering(name))["data"]).rules.profile.value
         for name in ("base", "observe", "strict")
     }
     assert profiles == {"base": "standard", "observe": "observe", "strict": "strict"}
@@ -435,7 +440,7 @@ def test_webhooks_have_no_wildcard_but_the_versions_of_kinds_that_are_not_the_ap
 
 
 def test_the_scan_may_list_just_what_it_reads() -> None:
-    theirs = [it for it in RENDERINGS["+scan"] if it not in of_the_webhook(RENDERINGS["+scan"])]
+    theirs = [it for it in rendering("+scan") if it not in of_the_webhook(rendering("+scan"))]
     (role,) = of_kind(theirs, "ClusterRole")
     granted = {
         verb: {
@@ -478,8 +483,8 @@ def test_our_rendering_is_kustomize_s(name: str, tmp_path: Path) -> None:
     }
     (tmp_path / "kustomization.yaml").write_text(json.dumps(kustomization))
     rendered = subprocess.run(["kubectl", "kustomize", tmp_path], check=True, capture_output=True, text=True)
-    theirs = {_id(item): item for item in yaml.safe_load_all(rendered.stdout)}
-    assert {_id(item): item for item in RENDERINGS[name]} == theirs
+    theirs = {_id(item): item for item in load_all(rendered.stdout)}
+    assert {_id(item): item for item in rendering(name)} == theirs
 
 
 def _id(item: Json) -> tuple[str, str]:
@@ -487,7 +492,7 @@ def _id(item: Json) -> tuple[str, str]:
 
 
 def test_cert_manager_s_certificate_is_for_the_names_that_the_api_server_calls() -> None:
-    objects = RENDERINGS["+cert-manager"]
+    objects = rendering("+cert-manager")
     (certificate,) = (item for item in of_kind(objects, "Certificate") if not item["spec"].get("isCA"))
     args = served(objects)
     own = pki.service_hosts(certificate["metadata"]["namespace"], args.service)
@@ -530,7 +535,7 @@ def test_the_sidecar_s_image_is_in_the_webhook_s_repository(image: str, puller: 
 
 def test_the_command_prints_manifests_to_apply(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["manifests", "--overlay", "observe"]) == 0
-    assert list(yaml.safe_load_all(capsys.readouterr().out)) == RENDERINGS["observe"]
+    assert list(yaml.safe_load_all(capsys.readouterr().out)) == rendering("observe")
 
 
 def test_features_of_only_kustomize_are_refused(tmp_path: Path) -> None:
@@ -544,7 +549,6 @@ def test_a_patch_without_its_object_is_refused() -> None:
         list(manifests._patched([], {"kind": "Pod", "name": "x"}, []))
 
 
-@pytest.mark.parametrize("objects", RENDERINGS.values(), ids=RENDERINGS)
 def test_pods_reach_us_before_a_service_mesh_rewrites_their_probes(objects: list[Json]) -> None:
     """Configurations are called in the order of their names."""
     name = only(objects, "MutatingWebhookConfiguration")["metadata"]["name"]
