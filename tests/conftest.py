@@ -6,6 +6,7 @@ A red run must mean that the change under test broke something. To look for new 
 
 from __future__ import annotations
 
+import gc
 import re
 from pathlib import Path
 
@@ -36,3 +37,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     lane = LANE.search(collection_path.read_text("utf-8"))
     expression = config.option.markexpr
     return True if lane and re.search(rf"\bnot {lane[1]}\b", expression) else None
+
+
+def pytest_collection_finish() -> None:
+    """The collected tests stay to the end: the garbage collector need not go through them again and again."""
+    gc.freeze()

@@ -8,6 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.e2e
+
 REPOSITORY = Path(__file__).parents[2]
 COPIED = ("webhook", "policies", "puller", "benchmarks", "manifests", "pyproject.toml", "tests")
 LEFT_OUT = shutil.ignore_patterns("__pycache__", "e2e", "realnode", "corpus", "servers", "fuzz", "peers")

@@ -484,34 +484,32 @@ def distinct(count: int) -> Iterator[Request]:
 
 
 def pods() -> Stream:
-    return Workloads(1).pods(400, 0)
+    return Workloads(1).pods(200, 0)
 
 
 def deployments() -> Stream:
-    return Workloads(1).deployments(200, 0)
+    return Workloads(1).deployments(100, 0)
 
 
 @pytest.mark.parametrize(("endpoint", "make"), [("mutate", pods), ("validate", deployments)])
 def test_the_memo_takes_no_more_memory_than_it_may(endpoint: str, make: Callable[[], Stream]) -> None:
-    limit, counts = 2**20, Counter[str]()
+    limit, counts = 2**19, Counter[str]()
     memo, config = Memo(limit, lambda outcome: counts.update([outcome])), load({})
     requests = [parse(review) for review in make().measured]
+    for request in requests:  # what the policies keep for themselves they keep now
+        Memo(1).answer(endpoint, request, config, NoCluster(), DECIDE[endpoint])
     tracemalloc.start()
     try:
-        for request in requests:  # what the policies keep for themselves they keep now
-            Memo(1).answer(endpoint, request, config, NoCluster(), DECIDE[endpoint])
-        gc.collect()
-        before = tracemalloc.get_traced_memory()[0]
         for request in requests:
             memo.answer(endpoint, request, config, NoCluster(), DECIDE[endpoint])
             assert 0 <= memo.bytes <= limit
         gc.collect()
-        taken = tracemalloc.get_traced_memory()[0] - before
+        taken = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
-    assert counts["evicted"] > 100
+    assert counts["evicted"] > 50
     assert taken < 1.2 * limit
-    assert len(memo) > 20
+    assert len(memo) > 10
 
 
 def of_pod(pod: Json, kind: str = "Deployment") -> Request:
@@ -558,7 +556,7 @@ COSTLY: dict[str, Callable[[int], Request]] = {
 @pytest.mark.parametrize("what", COSTLY)
 def test_an_entry_takes_no_more_memory_than_is_counted(what: str) -> None:
     """Also of objects that take many times as much memory as their JSON is long."""
-    config, makes, count = load({"rules.yaml": "profile: strict"}), COSTLY[what], 10
+    config, makes, count = load({"rules.yaml": "profile: strict"}), COSTLY[what], 5
     for request in (makes(-1), makes(-2)):  # what the policies keep for themselves they keep now
         engine.validate(request, config, NoCluster())
     memo = Memo(2**30)
@@ -566,15 +564,13 @@ def test_an_entry_takes_no_more_memory_than_is_counted(what: str) -> None:
     requests = [makes(number) for number in range(count)]
     texts = [Canonical.of(request) for request in requests]
     del requests
-    gc.collect()
     tracemalloc.start()
     try:
-        before = tracemalloc.get_traced_memory()[0]
         for canonical in texts:
             assert canonical is not None
             memo.answer("validate", canonical.request(), config, NoCluster(), judge)
         gc.collect()
-        taken = tracemalloc.get_traced_memory()[0] - before
+        taken = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
     assert len(memo) == count
@@ -732,23 +728,21 @@ def test_a_pod_is_folded_again_when_a_listing_that_it_rests_on_changes() -> None
 
 
 def test_the_pods_of_workloads_take_no_more_memory_than_they_may() -> None:
-    memo, config = Memo(2**24), load({})
-    requests = [parse(review) for review in Workloads(1).deployments(200, 0).measured]
+    memo, config = Memo(2**23), load({})
+    requests = [parse(review) for review in Workloads(1).deployments(100, 0).measured]
     decide = partial(engine.validate, folding=memo.folds)
+    for request in requests:  # what the policies keep for themselves they keep now
+        Memo(0).answer("validate", request, config, NoCluster(), engine.validate)
     tracemalloc.start()
     try:
-        for request in requests:  # what the policies keep for themselves they keep now
-            Memo(0).answer("validate", request, config, NoCluster(), engine.validate)
-        gc.collect()
-        before = tracemalloc.get_traced_memory()[0]
         for request in requests:
             memo.answer("validate", request, config, NoCluster(), decide)
-            assert 0 <= memo.folds.bytes <= 2**22
+            assert 0 <= memo.folds.bytes <= 2**21
         gc.collect()
-        taken = tracemalloc.get_traced_memory()[0] - before
+        taken = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
-    assert taken - memo.bytes < 1.2 * 2**22
+    assert taken - memo.bytes < 1.2 * 2**21
     assert 20 < len(memo.folds) < len(requests)
 
 

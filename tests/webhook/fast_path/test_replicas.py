@@ -502,27 +502,26 @@ def workload(number: int) -> Iterator[bytes]:
 
 
 def test_the_bytes_of_bodies_are_of_the_memos_bytes() -> None:
-    limit = 2**20
+    limit = 2**19
     caller = Caller(limit=limit)
-    for replica in map(workload, range(150)):
+    for replica in map(workload, range(75)):
         for _ in range(3):
             caller.agrees("mutate", next(replica))
     del caller
     caller = Caller(limit=limit)
     tracemalloc.start()
     try:
-        before = tracemalloc.get_traced_memory()[0]
-        for replica in map(workload, range(300)):
+        for replica in map(workload, range(150)):
             for _ in range(2):
                 caller.read("mutate", next(replica))
                 assert 0 <= caller.memo.bytes <= limit
         gc.collect()
-        taken = tracemalloc.get_traced_memory()[0] - before
+        taken = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
-    assert caller.counts["evicted"] > 50
+    assert caller.counts["evicted"] > 25
     assert taken < 1.2 * limit
-    assert len(caller.memo) == len(caller.memo._bodies) > 20
+    assert len(caller.memo) == len(caller.memo._bodies) > 10
     caller.config = load({})
     caller.agrees("mutate", next(replica))
     assert len(caller.memo._bodies) == 0

@@ -254,7 +254,7 @@ async def test_a_body_just_under_the_limit_is_read(running: Running) -> None:
     assert status == 200
 
 
-ITEMS = [b"{}", b"[]", b'{"a":1}', b"[1.5]", b'"abcdef"', b'{"\\u003a":1}']
+ITEMS = [b"{}", b'{"a":1}', b'"abcdef"', b'{"\\u003a":1}']
 
 
 @pytest.mark.parametrize("item", ITEMS, ids=[item.decode() for item in ITEMS])
