@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from webhook.kube import offline
 
 CASES = Path(__file__).parent
 KINDS = {workload.gk: workload for workload in known_workloads()}
+RULES = tuple(rules().values())
 JUNK: list[Any] = [
     None,
     True,
@@ -52,18 +52,19 @@ def steps_of(node: Any, at: tuple[str | int, ...] = ()) -> list[tuple[str | int,
     return [at, *(path for key, child in children for path in steps_of(child, (*at, key)))]
 
 
-def spoiled(obj: Json, path: tuple[str | int, ...], value: Any) -> Json:
-    obj = copy.deepcopy(obj)
-    node: Any = obj
-    for step in path[:-1]:
-        node = node[step]
-    node[path[-1]] = value
-    return obj
+def spoiled(obj: Any, path: tuple[str | int, ...], value: Any) -> Any:
+    """The object with another value at the path; the rest is shared, not copied."""
+    if not path:
+        return value
+    head, *rest = path
+    copied = obj.copy()
+    copied[head] = spoiled(obj[head], tuple(rest), value)
+    return copied
 
 
 def judged(obj: Json) -> list[Finding]:
     target = Target(obj, kind_of(obj), pod_templates(obj, KINDS))
-    judging = [rule for rule in rules().values() if rule.kinds is None or target.kind in rule.kinds]
+    judging = [rule for rule in RULES if rule.kinds is None or target.kind in rule.kinds]
     return [finding for rule in judging for finding in rule.check(target, Facts())]
 
 

@@ -70,6 +70,10 @@ LOCAL = [
     sh("if curl -sf localhost; then echo http://db; fi || kill 1"),
     ["wget", "-qO-", "--header=Host: db", "http://127.0.0.1"],
     ["curl", "-d", '{"url": "http://db"}', "localhost/health"],
+    sh('curl -sf -H "Host: models.example.com" http://127.0.0.1:8080/health'),
+    sh("""wget -qO- 127.0.0.1:8080/health | grep -q '"status":"ok"'"""),
+    sh("nc -z 0.0.0.0 8080"),
+    ["curl", "-g", "http://[::1]:8080/health"],
 ]
 
 
@@ -83,6 +87,8 @@ NOTHING = [
     sh("echo http://payments/health"),
     sh("test -f /tmp/redis-cli && cat /opt/redis-cli/ready"),
     ["cat", "/var/lib/curl/http://payments"],
+    ["test", "-x", "/opt/redis-cli/ready"],
+    sh("test -f /tmp/ready # curl http://payments/health"),
     ["/opt/redis-cli/bin/check"],
     sh("grep -q http://payments /etc/config"),
     sh("[ -s /model ] && ! pgrep -f 'curl http://payments'"),
@@ -119,6 +125,9 @@ EXTERNAL = [
     (sh("curl http://db.$NAMESPACE.svc:80/"), "db.$NAMESPACE.svc"),
     (sh("true && (sleep 1; sh -c \"bash -c 'curl -s http://db'\")"), "db"),
     (sh("timeout 3 env A=b nohup curl db:80"), "db"),
+    (["bash", "-c", "timeout 4 bash -c 'curl -f http://db:80'"], "db"),
+    (sh("curl -sf localhost:8080 && curl -sf payments"), "payments"),
+    (sh("cat <<< PING | nc -w 2 queue 5672"), "queue"),
     (sh("if [ -f x ]; then :; else exec nc -w 2 db 80; fi"), "db"),
     (sh("case $1 in a) ;; *) curl db;; esac"), "db"),
     (sh("until curl -s db; do sleep 1; done"), "db"),
@@ -212,6 +221,7 @@ def test_external(argv: list[str], name: str) -> None:
 UNDECIDABLE = [
     sh("curl http://$DB_HOST/"),
     sh("curl $UNSET_URL/health"),
+    sh('curl -f "http://$(cat /etc/target)/"'),
     ["curl", "$(DB_HOST)/health"],
     ["mysqladmin", "ping", "-h", "$(NOT_SET)"],
     sh(". /etc/app.env; curl $MODEL_REGISTRY"),
