@@ -229,8 +229,8 @@ def nested(directory: Path, depth: int) -> None:
 
 
 DEEP = 1_100
-"""Levels: more than Python's stack has frames, more than a process may open files, and a path of 13,200 characters,
-of which the kernel takes 4,096."""
+"""Levels: more than Python's stack has frames, more than a process may open files, and a path of 13,200
+characters, of which the kernel takes 4,096."""
 
 
 @pytest.mark.parametrize("depth", [1, DEEP])
