@@ -15,8 +15,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from policies.commands import loops, reach, shell, values
+from policies.commands import reach, shell, values
 from policies.commands.budget import Budget, BudgetSpent
+from policies.commands.ends import is_bounded, is_endless, last_number, rounds
 from policies.commands.expansion import Scope
 from policies.commands.hosts import is_url, reach_of, split_port, url_hosts
 from policies.commands.model import Command, CommandSummary, Host, Loop, Reach, ScriptFile
@@ -354,7 +355,7 @@ class _Reader:
                 self.scope.assign(node.variable, self._loop_value(node, listed[:MAX_LISTED]))
             once = self.script(node.condition) if node.condition is not None else 0.0
             once += self.script(node.body)
-        if self.conditions and loops.is_endless(node, self.budget):
+        if self.conditions and is_endless(node, self.budget):
             self.conditions += 1  # for good, as in `run`
         inside = self.commands[first:]
         self.budget.spend(len(inside))
@@ -375,9 +376,9 @@ class _Reader:
         it."""
         known = self.ends.get(id(node))
         if known is None:
-            ends = loops.is_bounded(node, self.budget)
+            ends = is_bounded(node, self.budget)
             # The node is kept with the answer: its id must not be another's meanwhile.
-            known = self.ends[id(node)] = (node, ends, loops.count(node, self.budget) if ends else None)
+            known = self.ends[id(node)] = (node, ends, rounds(node, self.budget) if ends else None)
         return known[1:]
 
     def _loop_value(self, node: LoopNode, words: list[str]) -> str:
@@ -385,7 +386,7 @@ class _Reader:
 
         The last, because a script that goes through the pods of a StatefulSet waits for the last one too.
         """
-        if number := loops.last_number((node.words or ())[:MAX_LISTED], self.budget):
+        if number := last_number((node.words or ())[:MAX_LISTED], self.budget):
             return number
         if not words or any(_PATTERN.search(word) for word in words):
             return values.unknown(node.variable)

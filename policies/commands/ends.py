@@ -61,7 +61,7 @@ def is_endless(loop: Loop, budget: Budget) -> bool:
     return asked in (["true"], [":"], ["sleep"]) and not _leaves(loop.body, budget)
 
 
-def count(loop: Loop, budget: Budget) -> int | None:
+def rounds(loop: Loop, budget: Budget) -> int | None:
     """The greatest number of rounds, if the text limits it."""
     if loop.words is not None:
         return _count_of_words(loop.words, budget)
