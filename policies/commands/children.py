@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from policies.commands.budget import Budget, BudgetSpent
-from policies.commands.reader import SHELLS, shell_operands
+from policies.commands.programs import SHELLS, shell_operands
 from policies.commands.shell import ShellError, parse
 from policies.commands.syntax import Case, Command, Group, If, Loop, Redirected, Script, Simple
 

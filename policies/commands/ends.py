@@ -1,11 +1,12 @@
-"""Whether a loop of a shell script ends by itself, and after how many rounds at most."""
+"""Whether commands end: loops, and after how many rounds at most; programs that hold or end a script."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from policies.commands.budget import Budget
+from policies.commands.durations import seconds
 from policies.commands.syntax import (
     Arithmetic,
     Case,
@@ -33,6 +34,7 @@ _LEAVING = frozenset({"exit", "break", "return"})
 _CALCULATORS = frozenset({"expr", "bc", "date"})
 _CLOCKS = frozenset({"SECONDS", "EPOCHSECONDS"})
 MAX_COUNT = 1_000_000
+_A_DAY = 24 * 3600
 
 
 def is_bounded(loop: Loop, budget: Budget) -> bool:
@@ -257,3 +259,17 @@ def _leaves(script: Script, budget: Budget) -> bool:
     """Whether it contains `exit`, `break` or `return`."""
     simples = _simples(script, budget)
     return any(isinstance(each, Simple) and _program(each) in _LEAVING for each in simples)
+
+
+def takes_over(words: Sequence[str]) -> bool:
+    """Whether a command ends the script well, or holds it for as long as the container lives."""
+    match ("".join(words[:1]).rpartition("/")[2], *words[1:]):
+        case ("exit", "0") | ("sleep", "infinity" | "inf") | ("wait", *_):
+            return True
+        case ("sleep", length):
+            return (seconds(length) or 0) >= _A_DAY
+        case ("tail", *arguments):
+            return "-f" in arguments or "-F" in arguments
+        case ("ray", "start", *arguments):
+            return "--block" in arguments
+    return False

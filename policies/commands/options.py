@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-
-_DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ms|us|µs|ns|s|m|h|d)?", re.ASCII)
-_SECONDS = {"ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 class Style(Enum):
@@ -123,17 +119,3 @@ def _short(parsed: Parsed, syntax: OptionSyntax, word: str, arguments: Sequence[
                 return 1
         parsed.options.append((option, ""))
     return 0
-
-
-def seconds(text: str, unit: float = 1.0) -> float | None:
-    """`5`, `0.5`, `2m`, `1m30s`, `500ms` -> seconds; a bare number counts in `unit` seconds."""
-    if not text or len(text) > 40:
-        return None
-    at, total = 0, 0.0
-    while at < len(text):  # piece by piece: one regex for the whole tries every way to cut its digits
-        piece = _DURATION.match(text, at)
-        if piece is None:
-            return None
-        total += float(piece[1]) * (_SECONDS[piece[2]] if piece[2] else unit)
-        at = piece.end()
-    return total

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from policies.commands import hosts as hosts_module
 from policies.commands import redirection
 from policies.commands.clients import CLIENTS, Client, Operands
+from policies.commands.durations import seconds
 from policies.commands.hosts import host, is_url, url_hosts
 from policies.commands.model import Host, Reach
-from policies.commands.options import OptionSyntax, Parsed, Style, parse_options, seconds
+from policies.commands.options import OptionSyntax, Parsed, Style, parse_options
 
 Lookup = Callable[[str], str | None]
 """A variable's value in the command's environment, or None if it is unknown."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from policies.commands.options import OptionSyntax, Parsed, parse_options, seconds
+from policies.commands.durations import seconds
+from policies.commands.options import OptionSyntax, Parsed, parse_options
 
 
 @dataclass(frozen=True, slots=True)

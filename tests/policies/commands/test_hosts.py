@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from policies.commands import Reach, values
 from policies.commands.budget import Budget
+from policies.commands.durations import seconds
 from policies.commands.hosts import host, is_url, reach_of, split_port, url_hosts
-from policies.commands.options import seconds
 
 UNKNOWN, OWN, OTHER = values.unknown("X"), values.own("POD_IP"), values.other("HOST_IP")
 

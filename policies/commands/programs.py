@@ -1,0 +1,63 @@
+"""Tables of the programs that the reader treats by name, and how shells are called."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+SHELLS = frozenset({"sh", "bash", "dash", "ash", "zsh", "ksh", "mksh"})
+CODE_OPTIONS = {
+    "node": ("-e", "--eval", "-p", "--print", "-pe"),
+    "nodejs": ("-e", "--eval", "-p", "--print"),
+    "deno": ("eval",),
+    "bun": ("-e",),
+    "perl": ("-e", "-E", "-ne", "-le", "-we"),
+    "ruby": ("-e",),
+    "php": ("-r",),
+    "lua": ("-e",),
+    "rscript": ("-e",),
+    "pwsh": ("-c", "-command"),
+}
+"""Interpreters other than Python, with the options that give them code."""
+SCRIPT_SUFFIXES = (".sh", ".bash", ".py", ".pl", ".rb", ".js", ".php", ".lua")
+
+TEXT_PROGRAMS = frozenset(
+    {"echo", "printf", "logger", "grep", "egrep", "fgrep", "sed", "awk", "gawk", "jq", "yq", "cat"}
+    | {"tee", "test", "[", "[[", ":", "true", "false", "head", "tail", "cut", "tr", "sort", "wc"}
+    | {"date", "ls", "find", "touch", "rm", "mkdir", "cp", "mv", "stat", "pgrep", "ps", "kill"}
+    | {"basename", "dirname", "seq", "expr", "xxd", "od", "base64", "cd", "unset", "shift", "trap"}
+    | {"wait", "exit", "return", "break", "continue", "alias"}
+)
+"""Programs that only handle text or files: a URL among their arguments is a text."""
+DECLARING = frozenset({"export", "declare", "local", "readonly", "typeset"})
+"""Builtins that assign variables."""
+WRITERS = frozenset({"tee", "sed", "cp", "mv", "install", "dd", "sponge", "ed", "ln"})
+"""Programs that write the files among their arguments."""
+AMBIGUOUS = frozenset(
+    {"host", "http", "https", "ray", "mc", "hf", "az", "ab", "nats", "influx", "consul", "vault"}
+)
+"""Client names that are also ordinary words: in text that isn't shell they are no evidence."""
+_PYTHON = re.compile(r"(?:python|pypy)[\d.]*t?", re.ASCII)
+
+
+def is_python(program: str) -> bool:
+    """Whether a program of this name is a Python interpreter: `python3.12`, `pypy`."""
+    return _PYTHON.fullmatch(program) is not None
+
+
+def shell_operands(words: Sequence[str]) -> tuple[bool, list[str]]:
+    """Whether a shell was given `-c`, and its operands: the script, `$0`, `$1` … or a file's name."""
+    script = False
+    at = 0
+    while at < len(words):
+        word = words[at]
+        if word == "--" or word[:1] not in ("-", "+") or word == "-":
+            at += word == "--"
+            break
+        at += 1
+        if word.startswith("--"):
+            at += word in ("--rcfile", "--init-file")
+            continue
+        script = script or "c" in word
+        at += word[-1] in "oO"
+    return script, list(words[at:])
