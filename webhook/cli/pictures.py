@@ -1,0 +1,224 @@
+"""The pictures of docs/architecture.md as Mermaid: the rooms with their imports, and the way of a review.
+
+The rooms come from the packages' docstrings, which a test compares with the imports. The way is traced: the
+calls of two reviews between the functions in STEPS, in their order.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import re
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from types import FrameType, SimpleNamespace
+from typing import Any, Final, cast
+
+import orjson
+from structlog.testing import capture_logs
+
+from policies.core.facts import NoCluster
+from policies.kube.json import Json
+
+ROOTS: Final = ("webhook", "policies", "puller")
+SOURCE: Final = Path(__file__).resolve().parents[2]
+STEPS: Final = (
+    "webhook.server.reviews:Reviews.answer",
+    "webhook.server.process:Decider.__call__",
+    "webhook.server.journal:Journal.record",
+    "webhook.admission.envelope:parse",
+    "webhook.admission.engine:mutate",
+    "webhook.admission.engine:validate",
+    "webhook.admission.bounds:bounded",
+    "webhook.admission.mutation:fold",
+    "webhook.admission.mutation:project",
+    "webhook.admission.patch:diff",
+    "webhook.admission.validation:findings",
+    "webhook.admission.ratcheting:ratchet",
+    "webhook.admission.messages:respond",
+)
+"""The functions in the picture of a review; all are called in it."""
+_LISTED: Final = re.compile(r"^Imports: (.+?)\.$", re.MULTILINE | re.DOTALL)
+_PICTURE: Final = re.compile(r"(<!-- (rooms|way): begin .*?-->\n).*?(<!-- \2: end -->)", re.DOTALL)
+_POD_SPEC: Final[Json] = {
+    "containers": [
+        {
+            "name": "api",
+            "image": "registry.example/api:1",
+            "ports": [{"containerPort": 8080}],
+            "livenessProbe": {"exec": {"command": ["curl", "http://payments/health"]}},
+        }
+    ]
+}
+_LABELS: Final[Json] = {"app": "api"}
+REVIEWED: Final[Mapping[str, Json]] = {
+    "mutate": {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "api"}, "spec": _POD_SPEC},
+    "validate": {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "api"},
+        "spec": {
+            "replicas": 2,
+            "selector": {"matchLabels": _LABELS},
+            "template": {"metadata": {"labels": _LABELS}, "spec": _POD_SPEC},
+        },
+    },
+}
+"""The object of the review at each endpoint; the second is refused, so that ratcheting is asked."""
+
+
+def with_pictures(text: str) -> str:
+    """A page with its pictures drawn again, each between its two markers."""
+    made = {"rooms": rooms, "way": way}
+    return _PICTURE.sub(lambda found: f"{found[1]}```mermaid\n{made[found[2]]()}```\n{found[3]}", text)
+
+
+# --- the rooms -------------------------------------------------------------------------------------
+
+
+def rooms() -> str:
+    """Packages as boxes, and an arrow to each package that one imports, unless another arrow implies it."""
+    imports = imported()
+    lines = ["flowchart TB"]
+    for root in ROOTS:
+        inside = [name for name in imports if name.startswith(f"{root}.")]
+        lines.append(f"  subgraph {root}")
+        lines += [f'    {name}["{name.partition(".")[2]}/"]' for name in inside]
+        lines += [f"    {name} --> {other}" for name, other in _direct(imports, inside)]
+        lines.append("  end")
+    lines += [f"  {one} --> {other}" for one, other in _between(imports)]
+    return "\n".join(lines) + "\n"
+
+
+def imported() -> dict[str, set[str]]:
+    """The packages below the roots, each with those that it imports; a root has its own modules' imports."""
+    found: dict[str, set[str]] = {}
+    for root in ROOTS:
+        for file in sorted((SOURCE / root).glob("*/__init__.py")):
+            found[f"{root}.{file.parent.name}"] = _listed(file)
+        found[root] = _listed(SOURCE / root / "__init__.py")
+    return found
+
+
+def _listed(file: Path) -> set[str]:
+    listed = _LISTED.search(ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or "")
+    return set() if listed is None else set(re.findall(r"`([\w.]+)`", listed[1]))
+
+
+def _direct(imports: Mapping[str, set[str]], inside: Collection[str]) -> Iterator[tuple[str, str]]:
+    reach = {name: _reachable(name, imports) for name in inside}
+    for name in inside:
+        near = imports[name] & set(inside)
+        implied = {far for each in near for far in reach[each]}
+        yield from ((name, other) for other in sorted(near - implied))
+
+
+def _reachable(name: str, imports: Mapping[str, set[str]]) -> set[str]:
+    found: set[str] = set()
+    waiting = [name]
+    while waiting:
+        more = imports.get(waiting.pop(), set()) - found
+        found |= more
+        waiting += more
+    return found
+
+
+def _between(imports: Mapping[str, set[str]]) -> list[tuple[str, str]]:
+    """The arrows from one root to another."""
+    arrows = {(_root(name), _root(other)) for name, others in imports.items() for other in others}
+    return sorted((one, other) for one, other in arrows if one != other)
+
+
+def _root(name: str) -> str:
+    return name.partition(".")[0]
+
+
+# --- the way of a review ---------------------------------------------------------------------------
+
+
+def way() -> str:
+    """The calls of a review at each endpoint, between modules."""
+    lines = ["sequenceDiagram", "  participant caller as API server"]
+    calls = {endpoint: traced(endpoint, obj) for endpoint, obj in REVIEWED.items()}
+    modules = dict.fromkeys(_module(step) for found in calls.values() for _, step in found)
+    lines += [f"  participant {name.rpartition('.')[2]} as {name.partition('.')[2]}" for name in modules]
+    for endpoint, found in calls.items():
+        lines.append(f"  note over caller: /{endpoint}, a {REVIEWED[endpoint]['kind']}")
+        for asking, step in found:
+            source = "caller" if asking is None else _module(asking).rpartition(".")[2]
+            lines.append(f"  {source}->>{_module(step).rpartition('.')[2]}: {step.partition(':')[2]}")
+    return "\n".join(lines) + "\n"
+
+
+def _module(step: str) -> str:
+    return step.partition(":")[0]
+
+
+def traced(endpoint: str, obj: Json) -> list[tuple[str | None, str]]:
+    """The calls between the functions in STEPS while an object is reviewed, each once: who asks, and what."""
+    answer = _answering(endpoint, obj)
+    found: dict[tuple[str | None, str], None] = {}
+
+    def called(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and (step := _step(frame)) in STEPS:
+            found[next(_above(frame), None), step] = None
+
+    async def reviewed() -> None:
+        sys.setprofile(called)
+        try:
+            with capture_logs():
+                await answer
+        finally:
+            sys.setprofile(None)
+
+    asyncio.run(reviewed())
+    return [*found]
+
+
+def _step(frame: FrameType) -> str:
+    return f"{frame.f_globals.get('__name__', '')}:{frame.f_code.co_qualname}"
+
+
+def _above(frame: FrameType) -> Iterator[str]:
+    """The steps that wait for this one, the nearest first."""
+    above = frame.f_back
+    while above is not None:
+        if (step := _step(above)) in STEPS:
+            yield step
+        above = above.f_back
+
+
+def _answering(endpoint: str, obj: Json) -> Any:
+    """The answer to the creation of an object, by the parts that the server is made of."""
+    from webhook.admission.engine import mutate, validate
+    from webhook.config.load import load
+    from webhook.config.source import LivePolicy
+    from webhook.server.journal import Journal
+    from webhook.server.metrics import Metrics
+    from webhook.server.process import Decider, on_error
+    from webhook.server.record import SharedRecords
+    from webhook.server.reviews import Reviews
+
+    policy, metrics = cast(LivePolicy, SimpleNamespace(config=load({}))), Metrics()
+    decide = {"mutate": mutate, "validate": validate}[endpoint]
+    decider = Decider(endpoint, policy, NoCluster(), decide, None, decide)
+    reviews = Reviews(
+        {endpoint: decider},
+        on_error(policy),
+        metrics,
+        Journal(metrics),
+        SharedRecords.alone(),
+        traced=False,
+        fast=lambda: False,
+    )
+    group, _, version = obj["apiVersion"].rpartition("/")
+    request = {
+        "uid": "00000000-0000-0000-0000-000000000000",
+        "kind": {"group": group, "version": version, "kind": obj["kind"]},
+        "operation": "CREATE",
+        "namespace": "default",
+        "object": obj,
+    }
+    review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+    return reviews.answer(endpoint, orjson.dumps(review), float("inf"))
