@@ -81,7 +81,7 @@ class Cache:
         return not stopped()
 
     def put(self, spec: ModelSpec, tree: Path, stopped: Callable[[], bool]) -> bool:
-        """Make a copy of a complete tree the entry of this spec; False where that cannot be."""
+        """Copy a complete tree into the entry of this spec; False if that fails."""
         scratch = self.root / _WORK / f"{spec.digest}.{secrets.token_hex(8)}"
         try:
             items = local.listing(tree, ())
@@ -115,7 +115,7 @@ class Cache:
         try:
             said, changed = path.read_text(), path.stat().st_mtime_ns
         except FileNotFoundError:
-            return None  # it was given back this moment: the next look finds the entry, or no lock
+            return None  # released a moment ago: the next attempt finds the entry, or no lock
         text, at, since = self._seen.get(spec.digest, ("", 0, 0.0))
         if (text, at) != (said, changed):
             self._seen[spec.digest] = said, changed, self.clock()
@@ -135,7 +135,7 @@ class Cache:
         except OSError as error:
             if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
                 raise
-            # Another puller was first; or the entry was not usable, for which reason this one was made.
+            # Another puller was first, or the entry is not usable and this one replaces it.
             grave = self.root / _WORK / f"old.{secrets.token_hex(8)}"
             entry.rename(grave)
             scratch.rename(entry)
@@ -143,7 +143,7 @@ class Cache:
                 remove_tree(grave)
 
     def _make_room(self, size: int) -> None:
-        """Remove what was unfinished long ago, and the entries that were used least lately."""
+        """Remove abandoned copies, and the least recently used entries until `size` bytes fit."""
         now = time.time()
         for path in (self.root / _WORK).iterdir():
             with suppress(FileNotFoundError):

@@ -112,8 +112,8 @@ MENDED = {
 
 
 DEFAULTS = [("terminationMessagePolicy", "File")]
-"""Fields of containers with the API server's default, which a policy may change: it can't be told from what
-somebody wrote."""
+"""Container fields that a policy may change if they have the API server's default: the object does not show
+whether a person or the API server set them."""
 
 
 def places(value: Any, at: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:

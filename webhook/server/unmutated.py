@@ -1,7 +1,7 @@
 """`chassis_unmutated_pods`: how many running pods lack what the policy in force gives to new ones.
 
-One replica counts, the one that holds the Lease of the uptime. Law: pods are read page by page and let go, no
-decision holds the event loop longer than one review does, and the pods of one owner are decided about once.
+Only the replica that holds the Lease `mlchassis-uptime` counts. Law: one page of pods is in memory at a time,
+no decision holds the event loop longer than one review does, and one pod of each owner is decided.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ log = structlog.get_logger()
 
 PASS_SECONDS: Final = 300.0
 FIRST_SECONDS: Final = 60.0
-"""After the start: facts are read by then."""
+"""Seconds after the start, when the facts have been read."""
 PAUSE_SECONDS: Final = 0.01
-"""After each decision: reviews come first."""
+"""Seconds after each decision, for waiting reviews."""
 
 
 class Unmutated:
-    """Counts, now and then, while `counts` says that it is up to this process."""
+    """Counts every PASS_SECONDS, if `counts` is true: of all processes, only one counts."""
 
     def __init__(
         self,
