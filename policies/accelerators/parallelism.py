@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from policies.containers.programs import has_option
-from policies.probes.servers import Server
+from policies.probes.recognition import Server
 
 MOST: Final = 1024
 """A greater value of a flag is a mistake that the server itself reports."""

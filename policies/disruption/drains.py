@@ -15,7 +15,7 @@ from policies.core.target import PodTemplate
 from policies.kube.images import repository_and_tag
 from policies.kube.json import integer
 from policies.kube.pods import Container
-from policies.probes.servers import version_of
+from policies.probes.recognition import version_of
 from policies.probes.serving import StandardProbes, recognised
 
 WEB_SERVERS: Final = {"gunicorn": "--graceful-timeout", "uvicorn": "--timeout-graceful-shutdown"}

@@ -84,7 +84,7 @@ from policies.models.volumes import (
     with_model_mounts,
     with_models_volume,
 )
-from policies.probes.servers import PULLER, Server
+from policies.probes.recognition import PULLER, Server
 from policies.probes.serving import StandardProbes, istio_came_first, recognised
 from policies.probes.start import models_of
 from puller.spec import ModelSpec

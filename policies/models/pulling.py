@@ -28,7 +28,7 @@ from policies.kube.metadata import annotations_of
 from policies.kube.names import is_subdomain, listed
 from policies.kube.pods import Container, Role, containers
 from policies.probes.endpoints import declared_http_port, server_port
-from policies.probes.servers import Server, port_number
+from policies.probes.recognition import Server, port_number
 from policies.probes.serving import StandardProbes, recognised, serving_containers
 from puller import spec as model_spec
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from policies.kube.json import Json, strings
 from policies.kube.pods import containers
-from policies.probes.servers import PULLER
+from policies.probes.recognition import PULLER
 
 _PORT: Final = 9081
 

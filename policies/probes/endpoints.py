@@ -14,7 +14,7 @@ from policies.kube.json import Json, maps, text
 from policies.kube.pods import Container, tcp_ports
 from policies.kube.results import Result
 from policies.probes.preset import Preset, Protocol
-from policies.probes.servers import Part, Recogniser, Server
+from policies.probes.recognition import Part, Recogniser, Server
 from policies.probes.serving import StandardProbes, recognised
 
 

@@ -32,7 +32,7 @@ from policies.probes.endpoints import (
     speaks_tls,
 )
 from policies.probes.preset import Protocol
-from policies.probes.servers import Server, port_number
+from policies.probes.recognition import Server, port_number
 from policies.probes.serving import HEALTH_ANNOTATIONS, StandardProbes, recognised, serving_containers
 
 DEFAULT_CONTAINER: Final = "kubectl.kubernetes.io/default-container"

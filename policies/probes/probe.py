@@ -13,7 +13,7 @@ from policies.kube import probe_timing
 from policies.kube.json import Json, dig, mapping, maps, text
 from policies.kube.pods import Container, Role
 from policies.kube.results import Result
-from policies.probes.servers import port_number
+from policies.probes.recognition import port_number
 
 LIVENESS: Final = "livenessProbe"
 READINESS: Final = "readinessProbe"

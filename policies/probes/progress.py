@@ -20,7 +20,7 @@ from policies.kube.json import Json, dig, integer, mapping, maps, text
 from policies.kube.pods import Container
 from policies.probes.endpoints import preset_health
 from policies.probes.preset import Progress
-from policies.probes.servers import Server, version_of
+from policies.probes.recognition import Server, version_of
 from policies.probes.serving import Liveness, StandardProbes, recognised
 
 TIMEOUT: Final = 30

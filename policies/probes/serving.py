@@ -28,7 +28,7 @@ from policies.kube.metadata import annotations_of
 from policies.kube.pods import Container, Role
 from policies.kube.results import Result
 from policies.probes.preset import Preset, known_presets
-from policies.probes.servers import Part, Recogniser, Server, is_idle
+from policies.probes.recognition import Part, Recogniser, Server, is_idle
 
 __all__ = [
     "HEALTH_ANNOTATIONS",

@@ -97,9 +97,8 @@ from policies.kube.metadata import annotations_of
 from policies.kube.names import is_label_key, listed
 from policies.kube.pods import Container, Role, edited
 from policies.probes.endpoints import declared_http_port, http_get, preset_health, unsure
-from policies.probes.forming import deadlocks, left_unready, waits_for
+from policies.probes.group_formation import deadlocks, left_unready, waits_for
 from policies.probes.health import AnnotationError, annotated_health, is_meant, right_port
-from policies.probes.mirror import handler_of, mirrored
 from policies.probes.progress import (
     TIMEOUT,
     Check,
@@ -110,6 +109,7 @@ from policies.probes.progress import (
     progress_check,
     watched_start,
 )
+from policies.probes.readiness_as_liveness import handler_of, mirrored
 from policies.probes.serving import (
     HEALTH_ANNOTATIONS,
     Liveness,

@@ -1,7 +1,7 @@
 """How long a serving container takes to start, and how long it may.
 
 The time follows from annotations, from earlier starts (`policies.probes.observed`), or from the model's size:
-from an annotation, the model config, or the model's name and flags (`policies.probes.weights`).
+from an annotation, the model config, or the model's name and flags (`policies.probes.model_sizes`).
 
 Law: the expected time has a source; the allowed time is generous. A long budget has no cost in the good case,
 and a short one kills a start again and again.
@@ -28,10 +28,10 @@ from policies.kube.metadata import annotations_of
 from policies.kube.names import shortened
 from policies.kube.pods import Container, Role
 from policies.kube.results import Result, Results
+from policies.probes.model_sizes import heaviest
 from policies.probes.observed import observed
-from policies.probes.servers import Server
+from policies.probes.recognition import Server
 from policies.probes.serving import Learning, StandardProbes, recognised, serving_containers
-from policies.probes.weights import heaviest
 from puller import spec as model_spec
 
 LONGEST_START: Final = 7 * 24 * 3600

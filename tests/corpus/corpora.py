@@ -19,7 +19,7 @@ from policies.kube.json import Json, dig, text
 from policies.kube.pods import Container
 from policies.probes.endpoints import preset_health
 from policies.probes.health import annotated_health
-from policies.probes.mirror import handler_of
+from policies.probes.readiness_as_liveness import handler_of
 from policies.probes.serving import StandardProbes, recognised
 from policies.probes.start import start_of
 from tests.e2e.binaries import module_source

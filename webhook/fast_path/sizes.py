@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from policies.containers.remembered import Remembered
 from policies.core.listing import Listing
-from policies.probes.servers import Recogniser, Server
+from policies.probes.recognition import Recogniser, Server
 
 _SHARED: Final = (
     *(type, ModuleType, BuiltinFunctionType, Enum, re.Pattern, ref),

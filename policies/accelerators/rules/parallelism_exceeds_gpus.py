@@ -17,7 +17,7 @@ from policies.core.pod_features import PodFeature
 from policies.core.target import PodTemplate, Target
 from policies.kube.json import dig, mapping, strings
 from policies.kube.pods import Container, Role
-from policies.probes.servers import Server
+from policies.probes.recognition import Server
 from policies.probes.serving import StandardProbes, recognised
 
 _GPU: Final = re.compile(r"nvidia\.com/(?:gpu|gpu\.shared|mig-\d+g\.\d+gb)")

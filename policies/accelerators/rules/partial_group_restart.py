@@ -13,7 +13,7 @@ from policies.kube.field_paths import Steps, field_path
 from policies.kube.group_kinds import DISAGGREGATED_SET, LEADER_WORKER_SET
 from policies.kube.json import integer, mapping, text
 from policies.kube.pods import Role
-from policies.probes.servers import Server
+from policies.probes.recognition import Server
 from policies.probes.serving import StandardProbes, recognised
 
 _KEEPS_THE_REST: Final = ("None", "Default")

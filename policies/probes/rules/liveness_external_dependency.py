@@ -11,7 +11,7 @@ from policies.core.pod_features import PodFeature
 from policies.core.target import Target
 from policies.kube.json import mapping, text
 from policies.probes.endpoints import alive_by
-from policies.probes.external import external_dependencies
+from policies.probes.external_hosts import external_dependencies
 from policies.probes.preset import asked_by
 from policies.probes.probe import LIVENESS, Probe, probes
 from policies.probes.serving import StandardProbes, recognised

@@ -8,7 +8,7 @@ from policies.core.contracts import rule
 from policies.core.facts import Facts
 from policies.core.finding import Finding
 from policies.core.target import Target
-from policies.probes.liveness import called, what_to_write, without_liveness
+from policies.probes.missing_liveness import called, what_to_write, without_liveness
 from policies.probes.probe import LIVENESS
 
 

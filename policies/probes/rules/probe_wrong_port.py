@@ -12,7 +12,7 @@ from policies.core.target import Target
 from policies.kube.json import text
 from policies.probes.health import right_port
 from policies.probes.probe import LIVENESS, READINESS, STARTUP, probes
-from policies.probes.servers import port_number
+from policies.probes.recognition import port_number
 from policies.probes.serving import StandardProbes, recognised
 
 

@@ -9,7 +9,7 @@ from policies.core.facts import Facts
 from policies.core.finding import Finding
 from policies.core.pod_features import PodFeature
 from policies.core.target import Target
-from policies.probes.liveness import called, what_to_write, without_liveness
+from policies.probes.missing_liveness import called, what_to_write, without_liveness
 from policies.probes.probe import LIVENESS, READINESS, is_written, probe_of
 
 

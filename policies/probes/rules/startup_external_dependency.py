@@ -6,7 +6,7 @@ from functools import partial
 
 from policies.core.contracts import rule
 from policies.core.pod_features import PodFeature
-from policies.probes.external import external_dependencies
+from policies.probes.external_hosts import external_dependencies
 from policies.probes.probe import STARTUP
 
 RULE = rule(

@@ -10,7 +10,7 @@ import pytest
 from policies.core.settings import default_settings
 from policies.kube.pods import containers
 from policies.probes.preset import Older, Preset, Protocol, known_presets
-from policies.probes.servers import version_of
+from policies.probes.recognition import version_of
 from policies.probes.serving import StandardProbes, recognised
 from webhook.kube.documents import load_all
 

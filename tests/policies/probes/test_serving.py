@@ -7,7 +7,7 @@ from policies.kube.images import image_matches, repository
 from policies.kube.json import Json
 from policies.kube.pods import containers, tcp_ports
 from policies.probes import standard_probes
-from policies.probes.servers import port_number
+from policies.probes.recognition import port_number
 from policies.probes.serving import StandardProbes, recognised, serving_containers
 from policies.probes.start import expected_start
 

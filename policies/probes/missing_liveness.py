@@ -10,7 +10,7 @@ from policies.kube.names import listed
 from policies.kube.pods import Container
 from policies.probes.endpoints import unsure
 from policies.probes.own_servers import is_bare, is_own_server
-from policies.probes.servers import Part
+from policies.probes.recognition import Part
 from policies.probes.serving import StandardProbes, recognised, serving_containers
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from policies.probes.weights import Published, published, weights
+from policies.probes.model_sizes import Published, published, weights
 
 GB = 10**9
 
