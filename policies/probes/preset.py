@@ -173,6 +173,13 @@ class Preset(Model):
         description="whether liveness only checks that the port is open, because the threads that run the "
         "model answer `livePath`: under load it waits behind inferences for any length of time",
     )
+    live_timeout: Duration | None = Field(
+        None,
+        ge=1,
+        le=3600,
+        description="seconds one liveness check may take, where it waits behind the requests before it; 3 "
+        "failures then restart the container",
+    )
     older: tuple[Older, ...] = Field(
         (),
         description="the endpoints of earlier versions, by the tag of the preset's images, the oldest first",

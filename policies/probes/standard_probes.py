@@ -54,7 +54,10 @@ must shed traffic before it restarts anything.
   budget has no cost in the good case, because the first success ends it.
 - *readiness*: every 10 s, out of the Service after 3 failures.
 - *liveness*: every 20 s, restart after at least 6 failures and never before twice the time in which
-  readiness (ours or the user's) gives up.
+  readiness (ours or the user's) gives up. Some servers answer health behind the requests before it. Where
+  one thread does both (KServe's Python servers, Seldon), a check may take 6 and 3 minutes, and 3 failures
+  restart. Where the queue has no limit (TensorFlow Serving, OpenVINO Model Server), liveness only checks
+  the port.
 
 A liveness probe that somebody wrote without a startupProbe, and that would kill the container before its
 expected start is over, gets a startupProbe with its own handler. In native sidecars no startupProbe is
@@ -123,6 +126,9 @@ from policies.probes.start import LONGEST_START, Budget, budget_of, expected_sta
 
 __all__ = ["MUTATOR", "StandardProbes", "advise", "mutate"]
 
+_WAITING_FAILURES: Final = 3
+"""Failures of a livenessProbe whose timeout covers the requests that are served before it."""
+_LONG_CHECK: Final = 60
 _MOST_FAILURES: Final = 2**31 - 1
 """The API's failureThreshold is an int32, and users write the largest one for "never"."""
 
@@ -178,6 +184,7 @@ def _with_probes(
         elif startup is None and not watched:
             probe = added["startupProbe"] = _startup(live, settings, budget.seconds)
             _give_startup(why, container, probe, budget, settings)
+        live = added["livenessProbe"] = _patient(live, found.live, container, settings)
         if check is not None and check.handler is not None:
             delay = {key: live[key] for key in ("initialDelaySeconds",) if key in live}
             live = added["livenessProbe"] = {**_liveness(check.handler, settings, TIMEOUT, ready), **delay}
@@ -322,6 +329,17 @@ def _liveness(handler: Json, settings: StandardProbes, timeout: int, ready: Any)
     }
 
 
+def _patient(live: Json, handler: Json, container: Container, settings: StandardProbes) -> Json:
+    """A livenessProbe that waits behind requests, where the server answers it in the thread of its models."""
+    server, known = recognised(container, settings), preset_health(container, settings)
+    timeout = (server and server.preset.live_timeout) or 0
+    if timeout <= live["timeoutSeconds"] or known is None or handler != known.live:
+        return live
+    period = max(live["periodSeconds"], timeout)
+    failures = max(_WAITING_FAILURES, -(-probe_timing.give_up(live) // period))
+    return {**live, "periodSeconds": period, "timeoutSeconds": timeout, "failureThreshold": failures}
+
+
 def _startup(live: Any, settings: StandardProbes, budget: int) -> Json:
     """A startupProbe that asks what liveness asks, for as long as the start may take."""
     timeout = max(settings.timeout, integer(live, "timeoutSeconds", default=1))
@@ -381,6 +399,8 @@ def _give(
             return f"{asked} ({who}); a restart after 3 to 5 min without progress{start}"
         blind = f"; a hang behind it is not noticed: {check.why_not}" if check is not None else ""
         waits = ", since its health endpoint waits behind inferences" if "tcpSocket" in probe else ""
+        if name == "livenessProbe" and probe_timing.timeout(probe) >= _LONG_CHECK:
+            waits = f", for up to {lasting(probe_timing.timeout(probe))}, since it waits behind inferences"
         return f"{_asked(probe)}{waits} ({who}); {patience}{blind}"
 
     def annotation() -> str:

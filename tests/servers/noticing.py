@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,13 +128,13 @@ def _http(request: Request) -> bytes:
 
 
 @contextmanager
-def keep_asking(request: Callable[[float], int], clients: int) -> Iterator[None]:
-    """Clients that send one request after the other, and read the answers."""
+def keep_asking(request: Callable[[], int], clients: int) -> Iterator[None]:
+    """Clients that send one request after the other, and wait for the answers."""
     ended = threading.Event()
 
     def client() -> None:
         while not ended.is_set():
-            if request(WATCH) != 200:
+            if request() != 200:
                 ended.wait(0.5)
 
     threads = [threading.Thread(target=client, daemon=True) for _ in range(clients)]
@@ -146,21 +147,22 @@ def keep_asking(request: Callable[[float], int], clients: int) -> Iterator[None]
 
 
 def watch(succeeds: Callable[[str], bool], request: Callable[[float], int], *, recovers: bool) -> Noticed:
-    """Ask the two probes once a second for a while, and let a client ask once, at the end again."""
+    """Ask each of the two probes once a second for a while, and let a client ask once, at the end again."""
     began = time.monotonic()
-    since: dict[str, float | None] = {"livenessProbe": None, "readinessProbe": None}
-    statuses: list[int] = []
-    client = threading.Thread(target=lambda: statuses.append(request(WATCH)), daemon=True)
-    client.start()
-    while time.monotonic() < began + WATCH:
-        for name in since:
+
+    def failed_since(name: str) -> float | None:
+        since = None
+        while time.monotonic() < began + WATCH:
             asked = time.monotonic() - began
             if succeeds(name):
-                since[name] = None
-            elif since[name] is None:
-                since[name] = round(asked, 1)
-        time.sleep(1)
-    client.join(WATCH)
-    served = statuses == [200]
+                since = None
+            elif since is None:
+                since = round(asked, 1)
+            time.sleep(1)
+        return since
+
+    with ThreadPoolExecutor(3) as pool:
+        live, ready = (pool.submit(failed_since, name) for name in ("livenessProbe", "readinessProbe"))
+        served = pool.submit(request, WATCH).result() == 200
     back = request(BACK) == 200 if recovers and not served else None
-    return Noticed(since["livenessProbe"], since["readinessProbe"], served, back)
+    return Noticed(live.result(), ready.result(), served, back)

@@ -40,6 +40,8 @@ def _later(row: dict[str, Any]) -> str:
     """The later state, without a restart and after one."""
     if row.get("ended"):
         return "the process ends"
+    if row.get("endsLater"):
+        return "the process ends when it goes on; served after a restart"
     words = {None: "", True: "served again", False: "not served"}[row.get("recovers")]
     if row.get("restart") and not row.get("recovers"):
         words += "; served after a restart"

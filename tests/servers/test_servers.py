@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.e2e.processes import ProcessFailedError
 from tests.servers.kubelet import Answer, ask
 from tests.servers.noticing import CLIENTS, asking, keep_asking, kill, roles, stopped, watch
 from tests.servers.sandbox import ADDRESS, HOSTS, INSIDE, Container, pod_network
@@ -197,16 +198,18 @@ def test_what_its_probes_notice(running: Running, request: pytest.FixtureRequest
     """No process is stopped, killed or kept waiting without a record of who noticed."""
     _not_before_it_is_ready(running)
     rows: dict[str, dict[str, Any]] = {}
-    found = roles(running.container)
-    for title, pids in [*found.items()][:MOST_ROLES]:
-        with stopped(pids):
-            rows[f"stopped: {title}"] = _watched(running)
-        running.waits(lambda: _serves(running))
+    titles = [*roles(running.container)][:MOST_ROLES]
+    for title in titles:
+        with stopped(roles(running.container)[title]):
+            row = rows[f"stopped: {title}"] = _watched(running)
+        if not _goes_on(running):
+            row["endsLater"] = True
+            row["restart"] = _serves_after_a_restart(running)
     with asking(running.server.request, CLIENTS, 200):
         rows["clients never read"] = _watched(running)
     running.waits(lambda: _serves(running))
-    for title, pids in [*found.items()][1:MOST_ROLES]:
-        kill(pids)
+    for title in titles[1:]:
+        kill(roles(running.container)[title])
         row = rows[f"killed: {title}"] = _watched(running, recovers=True)
         if not running.container.process.running or running.request(START / 10) != 200:
             row["restart"] = _serves_after_a_restart(running)
@@ -269,6 +272,17 @@ def _watched(running: Running, *, recovers: bool = False) -> dict[str, Any]:
 
 def _serves(running: Running) -> bool:
     return running.request() == 200 and running.succeeds(*running.probes)
+
+
+def _goes_on(running: Running) -> bool:
+    """Whether the server serves again; False if it ends instead."""
+    try:
+        running.waits(lambda: _serves(running))
+    except ProcessFailedError:
+        if running.container.process.running:
+            raise
+        return False
+    return True
 
 
 def _serves_after_a_restart(running: Running) -> bool:
@@ -351,11 +365,13 @@ def _opened_by_the_server(running: Running) -> int:
 
 
 def _always_under_load(running: Running) -> tuple[int, int]:
-    """Every probe keeps what the kubelet asks of it while all workers are busy for longer than its time-out.
+    """Every probe keeps what the kubelet asks of it while all workers are busy longer than readiness waits.
 
     Returns how often it was asked, and how many of those times it did not succeed.
     """
-    longest = max(probe.get("timeoutSeconds", 1) for probe in running.probes.values())
+    busy = threading.Timer(
+        running.probes["readinessProbe"].get("timeoutSeconds", 1) + 1, running.busy.unlink, (True,)
+    )
     counts = {"asked": 0, "missed": 0}
     finished = threading.Event()
     running.busy.touch()
@@ -372,8 +388,8 @@ def _always_under_load(running: Running) -> tuple[int, int]:
             if running.server.toy:
                 running.waits(lambda: any(running.folder.glob("at-work-*")))
             in_a_row = {"livenessProbe": 0, "readinessProbe": 0}
-            began = time.monotonic()
-            while time.monotonic() < began + longest + 1:
+            busy.start()
+            while running.busy.exists():
                 answers = running.asked(*in_a_row)
                 failed = [each for each in answers if not each.answer.success]
                 counts["asked"] += len(answers)
@@ -385,7 +401,8 @@ def _always_under_load(running: Running) -> tuple[int, int]:
                     assert in_a_row[name] < running.probes[name]["failureThreshold"], failed
         finally:
             finished.set()
-            running.busy.unlink()
+            busy.cancel()
+            running.busy.unlink(missing_ok=True)
         statuses = {status for each in clients for status in each.result()}
         # A toy answers everybody in the end. Another server may drop clients: MLflow's supervisor kills its
         # workers when they are starved; the probes must not make that worse.

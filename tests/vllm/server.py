@@ -7,11 +7,12 @@ import http.client
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -123,10 +124,22 @@ class Vllm:
         """The status of a request for a text; 0 without an answer."""
         return self.answer(prompt, tokens, timeout)[0]
 
-    def answer(self, prompt: str, tokens: int, timeout: float = START, model: str = MODEL) -> tuple[int, str]:
-        """The status of a request for the likeliest text, and the text."""
+    def answer(
+        self,
+        prompt: str,
+        tokens: int,
+        timeout: float = START,
+        model: str = MODEL,
+        opened: set[http.client.HTTPConnection] | None = None,
+    ) -> tuple[int, str]:
+        """The status of a request for the likeliest text, and the text.
+
+        Its connection is in `opened` meanwhile.
+        """
         body = {"model": model, "prompt": prompt, "max_tokens": tokens, "ignore_eos": True, "temperature": 0}
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        opened = set() if opened is None else opened
+        opened.add(connection)
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"}
         try:
             connection.request("POST", "/v1/completions", json.dumps(body), headers)
@@ -138,6 +151,7 @@ class Vllm:
             text = json.loads(said)["choices"][0]["text"] if response.status == 200 else said.decode()
             return response.status, text
         finally:
+            opened.discard(connection)
             connection.close()
 
     def health(self) -> int:
@@ -159,10 +173,13 @@ class Vllm:
         """
         statuses: list[int] = []
         ended = threading.Event()
+        opened: set[http.client.HTTPConnection] = set()
 
         def client() -> None:
             while not ended.is_set():
-                statuses.append(self.answer(prompt, tokens, 600, model)[0])
+                status, _ = self.answer(prompt, tokens, 600, model, opened)
+                if not ended.is_set():
+                    statuses.append(status)
 
         threads = [threading.Thread(target=client, daemon=True) for _ in range(number)]
         for thread in threads:
@@ -171,6 +188,10 @@ class Vllm:
             yield statuses
         finally:
             ended.set()
+            for connection in [*opened]:
+                if connection.sock is not None:
+                    with suppress(OSError):  # it has just got its answer
+                        connection.sock.shutdown(socket.SHUT_RDWR)
 
     # --- its probe -------------------------------------------------------------------------------
 

@@ -26,7 +26,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
+from policies.core.facts import Facts
+from policies.core.settings import default_settings
 from policies.probes.progress import SHELL, TIMEOUT, program
+from policies.probes.serving import StandardProbes
+from policies.probes.standard_probes import mutate
 
 MODEL = 'it\'s "$(reboot)"; `reboot`\n'
 COUNTERS = 'vllm:generation_tokens_total{model_name="m"} %d\nhttp_requests_total %d\n'
@@ -203,6 +207,27 @@ def test_a_canary_that_waits_behind_work_passes(start: Start, ask: Ask, silent_s
     outcome = ask(port, faster=HUNG)
     assert outcome.status == 0
     assert ask(port).said == "the engine works"
+
+
+@pytest.mark.parametrize(
+    ("key", "sent"),
+    [
+        ('it\'s "$(reboot)"; `reboot`', 'Bearer it\'s "$(reboot)"; `reboot`'),
+        ("k\r\nContent-Length: 0\r\n\r\nDELETE / HTTP/1.0", None),
+        ("k\u0141", None),
+    ],
+    ids=["quotes", "another header", "no header's text"],
+)
+def test_a_hostile_api_key_stays_a_key(
+    key: str, sent: str | None, start: Start, ask: Ask, silent_since: Silent
+) -> None:
+    server = Server()
+    silent_since(port := start(server), LONG_AGO)
+    assert ask(port, "http", "0", "KEY", env={"KEY": key, "LC_ALL": "C.UTF-8"}).said == "the engine answers"
+    assert [path for path, _, _ in server.seen] == [
+        *("/health", "/metrics", "/v1/models", "/v1/completions", "/metrics"),
+    ]
+    assert {given for path, _, given in server.seen if path.startswith("/v1")} == {sent}
 
 
 @pytest.mark.parametrize("path", ["/v1/embeddings", "/pooling", "/classify", "/score"])
@@ -414,6 +439,39 @@ def test_the_shell_passes_its_arguments_as_they_are(tmp_path: Path) -> None:
     env = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     done = subprocess.run([*SHELL, "the 'text' `x`\n$HOME", "80"], env=env, capture_output=True, text=True)
     assert done.stdout == "-I|-S|-c|the 'text' `x`\n$HOME|80|"
+
+
+@pytest.mark.parametrize(
+    ("key", "names"),
+    [
+        ("$(KEY)", ["KEY"]),
+        ("$(reboot)", ["reboot"]),
+        ("$(KEY; reboot)", None),
+        ("$KEY'; reboot; '", None),
+        ("`reboot`", None),
+        ("${KEY:-$(reboot)}", None),
+        ("$(KEY)\n", None),
+    ],
+)
+def test_no_text_of_a_manifest_is_in_the_command(key: str, names: list[str] | None) -> None:
+    """Only a port, a scheme, a number and names of variables follow the program."""
+    name = 'it\'s "$(reboot)"; `reboot`'
+    server = {
+        "name": "chat",
+        "image": "vllm/vllm-openai:v0.32.0",
+        "args": ["acme/toy", "--served-model-name", name, f"--api-key={key}"],
+        "env": [
+            {"name": each, "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}
+            for each in ("KEY", "reboot")
+        ],
+    }
+    settings = default_settings(StandardProbes)
+    pod = mutate({"spec": {"containers": [server]}}, settings, Facts())
+    probe = pod["spec"]["containers"][0]["livenessProbe"]
+    if names is None:
+        assert "httpGet" in probe
+    else:
+        assert probe["exec"]["command"] == [*SHELL, program("vllm"), "8000", "http", "0", *names]
 
 
 # --- the start -----------------------------------------------------------------------------------
