@@ -209,6 +209,9 @@ class ModelEvents:
 
     async def run(self) -> None:
         """Ask and write, until cancelled. Without pods there is nothing to do."""
+        self._due.clear()  # what an earlier run left unfinished is asked again
+        for pod in self._pods.values():
+            self._ask_in(pod, 0)
         async with self._pages(AT_ONCE) as ask, asyncio.TaskGroup() as tasks:
             tasks.create_task(self._write())
             slots = asyncio.Semaphore(AT_ONCE)

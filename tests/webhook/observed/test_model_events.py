@@ -346,6 +346,17 @@ async def test_an_api_server_that_puts_calls_off_gets_the_event_later(setting: S
     assert len(setting.told()) == 2
 
 
+async def test_work_that_was_cut_off_is_done_by_the_next_run(setting: Setting) -> None:
+    setting.answer_takes = 3.0
+    async with setting.running():
+        setting.put("llm-0", failed("a"))
+        await setting.pass_(2)
+        assert (len(setting.asks), setting.told()) == (1, [])
+    async with setting.running():
+        await setting.pass_(15)
+    assert len(setting.told()) == 1
+
+
 async def test_a_bug_about_one_pod_does_not_stop_the_others(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:

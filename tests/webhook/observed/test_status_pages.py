@@ -80,7 +80,7 @@ async def test_a_puller_of_the_first_release_lists_all_models() -> None:
 @pytest.mark.parametrize(
     "pieces",
     [
-        (answer(b"x" * (LARGEST + 1)),),
+        (answer(encoded(entry("a")) + b" " * LARGEST),),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 999999999999\r\n\r\n", *[b" " * 65536] * 8),
         (
             b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
