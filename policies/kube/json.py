@@ -129,12 +129,6 @@ def _are_numbers(one: Any, other: Any) -> bool:
     return {type(one), type(other)} <= {int, float}
 
 
-def defaulted(obj: Json, path: Iterable[str | int], value: Any) -> Json:
-    """`replaced`, but only if the path has no value (or null): the user's value stays."""
-    steps = tuple(path)
-    return obj if dig(obj, *steps) is not None else replaced(obj, steps, value)
-
-
 def appended(obj: Json, path: Iterable[str | int], *values: Any) -> Json:
     """A copy with values appended to the list at a path, which is made when absent."""
     steps = tuple(path)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from policies.kube.json import Json, appended, defaulted, replaced
+from policies.kube.json import Json, appended, replaced
 from webhook.admission.decision import Decision
 from webhook.admission.engine import decide
 from webhook.admission.patch import diff, steps_of
@@ -97,7 +97,6 @@ def test_the_editing_functions_leave_values_of_another_type(junk: Any) -> None:
     if not isinstance(junk, dict):
         obj = {"metadata": junk}
         assert replaced(obj, ("metadata", "annotations", "a"), "b") is obj
-        assert defaulted(obj, ("metadata", "annotations", "a"), "b") is obj
         assert replaced({"spec": junk}, ("spec",), {"a": 1}) == {"spec": junk}
     if not isinstance(junk, list):
         obj = {"spec": {"volumes": junk}}

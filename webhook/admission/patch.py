@@ -23,11 +23,6 @@ def diff(original: Any, final: Any) -> list[Operation]:
     return found
 
 
-def pointer(*steps: str | int) -> str:
-    """The JSON Pointer (RFC 6901) of a path of keys and indices."""
-    return "".join("/" + _escape(str(step)) for step in steps)
-
-
 def steps_of(path: str) -> list[str]:
     """The steps of a JSON Pointer, indices as they are spelled."""
     if "~" not in path:

@@ -11,7 +11,6 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Final
 
 import orjson
@@ -31,7 +30,7 @@ from webhook.cli import connection, decision_flags
 from webhook.cli.connection import Wait
 from webhook.cli.exit_status import DENIED, OK
 from webhook.cli.output import policyreport as policy_reports
-from webhook.cli.output.review import Review, Subject, Tally
+from webhook.cli.output.review import Review, Subject
 from webhook.cli.output.show import show
 from webhook.cli.tell import tell
 from webhook.config.load import load, rules
@@ -111,144 +110,97 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=run)
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """The options of a scan."""
+_GOES_WITH: Final[Mapping[str, tuple[Sequence[str], Sequence[str]]]] = {
+    "--missed": (("text", "json"), ("report", "statistics", "view", "ask", "split_by_namespace")),
+    "--view models": (("text", "json"), ("report", "statistics", "ask", "split_by_namespace")),
+    "--view servers": (("text", "json", "html"), ("report", "statistics", "split_by_namespace")),
+}
+"""The outputs of what is printed in place of decisions, and the flags that have no meaning there."""
 
-    namespace: str | None
-    """The namespace to scan; empty: all; None: the one of the kubeconfig's context."""
-    kubeconfig: str | None
-    context: str | None
-    policy: str | None
-    """A directory or `configmap:NS/NAME`; None: the one installed, or else the built-in one."""
-    profile: str | None
-    output: str
-    report: str | None
-    """The API group to write PolicyReports in; empty: the one that is served; None: write none."""
-    unknown_kinds: str = "warn"
-    split_by_namespace: Path | None = None
-    """Where `html` goes as a page for each namespace; None: all of it to standard output."""
-    statistics: bool = False
-    """Whether only figures are printed."""
+
+def _check(args: argparse.Namespace) -> None:
+    """UserError if flags do not go together."""
+    chosen = "--missed" if args.missed else f"--view {args.view}"
+    outputs, without = _GOES_WITH.get(chosen, ((args.output,), ()))
+    if args.output not in outputs:
+        raise UserError(f"{chosen} goes with -o {', '.join(outputs[:-1])} or {outputs[-1]}")
+    for name in without:
+        if getattr(args, name) not in (None, False):
+            raise UserError(f"{chosen} does not go with --{name.replace('_', '-')}")
+    if (args.repair or args.yes) and not args.missed:
+        raise UserError("--repair and --yes go with --missed")
+    if args.yes and not args.repair:
+        raise UserError("--yes goes with --repair")
+    if args.ask and args.view != "servers":
+        raise UserError("--ask goes with --view servers")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Scan a cluster and print the decisions; the exit status."""
+    """Read a cluster and print what the flags ask for; the exit status."""
     decision_flags.check(args)
-    if args.missed:
-        return _missed(args)
-    if args.repair or args.yes:
-        raise UserError("--repair and --yes go with --missed")
-    if args.view == "models":
-        return _models(args)
-    if args.view:
-        return _servers(args)
-    if args.ask:
-        raise UserError("--ask goes with --view servers")
-    options = Options(
-        namespace="" if args.all_namespaces else args.namespace,
-        kubeconfig=args.kubeconfig,
-        context=args.context,
-        policy=args.policy,
-        profile=args.profile,
-        output=args.output,
-        report=args.report,
-        split_by_namespace=args.split_by_namespace,
-        statistics=args.statistics,
-        unknown_kinds=args.unknown_kinds,
-    )
-    return decision_flags.exit_status(scan(options), args)
-
-
-def _missed(args: argparse.Namespace) -> int:
-    from webhook.cli.repair import scan_missed
-
-    if args.output not in ("text", "json"):
-        raise UserError("--missed goes with -o text or json")
-    if args.yes and not args.repair:
-        raise UserError("--yes goes with --repair")
-    if args.report is not None or args.statistics or args.view:
-        raise UserError("--missed goes with neither --report, --statistics nor --view")
+    _check(args)
     with connection.connected(args.kubeconfig, args.context) as (api, wait):
         namespace = connection.chosen_namespace(args, api)
-        found, _ = wait(policy_of(api, args.policy))
-        config = found.with_profile(args.profile) if args.profile else found
-        cluster, unknown = wait(facts_of(api, namespace))
-        if unknown:
-            tell(f"not known to the policies, since you may not read them: {', '.join(unknown)}")
-        left = scan_missed(
-            api, wait, namespace, config, cluster, args.policy, args.output, repair=args.repair, yes=args.yes
+        if args.view == "models":
+            return _models(args, api, namespace, wait)
+        served_reports = None if args.report is None else wait(policy_reports.served(api, args.report))
+        policy, where = wait(policy_of(api, args.policy))
+        config = policy.with_profile(args.profile) if args.profile else policy
+        if args.missed:
+            return _missed(args, api, namespace, config, wait)
+        quiet = args.unknown_kinds == "ignore" or args.view is not None
+        scan: Scan = replace(wait(Scan.prepare(api, namespace, config)), quiet=quiet)
+        subject = Subject(scan.source, where, config, scan.cluster, api.now(), scan.not_read)
+        reviews = (review for (review,) in scan.reviews(wait))
+        if args.view:
+            return _servers(args, api, reviews, subject, wait)
+        results = None if served_reports is None else policy_reports.Results(api.now())
+        tally = show(
+            reviews if results is None else results.seeing(reviews),
+            args.output,
+            subject,
+            args.split_by_namespace,
+            figures_only=args.statistics,
         )
+        if results is not None and served_reports is not None:
+            tell(str(wait(policy_reports.write(api, namespace, results, served_reports))))
+    return decision_flags.exit_status(tally, args)
+
+
+def _missed(args: argparse.Namespace, api: ApiServer, namespace: str, config: Config, wait: Wait) -> int:
+    from webhook.cli.repair import scan_missed
+
+    cluster, unknown = wait(facts_of(api, namespace))
+    if unknown:
+        tell(f"not known to the policies, since you may not read them: {', '.join(unknown)}")
+    left = scan_missed(
+        api, wait, namespace, config, cluster, args.policy, args.output, repair=args.repair, yes=args.yes
+    )
     return DENIED if left else OK
 
 
-def _models(args: argparse.Namespace) -> int:
+def _models(args: argparse.Namespace, api: ApiServer, namespace: str, wait: Wait) -> int:
     from webhook.cli import pulled_models
 
-    if args.output not in ("text", "json"):
-        raise UserError("--view models goes with -o text or json")
-    if args.report is not None or args.statistics or args.ask:
-        raise UserError("--view models goes with neither --report, --statistics nor --ask")
-    with connection.connected(args.kubeconfig, args.context) as (api, wait):
-        namespace = connection.chosen_namespace(args, api)
-        found = wait(pulled_models.pulled(api, namespace))
+    found = wait(pulled_models.pulled(api, namespace))
     sys.stdout.writelines((pulled_models.as_json if args.output == "json" else pulled_models.table)(found))
     return OK
 
 
-def _servers(args: argparse.Namespace) -> int:
+def _servers(
+    args: argparse.Namespace, api: ApiServer, reviews: Iterable[Review], subject: Subject, wait: Wait
+) -> int:
     from webhook.cli.ask import asked
     from webhook.cli.output import servers
 
-    if args.output not in ("text", "json", "html"):
-        raise UserError("--view goes with -o text, json or html")
-    if args.report is not None or args.statistics or args.split_by_namespace:
-        raise UserError("--view goes with neither --report nor --statistics nor --split-by-namespace")
-    with connection.connected(args.kubeconfig, args.context) as (api, wait):
-        namespace = connection.chosen_namespace(args, api)
-        policy, where = wait(policy_of(api, args.policy))
-        config = policy.with_profile(args.profile) if args.profile else policy
-        scan: Scan = replace(wait(Scan.prepare(api, namespace, config)), quiet=True)
-        subject = Subject(scan.source, where, config, scan.cluster, api.now(), scan.not_read)
-        found = servers.servings((review for (review,) in scan.reviews(wait)), subject)
-        if args.ask:
-            found = asked(api, wait, found)
-        if args.output == "html":
-            sys.stdout.writelines(servers.html(found, subject))
-        else:
-            sys.stdout.writelines((servers.json if args.output == "json" else servers.text)(found))
+    found = servers.servings(reviews, subject)
+    if args.ask:
+        found = asked(api, wait, found)
+    if args.output == "html":
+        sys.stdout.writelines(servers.html(found, subject))
+    else:
+        sys.stdout.writelines((servers.json if args.output == "json" else servers.text)(found))
     return OK
-
-
-def scan(options: Options) -> Tally:
-    """Scan a cluster, print the decisions and write reports if asked to; the tally.
-
-    Raises UserError where the cluster or the policy can't be read.
-    """
-    with connection.connected(options.kubeconfig, options.context) as (api, wait):
-        return _scan(api, options, wait)
-
-
-def _scan(api: ApiServer, options: Options, wait: Wait) -> Tally:
-    namespace = api.namespace if options.namespace is None else options.namespace
-    served_reports = None if options.report is None else wait(policy_reports.served(api, options.report))
-    found, where = wait(policy_of(api, options.policy))
-    config = found.with_profile(options.profile) if options.profile else found
-    scan: Scan = replace(wait(Scan.prepare(api, namespace, config)), quiet=options.unknown_kinds == "ignore")
-    reviews = (review for (review,) in scan.reviews(wait))
-    subject = Subject(scan.source, where, config, scan.cluster, api.now(), scan.not_read)
-    results = None if served_reports is None else policy_reports.Results(api.now())
-    tally = show(
-        reviews if results is None else results.seeing(reviews),
-        options.output,
-        subject,
-        options.split_by_namespace,
-        figures_only=options.statistics,
-    )
-    if results is None or served_reports is None:
-        return tally
-    tell(str(wait(policy_reports.write(api, namespace, results, served_reports))))
-    return tally
 
 
 # --- the policy ------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@ import copy
 from policies.kube.json import (
     Json,
     appended,
-    defaulted,
     dig,
     indexed_maps,
     integer,
@@ -44,11 +43,3 @@ def test_missing_parents_are_made() -> None:
     assert appended({}, ("a", "b"), 1, 2) == {"a": {"b": [1, 2]}}
     assert appended({"a": [0]}, ("a",), 1) == {"a": [0, 1]}
     assert replaced({"a": [0]}, ("a", 1), 5) == {"a": [0, 5]}
-
-
-def test_what_the_user_wrote_stays() -> None:
-    values: tuple[object, ...] = (0, "", False, [], {})
-    for written in values:
-        obj = {"a": {"b": written}}
-        assert defaulted(obj, ("a", "b"), 1) is obj
-    assert defaulted({"a": {"b": None}}, ("a", "b"), 1) == {"a": {"b": 1}}

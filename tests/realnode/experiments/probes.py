@@ -402,12 +402,7 @@ def wrong_port(arm: Arm) -> Figures:
             readinessProbe={"httpGet": {"path": "/v2/health/ready", "port": port}, "periodSeconds": 5},
         )
 
-    said = arm.put("probe-wrong-port", triton("metrics"), triton("http"))
-    arm.wait("answered", lambda: arm.answering("api") == 1)
-    if arm.webhook:
-        return {"said": said, "ready after": arm.wait_ready("api", 1)}
-    time.sleep(WATCHED)
-    return {"said": said, "ready": arm.ready("api")}
+    return _readiness(arm, arm.put("probe-wrong-port", triton("metrics"), triton("http")))
 
 
 def unknown_port(arm: Arm) -> Figures:
@@ -419,7 +414,11 @@ def unknown_port(arm: Arm) -> Figures:
             readinessProbe={"httpGet": {"path": "/health", "port": port}, "periodSeconds": 1},
         )
 
-    said = arm.put("probe-port-unknown", asking("web"), asking("http"))
+    return _readiness(arm, arm.put("probe-port-unknown", asking("web"), asking("http")))
+
+
+def _readiness(arm: Arm, said: str) -> Figures:
+    """Whether a pod whose server answers gets ready."""
     arm.wait("answered", lambda: arm.answering("api") == 1)
     if arm.webhook:
         return {"said": said, "ready after": arm.wait_ready("api", 1)}

@@ -19,7 +19,7 @@ from policies.core.reasons import UNREAD, Reasons
 from policies.core.settings import Settings
 from policies.core.target import Target
 from policies.kube.group_kinds import POD
-from policies.kube.json import Json, appended, defaulted, text
+from policies.kube.json import Json, appended, dig, replaced, text
 from policies.kube.pods import Role
 from webhook.admission import bounds, engine
 from webhook.admission.configuration import Config
@@ -41,7 +41,8 @@ class Seen(Settings):
 
 
 def label(pod: Json, settings: Label, facts: Facts, why: Reasons = UNREAD) -> Json:
-    return defaulted(pod, ("metadata", "labels", "chassis"), settings.value)
+    path = ("metadata", "labels", "chassis")
+    return pod if dig(pod, *path) is not None else replaced(pod, path, settings.value)
 
 
 def seen(pod: Json, settings: Seen, facts: Facts, why: Reasons = UNREAD) -> Json:
@@ -51,7 +52,7 @@ def seen(pod: Json, settings: Seen, facts: Facts, why: Reasons = UNREAD) -> Json
     return (
         pod
         if done
-        else defaulted(pod, ("metadata", "annotations", "seen"), repr(pod["metadata"].get("labels")))
+        else replaced(pod, ("metadata", "annotations", "seen"), repr(pod["metadata"].get("labels")))
     )
 
 

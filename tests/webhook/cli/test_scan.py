@@ -393,3 +393,24 @@ def test_a_cluster_that_is_away_gets_a_sentence(
     out, err = capsys.readouterr()
     assert out == ""
     assert "the cluster can't be read: GET " in err
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--missed -o html", "--missed goes with -o text or json"),
+        ("--missed --ask", "--missed does not go with --ask"),
+        ("--missed --view servers", "--missed does not go with --view"),
+        ("--view servers -o sarif", "--view servers goes with -o text, json or html"),
+        ("--view models --report", "--view models does not go with --report"),
+        ("--view servers -o html --split-by-namespace x", "does not go with --split-by-namespace"),
+        ("--repair", "--repair and --yes go with --missed"),
+        ("--missed --yes", "--yes goes with --repair"),
+        ("--ask", "--ask goes with --view servers"),
+    ],
+)
+def test_flags_that_do_not_go_together_are_refused(
+    capsys: pytest.CaptureFixture[str], flags: str, said: str
+) -> None:
+    assert cli.main(["scan", *flags.split()]) == 2
+    assert said in capsys.readouterr().err
