@@ -121,8 +121,16 @@ def related(workloads: int) -> Grown:
                 yield "Service", service(name, f"a{number}")
         for number in range(workloads // 10):
             yield "Node", node(number)
+        if workloads:
+            yield "ResourceQuota", _bounded("quota", {"hard": {"pods": 10**6, "requests.cpu": 10**6}})
+            default = {"type": "Container", "default": {"cpu": "1"}, "max": {"memory": "64Gi"}}
+            yield "LimitRange", _bounded("sizes", {"limits": [default]})
 
     return Grown.of(_waiting(max(workloads, ROW) - 1), cluster=filled(objects()))
+
+
+def _bounded(name: str, spec: Json) -> Json:
+    return {"metadata": {"name": name, "namespace": "ml"}, "spec": spec}
 
 
 def service(name: str, app: str) -> Json:

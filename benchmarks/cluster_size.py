@@ -60,6 +60,8 @@ STORED = {
     Resource.CLAIMS: ("v1", "PersistentVolumeClaim", "persistentvolumeclaims"),
     Resource.AUTOSCALERS: ("autoscaling/v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers"),
     Resource.BUDGETS: ("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets"),
+    Resource.QUOTAS: ("v1", "ResourceQuota", "resourcequotas"),
+    Resource.LIMIT_RANGES: ("v1", "LimitRange", "limitranges"),
     Resource.NAMESPACES: ("v1", "Namespace", "namespaces"),
     Resource.MODEL_CONFIGS: ("v1", "ConfigMap", "configmaps"),
 }

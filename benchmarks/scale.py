@@ -35,6 +35,8 @@ COUNTS = {
     Resource.CLAIMS: 200,
     Resource.AUTOSCALERS: 50,
     Resource.BUDGETS: 50,
+    Resource.QUOTAS: 20,
+    Resource.LIMIT_RANGES: 20,
     Resource.NAMESPACES: 20,
     Resource.MODEL_CONFIGS: 10,
 }
@@ -112,6 +114,8 @@ def made(resource: Resource, number: int) -> Json:
             "maxReplicas": 5,
         },
         Resource.BUDGETS: {"selector": {"matchLabels": {"app": app}}, "maxUnavailable": 1},
+        Resource.QUOTAS: {"hard": {"pods": "50", "requests.cpu": "400", "requests.nvidia.com/gpu": "16"}},
+        Resource.LIMIT_RANGES: {"limits": [{"type": "Container", "default": {"memory": "4Gi", "cpu": "2"}}]},
         Resource.MODEL_CONFIGS: {},
     }
     found: Json = {"metadata": _metadata(app, namespace), "spec": specs[resource]}

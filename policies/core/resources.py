@@ -43,6 +43,8 @@ class Resource(StrEnum):
     NAMESPACES = "namespaces"
     DEVICE_CLASSES = "deviceclasses"
     """DeviceClasses of DRA; none where the cluster does not serve them."""
+    QUOTAS = "resourcequotas"
+    LIMIT_RANGES = "limitranges"
     OBSERVED = "observed"
     """What the leader recorded of earlier starts. It is not in the table below: it is a part of the webhook's
     own ConfigMap for each namespace."""
@@ -180,4 +182,13 @@ KNOWN: Final = (
         namespaced=False,
         optional=True,
     ),
+    Known(
+        Resource.QUOTAS,
+        GroupKind("", "ResourceQuota"),
+        "v1",
+        "resourcequotas",
+        ("spec.hard", "spec.scopes", "spec.scopeSelector", "status.used"),
+        stays=("status",),
+    ),
+    Known(Resource.LIMIT_RANGES, GroupKind("", "LimitRange"), "v1", "limitranges", ("spec.limits",)),
 )

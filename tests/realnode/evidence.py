@@ -35,6 +35,9 @@ NOT_EXPERIMENTS = ("conditions", "under_fire", "puller")
 ELSEWHERE = {
     "model-exceeds-gpu-memory": "Not shown: it needs an accelerator, and this node has none.",
     "rollout-node-deadlock": "Shown with KWOK's nodes (`tests/e2e/test_relations.py`).",
+    "rollout-quota-deadlock": "Shown with the API server's own admission (`tests/e2e/test_quotas.py`).",
+    "quota-exceeded": "Shown with the API server's own admission (`tests/e2e/test_quotas.py`).",
+    "limit-range-conflict": "Shown with the API server's own admission (`tests/e2e/test_quotas.py`).",
     "shared-memory-too-small": "Not shown: it needs several accelerators, and this node has none.",
     "dependency-missing": (
         "Not shown: it only warns. A real control plane is read in `tests/e2e/test_relations.py`."

@@ -1,0 +1,4 @@
+"""What ResourceQuotas and LimitRanges admit.
+
+Imports: `policies.core`, `policies.kube`, `policies.rollouts`.
+"""

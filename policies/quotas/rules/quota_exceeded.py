@@ -1,0 +1,95 @@
+"""quota-exceeded: pods that a ResourceQuota of their namespace never admits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from policies.core.contracts import rule
+from policies.core.facts import Facts
+from policies.core.finding import Certainty, Finding
+from policies.core.target import PodTemplate, Target
+from policies.kube.group_kinds import POD
+from policies.kube.names import listed
+from policies.quotas.limit_ranges import shown
+from policies.quotas.quotas import Judged, Room, in_use, is_running, judged, others_in_set, unset
+from policies.rollouts.rollouts import Outcome, outcome
+
+
+def check(target: Target, facts: Facts) -> Iterator[Finding]:
+    if target.kind == POD:
+        return  # the API server refuses it at once
+    for each in judged(target, facts):
+        try:
+            found = list(_findings(target, each, facts))
+        except ValueError:
+            continue  # a quantity that no API server accepts
+        yield from found
+        if found:
+            return
+
+
+def _findings(target: Target, each: Judged, facts: Facts) -> Iterator[Finding]:
+    name = str(each.quota["metadata"]["name"])
+    for template, pods in zip(each.templates, each.pods, strict=True):
+        for container, missing in unset(each.quota, pods):
+            yield Finding(
+                template.at(container, "resources"),
+                f"ResourceQuota {name} refuses every pod: it counts {listed(missing)}, and container "
+                f"{container.name} sets no such value.",
+                "Set it, or give the namespace a LimitRange with defaults.",
+                Certainty.LIKELY,  # a webhook may add it to the pods
+            )
+            return
+    room = each.room()
+    if room is None:
+        return
+    if room.replicas < 1:
+        yield Finding(
+            _resources(each.templates[0]),
+            f"ResourceQuota {name} allows {room.allowed}, and one replica takes "
+            f"{shown(room.resource, room.each)}: no replica ever runs.",
+            "Request less, or raise the quota.",
+        )
+    elif outcome(each.update, float(room.replicas)) is Outcome.SHORT:
+        why = f"ResourceQuota {name} has room for {room.such} ({room.terms})"
+        yield _short(each, room, why, Certainty.SURE)
+    else:
+        yield from _next_to_others(target, each, facts)
+
+
+def _next_to_others(target: Target, each: Judged, facts: Facts) -> Iterator[Finding]:
+    """Replicas that fit by themselves, but not next to what others take."""
+    used, last = in_use(each.quota), True
+    if used is None:
+        used, last = others_in_set(target, each.quota, facts)
+        others = "The other workloads of this set take"
+    elif is_running(target, facts):
+        return  # its own pods are among those in use
+    else:
+        others = "Other pods use"
+    room = each.room(used)
+    if room is not None and last and outcome(each.update, float(room.replicas)) is Outcome.SHORT:
+        why = (
+            f"{others} {shown(room.resource, room.taken)} of the {room.allowed} that ResourceQuota "
+            f"{room.quota} allows, and a replica takes {shown(room.resource, room.each)}"
+        )
+        yield _short(each, room, why, Certainty.LIKELY)
+
+
+def _short(each: Judged, room: Room, why: str, certainty: Certainty) -> Finding:
+    fits, wanted = int(room.replicas), each.update.replicas
+    left = wanted - fits
+    return Finding(
+        "spec.replicas",
+        f"{why}: {left} of {wanted} replicas {'is' if left == 1 else 'are'} not created.",
+        f"Run at most {fits} {'replica' if fits == 1 else 'replicas'}, request less, or raise the quota.",
+        certainty,
+    )
+
+
+def _resources(template: PodTemplate) -> str:
+    first = next(iter(template.containers()), None)
+    return template.spec_path if first is None else template.at(first, "resources")
+
+
+RULE = rule(__name__, check)
