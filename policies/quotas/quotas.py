@@ -220,28 +220,33 @@ class Judged:
     templates: tuple[PodTemplate, ...]
     update: RollingUpdate
     """One that replaces all at once, if the workload has no rolling update."""
-
-    @property
-    def usage(self) -> dict[str, Decimal]:
-        """What one replica takes."""
-        return _sum(pods.usage for pods in self.pods)
+    usage: Amounts
+    """What one replica takes, by the names that a quota uses."""
 
     def room(self, taken: Amounts | None = None) -> Room | None:
         """How many replicas there is room for next to what others take; None if nothing limits them.
         Raises ValueError."""
         rooms = []
-        usage = self.usage
         name = text(self.quota, "metadata", "name")
         for resource, hard in amounts(mapping(self.quota, "spec", "hard")).items():
-            each = usage.get(resource)
+            each = self.usage.get(resource)
             if each:
                 others = (taken or {}).get(resource, _NONE)
                 rooms.append(Room(name, resource, hard, each, max(_NONE, hard - others) / each, others))
         return min(rooms, key=lambda room: room.replicas, default=None)
 
 
-def judged(target: Target, facts: Facts) -> Iterator[Judged]:
+def judged(target: Target, facts: Facts) -> tuple[Judged, ...]:
     """The quotas of a workload's namespace that certainly count its pods."""
+    asked = ("quotas", id(target))
+    known = facts.memo.get(asked)
+    if known is None:  # the target is kept: its id is nobody else's meanwhile
+        known = facts.memo[asked] = (tuple(_judged(target, facts)), target)
+    found: tuple[Judged, ...] = known[0]
+    return found
+
+
+def _judged(target: Target, facts: Facts) -> Iterator[Judged]:
     quotas = facts.listing(Resource.QUOTAS)
     if not quotas or controller(target.obj) is not None:
         return
@@ -265,7 +270,7 @@ def judged(target: Target, facts: Facts) -> Iterator[Judged]:
             counted = [each for each, counts in covered if counts]
             if counted and all(counts is not None for _, counts in covered):
                 templates, pods = zip(*counted, strict=True)
-                yield Judged(quota, pods, templates, update)
+                yield Judged(quota, pods, templates, update, _sum(each.usage for each in pods))
 
 
 def _replica(target: Target) -> list[tuple[PodTemplate, int]]:
