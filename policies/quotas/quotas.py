@@ -24,6 +24,7 @@ from policies.kube.group_kinds import (
 from policies.kube.json import Json, dig, integer, mapping, maps, strings, text
 from policies.kube.metadata import controller
 from policies.kube.pods import Container, containers
+from policies.kube.results import Result
 from policies.kube.selectors import matches
 from policies.quotas.limit_ranges import (
     NOTHING,
@@ -236,14 +237,16 @@ class Judged:
         return min(rooms, key=lambda room: room.replicas, default=None)
 
 
+_JUDGED: Final[Result[tuple[Target, tuple[Judged, ...]]]] = Result()
+
+
 def judged(target: Target, facts: Facts) -> tuple[Judged, ...]:
     """The quotas of a workload's namespace that certainly count its pods."""
-    asked = ("quotas", id(target))
-    known = facts.memo.get(asked)
-    if known is None:  # the target is kept: its id is nobody else's meanwhile
-        known = facts.memo[asked] = (tuple(_judged(target, facts)), target)
-    found: tuple[Judged, ...] = known[0]
-    return found
+    results = facts.about(target.obj)
+    known = results.get(_JUDGED)
+    if known is None or known[0] is not target:
+        known = results[_JUDGED] = (target, tuple(_judged(target, facts)))
+    return known[1]
 
 
 def _judged(target: Target, facts: Facts) -> Iterator[Judged]:
