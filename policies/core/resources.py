@@ -45,6 +45,12 @@ class Resource(StrEnum):
     """DeviceClasses of DRA; none where the cluster does not serve them."""
     QUOTAS = "resourcequotas"
     LIMIT_RANGES = "limitranges"
+    VOLUMES = "persistentvolumes"
+    STORAGE_CLASSES = "storageclasses"
+    LOCAL_QUEUES = "localqueues"
+    CLUSTER_QUEUES = "clusterqueues"
+    FLAVORS = "resourceflavors"
+    """Kueue's; none where the cluster does not serve them."""
     OBSERVED = "observed"
     """What the leader recorded of earlier starts. It is not in the table below: it is a part of the webhook's
     own ConfigMap for each namespace."""
@@ -95,6 +101,15 @@ _STATEFUL: Final = (*_WORKLOAD, "spec.podManagementPolicy", "spec.serviceName")
 
 def _known_workload(kind: GroupKind, plural: str, fields: tuple[str, ...]) -> Known:
     return Known(Resource.WORKLOADS, kind, "v1", plural, fields, controlled=False, stays=("spec.replicas",))
+
+
+def _known_queue(
+    resource: Resource, kind: str, fields: tuple[str, ...], *, namespaced: bool = False
+) -> Known:
+    group_kind = GroupKind("kueue.x-k8s.io", kind)
+    return Known(
+        resource, group_kind, "v1beta1", resource.value, fields, namespaced=namespaced, optional=True
+    )
 
 
 KNOWN: Final = (
@@ -191,4 +206,28 @@ KNOWN: Final = (
         stays=("status",),
     ),
     Known(Resource.LIMIT_RANGES, GroupKind("", "LimitRange"), "v1", "limitranges", ("spec.limits",)),
+    Known(
+        Resource.VOLUMES,
+        GroupKind("", "PersistentVolume"),
+        "v1",
+        "persistentvolumes",
+        ("spec.nodeAffinity",),
+        namespaced=False,
+    ),
+    Known(
+        Resource.STORAGE_CLASSES,
+        GroupKind("storage.k8s.io", "StorageClass"),
+        "v1",
+        "storageclasses",
+        ("metadata.annotations", "provisioner", "parameters", "volumeBindingMode", "allowedTopologies"),
+        namespaced=False,
+    ),
+    # Kueue 0.15 and later serve this version next to v1beta2.
+    _known_queue(Resource.LOCAL_QUEUES, "LocalQueue", ("spec.clusterQueue",), namespaced=True),
+    _known_queue(
+        Resource.CLUSTER_QUEUES, "ClusterQueue", ("spec.resourceGroups", "spec.cohort", "spec.cohortName")
+    ),
+    _known_queue(
+        Resource.FLAVORS, "ResourceFlavor", ("spec.nodeLabels", "spec.nodeTaints", "spec.tolerations")
+    ),
 )

@@ -74,6 +74,9 @@ MODES: dict[str, tuple[Mode, Mode] | tuple[Mode, Mode, tuple[Mode, Mode]]] = {
     "model-config-invalid": (Mode.ENFORCE, Mode.ENFORCE),
     "policy-config-invalid": (Mode.ENFORCE, Mode.ENFORCE),
     "dependency-missing": (Mode.WARN, Mode.WARN),
+    "device-claim-shared": (Mode.WARN, Mode.WARN),
+    "queue-never-admits": (Mode.WARN, Mode.WARN),
+    "volume-out-of-reach": (Mode.ENFORCE, Mode.ENFORCE, (Mode.WARN, Mode.WARN)),
     # Cascade
     "probe-wrong-port": (Mode.WARN, Mode.ENFORCE),
     "probe-port-unknown": (Mode.ENFORCE, Mode.ENFORCE, (Mode.WARN, Mode.WARN)),

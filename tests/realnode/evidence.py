@@ -42,6 +42,9 @@ ELSEWHERE = {
     "dependency-missing": (
         "Not shown: it only warns. A real control plane is read in `tests/e2e/test_relations.py`."
     ),
+    "device-claim-shared": "Not shown: it only warns, and it needs a driver of devices.",
+    "queue-never-admits": "Not shown: it only warns, and it needs Kueue.",
+    "volume-out-of-reach": "Not shown: it needs an accelerator, and this node has none.",
     "deploy-order-deadlock": "Not shown: it needs Argo CD or Helm; the rule judges files only.",
     "parallelism-exceeds-gpus": "Not shown: it needs an accelerator, and this node has none.",
     "gang-size-mismatch": "Not shown: it needs a gang scheduler, such as Volcano.",

@@ -19,7 +19,7 @@ from policies.core import registry
 from policies.core.annotations import ADMISSION, EXEMPT, MODEL_CONFIG, POLICY_LABEL
 from policies.core.completing import COMPLETING, named_by
 from policies.core.facts import BY_NAME, Facts, WholeObjects
-from policies.core.resources import Resource
+from policies.core.resources import KNOWN, Resource
 from policies.core.workloads import Workload
 from policies.kube.group_kinds import CLAIM, CONFIG_MAP, JOB, POD, SECRET, SERVICE, GroupKind, kind_of
 from policies.kube.json import Json, maps, text
@@ -302,6 +302,10 @@ _METADATA_ONLY: Final = {
 }
 
 
+_OF_CLUSTER: Final = frozenset(known.plural for known in KNOWN if not known.namespaced)
+"""Resources that are in no namespace."""
+
+
 async def _items(api: ApiServer, path: str, query: Mapping[str, str], namespace: str) -> AsyncIterator[Json]:
     resource = path.rpartition("/")[2]
     if namespace and resource == Resource.NAMESPACES.value:
@@ -311,7 +315,7 @@ async def _items(api: ApiServer, path: str, query: Mapping[str, str], namespace:
             raise UserError(f"there is no namespace {namespace}")
         yield one
         return
-    if namespace and resource != Resource.NODES.value and "/namespaces/" not in path:
+    if namespace and resource not in _OF_CLUSTER and "/namespaces/" not in path:
         path = paths.within(path, namespace)
     async for page, _ in api.pages(path, query, consistent=False):
         for item in page:

@@ -1,0 +1,144 @@
+"""queue-never-admits: workloads in a queue of Kueue that cannot admit them.
+
+Read in Kueue's sources (0.14 and main): `pkg/scheduler/flavorassigner`, `apis/kueue/v1beta1`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from itertools import islice
+from typing import Final
+
+from policies.accelerators.node_affinity import tolerates
+from policies.accelerators.requests import GpuAffinity
+from policies.core.contracts import rule
+from policies.core.facts import BY_NAME, Facts
+from policies.core.finding import Certainty, Finding
+from policies.core.listing import Listing
+from policies.core.resources import Resource
+from policies.core.target import PodTemplate, Target
+from policies.kube.json import Json, mapping, maps, strings, text
+from policies.kube.metadata import controller, labels_of
+from policies.kube.names import listed
+from policies.kube.quantities import parse_quantity
+
+_QUEUE: Final = "kueue.x-k8s.io/queue-name"
+_PATH: Final = f"metadata.labels[{_QUEUE}]"
+_SHOWN: Final = 4
+_MOST_NODES: Final = 2_000
+_HINT_QUOTA: Final = "Ask for less, use another queue, or raise the quota of the ClusterQueue."
+
+
+def check(target: Target, facts: Facts) -> Iterator[Finding]:
+    name = labels_of(target.obj).get(_QUEUE)
+    every = facts.cluster.listing(Resource.LOCAL_QUEUES)
+    if not name or not isinstance(name, str) or not every or controller(target.obj) is not None:
+        return
+    own = facts.listing(Resource.LOCAL_QUEUES)
+    queue = own.by(BY_NAME).one(name) if own else None
+    if queue is None:
+        # Manifests are a part of the cluster: the namespace may have other queues there.
+        if own or "apiVersion" not in every[0]:
+            yield _no_queue(target, name, own or (), facts.namespace)
+        return
+    clusters = facts.cluster.listing(Resource.CLUSTER_QUEUES)
+    above = text(queue, "spec", "clusterQueue")
+    cluster = clusters.by(BY_NAME).one(above) if clusters else None
+    if cluster is not None:
+        yield from islice(_unfit(target, cluster, facts), 1)
+    elif clusters and "apiVersion" not in clusters[0]:
+        yield Finding(
+            _PATH,
+            f"LocalQueue {name} belongs to ClusterQueue {above}, which does not exist: Kueue never admits "
+            f"this {target.kind.kind}.",
+            "Create the ClusterQueue, or use another queue.",
+            Certainty.LIKELY,
+        )
+
+
+def _no_queue(target: Target, name: str, own: Listing | tuple[()], namespace: str) -> Finding:
+    known = sorted(text(each, "metadata", "name") for each in own)[:_SHOWN]
+    there = f"; it has {listed(known)}" if known else ""
+    return Finding(
+        _PATH,
+        f"Namespace {namespace} has no LocalQueue {name}{there}: Kueue never admits this {target.kind.kind}.",
+        "Correct the name of the queue, or create it.",
+        Certainty.LIKELY,
+    )
+
+
+def _unfit(target: Target, cluster: Json, facts: Facts) -> Iterator[Finding]:
+    catalogue = facts.settings(GpuAffinity).catalogue
+    for template in target.templates:
+        for resource, count in catalogue.requests(template.unprojected).items():
+            obstacles = list(_obstacles(template, cluster, resource, count, facts))
+            if not obstacles or None in obstacles:
+                continue
+            said = "; ".join(dict.fromkeys(each for each in obstacles[:_SHOWN] if each))
+            yield Finding(
+                template.spec_path,
+                f"A pod asks for {count} {resource}, and no flavor of ClusterQueue "
+                f"{text(cluster, 'metadata', 'name')} can give that: {said}. Kueue never admits this "
+                f"{target.kind.kind}.",
+                _HINT_QUOTA if any("quota" in (each or "") for each in obstacles) else _HINT_FLAVOR,
+                Certainty.SURE,
+            )
+
+
+_HINT_FLAVOR: Final = "Tolerate the taint of the flavor, correct its labels, or use another queue."
+
+
+def _obstacles(
+    template: PodTemplate, cluster: Json, resource: str, count: int, facts: Facts
+) -> Iterator[str | None]:
+    """Why each flavor that covers a resource cannot take one pod; None for one that may."""
+    flavors = facts.cluster.listing(Resource.FLAVORS)
+    for group in maps(cluster, "spec", "resourceGroups"):
+        if resource not in strings(group, "coveredResources"):
+            continue
+        for quotas in maps(group, "flavors"):
+            name = text(quotas, "name")
+            quota = next((each for each in maps(quotas, "resources") if each.get("name") == resource), {})
+            most = _most(quota, in_cohort=_cohort(cluster))
+            if most is not None and most < count:
+                yield f"{name} has a quota of {most}"
+            else:
+                flavor = flavors.by(BY_NAME).one(name) if flavors else None
+                yield None if flavor is None else _misfit(template, name, flavor, facts)
+
+
+def _cohort(cluster: Json) -> bool:
+    return bool(text(cluster, "spec", "cohort") or text(cluster, "spec", "cohortName"))
+
+
+def _most(quota: Mapping[str, object], *, in_cohort: bool) -> Decimal | None:
+    """The most of a resource that one queue can ever use; None if the cohort sets the limit."""
+    borrowed = quota.get("borrowingLimit")
+    try:
+        nominal = parse_quantity(quota.get("nominalQuota"))
+        if not in_cohort:
+            return nominal
+        return None if borrowed is None else nominal + parse_quantity(borrowed)
+    except ValueError:
+        return None
+
+
+def _misfit(template: PodTemplate, name: str, flavor: Json, facts: Facts) -> str | None:
+    tolerations = [*maps(template.unprojected, "spec", "tolerations"), *maps(flavor, "spec", "tolerations")]
+    pod: Json = {"spec": {"tolerations": tolerations}}
+    for taint in maps(flavor, "spec", "nodeTaints"):
+        if text(taint, "effect") in ("NoSchedule", "NoExecute") and not tolerates(pod, taint):
+            return f"{name} has the taint {text(taint, 'key')}, which the pod does not tolerate"
+    wanted = mapping(flavor, "spec", "nodeLabels")
+    nodes = facts.nodes()
+    if not wanted or not nodes or len(nodes) > _MOST_NODES:
+        return None
+    settings = facts.settings(GpuAffinity)
+    if not settings.fixed_size or any(wanted.items() <= labels_of(node).items() for node in nodes):
+        return None
+    labels = ", ".join(f"{key}={value}" for key, value in list(wanted.items())[:_SHOWN])
+    return f"no node has the labels of {name} ({labels})"
+
+
+RULE = rule(__name__, check)

@@ -1,0 +1,165 @@
+"""volume-out-of-reach: pods with accelerators whose volume is where no node with these accelerators is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from policies.accelerators.inventory import Node
+from policies.accelerators.node_affinity import REQUIRED, admits, is_surveyable
+from policies.accelerators.placement import placement
+from policies.accelerators.requests import GpuAffinity
+from policies.core.contracts import rule
+from policies.core.facts import BY_NAME, Facts
+from policies.core.finding import Certainty, Finding
+from policies.core.listing import Index
+from policies.core.pod_features import PodFeature
+from policies.core.resources import Resource
+from policies.core.target import PodTemplate, Target
+from policies.kube.group_kinds import STATEFUL_SET
+from policies.kube.json import Json, dig, indexed_maps, mapping, maps, replaced, strings, text
+from policies.kube.metadata import annotations_of, controller, labels_of
+from policies.kube.names import listed
+
+_MOST_NODES: Final = 2_000
+"""More nodes are not compared with a volume."""
+_MOST_VOLUMES: Final = 8
+_SHOWN: Final = 4
+_ZONE: Final = "topology.kubernetes.io/zone"
+_ZONAL: Final = frozenset(
+    {
+        *("ebs.csi.aws.com", "kubernetes.io/aws-ebs", "pd.csi.storage.gke.io", "kubernetes.io/gce-pd"),
+        *("disk.csi.azure.com", "kubernetes.io/azure-disk"),
+    }
+)
+"""Provisioners whose volumes are in one zone, from the documentation of each CSI driver."""
+_SPANNING: Final = ("regional", "zrs")
+"""Parts of parameters of volumes in several zones: `replication-type: regional-pd`, `skuName: Premium_ZRS`"""
+_IS_DEFAULT: Final = "storageclass.kubernetes.io/is-default-class"
+
+
+def check(target: Target, facts: Facts) -> Iterator[Finding]:
+    if controller(target.obj) is not None:
+        return
+    settings = facts.settings(GpuAffinity)
+    for template in target.templates:
+        found = placement(template.pod, settings, facts)
+        if found is None or not 0 < len(found.nodes) <= _MOST_NODES:
+            continue
+        fixed = settings.pools or settings.fixed_size
+        certainty = Certainty.SURE if fixed else Certainty.LIKELY
+        yield from _of_claims(template, found.nodes, facts, certainty)
+        if target.kind == STATEFUL_SET:
+            for index, claim in indexed_maps(target.spec, "volumeClaimTemplates"):
+                path = f"spec.volumeClaimTemplates[{index}].spec.storageClassName"
+                yield from _unbound(claim, path, found.nodes, facts)
+
+
+def _of_claims(
+    template: PodTemplate, nodes: Sequence[Node], facts: Facts, certainty: Certainty
+) -> Iterator[Finding]:
+    claims = facts.listing(Resource.CLAIMS)
+    for index, volume in indexed_maps(template.spec, "volumes")[:_MOST_VOLUMES]:
+        name = text(volume, "persistentVolumeClaim", "claimName")
+        claim = claims.by(BY_NAME).one(name) if name and claims else None
+        if claim is None:
+            continue
+        path = f"{template.spec_path}.volumes[{index}].persistentVolumeClaim.claimName"
+        bound = text(claim, "spec", "volumeName")
+        if bound:
+            yield from _bound(name, bound, path, nodes, facts, certainty)
+        else:
+            yield from _unbound(claim, path, nodes, facts)
+
+
+def _bound(
+    claim: str, bound: str, path: str, nodes: Sequence[Node], facts: Facts, certainty: Certainty
+) -> Iterator[Finding]:
+    volumes = facts.cluster.listing(Resource.VOLUMES)
+    volume = volumes.by(BY_NAME).one(bound) if volumes else None
+    required = dig(volume, "spec", "nodeAffinity", "required") if volume is not None else None
+    if not isinstance(required, dict):
+        return
+    pod: Json = replaced({}, REQUIRED, required)  # the scheduler reads it as it reads a pod's affinity
+    if not is_surveyable(pod):
+        return
+    if any(admits(pod, node.name, node.described, partial=node.pool is not None) for node in nodes):
+        return
+    yield Finding(
+        path,
+        f"Claim {claim} is bound to PersistentVolume {bound}, which only nodes with {_asked(required)} can "
+        f"mount. The nodes that can run this pod ({_named(nodes)}) are none of these: it stays Pending.",
+        "Copy the data to a volume where the accelerators are, or run the pod on nodes where the volume is.",
+        certainty,
+    )
+
+
+def _asked(required: Json) -> str:
+    terms = [each for term in maps(required, "nodeSelectorTerms") for each in maps(term, "matchExpressions")]
+    said = [f"{text(each, 'key')} {','.join(strings(each, 'values'))}" for each in terms]
+    return " or ".join(said[:_SHOWN]) or "other labels"
+
+
+def _named(nodes: Sequence[Node]) -> str:
+    names = [node.name for node in nodes[:_SHOWN]]
+    more = len(nodes) - len(names)
+    return f"{', '.join(names)} and {more} more" if more else listed(names)
+
+
+def _unbound(claim: Json, path: str, nodes: Sequence[Node], facts: Facts) -> Iterator[Finding]:
+    """A claim that gets a volume in any zone before its pod is scheduled."""
+    every = facts.nodes()
+    storage = _class_of(claim, facts)
+    if storage is None or not every or text(storage, "volumeBindingMode") not in ("", "Immediate"):
+        return
+    parameters = [str(each).lower() for each in mapping(storage, "parameters").values()]
+    if text(storage, "provisioner") not in _ZONAL or any(p in each for p in _SPANNING for each in parameters):
+        return
+    reached = {node.described.get(_ZONE, "") for node in nodes}
+    if "" in reached:
+        return
+    others = sorted((_allowed(storage) or set(every.by(_BY_ZONE))) - reached)
+    if not others:
+        return
+    yield Finding(
+        path,
+        f"StorageClass {text(storage, 'metadata', 'name')} makes the volume at once (Immediate), in any "
+        f"zone. The nodes that can run this pod are in {listed(sorted(reached)[:_SHOWN])}; with a volume in "
+        f"{listed(others[:_SHOWN])} the pod stays Pending.",
+        "Use a StorageClass with volumeBindingMode: WaitForFirstConsumer, or set its allowedTopologies.",
+        Certainty.UNDECIDED,
+    )
+
+
+def _class_of(claim: Json, facts: Facts) -> Json | None:
+    classes = facts.cluster.listing(Resource.STORAGE_CLASSES)
+    if not classes:
+        return None
+    name = dig(claim, "spec", "storageClassName")
+    if isinstance(name, str):
+        return classes.by(BY_NAME).one(name)
+    defaults = [each for each in classes if annotations_of(each).get(_IS_DEFAULT) == "true"]
+    return defaults[0] if len(defaults) == 1 else None
+
+
+def _allowed(storage: Json) -> set[str]:
+    """The zones that a class is limited to; empty if it is not."""
+    return {
+        value
+        for term in maps(storage, "allowedTopologies")
+        for each in maps(term, "matchLabelExpressions")
+        if text(each, "key").endswith("/zone")
+        for value in strings(each, "values")
+    }
+
+
+def _zone_of(node: Json) -> Iterator[str]:
+    zone = labels_of(node).get(_ZONE)
+    if zone:
+        yield zone
+
+
+_BY_ZONE: Final = Index(_zone_of)
+
+
+RULE = rule(__name__, check, requires=(PodFeature.EXTENDED,))
