@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from policies.accelerators.inventory import Node
-from policies.accelerators.node_affinity import REQUIRED, admits, is_surveyable
+from policies.accelerators.node_affinity import REQUIRED, TERMS, admits, is_surveyable, mentioned_keys
 from policies.accelerators.placement import placement
 from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import rule
@@ -83,7 +83,8 @@ def _bound(
     pod: Json = replaced({}, REQUIRED, required)  # the scheduler reads it as it reads a pod's affinity
     if not is_surveyable(pod):
         return
-    if any(admits(pod, node.name, node.described, partial=node.pool is not None) for node in nodes):
+    unlike = _unlike(pod, nodes)
+    if any(admits(pod, node.name, node.described, partial=node.pool is not None) for node in unlike):
         return
     yield Finding(
         path,
@@ -92,6 +93,19 @@ def _bound(
         "Copy the data to a volume where the accelerators are, or run the pod on nodes where the volume is.",
         certainty,
     )
+
+
+def _unlike(pod: Json, nodes: Sequence[Node]) -> Iterator[Node]:
+    """One node of those that look the same to an affinity: thousands of nodes are in a few zones."""
+    keys = sorted(mentioned_keys(pod))
+    by_name = any(maps(term, "matchFields") for term in maps(pod, *TERMS))
+    seen: set[tuple[object, ...]] = set()
+    for node in nodes:
+        labels = node.described
+        likeness = (node.pool is None, by_name and node.name, *map(labels.get, keys))
+        if likeness not in seen:
+            seen.add(likeness)
+            yield node
 
 
 def _asked(required: Json) -> str:
