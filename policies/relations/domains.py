@@ -150,3 +150,23 @@ def _counted(pod: Json, limit: Limit, nodes: Listing) -> Domains | None:
         elif tolerated or limit.ignores_taints:
             counted.add(domain)
     return Domains(len(usable), len(counted - usable))
+
+
+def selects_none(pod: Json, nodes: Listing) -> bool:
+    """Whether the node selector or required node affinity of a pod matches no node."""
+    demands = [dig(pod, "spec", "nodeSelector"), dig(pod, *REQUIRED)]
+    if not any(demands):
+        return False
+    answers = nodes.derive(_selections)
+    question = json.dumps(demands)
+    if question not in answers:
+        if len(answers) >= _REMEMBERED:
+            answers.clear()
+        answers[question] = not any(
+            admits(pod, text(node, "metadata", "name"), labels_of(node)) for node in nodes
+        )
+    return answers[question]
+
+
+def _selections(nodes: Listing) -> dict[str, bool]:
+    return {}

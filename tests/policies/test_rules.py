@@ -52,6 +52,7 @@ MODES: dict[str, tuple[Mode, Mode] | tuple[Mode, Mode, tuple[Mode, Mode]]] = {
     "rollout-node-deadlock": (Mode.ENFORCE, Mode.ENFORCE, (Mode.WARN, Mode.WARN)),
     "rollout-gpu-deadlock": (Mode.ENFORCE, Mode.ENFORCE),
     "rollout-quota-deadlock": (Mode.ENFORCE, Mode.ENFORCE, (Mode.WARN, Mode.WARN)),
+    "node-selector-unmatched": (Mode.ENFORCE, Mode.ENFORCE),
     "quota-exceeded": (Mode.ENFORCE, Mode.ENFORCE, (Mode.WARN, Mode.WARN)),
     "limit-range-conflict": (Mode.ENFORCE, Mode.ENFORCE, (Mode.WARN, Mode.WARN)),
     "progress-deadline-too-short": (Mode.WARN, Mode.WARN),

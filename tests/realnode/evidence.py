@@ -35,6 +35,7 @@ NOT_EXPERIMENTS = ("conditions", "under_fire", "puller")
 ELSEWHERE = {
     "model-exceeds-gpu-memory": "Not shown: it needs an accelerator, and this node has none.",
     "rollout-node-deadlock": "Shown with KWOK's nodes (`tests/e2e/test_relations.py`).",
+    "node-selector-unmatched": "Not shown: the scheduler leaves such a pod Pending by design.",
     "rollout-quota-deadlock": "Shown with the API server's own admission (`tests/e2e/test_quotas.py`).",
     "quota-exceeded": "Shown with the API server's own admission (`tests/e2e/test_quotas.py`).",
     "limit-range-conflict": "Shown with the API server's own admission (`tests/e2e/test_quotas.py`).",
