@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from policies.core.annotations import ADMISSION, CHANGED, EXEMPT
-from policies.core.facts import Cluster
+from policies.core.facts import Cluster, Facts
 from policies.core.mode import Mode
 from policies.kube.field_paths import value_at, without
 from policies.kube.group_kinds import POD
@@ -57,10 +57,12 @@ def runs(pod: Json) -> bool:
     return not ended and not text(pod, "metadata", "deletionTimestamp")
 
 
-def excluded(pod: Json, config: Config, namespace_labels: Mapping[str, str] | None) -> bool:
+def excluded(pod: Json, config: Config, cluster: Cluster) -> bool:
     """Whether admission does not look at the pod: by its namespace, or by its own label."""
-    disabled = "disabled" in ((namespace_labels or {}).get(ADMISSION), labels_of(pod).get(ADMISSION))
-    return disabled or not config.webhook.namespaces.covers(text(pod, "metadata", "namespace"))
+    namespace = text(pod, "metadata", "namespace")
+    above = Facts(namespace, cluster).namespace_labels() or {}
+    disabled = "disabled" in (above.get(ADMISSION), labels_of(pod).get(ADMISSION))
+    return disabled or not config.webhook.namespaces.covers(namespace)
 
 
 def made_now(pod: Json, config: Config) -> bool:

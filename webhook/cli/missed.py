@@ -13,14 +13,14 @@ from typing import Final
 
 import orjson
 
-from policies.core.facts import Cluster, Facts
+from policies.core.facts import Cluster
 from policies.kube.group_kinds import POD, GroupKind, kind_of
 from policies.kube.json import Json, dig, maps, text
 from policies.kube.metadata import controller
 from policies.kube.printable import printable, printable_json
 from policies.kube.times import moment_of, seconds_of
 from webhook.admission.configuration import Config
-from webhook.admission.missed import How, Missed, excluded, made_now, missed, runs
+from webhook.admission.missed import How, Missed, excluded, missed, runs
 from webhook.cli.owners import Owners
 from webhook.cli.tell import tell
 from webhook.config.location import CONFIG_MAP, INSTALLED, config_map
@@ -150,13 +150,10 @@ class Looking:
                 pod = {"apiVersion": "v1", "kind": "Pod", **item}
                 if not runs(pod):
                     continue
-                namespace = text(pod, "metadata", "namespace")
-                if excluded(pod, self.config, Facts(namespace, self.cluster).namespace_labels()):
-                    left_alone[namespace] += 1
+                if excluded(pod, self.config, self.cluster):
+                    left_alone[text(pod, "metadata", "namespace")] += 1
                     continue
                 looked += 1
-                if made_now(pod, self.config):
-                    continue
                 found = missed(pod, self.config, self.cluster)
                 if found is not None:
                     chain = await owners.above(pod)

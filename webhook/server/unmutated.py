@@ -14,7 +14,7 @@ import structlog
 from prometheus_client import CollectorRegistry, Gauge
 
 from policies.core.annotations import CHANGED
-from policies.core.facts import Cluster, Facts
+from policies.core.facts import Cluster
 from policies.kube.json import Json, text
 from policies.kube.metadata import annotations_of, controller
 from webhook.admission.configuration import Config
@@ -74,9 +74,8 @@ class Unmutated:
         return found
 
     async def _lacks(self, pod: Json, known: dict[tuple[str, ...], bool]) -> bool:
-        config, namespace = self._config(), text(pod, "metadata", "namespace")
-        labels = Facts(namespace, self._cluster).namespace_labels()
-        if not runs(pod) or made_now(pod, config) or excluded(pod, config, labels):
+        config = self._config()
+        if not runs(pod) or made_now(pod, config) or excluded(pod, config, self._cluster):
             return False
         # Without the annotation on pods, one of an owner may have what another lacks.
         owner = controller(pod) if config.webhook.changes.annotation else None

@@ -17,6 +17,7 @@ from webhook.admission.configuration import Config
 from webhook.admission.envelope import Request
 from webhook.admission.missed import How, excluded, made_now, missed, runs
 from webhook.config.load import load
+from webhook.kube.offline import ManifestCluster
 
 NOW = load({"rules.yaml": "profile: standard\n"})
 SAME = load({"rules.yaml": "profile: standard\nmodes: {}\n"})
@@ -125,7 +126,11 @@ def test_an_exempted_pod_is_told_apart() -> None:
 def test_what_admission_leaves_alone_is_excluded(
     metadata: Json, labels: dict[str, str] | None, out: bool
 ) -> None:
-    assert excluded(vllm(**metadata), NOW, labels) is out
+    pod = vllm(**metadata)
+    above = {"name": pod["metadata"].get("namespace", ""), "labels": labels}
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": above}
+    cluster = NoCluster() if labels is None else ManifestCluster([namespace])
+    assert excluded(pod, NOW, cluster) is out
 
 
 @pytest.mark.parametrize(
