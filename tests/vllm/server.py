@@ -81,6 +81,13 @@ class Vllm:
                 found += [int(child) for child in children.read_text().split()]
         return [pid for pid in found if title in Path(f"/proc/{pid}/cmdline").read_text()]
 
+    def processor_time(self, title: str) -> float:
+        """Seconds of processor time that those processes have used."""
+        fields = [
+            Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in self.pids(title)
+        ]
+        return sum(int(each[11]) + int(each[12]) for each in fields) / os.sysconf("SC_CLK_TCK")
+
     def signal(self, number: signal.Signals, title: str = "") -> None:
         for pid in self.pids(title):
             os.kill(pid, number)
