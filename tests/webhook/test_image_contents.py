@@ -29,10 +29,10 @@ def installed(package: str) -> Path:
     return Path(spec.origin).parent
 
 
-@pytest.fixture
-def trimmed(tmp_path: Path) -> Path:
-    """The Kubernetes client as in the image, the only package in a directory."""
-    client = tmp_path / "kubernetes"
+@pytest.fixture(scope="module")
+def trimmed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Kubernetes client as in the image, the only package in a directory; tests only read it."""
+    client = tmp_path_factory.mktemp("trimmed") / "kubernetes"
     shutil.copytree(installed("kubernetes"), client, ignore=shutil.ignore_patterns("__pycache__"))
     tidy.trim_client(client)
     return client
@@ -60,9 +60,10 @@ def test_next_to_nothing_of_the_client_is_left(trimmed: Path) -> None:
 
 
 def test_a_client_with_another_layout_stops_the_build(tmp_path: Path, trimmed: Path) -> None:
-    (trimmed / "aio" / "client" / "rest.py").unlink()
+    client = shutil.copytree(trimmed, tmp_path / "kubernetes")
+    (client / "aio" / "client" / "rest.py").unlink()
     with pytest.raises(SystemExit, match=r"has no aio/client/rest\.py"):
-        tidy.trim_client(trimmed)
+        tidy.trim_client(client)
 
 
 def test_the_puller_finds_what_it_imports_in_its_image() -> None:
