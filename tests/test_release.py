@@ -115,6 +115,12 @@ def test_the_same_commit_gives_the_same_digests(tmp_path: Path, repository: Path
     with zipfile.ZipFile(tmp_path / "first" / f"ml_chassis-{number}-py3-none-any.whl") as wheel:
         installed = {name.partition("/share/ml-chassis/")[2] for name in wheel.namelist()}
         assert files <= installed, "what `chassis manifests` prints"
+        output = ROOT / "webhook" / "cli" / "output"
+        pages = {
+            str(each.relative_to(ROOT)) for each in output.rglob("*") if each.suffix in (".html", ".css")
+        }
+        assert pages
+        assert pages <= set(wheel.namelist()), "what `-o html` reads"
     bom = json.loads((tmp_path / "first" / f"ml_chassis-{number}.cdx.json").read_text())
     assert {"aiohttp", "pydantic"} <= {component["name"] for component in bom["components"]}
 
