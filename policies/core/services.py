@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -143,9 +144,13 @@ def named_ports(service: Json) -> tuple[str, ...]:
     spec = mapping(service, "spec")
     if text(spec, "clusterIP") == "None" or text(spec, "type") == "ExternalName":
         return ()
-    # "80" is a name to the API server, which refuses it: a name has a letter.
+    # The API server refuses all others, such as "80" and the placeholders of templates.
     names = (text(port, "targetPort") for port in maps(spec, "ports"))
-    return tuple(dict.fromkeys(name for name in names if name and not name.isdigit()))
+    return tuple(dict.fromkeys(name for name in names if _PORT_NAME.fullmatch(name)))
+
+
+_PORT_NAME: Final = re.compile(r"(?=.{0,14}[a-z])[a-z0-9](?:-?[a-z0-9]){0,14}")
+"""`IsValidPortName` of the API server, but for its limit of 15 characters with hyphens."""
 
 
 def _label_of_named(service: Json) -> Iterator[str]:
