@@ -14,6 +14,7 @@ from policies.core.facts import WholeObjects
 from policies.core.listing import Listing
 from policies.core.resources import KNOWN, Known, Resource
 from policies.core.scaled_objects import SCALED_OBJECT, autoscaler_of_scaled_object
+from policies.core.suggestions import closest
 from policies.kube.field_paths import named
 from policies.kube.group_kinds import (
     CLAIM,
@@ -245,10 +246,18 @@ class ManifestCluster(WholeObjects):
         return self._named.get((kind, namespace or "default", name))
 
     def lacks(self, kind: GroupKind, namespace: str, name: str) -> bool:
-        """True only if the set makes the namespace too, so that nothing can be in it before. Secrets are
-        kept out of files, so one that is missing is no sign of a mistake."""
-        makes_namespace = self.named(NAMESPACE, "", namespace) is not None
-        return self.whole and makes_namespace and kind != SECRET and self.leaves_out(kind, namespace, name)
+        """True only if the set makes the namespace too, so that nothing can be in it before.
+
+        Secrets are kept out of files, so one that is missing is no sign of a mistake. Scripts make ConfigMaps
+        with kubectl, so one is missing only if the set has another of nearly the same name.
+        """
+        if not self.whole or self.named(NAMESPACE, "", namespace) is None or kind == SECRET:
+            return False
+        if kind == CONFIG_MAP:
+            others = (other for known, place, other in self._named if (known, place) == (kind, namespace))
+            if not closest(name, others, _ALIKE):
+                return False
+        return self.leaves_out(kind, namespace, name)
 
     def leaves_out(self, kind: GroupKind, namespace: str, name: str) -> bool:
         """Whether applying the set makes no such object, neither by itself nor through a controller."""
@@ -288,6 +297,8 @@ class ManifestCluster(WholeObjects):
         return {}
 
 
+_ALIKE: Final = 0.8
+"""How alike two names are of which one is a mistake for the other."""
 _BUILT_IN: Final = frozenset(
     {
         *("", "admissionregistration.k8s.io", "apps", "autoscaling", "batch", "coordination.k8s.io"),

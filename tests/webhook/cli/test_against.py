@@ -169,7 +169,8 @@ def test_a_directory_is_whole_if_it_makes_the_namespace_and_all_of_it_is_read(
     api = reading("configMap", "gone")
     api["metadata"]["namespace"] = "ml"
     file = tmp_path / "set.json"
-    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": [space, api]}))
+    near = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "gon", "namespace": "ml"}}
+    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": [space, api, near]}))
     if beside:
         (tmp_path / beside).write_text("resources: [set.json]")
 
