@@ -107,8 +107,8 @@ binaries: $(SYNCED) ## build the programs that e2e tests start (minutes, once; n
 e2e: apiserver $(if $(ARGS),,realnode) ## end-to-end tests against a real kube-apiserver, then on a real node
 
 .PHONY: e2e-operators
-e2e-operators: $(SYNCED) ## the end-to-end tests with real operators: LeaderWorkerSet and KubeRay
-	@$(BIN)/pytest -m e2e -q tests/e2e/test_leaderworkerset.py tests/e2e/test_worker_names_kuberay.py $(ARGS)
+e2e-operators: $(SYNCED) ## the end-to-end tests with real operators: LeaderWorkerSet, JobSet and KubeRay
+	@$(BIN)/pytest -m e2e -q tests/e2e/test_leaderworkerset.py tests/e2e/test_jobset.py tests/e2e/test_worker_names_kuberay.py $(ARGS)
 
 .PHONY: apiserver
 apiserver: binaries

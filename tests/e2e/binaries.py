@@ -110,7 +110,7 @@ PROMETHEUS = ("promtool", "prometheus")
 CERT_MANAGER = ("cert-manager",)
 KUBERAY = ("kuberay-1.0", "kuberay-1.2", "kuberay-1.5", "kuberay-1.6")
 REGISTRY = ("registry",)
-OPERATORS = ("lws",)
+OPERATORS = ("lws", "jobset")
 """The operators of `make e2e-operators`, except KubeRay's."""
 BENCHMARKS = ("kserve-agent", "kyverno")
 """Programs that only benchmarks start, and so build when they need them."""
@@ -140,6 +140,7 @@ TABLE: dict[str, Tool] = {
         _kuberay("1.5"),
         _kuberay("1.6"),
         Tool("lws", "sigs.k8s.io/lws", "sigs.k8s.io/lws/cmd", "lws"),
+        Tool("jobset", "sigs.k8s.io/jobset", "sigs.k8s.io/jobset", "jobset"),
         Tool(
             "registry",
             "github.com/distribution/distribution/v3",

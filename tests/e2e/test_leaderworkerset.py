@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from tests.e2e.api import JSON
 from tests.e2e.controlplane import ControlPlane
 from tests.e2e.install import Chassis
-from tests.e2e.leaderworkerset import Operator
+from tests.e2e.operators import LWS, Operator, bound, run
 
 pytestmark = pytest.mark.e2e
 
@@ -29,7 +30,7 @@ WORKER: JSON = {"name": "worker", "image": "example.org/worker:1"}
 def operator(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
     # Only these tests run the pods of this node: no other pod may be bound to it.
     control_plane.add_node(NODE, {"groups": "yes"}, [TAINT], runs_pods=False)
-    with Operator(control_plane, tmp_path_factory.mktemp("lws")) as running:
+    with Operator(LWS, control_plane, tmp_path_factory.mktemp("lws")) as running:
         yield running
     control_plane.api.delete("nodes", NODE)
 
@@ -59,34 +60,6 @@ def probes(pod: JSON) -> set[str]:
     return {name for name in pod["spec"]["containers"][0] if name.endswith("Probe")}
 
 
-def run(control_plane: ControlPlane, pod: JSON, *, answers: bool) -> None:
-    """Be the kubelet of a pod: its container runs, and its server answers or not. Without readiness and
-    startup probes it is Ready when it runs."""
-    ready = answers or not ({"readinessProbe", "startupProbe"} & probes(pod))
-    status = "True" if ready else "False"
-    condition = [{"type": kind, "status": status} for kind in ("Ready", "ContainersReady")]
-    container = {
-        "name": pod["spec"]["containers"][0]["name"],
-        "image": "",
-        "imageID": "",
-        "ready": ready,
-        "started": ready,
-        "restartCount": 0,
-        "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}},
-    }
-    control_plane.api.patch(
-        "pods",
-        pod["metadata"]["name"],
-        {"status": {"phase": "Running", "conditions": condition, "containerStatuses": [container]}},
-        namespace=pod["metadata"]["namespace"],
-        subresource="status",
-    )
-
-
-def bound(pod: JSON) -> bool:
-    return bool(pod["spec"].get("nodeName"))
-
-
 def test_a_group_whose_workers_wait_for_their_leader_forms(
     control_plane: ControlPlane, chassis: Chassis, operator: Operator, namespace: str
 ) -> None:
@@ -96,7 +69,7 @@ def test_a_group_whose_workers_wait_for_their_leader_forms(
     assert probes(leader) == {"livenessProbe"}, "nothing that delays its readiness"
     assert leader["metadata"]["labels"]["leaderworkerset.sigs.k8s.io/worker-index"] == "0"
     # vLLM answers only with its workers, which are not there.
-    run(control_plane, leader, answers=False)
+    run(api, leader, answers=False)
     for name in ("ready-0-1", "ready-0-2"):
         worker = api.wait("pods", name, bound, namespace=namespace)
         assert probes(worker) == set()
@@ -113,3 +86,34 @@ def test_a_group_that_is_created_at_once_has_all_probes(
     assert probes(leader) == {"livenessProbe", "readinessProbe", "startupProbe"}
     owner = leader["metadata"]["ownerReferences"][0]
     assert (owner["kind"], owner["name"]) == ("StatefulSet", "created")
+
+
+def test_models_are_loaded_in_the_leader_only(
+    control_plane: ControlPlane, chassis: Chassis, operator: Operator, namespace: str
+) -> None:
+    """The label by which a policy selects the leader is set by the operator's webhook, before this one."""
+    api = control_plane.api
+    entry = {"modelName": "m", "modelSpec": {"storageUri": "s3://models/m", "memory": "1Gi"}}
+    metadata = {"name": "models", "labels": {"mlchassis.dev/model-config": "true"}}
+    data = {"models.json": json.dumps([entry])}
+    api.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}, namespace)
+    selected = {"matchLabels": {"leaderworkerset.sigs.k8s.io/worker-index": "0"}, "modelConfigMap": "models"}
+    before = chassis.policy_with()
+    try:
+        control_plane.apply(chassis.policy_with(model_puller=json.dumps({"byLabel": [selected]})))
+        wanted = group("loads", namespace, "LeaderCreated")
+        template = wanted["spec"]["leaderWorkerTemplate"]
+        del template["leaderTemplate"]  # leaders and workers are made from one template
+        template["workerTemplate"]["spec"]["containers"] = [dict(LEADER)]
+        chassis.restart()  # it has read the policy and the model config when it starts
+        api.create(wanted)
+        pods = {
+            name: api.wait("pods", name, bound, namespace=namespace)
+            for name in ("loads-0", "loads-0-1", "loads-0-2")
+        }
+    finally:
+        control_plane.apply(before)
+    pullers = {
+        name: [each["name"] for each in pod["spec"].get("initContainers", ())] for name, pod in pods.items()
+    }
+    assert pullers == {"loads-0": ["model-puller"], "loads-0-1": [], "loads-0-2": []}

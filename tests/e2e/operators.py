@@ -1,0 +1,211 @@
+"""Real operators in a test cluster, with their webhooks: LeaderWorkerSet and JobSet."""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import yaml
+
+from tests.e2e.api import JSON, Api
+from tests.e2e.binaries import binary, module_directory
+from tests.e2e.controlplane import HOST, ControlPlane
+from tests.e2e.pki import Authority
+from tests.e2e.processes import Process, free_port
+
+START_TIMEOUT = 120
+
+
+@dataclass(frozen=True)
+class Release:
+    """What an operator's module holds for its installation, and how the operator is started."""
+
+    name: str
+    """Its key in `binaries.TABLE`."""
+    definitions: str
+    """The directory of its CustomResourceDefinitions."""
+    configuration: str
+    """The API version of its configuration file."""
+    webhooks: str
+    """The file of its webhook configurations."""
+    pods: str
+    """The label of the pods that its webhooks see."""
+
+
+LWS = Release(
+    "lws",
+    "config/crd/bases",
+    "config.lws.x-k8s.io/v1alpha1",
+    "config/webhook/manifests.yaml",
+    "leaderworkerset.sigs.k8s.io/name",
+)
+JOB_SET = Release(
+    "jobset",
+    "config/components/crd/bases",
+    "config.jobset.x-k8s.io/v1alpha1",
+    "config/components/webhook/manifests.yaml",
+    "jobset.sigs.k8s.io/jobset-name",
+)
+
+
+class Operator:
+    """The operator as a separate process, with cluster-admin's rights, and its webhooks on 127.0.0.1."""
+
+    def __init__(self, release: Release, control_plane: ControlPlane, directory: Path) -> None:
+        self._release, self._control_plane, self._directory = release, control_plane, directory
+        self._root = module_directory(release.name)
+        self._log = control_plane.logs / f"{release.name}.log"
+        self._port, self._health = free_port(), free_port()
+        self._authority = Authority(release.name)
+        self._webhooks: list[tuple[str, str]] = []
+
+    def __enter__(self) -> Self:
+        name = self._release.name
+        pair = self._authority.server(name, [HOST])
+        (self._directory / "tls.crt").write_bytes(pair.certificate)
+        (self._directory / "tls.key").write_bytes(pair.key)
+        config = self._directory / "config.yaml"
+        config.write_text(yaml.safe_dump(self._configuration()))
+        command: list[str | Path] = [binary(name), f"--config={config}", "--zap-log-level=info"]
+        self._define()
+        self._register()
+        environment = {**os.environ, "KUBECONFIG": str(self._control_plane.kubeconfig)}
+        self._process = Process(name, command, self._log, environment)
+        self._process.wait_until(lambda: "Starting workers" in self._log.read_text(), START_TIMEOUT)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for resource, name in self._webhooks:
+            self._control_plane.api.delete(resource, name)
+        self._process.terminate(timeout=5)
+
+    def _configuration(self) -> JSON:
+        return {
+            "apiVersion": self._release.configuration,
+            "kind": "Configuration",
+            "internalCertManagement": {"enable": False},
+            "leaderElection": {"leaderElect": False},
+            "webhook": {"host": HOST, "port": self._port, "certDir": str(self._directory)},
+            "metrics": {"bindAddress": "0"},
+            "health": {"healthProbeBindAddress": f"{HOST}:{self._health}"},
+        }
+
+    def _define(self) -> None:
+        api = self._control_plane.api
+        for file in sorted((self._root / self._release.definitions).glob("*.yaml")):
+            definition = yaml.load(file.read_text(), yaml.CSafeLoader)
+            name = definition["metadata"]["name"]
+            if not api.exists("customresourcedefinitions", name):
+                api.create(definition)
+            api.wait("customresourcedefinitions", name, _is_established)
+
+    def _register(self) -> None:
+        """The webhook configurations, with a URL in place of the Service."""
+        api = self._control_plane.api
+        bundle = base64.b64encode(self._authority.certificate).decode()
+        for item in yaml.load_all((self._root / self._release.webhooks).read_text(), yaml.CSafeLoader):
+            for webhook in item["webhooks"]:
+                path = webhook["clientConfig"].pop("service")["path"]
+                webhook["clientConfig"] = {
+                    "url": f"https://{HOST}:{self._port}{path}",
+                    "caBundle": bundle,
+                }
+                webhook["failurePolicy"] = "Ignore"
+                if "pod" in webhook["name"]:
+                    # As the project's own patch has it: only pods of its sets.
+                    webhook["objectSelector"] = {
+                        "matchExpressions": [{"key": self._release.pods, "operator": "Exists"}]
+                    }
+            item["metadata"]["name"] = f"{self._release.name}-{item['metadata']['name']}"
+            api.create(item)
+            self._webhooks.append((f"{item['kind'].lower()}s", item["metadata"]["name"]))
+
+
+def _is_established(definition: JSON) -> bool:
+    conditions = definition.get("status", {}).get("conditions") or ()
+    return any(item["type"] == "Established" and item["status"] == "True" for item in conditions)
+
+
+# A kubelet by hand
+
+
+def bound(pod: JSON) -> bool:
+    """Whether the scheduler has found a node for the pod."""
+    return bool(pod["spec"].get("nodeName"))
+
+
+def run(api: Api, pod: JSON, *, answers: bool = True) -> None:
+    """Be the kubelet of a pod: its containers run, and its servers answer or not. Without readiness and
+    startup probes it is Ready when it runs."""
+    containers = pod["spec"]["containers"]
+    ready = answers or not any({"readinessProbe", "startupProbe"} & each.keys() for each in containers)
+    running = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
+    _report(api, pod, "Running", [_state(each, running, ready=ready) for each in containers], ready=ready)
+
+
+def _state(container: JSON, state: JSON, *, ready: bool) -> JSON:
+    return {
+        "name": container["name"],
+        "image": container["image"],
+        "imageID": "",
+        "ready": ready,
+        "started": ready,
+        "restartCount": 0,
+        "state": state,
+    }
+
+
+def _report(api: Api, pod: JSON, phase: str, containers: list[JSON], *, ready: bool) -> None:
+    conditions = [
+        {"type": kind, "status": "True" if ready else "False"} for kind in ("Ready", "ContainersReady")
+    ]
+    status = {"phase": phase, "conditions": conditions, "containerStatuses": containers}
+    metadata = pod["metadata"]
+    api.patch("pods", metadata["name"], {"status": status}, metadata["namespace"], "status")
+
+
+# What must not change
+
+
+def versions(api: Api, namespace: str, resources: Iterable[str]) -> dict[str, str]:
+    """The uid and resourceVersion of each object: equal as long as nobody writes any of them."""
+    return {
+        f"{resource}/{item['metadata']['name']}/{item['metadata']['uid']}": item["metadata"][
+            "resourceVersion"
+        ]
+        for resource in resources
+        for item in api.items(resource, namespace)
+    }
+
+
+def added(plain: JSON, changed: JSON) -> set[str]:
+    """The fields that the second of two like pods has and the first does not.
+
+    Names and tokens differ from pod to pod, so values are not compared.
+    """
+    found = set(_added("", plain["spec"], changed["spec"]))
+    for key in ("labels", "annotations"):
+        before, after = (pod["metadata"].get(key) or {} for pod in (plain, changed))
+        found |= {f"{key}.{name}" for name in after.keys() - before.keys()}
+    return found
+
+
+def _added(path: str, plain: object, changed: object) -> Iterable[str]:
+    if isinstance(plain, dict) and isinstance(changed, dict):
+        for key in changed:
+            if key not in plain:
+                yield f"{path}{key}"
+            else:
+                yield from _added(f"{path}{key}.", plain[key], changed[key])
+    elif isinstance(plain, list) and isinstance(changed, list) and len(plain) == len(changed):
+        for before, after in zip(plain, changed, strict=True):
+            yield from _added(path, before, after)
+    elif type(plain) is not type(changed) or isinstance(plain, list):
+        yield path.rstrip(".")
