@@ -93,6 +93,69 @@ def test_a_rollout_of_as_many_pods_as_nodes_is_warned_about_and_never_completes(
     )
 
 
+@pytest.fixture
+def tainted_node(control_plane: ControlPlane, two_nodes: None) -> Iterator[None]:
+    """A third node of the pool, which no pod tolerates."""
+    taint = {"key": "reserved", "effect": "NoSchedule"}
+    control_plane.add_node("apart-tainted", POOL, [taint])
+    yield
+    control_plane.api.delete("nodes", "apart-tainted")
+
+
+def limited(how: str, replicas: int, **spec: JSON) -> JSON:
+    """Pods that a port of the node, or a spread over the nodes, keeps from sharing one."""
+    if how == "port":
+        made = deployment(replicas, spec=spec, pod={"nodeSelector": POOL})
+        made["spec"]["template"]["spec"]["containers"][0]["ports"] = [{"containerPort": 80, "hostPort": 8080}]
+        return made
+    spread: JSON = {
+        "labelSelector": {"matchLabels": {"app": "api"}},
+        "topologyKey": "kubernetes.io/hostname",
+        "maxSkew": 1,
+        "whenUnsatisfiable": "DoNotSchedule",
+    }
+    if how == "minDomains":
+        spread |= {"minDomains": 4, "nodeTaintsPolicy": "Honor"}
+    return deployment(replicas, spec=spec, pod={"nodeSelector": POOL, "topologySpreadConstraints": [spread]})
+
+
+@pytest.mark.parametrize("how", ["port", "spread", "minDomains"])
+def test_ports_and_spreads_limit_the_pods_as_the_rule_counts_them(
+    control_plane: ControlPlane, chassis: Chassis, namespace: str, tainted_node: None, how: str
+) -> None:
+    rule = "rollout-node-deadlock"
+    one_by_one = {"strategy": {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}}
+
+    def told(item: JSON) -> str:
+        return " ".join(control_plane.api.create(item, namespace, dry_run=True).warnings)
+
+    chassis.process.wait_until(lambda: rule in told(limited(how, 2)), 20)
+    assert rule in told(limited(how, 3, **one_by_one)), "the third pod has no node"
+    assert rule not in told(limited(how, 2, **one_by_one))
+    assert rule not in told(limited(how, 1))
+
+    def rolled_out(it: JSON) -> bool:
+        return bool(it["status"].get("updatedReplicas") == it["status"].get("availableReplicas") == 2)
+
+    def is_stuck(pods: list[JSON]) -> bool:
+        conditions = [each for pod in pods for each in pod["status"].get("conditions", ())]
+        return any(each.get("reason") == "Unschedulable" for each in conditions)
+
+    control_plane.api.create(limited(how, 2), namespace)
+    control_plane.wait("deployments", "api", rolled_out, namespace=namespace, timeout=60)
+    change = {"spec": {"template": {"metadata": {"labels": {"version": "2"}}}}}
+    control_plane.api.patch("deployments", "api", change, namespace)
+    control_plane.api.wait_for("pods", is_stuck, namespace=namespace, timeout=60)
+    control_plane.api.patch("deployments", "api", {"spec": one_by_one}, namespace)
+    control_plane.wait(
+        "deployments",
+        "api",
+        lambda it: rolled_out(it) and it["status"].get("replicas") == 2,
+        namespace=namespace,
+        timeout=60,
+    )
+
+
 def test_a_service_that_sends_to_an_unknown_port_name_has_no_endpoints(
     control_plane: ControlPlane, chassis: Chassis, namespace: str
 ) -> None:
