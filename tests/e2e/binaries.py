@@ -83,8 +83,13 @@ class Tool:
         return f"{self.name}-{self.version}-{digest}"
 
 
-def _kubernetes(name: str) -> Tool:
-    return Tool(name, "k8s.io/kubernetes", f"k8s.io/kubernetes/cmd/{name}")
+def _kubernetes(name: str, release: str = "") -> Tool:
+    """A program of the pinned Kubernetes, or of another release, e.g. "1.29"."""
+    module = "k8s.io/kubernetes"
+    if not release:
+        return Tool(name, module, f"{module}/cmd/{name}")
+    # Kubernetes before 1.31 compiles cloud providers unless it is told not to.
+    return Tool(f"{name}-{release}", module, f"{module}/cmd/{name}", f"kubernetes-{release}", "providerless")
 
 
 def _helm(major: int) -> Tool:
@@ -114,6 +119,10 @@ OPERATORS = ("lws", "jobset")
 """The operators of `make e2e-operators`, except KubeRay's."""
 BENCHMARKS = ("kserve-agent", "kyverno")
 """Programs that only benchmarks start, and so build when they need them."""
+RELEASES = ("1.29", "1.33", "1.37")
+"""The releases of Kubernetes of `make compatibility`: the oldest, one in the middle, and the newest."""
+COMPATIBILITY = tuple(f"kube-apiserver-{release}" for release in RELEASES)
+"""Programs that only `make compatibility` starts."""
 TABLE: dict[str, Tool] = {
     tool.name: tool
     for tool in (
@@ -149,8 +158,15 @@ TABLE: dict[str, Tool] = {
         ),
         Tool("kserve-agent", "github.com/kserve/kserve", "github.com/kserve/kserve/cmd/agent", "kserve"),
         Tool("kyverno", "github.com/kyverno/kyverno", "github.com/kyverno/kyverno/cmd/kyverno", "kyverno"),
+        *(_kubernetes(*name.rsplit("-", 1)) for name in COMPATIBILITY),
     )
 }
+
+
+def api_server() -> str:
+    """The API server that tests start: the pinned one, or that of the release in CHASSIS_KUBERNETES."""
+    release = os.environ.get("CHASSIS_KUBERNETES")
+    return f"kube-apiserver-{release}" if release else "kube-apiserver"
 
 
 def binary(name: str) -> Path:
@@ -259,7 +275,7 @@ def main(names: list[str]) -> int:
         say(f"No such program: {', '.join(unknown)}. Known: {', '.join(TABLE)}.")
         return 2
     try:
-        for name in names or [name for name in TABLE if name not in BENCHMARKS]:
+        for name in names or [name for name in TABLE if name not in (*BENCHMARKS, *COMPATIBILITY)]:
             print(binary(name))
     except BinaryError as error:
         say(str(error))

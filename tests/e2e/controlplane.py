@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import NoReturn, Self
 
 from tests.e2e.api import JSON, Api, ApiError
-from tests.e2e.binaries import TABLE, binary, module_directory
+from tests.e2e.binaries import TABLE, api_server, binary, module_directory
 from tests.e2e.pki import Authority, KeyPair, new_key, private_pem, public_pem
 from tests.e2e.processes import Process, ProcessFailedError, free_port
 
@@ -260,7 +260,7 @@ class ControlPlane:
                     "capacity": resources,
                     "allocatable": resources,
                     "conditions": [condition],
-                    "nodeInfo": {"kubeletVersion": TABLE["kube-apiserver"].version},
+                    "nodeInfo": {"kubeletVersion": TABLE[api_server()].version},
                 },
             }
         )
@@ -285,7 +285,8 @@ class ControlPlane:
         self._spawn("kwok", *self._kwok_flags())
 
     def _spawn(self, name: str, *flags: str) -> Process:
-        process = Process(name, [binary(name), *flags], self.logs / f"{name}.log")
+        program = api_server() if name == "kube-apiserver" else name
+        process = Process(name, [binary(program), *flags], self.logs / f"{name}.log")
         self._processes.append(process)
         return process
 

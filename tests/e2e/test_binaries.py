@@ -11,6 +11,7 @@ from tests.e2e import binaries
 from tests.e2e.binaries import (
     BENCHMARKS,
     CERT_MANAGER,
+    COMPATIBILITY,
     CONTROL_PLANE,
     HELM,
     KUBERAY,
@@ -50,6 +51,7 @@ def test_the_table_names_them_all() -> None:
         *REGISTRY,
         *OPERATORS,
         *BENCHMARKS,
+        *COMPATIBILITY,
     }
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from policies.core.annotations import ADMISSION
 from tests.e2e.api import ApiError
-from tests.e2e.binaries import TABLE
+from tests.e2e.binaries import TABLE, api_server
 from tests.e2e.controlplane import ControlPlane, KubectlError
 
 pytestmark = pytest.mark.e2e
@@ -33,7 +33,7 @@ def deployment(name: str) -> dict[str, Any]:
 
 def test_serves_the_version_that_go_mod_pins(control_plane: ControlPlane) -> None:
     version = control_plane.api.request("GET", "/version").body
-    assert version["gitVersion"] == TABLE["kube-apiserver"].version
+    assert version["gitVersion"] == TABLE[api_server()].version
     assert f"v{version['major']}.{version['minor']}" == version["gitVersion"].rpartition(".")[0]
 
 
