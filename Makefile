@@ -132,10 +132,9 @@ servers: $(SYNCED) ## every preset against the real server from PyPI, recorded f
 upgrades: binaries ## upgrades and rollbacks between recorded releases, by every installer (CI tries two of them)
 	@CHASSIS_UPGRADES=all $(BIN)/pytest -m e2e -q tests/e2e/test_upgrade.py $(ARGS)
 
-COMPATIBILITY := controlplane install policy rules probes mutations_are_valid disruption_guard worker_names jobs \
-  model_puller reinvocation emergency_exit manifests drift
+COMPATIBILITY := install policy rules probes worker_names reinvocation emergency_exit drift
 .PHONY: compatibility
-compatibility: binaries ## part of the end-to-end tests against older and newer API servers (builds them once)
+compatibility: binaries ## what needs only an API server, against older and newer ones (builds each once, in minutes)
 	@for release in $$($(BIN)/python -c 'from tests.e2e.binaries import RELEASES; print(*RELEASES)'); do \
 	  $(BIN)/python -m tests.e2e.binaries kube-apiserver-$$release \
 	  && CHASSIS_KUBERNETES=$$release $(BIN)/pytest -m e2e -q $(COMPATIBILITY:%=tests/e2e/test_%.py) $(ARGS) || exit 1; \

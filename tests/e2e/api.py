@@ -18,7 +18,10 @@ from typing import Any
 from urllib.parse import urlencode
 
 JSON = dict[str, Any]
-DISCOVERY = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+DISCOVERY = ",".join(
+    f"application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList"
+    for version in ("v2", "v2beta1")  # the second before Kubernetes 1.30
+)
 MERGE_PATCH = "application/merge-patch+json"
 
 
