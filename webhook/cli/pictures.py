@@ -39,8 +39,6 @@ STEPS: Final = (
     "webhook.admission.messages:respond",
 )
 """The functions in the picture of a review; all are called in it."""
-_LISTED: Final = re.compile(r"^Imports: (.+?)\.$", re.MULTILINE | re.DOTALL)
-_PICTURE: Final = re.compile(r"(<!-- (rooms|way): begin .*?-->\n).*?(<!-- \2: end -->)", re.DOTALL)
 _POD_SPEC: Final[Json] = {
     "containers": [
         {
@@ -70,8 +68,12 @@ REVIEWED: Final[Mapping[str, Json]] = {
 
 def with_pictures(text: str) -> str:
     """A page with its pictures drawn again, each between its two markers."""
-    made = {"rooms": rooms, "way": way}
-    return _PICTURE.sub(lambda found: f"{found[1]}```mermaid\n{made[found[2]]()}```\n{found[3]}", text)
+    for name, made in (("rooms", rooms), ("way", way)):
+        before, begin, rest = text.partition(f"<!-- {name}: begin (make docs) -->\n")
+        _, end, after = rest.partition(f"<!-- {name}: end -->")
+        if end:
+            text = f"{before}{begin}```mermaid\n{made()}```\n{end}{after}"
+    return text
 
 
 # --- the rooms -------------------------------------------------------------------------------------
@@ -102,8 +104,9 @@ def imported() -> dict[str, set[str]]:
 
 
 def _listed(file: Path) -> set[str]:
-    listed = _LISTED.search(ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or "")
-    return set() if listed is None else set(re.findall(r"`([\w.]+)`", listed[1]))
+    docstring = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+    listed, _, _ = f"\n{docstring}\n".partition("\nImports: ")[2].partition(".\n")
+    return set(re.findall(r"`([\w.]+)`", listed))
 
 
 def _direct(imports: Mapping[str, set[str]], inside: Collection[str]) -> Iterator[tuple[str, str]]:
