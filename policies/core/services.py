@@ -146,11 +146,15 @@ def named_ports(service: Json) -> tuple[str, ...]:
         return ()
     # The API server refuses all others, such as "80" and the placeholders of templates.
     names = (text(port, "targetPort") for port in maps(spec, "ports"))
-    return tuple(dict.fromkeys(name for name in names if _PORT_NAME.fullmatch(name)))
+    return tuple(dict.fromkeys(filter(_is_port_name, names)))
 
 
-_PORT_NAME: Final = re.compile(r"(?=.{0,14}[a-z])[a-z0-9](?:-?[a-z0-9]){0,14}")
-"""`IsValidPortName` of the API server, but for its limit of 15 characters with hyphens."""
+_PORT_NAME: Final = re.compile(r"[a-z0-9](?:-?[a-z0-9]){0,14}")
+
+
+def _is_port_name(name: str) -> bool:
+    """`IsValidPortName` of the API server, but for its limit of 15 characters with hyphens."""
+    return _PORT_NAME.fullmatch(name) is not None and not name.replace("-", "").isdigit()
 
 
 def _label_of_named(service: Json) -> Iterator[str]:
