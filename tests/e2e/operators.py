@@ -62,6 +62,8 @@ class Operator:
         self._log = control_plane.logs / f"{release.name}.log"
         self._port, self._health = free_port(), free_port()
         self._authority = Authority(release.name)
+        self._definitions: list[str] = []
+        """The CustomResourceDefinitions that were not there before."""
         self._webhooks: list[tuple[str, str]] = []
 
     def __enter__(self) -> Self:
@@ -82,8 +84,11 @@ class Operator:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        api = self._control_plane.api
         for resource, name in self._webhooks:
-            self._control_plane.api.delete(resource, name)
+            api.delete(resource, name)
+        for name in self._definitions:  # with their objects, whose finalizers the operator removes
+            self._control_plane.kubectl("delete", "crd", name, timeout=300)
         self._process.terminate(timeout=5)
 
     def _configuration(self) -> JSON:
@@ -104,6 +109,7 @@ class Operator:
             name = definition["metadata"]["name"]
             if not api.exists("customresourcedefinitions", name):
                 api.create(definition)
+                self._definitions.append(name)
             api.wait("customresourcedefinitions", name, _is_established)
 
     def _register(self) -> None:
