@@ -419,21 +419,25 @@ async def _pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 @pytest.fixture
 def second(control_plane: ControlPlane, chassis: Chassis) -> Iterator[Chassis]:
-    """Another replica of the webhook; /name is shared out between the two."""
+    """Another replica of the webhook; /name is shared out between the two.
+
+    They have 30 s for an answer: what a busy machine delays for longer is let in without a name.
+    """
     other = Chassis(control_plane)
     other.start()
     with in_turn([chassis.port, other.port]) as port:
-        _lead_names_to(control_plane.api, f"https://{HOST}:{port}/name")
+        _lead_names_to(control_plane.api, f"https://{HOST}:{port}/name", 30)
         yield other
-        _lead_names_to(control_plane.api, f"{chassis.url}/name")
+        _lead_names_to(control_plane.api, f"{chassis.url}/name", 5)
     other.stop()
 
 
-def _lead_names_to(api: Api, url: str) -> None:
+def _lead_names_to(api: Api, url: str, seconds: int) -> None:
     configuration = api.get("mutatingwebhookconfigurations", "chassis.mlchassis.dev")
     for entry in configuration["webhooks"]:
         if entry["clientConfig"]["url"].endswith("/name"):
             entry["clientConfig"]["url"] = url
+            entry["timeoutSeconds"] = seconds
     api.replace(configuration)
 
 
