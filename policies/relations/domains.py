@@ -7,14 +7,15 @@ The scheduler's filters as far as they last: what other pods hold, a cordon, a n
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Final, TypeVar, cast
 
 from policies.accelerators.inventory import Node
 from policies.accelerators.node_affinity import REQUIRED, admits, tolerates
 from policies.accelerators.placement import apart_in
+from policies.containers.remembered import Remembered
 from policies.core.facts import is_virtual
 from policies.core.listing import Listing
 from policies.core.target import PodTemplate
@@ -25,10 +26,10 @@ from policies.kube.pods import Role
 from policies.kube.selectors import matches
 from policies.rollouts.rollouts import host_ports
 
+V = TypeVar("V")
+
 MOST_NODES: Final = 2_000
 """A larger cluster is not judged: all its nodes would be compared with the pod."""
-_REMEMBERED: Final = 1024
-"""Answers that are kept for as long as no node changes."""
 _MOST_LIMITS: Final = 8
 _IGNORE: Final = "Ignore"
 
@@ -112,20 +113,9 @@ class Domains:
 
 def domains(pod: Json, limit: Limit, nodes: Listing) -> Domains | None:
     """The domains of a limit; None if a node can take any number of pods."""
-    answers = nodes.derive(_answers)
     demands = [dig(pod, "spec", "nodeSelector"), dig(pod, *REQUIRED), dig(pod, "spec", "tolerations")]
-    question = json.dumps(
-        [*demands, limit.cause.value, limit.key, limit.ignores_selector, limit.ignores_taints]
-    )
-    if question not in answers:
-        if len(answers) >= _REMEMBERED:
-            answers.clear()
-        answers[question] = _counted(pod, limit, nodes)
-    return answers[question]
-
-
-def _answers(nodes: Listing) -> dict[str, Domains | None]:
-    return {}
+    question = [*demands, limit.cause.value, limit.key, limit.ignores_selector, limit.ignores_taints]
+    return _remembered(nodes, question, lambda: _counted(pod, limit, nodes))
 
 
 def _counted(pod: Json, limit: Limit, nodes: Listing) -> Domains | None:
@@ -157,16 +147,23 @@ def selects_none(pod: Json, nodes: Listing) -> bool:
     demands = [dig(pod, "spec", "nodeSelector"), dig(pod, *REQUIRED)]
     if not any(demands):
         return False
-    answers = nodes.derive(_selections)
-    question = json.dumps(demands)
-    if question not in answers:
-        if len(answers) >= _REMEMBERED:
-            answers.clear()
-        answers[question] = not any(
-            admits(pod, text(node, "metadata", "name"), labels_of(node)) for node in nodes
-        )
-    return answers[question]
+    return _remembered(
+        nodes,
+        demands,
+        lambda: not any(admits(pod, text(node, "metadata", "name"), labels_of(node)) for node in nodes),
+    )
 
 
-def _selections(nodes: Listing) -> dict[str, bool]:
-    return {}
+def _remembered(nodes: Listing, question: list[object], work_out: Callable[[], V]) -> V:
+    """An answer about nodes, kept for as long as no node changes. Questions of two functions differ."""
+    answers = nodes.derive(_answers)
+    key = json.dumps(question)
+    found = answers.get(key)
+    if found is None:
+        found = (work_out(),)
+        answers.put(key, found, len(key))
+    return cast("V", found[0])
+
+
+def _answers(nodes: Listing) -> Remembered[str, tuple[object]]:
+    return Remembered()

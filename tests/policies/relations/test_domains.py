@@ -1,0 +1,30 @@
+"""What is remembered about nodes between reviews."""
+
+from __future__ import annotations
+
+from policies.containers.remembered import LARGEST
+from policies.core.listing import Listing
+from policies.relations import domains
+
+
+def test_long_selectors_do_not_fill_the_memory() -> None:
+    nodes = Listing([{"metadata": {"name": "n", "labels": {}}}])
+    long = LARGEST // 10
+    for number in range(40):
+        pod = {"spec": {"nodeSelector": {f"pool-{number}": "x" * long}}}
+        assert domains.selects_none(pod, nodes)
+    assert 0 < len(nodes.derive(domains._answers)) < 10
+
+
+def test_an_answer_is_worked_out_once() -> None:
+    class Counted(Listing):
+        rounds = 0
+
+        def __iter__(self):  # type: ignore[no-untyped-def]
+            self.rounds += 1
+            return super().__iter__()
+
+    nodes = Counted([{"metadata": {"name": "n", "labels": {"pool": "gpu"}}}])
+    pod = {"spec": {"nodeSelector": {"pool": "gpu"}}}
+    assert [domains.selects_none(pod, nodes) for _ in range(3)] == [False] * 3
+    assert nodes.rounds == 1
