@@ -90,7 +90,7 @@ def _unread(why: str, steps: int) -> CommandSummary:
 
 
 class _Reader(Walk):
-    """Which program each simple command runs, and what is known about it."""
+    """The program that each simple command runs, and its arguments' meaning as far as it is known."""
 
     def run(self, words: Sequence[str], given: str | None = None, touched: Sequence[Host] = ()) -> float:
         self.budget.spend(10 + len(words))

@@ -70,7 +70,7 @@ class Pods:
 
 
 def pods_of(pod: Json, listed: Iterable[Container], count: int, facts: Facts) -> Pods | None:
-    """None if it can't be told what they take."""
+    """None if it is unknown what they take."""
     if has_pod_level_resources(pod):
         return None
     try:

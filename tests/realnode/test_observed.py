@@ -145,11 +145,11 @@ def test_models_that_fail_are_events_on_a_pod_that_is_not_ready(
 
 LINE = "loss is nan at step 4711"
 SAYS = "print('loss is nan', 'at', 'step', 4700 + 11, flush=True); raise SystemExit(3)"
-"""Python that prints the line, and does not contain it: what is found is from the log."""
+"""Python that prints LINE but does not contain it: a match comes from the log, not from the spec."""
 
 
 def failing(name: str, ttl: int | None = None) -> JSON:
-    """A Job that fails, and says why only in its log."""
+    """A Job that fails and writes the reason only to its log."""
     main = {
         "name": "train",
         "image": BASE,

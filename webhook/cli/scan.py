@@ -115,7 +115,7 @@ _GOES_WITH: Final[Mapping[str, tuple[Sequence[str], Sequence[str]]]] = {
     "--view models": (("text", "json"), ("report", "statistics", "ask", "split_by_namespace")),
     "--view servers": (("text", "json", "html"), ("report", "statistics", "split_by_namespace")),
 }
-"""The outputs of what is printed in place of decisions, and the flags that have no meaning there."""
+"""By what `scan` prints instead of decisions: its output formats, and the flags that do not apply to it."""
 
 
 def _check(args: argparse.Namespace) -> None:

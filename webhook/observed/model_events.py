@@ -88,7 +88,7 @@ class _Pod:
         now = {model.name: model for model in page.unloaded}
         failed = {name: model for name, model in now.items() if model.failed}
         for name, model in self.failed.items():
-            if name in now or not page.complete:  # it is tried again, or is not listed for want of room
+            if name in now or not page.complete:  # it is tried again, or the page had no room for it
                 failed.setdefault(name, model)
         self.failed = dict(sorted(failed.items())[:_MOST_FAILED])
 
@@ -318,8 +318,8 @@ def failure(failed: dict[str, Unloaded], total: int) -> str:
     named = list(failed.values())[:_NAMED]
     # An Event has 1,024 characters: each model gets its share.
     room = (events.LONGEST_MESSAGE - 100) // len(named)
-    told = "; ".join(
+    reasons = "; ".join(
         ": ".join(part for part in (each.name, each.reason, each.message) if part)[:room] for each in named
     )
     more = f"; and {len(failed) - len(named)} more" if len(failed) > len(named) else ""
-    return f"{len(failed)} of {max(total, len(failed))} models failed: {told}{more}"
+    return f"{len(failed)} of {max(total, len(failed))} models failed: {reasons}{more}"

@@ -29,11 +29,11 @@ def _finding(target: Target, each: Judged, facts: Facts) -> Finding | None:
     room = each.room()
     if room is None:
         return None
-    alone = outcome(each.update, float(room.replicas))
-    if alone is Outcome.STUCK:
+    by_itself = outcome(each.update, float(room.replicas))
+    if by_itself is Outcome.STUCK:
         full = f"ResourceQuota {room.quota} has room for {room.such} ({room.terms}), and all of them run"
         return _stuck(target, full, Certainty.SURE)
-    if alone is Outcome.SHORT or each.update.unavailable:
+    if by_itself is Outcome.SHORT or each.update.unavailable:
         return None  # quota-exceeded reports the first; in the second an old pod makes room
     used = in_use(each.quota)
     if used is None:
