@@ -271,12 +271,12 @@ def _label_of(budget: Json) -> Iterator[tuple[str, str] | None]:
 _BY_LABEL: Final = Index(_label_of)
 
 
-def _is_alone(alone: Json, budget: Json, facts: Facts) -> bool:
+def _is_alone(own: Json, budget: Json, facts: Facts) -> bool:
     """Whether a budget selects the pods of no other workload."""
     return not any(
         _selects(budget, mapping(workload, "spec", "template"))
         for workload in facts.listing(Resource.WORKLOADS) or ()
-        if (text(workload, "kind"), _name(workload)) != (text(alone, "kind"), _name(alone))
+        if (text(workload, "kind"), _name(workload)) != (text(own, "kind"), _name(own))
     )
 
 
