@@ -1,4 +1,4 @@
-"""The two contracts: a mutating policy and a rule. This module knows no particular one.
+"""The two contracts: a mutating policy and a rule; and every name of `policies.core` that rules use.
 
 A mutating policy is a settings model, a pure function and its metadata in one file of its subject's folder; a
 rule is a pure function in a module under its subject's `rules`, with its modes and texts in the YAML file
@@ -7,11 +7,11 @@ next to it. `policies.core.registry` finds both.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property, partial
-from typing import Annotated, Generic, Protocol, TypeVar
+from typing import Annotated, Generic, Protocol, TypeAlias, TypeVar
 
 from pydantic import Field
 
@@ -22,10 +22,30 @@ from policies.core.mode import Mode, Profile
 from policies.core.pod_features import PodFeature
 from policies.core.reasons import UNREAD, Reasons
 from policies.core.settings import Model, S
-from policies.core.target import Target
+from policies.core.target import PodTemplate, Target
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json
 
+__all__ = [
+    "Certainty",
+    "Check",
+    "Facts",
+    "Family",
+    "Finding",
+    "Findings",
+    "Modes",
+    "Mutate",
+    "Mutator",
+    "PodFeature",
+    "PodTemplate",
+    "Rule",
+    "RuleDocument",
+    "Target",
+    "rule",
+]
+
+Findings: TypeAlias = Iterator[Finding]
+"""The result of a rule, or of `advise`."""
 S_contra = TypeVar("S_contra", bound=Model, contravariant=True)
 
 

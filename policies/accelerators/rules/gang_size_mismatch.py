@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Final
 
 from policies.accelerators.requests import GpuAffinity
-from policies.core.contracts import rule
-from policies.core.facts import Facts
-from policies.core.finding import Finding
-from policies.core.target import PodTemplate, Target
+from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.kube.field_paths import field_path
 from policies.kube.group_kinds import KUBEFLOW_JOBS, GroupKind
 from policies.kube.json import dig, mapping, maps
@@ -24,7 +20,7 @@ _ELASTIC: Final = re.compile(r"elastic|horovod|min[-_]np|nnodes.{0,24}?\d:\d", r
 """Signs of a launcher that begins with fewer processes: wherever they are, nothing is reported."""
 
 
-def check(target: Target, facts: Facts) -> Iterator[Finding]:
+def check(target: Target, facts: Facts) -> Findings:
     volcano = target.kind in _VOLCANO
     steps = ("spec",) if volcano else ("spec", "runPolicy", "schedulingPolicy")
     least = _number(mapping(target.obj, *steps).get("minAvailable"))

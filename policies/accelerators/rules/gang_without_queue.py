@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from policies.accelerators.requests import GpuAffinity
-from policies.core.contracts import rule
-from policies.core.facts import Facts
-from policies.core.finding import Finding
-from policies.core.pod_features import PodFeature
-from policies.core.target import PodTemplate, Target
+from policies.core.contracts import Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
 from policies.kube.field_paths import Steps
 from policies.kube.group_kinds import (
     CRON_JOB,
@@ -61,7 +57,7 @@ _QUEUE_ANNOTATIONS: Final = (
 )
 
 
-def check(target: Target, facts: Facts) -> Iterator[Finding]:
+def check(target: Target, facts: Facts) -> Findings:
     catalogue = facts.settings(GpuAffinity).catalogue
     asking = [template for template in target.templates if catalogue.requests(template.pod)]
     workers, gang = _together(target, asking)

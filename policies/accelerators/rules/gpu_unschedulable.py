@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from policies.accelerators.placement import Obstacle, Place, placement
 from policies.accelerators.requests import GpuAffinity
-from policies.core.contracts import rule
-from policies.core.facts import Facts
-from policies.core.finding import Certainty, Finding
-from policies.core.pod_features import PodFeature
-from policies.core.target import PodTemplate, Target
+from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
 from policies.kube.json import mapping
 
 
-def check(target: Target, facts: Facts) -> Iterator[Finding]:
+def check(target: Target, facts: Facts) -> Findings:
     settings = facts.settings(GpuAffinity)
     for template in target.templates:
         found = placement(template.pod, settings, facts)

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from policies.accelerators.fit import Misfit, misfit
 from policies.accelerators.requests import GpuAffinity
-from policies.core.contracts import rule
-from policies.core.facts import Facts
-from policies.core.finding import Certainty, Finding
-from policies.core.pod_features import PodFeature
-from policies.core.target import Target
+from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, Target, rule
 from policies.kube.json import strings
 from policies.kube.pods import Role
 
 
-def check(target: Target, facts: Facts) -> Iterator[Finding]:
+def check(target: Target, facts: Facts) -> Findings:
     settings = facts.settings(GpuAffinity)
     certainty = Certainty.SURE if settings.pools or settings.fixed_size else Certainty.LIKELY
     for template in target.templates:

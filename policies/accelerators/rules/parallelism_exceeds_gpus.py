@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Final
 
 from policies.accelerators.parallelism import on_this_node
 from policies.accelerators.requests import whole_number
 from policies.commands import SHELLS
 from policies.containers.programs import launch_of, started
-from policies.core.contracts import rule
-from policies.core.facts import Facts
-from policies.core.finding import Certainty, Finding
-from policies.core.pod_features import PodFeature
-from policies.core.target import PodTemplate, Target
+from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
 from policies.kube.json import dig, mapping, strings
 from policies.kube.pods import Container, Role
 from policies.probes.recognition import Server
@@ -29,7 +24,7 @@ _HARMLESS: Final = frozenset(
 """Programs before the server that start nothing on other nodes."""
 
 
-def check(target: Target, facts: Facts) -> Iterator[Finding]:
+def check(target: Target, facts: Facts) -> Findings:
     for template in target.templates:
         if template.is_ray or _runs_ray(template):
             continue

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
 
-from policies.core.contracts import rule
-from policies.core.facts import Facts
-from policies.core.finding import Finding
-from policies.core.target import PodTemplate, Target
+from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.kube.field_paths import Steps, field_path
 from policies.kube.group_kinds import DISAGGREGATED_SET, LEADER_WORKER_SET
 from policies.kube.json import integer, mapping, text
@@ -24,7 +20,7 @@ node in, so servers on Ray are not reported."""
 _REJOINS: Final = ("--elastic-ep-backend", "--elastic-ep-rejoin", "--enable-elastic-ep")
 
 
-def check(target: Target, facts: Facts) -> Iterator[Finding]:
+def check(target: Target, facts: Facts) -> Findings:
     reported: set[Steps] = set()
     for template in target.templates:
         group, steps = mapping(target.obj, *template.steps[:-1]), template.steps[:-1]

@@ -6,11 +6,7 @@ from collections.abc import Iterator
 
 from policies.accelerators.placement import Placement, kept_apart, placement
 from policies.accelerators.requests import GpuAffinity
-from policies.core.contracts import rule
-from policies.core.facts import Facts
-from policies.core.finding import Certainty, Finding
-from policies.core.pod_features import PodFeature
-from policies.core.target import PodTemplate, Target
+from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
 from policies.kube.group_kinds import DEPLOYMENT, LEADER_WORKER_SET, STATEFUL_SET
 from policies.kube.json import integer
 from policies.kube.names import listed
@@ -18,7 +14,7 @@ from policies.kube.nodes import HOSTNAME
 from policies.rollouts.rollouts import Outcome, outcome, pending, running_update
 
 
-def check(target: Target, facts: Facts) -> Iterator[Finding]:
+def check(target: Target, facts: Facts) -> Findings:
     update = running_update(target.obj, facts)
     if update is None:
         return

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator
 from typing import Final
 
 from policies.accelerators.parallelism import on_this_node
 from policies.accelerators.rules.parallelism_exceeds_gpus import devices
 from policies.containers.programs import launch_of
-from policies.core.contracts import rule
-from policies.core.facts import Facts
-from policies.core.finding import Finding
-from policies.core.pod_features import PodFeature
-from policies.core.target import PodTemplate, Target
+from policies.core.contracts import Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
 from policies.core.workloads import MADE_AS_WRITTEN
 from policies.kube.json import Json, dig, mapping, maps, text
 from policies.kube.metadata import annotations_of
@@ -29,7 +24,7 @@ _SWITCH: Final = "NCCL_SHM_DISABLE"
 _PLACES: Final = ("/dev/shm", "/dev")  # noqa: S108 a path in the container
 
 
-def check(target: Target, facts: Facts) -> Iterator[Finding]:
+def check(target: Target, facts: Facts) -> Findings:
     if target.kind.group not in MADE_AS_WRITTEN:
         return
     for template in target.templates:

@@ -6,13 +6,11 @@ from collections.abc import Iterator
 from itertools import islice, product
 from typing import Any, Final
 
-from policies.core.contracts import rule
-from policies.core.facts import BY_NAME, Facts
-from policies.core.finding import Certainty, Finding
+from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
+from policies.core.facts import BY_NAME
 from policies.core.listing import Index
 from policies.core.resources import Resource
 from policies.core.scaled_objects import SCALED_OBJECT, autoscaler_of_scaled_object
-from policies.core.target import Target
 from policies.kube.group_kinds import AUTOSCALER, DEPLOYMENT, DISRUPTION_BUDGET, STATEFUL_SET
 from policies.kube.json import Json, dig, integer, mapping, maps, strings, text
 from policies.kube.metadata import controller, labels_of
@@ -22,7 +20,7 @@ from policies.rollouts.rollouts import autoscaler_of, count_of, least_replicas, 
 _HINT: Final = "Allow one eviction: set maxUnavailable to 1, or run more replicas than minAvailable requires."
 
 
-def check(target: Target, facts: Facts) -> Iterator[Finding]:
+def check(target: Target, facts: Facts) -> Findings:
     if target.kind == DISRUPTION_BUDGET:
         yield from _budget(target, facts)
     elif target.kind == AUTOSCALER:
@@ -36,7 +34,7 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
         yield from _workload(target, facts)
 
 
-def _budget(target: Target, facts: Facts) -> Iterator[Finding]:
+def _budget(target: Target, facts: Facts) -> Findings:
     if _is_meant(target.spec.get("selector")):
         return
     most, least = target.spec.get("maxUnavailable"), target.spec.get("minAvailable")
@@ -75,7 +73,7 @@ def _blocks(least: Any, replicas: int) -> bool:
     return needed is not None and 0 < replicas <= needed
 
 
-def _short_of_replicas(target: Target, least: Any, facts: Facts) -> Iterator[Finding]:
+def _short_of_replicas(target: Target, least: Any, facts: Facts) -> Findings:
     """A minAvailable not below the replicas of all that the budget selects."""
     if _is_long(target.spec.get("selector")):
         return
@@ -166,7 +164,7 @@ def _replicas(number: int) -> str:
     return "1 replica" if number == 1 else f"{number} replicas"
 
 
-def _workload(target: Target, facts: Facts) -> Iterator[Finding]:
+def _workload(target: Target, facts: Facts) -> Findings:
     """The same seen from the workload, for where the budget was there first.
 
     A warning at most: its author may create the autoscaler next.
@@ -203,7 +201,7 @@ def _blocked_by(workload: Json, replicas: int, facts: Facts) -> Iterator[tuple[J
     yield from islice(blocking, _MOST_BUDGETS)
 
 
-def _autoscaler(autoscaler: Json, path: str, facts: Facts) -> Iterator[Finding]:
+def _autoscaler(autoscaler: Json, path: str, facts: Facts) -> Findings:
     """The same seen from the autoscaler, for where it is edited after the budget."""
     workload = _scaled(autoscaler, facts)
     if workload is None or replicas_of(workload) == 0:  # 0 switches the autoscaler off

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from policies.core.contracts import rule
-from policies.core.facts import Facts
-from policies.core.finding import Finding
-from policies.core.target import Target
+from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.disruption.drains import drain_of, pre_stop_sleep
 from policies.kube.json import integer
 from policies.kube.pods import DEFAULT_GRACE, Role
 from policies.probes.serving import StandardProbes
 
 
-def check(target: Target, facts: Facts) -> Iterator[Finding]:
+def check(target: Target, facts: Facts) -> Findings:
     settings = facts.settings(StandardProbes)
     for template in target.templates:
         if template.completes:

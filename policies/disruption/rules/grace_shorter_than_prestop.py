@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
-from policies.core.contracts import rule
-from policies.core.facts import Facts
-from policies.core.finding import Finding
-from policies.core.pod_features import PodFeature
-from policies.core.target import Target
+from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
 from policies.disruption.drains import pre_stop_sleep
 from policies.kube.json import integer
 from policies.kube.pods import DEFAULT_GRACE, Role
 
 
-def check(target: Target, facts: Facts) -> Iterator[Finding]:
+def check(target: Target, facts: Facts) -> Findings:
     for template in target.templates:
         grace = integer(template.spec, "terminationGracePeriodSeconds", default=DEFAULT_GRACE)
         for container in template.containers(Role.MAIN, Role.SIDECAR):

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from policies.commands import children
 from policies.containers.programs import program_of
-from policies.core.contracts import rule
-from policies.core.facts import Facts
-from policies.core.finding import Finding
-from policies.core.target import Target
+from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.disruption.drains import WEB_SERVERS
 from policies.kube.json import integer, strings
 from policies.kube.pods import DEFAULT_GRACE, Container, Role
 from policies.probes.serving import StandardProbes, recognised, serving_containers
 
 
-def check(target: Target, facts: Facts) -> Iterator[Finding]:
+def check(target: Target, facts: Facts) -> Findings:
     for template in target.templates:
         spec = template.spec
         if template.completes or spec.get("shareProcessNamespace") is True or spec.get("hostPID") is True:

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from policies.accelerators.requests import wants_accelerator
-from policies.core.contracts import rule
-from policies.core.facts import Facts
-from policies.core.finding import Finding
+from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.core.resources import Resource
-from policies.core.target import Target
 from policies.kube.group_kinds import DEPLOYMENT, STATEFUL_SET
 from policies.kube.json import Json
 from policies.probes.serving import StandardProbes, recognised, serving_containers
 from policies.rollouts.rollouts import running_replicas
 
 
-def check(target: Target, facts: Facts) -> Iterator[Finding]:
+def check(target: Target, facts: Facts) -> Findings:
     given = target.spec.get("replicas")
     if given is None and facts.listing(Resource.AUTOSCALERS) is None:
         return  # an autoscaler that isn't known may set it

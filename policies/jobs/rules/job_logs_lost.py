@@ -6,10 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from policies.accelerators.requests import wants_accelerator
-from policies.core.contracts import rule
-from policies.core.facts import Facts
-from policies.core.finding import Finding
-from policies.core.target import Target
+from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.jobs.jobs import JobRetries, is_hook, is_someone_elses, jobs_in, trains
 from policies.kube.field_paths import field_path
 from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET, KUBEFLOW_JOBS
@@ -19,7 +16,7 @@ LONG_ENOUGH: Final = 3600
 """Seconds in which somebody who waits for a Job's end has seen it."""
 
 
-def check(target: Target, facts: Facts) -> Iterator[Finding]:
+def check(target: Target, facts: Facts) -> Findings:
     if is_someone_elses(target.obj) or is_hook(target.obj):
         return
     if not _matters(target, facts):

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from policies.core.contracts import rule
-from policies.core.facts import Facts
-from policies.core.finding import Finding
-from policies.core.target import Target
+from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.jobs.idle import only_idles
 from policies.jobs.jobs import JobRetries, is_gang, own_jobs, trains
 from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET
 
 
-def check(target: Target, facts: Facts) -> Iterator[Finding]:
+def check(target: Target, facts: Facts) -> Findings:
     # a gang loses all with one pod, and has its own finding
     if is_gang(target.obj, facts) or only_idles(target):
         return

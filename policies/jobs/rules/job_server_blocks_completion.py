@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from policies.core.contracts import rule
-from policies.core.facts import Facts
-from policies.core.finding import Finding
-from policies.core.pod_features import PodFeature
-from policies.core.target import Target
+from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
 from policies.jobs.sidecars import never_ending_beside_others
 from policies.kube.pods import Container
 from policies.probes.serving import StandardProbes, recognised
 
 
-def check(target: Target, facts: Facts) -> Iterator[Finding]:
+def check(target: Target, facts: Facts) -> Findings:
     settings = facts.settings(StandardProbes)
 
     def program(container: Container) -> str | None:

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from policies.containers.sidecars import never_ending
-from policies.core.contracts import rule
-from policies.core.facts import Facts
-from policies.core.finding import Finding
-from policies.core.pod_features import PodFeature
-from policies.core.target import Target
+from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
 from policies.core.thresholds import Thresholds
 from policies.jobs.sidecars import never_ending_beside_others
 from policies.kube.pods import Container
 
 
-def check(target: Target, facts: Facts) -> Iterator[Finding]:
+def check(target: Target, facts: Facts) -> Findings:
     further = facts.settings(Thresholds).endless_sidecars
 
     def program(container: Container) -> str | None:

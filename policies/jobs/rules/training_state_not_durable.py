@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Final
 
 from policies.accelerators.requests import GpuAffinity
 from policies.containers.commands import container_command
 from policies.core.annotations import CHECKPOINT, TRAINING
-from policies.core.contracts import rule
-from policies.core.facts import Facts
-from policies.core.finding import Finding
-from policies.core.pod_features import PodFeature
-from policies.core.target import PodTemplate, Target
+from policies.core.contracts import Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
 from policies.jobs.idle import idles, programs_of
 from policies.jobs.jobs import has_label, is_someone_elses
 from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET, KUBEFLOW_JOBS
@@ -63,7 +58,7 @@ _TRAINS: Final = re.compile(
 batch inference and conversions, begins again at no loss that anybody can see."""
 
 
-def check(target: Target, facts: Facts) -> Iterator[Finding]:
+def check(target: Target, facts: Facts) -> Findings:
     catalogue = facts.settings(GpuAffinity).catalogue
     training = [
         t for t in target.templates if t.completes and catalogue.requests(t.pod) and _trains(target, t)

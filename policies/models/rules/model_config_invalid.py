@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterator
 
 from policies.core.annotations import MODEL_CONFIG
-from policies.core.contracts import rule
-from policies.core.facts import Facts
-from policies.core.finding import Certainty, Finding
-from policies.core.target import Target
+from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
 from policies.kube.group_kinds import CONFIG_MAP
 from policies.kube.json import Json, mapping
 from policies.kube.metadata import labels_of
@@ -24,7 +20,7 @@ _HINT_UNKNOWN = "Remove the field, or correct its name."
 _HINT_SCHEME = "Use another scheme, or add this one to `schemes` in model-puller.yaml."
 
 
-def check(target: Target, facts: Facts) -> Iterator[Finding]:
+def check(target: Target, facts: Facts) -> Findings:
     """What the puller would refuse in a labelled ConfigMap, as its own parser finds it."""
     if labels_of(target.obj).get(MODEL_CONFIG) != "true":
         return

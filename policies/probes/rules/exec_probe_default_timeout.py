@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
 
-from policies.core.contracts import rule
-from policies.core.facts import Facts
-from policies.core.finding import Finding
-from policies.core.pod_features import PodFeature
-from policies.core.target import Target
+from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
 from policies.kube.json import mapping
 from policies.probes.own_servers import is_own_server
 from policies.probes.probe import LIVENESS, probes
@@ -18,7 +13,7 @@ PATIENT: Final = 60
 """Seconds of failures that a node's busy moment does not last."""
 
 
-def check(target: Target, facts: Facts) -> Iterator[Finding]:
+def check(target: Target, facts: Facts) -> Findings:
     for probe in probes(target, LIVENESS):
         if not mapping(probe.spec, "exec") or probe.timeout > 1 or probe.give_up >= PATIENT:
             continue

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
 
-from policies.core.contracts import rule
-from policies.core.facts import Facts
-from policies.core.finding import Finding
-from policies.core.pod_features import PodFeature
-from policies.core.target import Target
+from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
 from policies.kube.json import mapping
 from policies.probes.own_servers import is_own_server
 from policies.probes.probe import OF_FILES, Probe, liveness_and_readiness
@@ -18,7 +13,7 @@ PATIENT: Final = 60
 """Seconds of failures after which a restart is no answer to a burst of requests any more."""
 
 
-def check(target: Target, facts: Facts) -> Iterator[Finding]:
+def check(target: Target, facts: Facts) -> Findings:
     for liveness, readiness in liveness_and_readiness(target):
         if not liveness.asks_as(readiness) or liveness.give_up > readiness.give_up:
             continue

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from policies.core.contracts import rule
-from policies.core.facts import Facts
-from policies.core.finding import Finding
-from policies.core.target import Target
+from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.probes.progress import blind_because
 from policies.probes.serving import serving_containers
 
 
-def check(target: Target, facts: Facts) -> Iterator[Finding]:
+def check(target: Target, facts: Facts) -> Findings:
     for template in target.templates:
         if template.is_ray or template.container_path:
             continue

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from policies.core.contracts import rule
-from policies.core.facts import Facts
-from policies.core.finding import Certainty, Finding
-from policies.core.pod_features import PodFeature
-from policies.core.target import Target
+from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, Target, rule
 from policies.kube.json import mapping, text
 from policies.probes.endpoints import alive_by
 from policies.probes.external_hosts import external_dependencies
@@ -17,7 +11,7 @@ from policies.probes.probe import LIVENESS, Probe, probes
 from policies.probes.serving import StandardProbes, recognised
 
 
-def check(target: Target, facts: Facts) -> Iterator[Finding]:
+def check(target: Target, facts: Facts) -> Findings:
     yield from external_dependencies(LIVENESS, target, facts)
     for probe in probes(target, LIVENESS):
         if finding := _more_than_alive(probe, facts):

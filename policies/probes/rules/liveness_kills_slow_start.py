@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from policies.core.contracts import rule
-from policies.core.facts import Facts
-from policies.core.finding import Certainty, Finding
+from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, Target, rule
 from policies.core.mode import Mode
-from policies.core.pod_features import PodFeature
-from policies.core.target import Target
 from policies.kube.json import mapping
 from policies.kube.pods import Role
 from policies.kube.probe_timing import kill_budget
@@ -19,7 +13,7 @@ from policies.probes.serving import StandardProbes
 from policies.probes.start import start_of
 
 
-def check(target: Target, facts: Facts) -> Iterator[Finding]:
+def check(target: Target, facts: Facts) -> Findings:
     for probe in probes(target, LIVENESS):
         if _is_guarded(probe, facts):
             continue

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from policies.core.contracts import rule
-from policies.core.facts import Facts
-from policies.core.finding import Finding
-from policies.core.target import Target
+from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.probes.missing_liveness import called, what_to_write, without_liveness
 from policies.probes.probe import LIVENESS
 
 
-def check(target: Target, facts: Facts) -> Iterator[Finding]:
+def check(target: Target, facts: Facts) -> Findings:
     for found in without_liveness(target, facts):
         unasked = [(template, each) for template, each in found if not each.spec.get("readinessProbe")]
         if not unasked:

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Final
 
 from policies.commands import Command, CommandSummary
-from policies.core.contracts import rule
-from policies.core.facts import Facts
-from policies.core.finding import Certainty, Finding
-from policies.core.pod_features import PodFeature
-from policies.core.target import Target
+from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, Target, rule
 from policies.probes.probe import LIVENESS, READINESS, STARTUP, probes
 
 _CHECKSUMS: Final = frozenset(
@@ -58,7 +53,7 @@ _CONSEQUENCE: Final = {
 _TREE_TESTS: Final = frozenset({"-name", "-iname", "-path", "-ipath", "-regex", "-type", "-size", "-empty"})
 
 
-def check(target: Target, facts: Facts) -> Iterator[Finding]:
+def check(target: Target, facts: Facts) -> Findings:
     for probe in probes(target, LIVENESS, READINESS, STARTUP):
         summary = probe.command
         found = _heavy(summary) or _costly(summary)

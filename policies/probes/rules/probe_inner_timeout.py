@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
-from policies.core.contracts import rule
-from policies.core.facts import Facts
-from policies.core.finding import Finding
-from policies.core.pod_features import PodFeature
-from policies.core.target import Target
+from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
 from policies.probes.probe import LIVENESS, READINESS, STARTUP, probes
 
 
-def check(target: Target, facts: Facts) -> Iterator[Finding]:
+def check(target: Target, facts: Facts) -> Findings:
     for probe in probes(target, LIVENESS, READINESS, STARTUP):
         seconds = probe.command.seconds
         if seconds <= probe.timeout:

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from policies.core.contracts import rule
-from policies.core.facts import Facts
-from policies.core.finding import Certainty, Finding
-from policies.core.pod_features import PodFeature
-from policies.core.target import PodTemplate, Target
+from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
 from policies.core.workloads import MADE_AS_WRITTEN
 from policies.kube.json import mapping, maps, text
 from policies.probes.probe import LIVENESS, READINESS, STARTUP, Probe, probes
@@ -20,7 +14,7 @@ _CONSEQUENCE = {
 }
 
 
-def check(target: Target, facts: Facts) -> Iterator[Finding]:
+def check(target: Target, facts: Facts) -> Findings:
     if target.kind.group not in MADE_AS_WRITTEN:
         return
     for probe in probes(target, STARTUP, READINESS, LIVENESS):

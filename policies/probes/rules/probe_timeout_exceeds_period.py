@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
 
-from policies.core.contracts import rule
-from policies.core.facts import Facts
-from policies.core.finding import Finding
-from policies.core.pod_features import PodFeature
-from policies.core.target import Target
+from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
 from policies.probes.probe import READINESS, probes
 
 HARMLESS: Final = 10
 """Seconds by which a failure may be found later."""
 
 
-def check(target: Target, facts: Facts) -> Iterator[Finding]:
+def check(target: Target, facts: Facts) -> Findings:
     for probe in probes(target, READINESS):
         late = probe.timeout * probe.failures
         if probe.timeout <= probe.period or late < probe.give_up + HARMLESS:

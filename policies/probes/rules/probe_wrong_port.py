@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from policies.core.contracts import rule
-from policies.core.facts import Facts
-from policies.core.finding import Finding
-from policies.core.pod_features import PodFeature
-from policies.core.target import Target
+from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
 from policies.kube.json import text
 from policies.probes.health import right_port
 from policies.probes.probe import LIVENESS, READINESS, STARTUP, probes
@@ -16,7 +10,7 @@ from policies.probes.recognition import port_number
 from policies.probes.serving import StandardProbes, recognised
 
 
-def check(target: Target, facts: Facts) -> Iterator[Finding]:
+def check(target: Target, facts: Facts) -> Findings:
     settings = facts.settings(StandardProbes)
     for probe in probes(target, LIVENESS, READINESS, STARTUP):
         port = right_port(probe.template.pod, probe.container, probe.spec, facts)

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
 
-from policies.core.contracts import rule
-from policies.core.facts import Facts
-from policies.core.finding import Finding
-from policies.core.pod_features import PodFeature
-from policies.core.target import Target
+from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
 from policies.kube.json import mapping
 from policies.kube.pods import Role
 from policies.probes.own_servers import is_own_server
@@ -26,7 +21,7 @@ SHORTEST_GUESS: Final = 60
 """Seconds of a liveness delay below which it is no guess at a start: operators are generated with 15."""
 
 
-def check(target: Target, facts: Facts) -> Iterator[Finding]:
+def check(target: Target, facts: Facts) -> Findings:
     for liveness, readiness in liveness_and_readiness(target):
         if mapping(liveness.container.spec, STARTUP) or readiness.delay >= liveness.delay:
             continue

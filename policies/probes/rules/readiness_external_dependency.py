@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from policies.core.contracts import rule
-from policies.core.pod_features import PodFeature
+from policies.core.contracts import PodFeature, rule
 from policies.probes.external_hosts import external_dependencies
 from policies.probes.probe import READINESS
 

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
 
 from policies.commands import CommandSummary, Host, Reach
 from policies.containers.commands import container_command
-from policies.core.contracts import rule
-from policies.core.facts import Facts
-from policies.core.finding import Finding
-from policies.core.pod_features import PodFeature
-from policies.core.target import Target
+from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
 from policies.kube.json import strings
 from policies.kube.pods import Role
 from policies.startup.own_service import waits_for_own_service
@@ -21,7 +16,7 @@ KUBERAY_WAIT: Final = "wait-gcs-ready"
 """The init container by which KubeRay's workers wait for their head; it can't be left out."""
 
 
-def check(target: Target, facts: Facts) -> Iterator[Finding]:
+def check(target: Target, facts: Facts) -> Findings:
     for template in target.templates:
         for container in template.containers(Role.INIT):
             host = _endless(container_command(template, container))

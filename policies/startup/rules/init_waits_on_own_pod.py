@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
 
 from policies.commands import SHELLS, Reach
 from policies.containers.commands import container_command
-from policies.core.contracts import rule
-from policies.core.facts import Facts
-from policies.core.finding import Finding
-from policies.core.pod_features import PodFeature
-from policies.core.target import Target
+from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
 from policies.kube.json import strings
 from policies.kube.pods import Role
 
@@ -19,7 +14,7 @@ _WAITS: Final = SHELLS | {"sleep", "echo", "printf", "date", "test", "[", "[[", 
 """Programs that a waiting script runs next to the client."""
 
 
-def check(target: Target, facts: Facts) -> Iterator[Finding]:
+def check(target: Target, facts: Facts) -> Findings:
     for template in target.templates:
         # On the node's network, loopback is the node's; a native sidecar may be the one that answers.
         if template.spec.get("hostNetwork") is True or any(template.containers(Role.SIDECAR)):

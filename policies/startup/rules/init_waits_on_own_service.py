@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from policies.core.contracts import rule
-from policies.core.facts import Facts
-from policies.core.finding import Finding
-from policies.core.pod_features import PodFeature
-from policies.core.target import Target
+from policies.core.contracts import Facts, Findings, PodFeature, Target, rule
 from policies.kube.pods import Role
 from policies.startup.own_service import waits_for_own_service
 
 
-def check(target: Target, facts: Facts) -> Iterator[Finding]:
+def check(target: Target, facts: Facts) -> Findings:
     for template in target.templates:
         for container in template.containers(Role.INIT):
             finding = waits_for_own_service(target, template, container, facts)

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from policies.core.contracts import rule
-from policies.core.facts import Facts
-from policies.core.finding import Finding
-from policies.core.target import Target
+from policies.core.contracts import Facts, Findings, Target, rule
 from policies.kube.pods import Role
 from policies.startup.peers import ORDERED, peer_finding, waits_for_peer
 from policies.startup.waits import probe_waits
 
 
-def check(target: Target, facts: Facts) -> Iterator[Finding]:
+def check(target: Target, facts: Facts) -> Findings:
     for template in target.templates:
         for container in template.containers(Role.INIT):
             finding = waits_for_peer(target, template, container, facts)

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from policies.core.contracts import rule
-from policies.core.facts import Facts
-from policies.core.finding import Finding
-from policies.core.pod_features import PodFeature
+from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
 from policies.core.resources import Resource
 from policies.core.services import own_service
-from policies.core.target import Target
 from policies.kube.pods import Role
 from policies.startup.waits import probe_waits
 
 
-def check(target: Target, facts: Facts) -> Iterator[Finding]:
+def check(target: Target, facts: Facts) -> Findings:
     if not facts.listing(Resource.SERVICES):
         return
     for template in target.templates:
