@@ -19,7 +19,8 @@ from policies.accelerators.requests import GpuAffinity, inventory_of
 from policies.core.facts import Facts
 from policies.kube.json import Json
 from policies.kube.pods import Container, Role
-from policies.probes.serving import StandardProbes, recognised
+from policies.probes.serving import recognised
+from policies.probes.settings import StandardProbes
 from policies.probes.start import named_size
 
 LEAST_SHARE: Final = 0.75

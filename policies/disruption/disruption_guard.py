@@ -46,7 +46,8 @@ from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET, POD, kind_of
 from policies.kube.json import Json, dig, integer, maps, replaced, strings, text
 from policies.kube.metadata import annotations_of, has_room, labels_of
 from policies.kube.pods import DEFAULT_GRACE, Container, Role, edited
-from policies.probes.serving import StandardProbes, serving_containers
+from policies.probes.serving import serving_containers
+from policies.probes.settings import StandardProbes
 
 GUARDS: Final = {
     "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",

@@ -16,7 +16,8 @@ from policies.kube.images import repository_and_tag
 from policies.kube.json import integer
 from policies.kube.pods import Container
 from policies.probes.recognition import version_of
-from policies.probes.serving import StandardProbes, recognised
+from policies.probes.serving import recognised
+from policies.probes.settings import StandardProbes
 
 WEB_SERVERS: Final = {"gunicorn": "--graceful-timeout", "uvicorn": "--timeout-graceful-shutdown"}
 """Flags of web servers that no preset is about. gunicorn reads the same from files, so its default is not

@@ -85,7 +85,8 @@ from policies.models.volumes import (
     with_models_volume,
 )
 from policies.probes.recognition import PULLER, Server
-from policies.probes.serving import StandardProbes, istio_came_first, recognised
+from policies.probes.serving import istio_came_first, recognised
+from policies.probes.settings import StandardProbes
 from policies.probes.start import models_of
 from puller.spec import ModelSpec
 

@@ -29,7 +29,8 @@ from policies.kube.names import is_subdomain, listed
 from policies.kube.pods import Container, Role, containers
 from policies.probes.endpoints import declared_http_port, server_port
 from policies.probes.recognition import Server, port_number
-from policies.probes.serving import StandardProbes, recognised, serving_containers
+from policies.probes.serving import recognised, serving_containers
+from policies.probes.settings import StandardProbes
 from puller import spec as model_spec
 
 LORA_SERVERS: Final = ("vllm", "sglang")

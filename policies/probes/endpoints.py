@@ -15,7 +15,8 @@ from policies.kube.pods import Container, tcp_ports
 from policies.kube.results import Result
 from policies.probes.preset import Preset, Protocol
 from policies.probes.recognition import Part, Recogniser, Server
-from policies.probes.serving import StandardProbes, recognised
+from policies.probes.serving import recognised
+from policies.probes.settings import StandardProbes
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from policies.core.finding import Finding
 from policies.core.groups import Waits, leads, peers_need
 from policies.kube.json import Json
 from policies.kube.pods import Container
-from policies.probes.serving import StandardProbes, recognised
+from policies.probes.serving import recognised
+from policies.probes.settings import StandardProbes
 
 
 def waits_for(pod: Json, container: Container, settings: StandardProbes, facts: Facts) -> Waits:

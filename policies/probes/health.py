@@ -33,7 +33,8 @@ from policies.probes.endpoints import (
 )
 from policies.probes.preset import Protocol
 from policies.probes.recognition import Server, port_number
-from policies.probes.serving import HEALTH_ANNOTATIONS, StandardProbes, recognised, serving_containers
+from policies.probes.serving import HEALTH_ANNOTATIONS, recognised, serving_containers
+from policies.probes.settings import StandardProbes
 
 DEFAULT_CONTAINER: Final = "kubectl.kubernetes.io/default-container"
 

@@ -11,7 +11,8 @@ from policies.kube.pods import Container
 from policies.probes.endpoints import unsure
 from policies.probes.own_servers import is_bare, is_own_server
 from policies.probes.recognition import Part
-from policies.probes.serving import StandardProbes, recognised, serving_containers
+from policies.probes.serving import recognised, serving_containers
+from policies.probes.settings import StandardProbes
 
 
 def without_liveness(target: Target, facts: Facts) -> Iterator[list[tuple[PodTemplate, Container]]]:

@@ -23,7 +23,8 @@ from policies.kube.images import glob_of, image_matches, repository
 from policies.kube.json import mapping, maps, strings, text
 from policies.kube.metadata import controller
 from policies.kube.pods import Container
-from policies.probes.serving import StandardProbes, recognised
+from policies.probes.serving import recognised
+from policies.probes.settings import StandardProbes
 
 _INTERPRETED: Final = (
     "python",

@@ -21,7 +21,8 @@ from policies.kube.pods import Container
 from policies.probes.endpoints import preset_health
 from policies.probes.preset import Progress
 from policies.probes.recognition import Server, version_of
-from policies.probes.serving import Liveness, StandardProbes, recognised
+from policies.probes.serving import recognised
+from policies.probes.settings import Liveness, StandardProbes
 
 TIMEOUT: Final = 30
 """Seconds for timeoutSeconds and at least for periodSeconds: the program passes on its own after 25."""

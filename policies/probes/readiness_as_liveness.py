@@ -15,7 +15,8 @@ from policies.kube.json import Json, text
 from policies.kube.pods import Container
 from policies.probes.endpoints import health_paths, may_be_asked
 from policies.probes.preset import Protocol
-from policies.probes.serving import Mirror, StandardProbes, recognised
+from policies.probes.serving import recognised
+from policies.probes.settings import Mirror, StandardProbes
 
 HANDLERS: Final = ("httpGet", "tcpSocket", "grpc", "exec")
 _ALIVE: Final = frozenset({"live", "livez", "liveness", "alive", "liveliness", "livecheck"})

@@ -1,187 +1,23 @@
 """Who serves: the serving containers of a pod, and which model server each of them is.
 
-`standard-probes` and the probe rules must agree, so both use this module, `policies.probes.endpoints` (where
-a server answers) and `policies.probes.health` (that, the annotations, and the start time). Input is only the
-object and the settings. Law: unsure is None, never a guess.
+`standard-probes` and the rules must agree, so all ask here. Law: unsure is None, never a guess.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import StrEnum
-from functools import cached_property
-from typing import Annotated, Final
+from typing import Final
 
-from pydantic import BeforeValidator, Field
-
-from policies.core.annotations import (
-    HEALTH_PATH,
-    HEALTH_PORT,
-    LIVE_PATH,
-    READY_PATH,
-)
+from policies.core.annotations import HEALTH_PATH, HEALTH_PORT, LIVE_PATH, READY_PATH
 from policies.core.facts import Facts
-from policies.core.settings import Duration, Quantity, Settings
-from policies.kube.images import repository
 from policies.kube.json import Json
 from policies.kube.metadata import annotations_of
 from policies.kube.pods import Container, Role
 from policies.kube.results import Result
-from policies.probes.preset import Preset, known_presets
-from policies.probes.recognition import Part, Recogniser, Server, is_idle
-
-__all__ = [
-    "HEALTH_ANNOTATIONS",
-    "HEALTH_PATH",
-    "HEALTH_PORT",
-    "LIVE_PATH",
-    "READY_PATH",
-    "Learning",
-    "Liveness",
-    "Mirror",
-    "StandardProbes",
-    "Unknown",
-    "istio_came_first",
-    "recognised",
-    "repository",
-    "serving_containers",
-]
+from policies.probes.recognition import Part, Server, is_idle
+from policies.probes.settings import StandardProbes
 
 HEALTH_ANNOTATIONS: Final = (HEALTH_PATH, HEALTH_PORT, LIVE_PATH, READY_PATH)
-
-
-class Unknown(StrEnum):
-    """What becomes of a serving container whose health endpoint nobody knows."""
-
-    WARN = "warn"
-    TCP = "tcp"
-    HTTP = "http"
-
-
-class Mirror(StrEnum):
-    """Which readinessProbes may be asked as liveness, too."""
-
-    RECOGNISED = "recognised"
-    SIMILAR = "similar"
-    OFF = "off"
-
-
-def _mirror(value: object) -> object:
-    """Version 0.1 had a boolean."""
-    return {True: Mirror.SIMILAR, False: Mirror.OFF}[value] if isinstance(value, bool) else value
-
-
-class Liveness(StrEnum):
-    """How a server's liveness is checked."""
-
-    PROGRESS = "progress"
-    ENDPOINT = "endpoint"
-
-
-class Learning(StrEnum):
-    """Whether startup budgets follow from observed starts."""
-
-    ON = "on"
-    OFF = "off"
-
-
-def _switch(value: object) -> object:
-    """YAML 1.1 reads `on` and `off` as booleans."""
-    return (Learning.ON if value else Learning.OFF) if isinstance(value, bool) else value
-
-
-class StandardProbes(Settings):
-    """Key `standard-probes.yaml`."""
-
-    unknown: Unknown = Field(
-        Unknown.WARN,
-        description="for a container without a known health endpoint: `warn` only warns, `tcp` checks "
-        "whether the port is open, `http` asks GET /health",
-    )
-    presets: Mapping[str, Preset] = Field(
-        default_factory=dict,
-        description="further model servers by name, or changed fields of the known ones",
-    )
-    sidecars: tuple[str, ...] = Field(
-        (),
-        description="further proxies, log shippers and similar containers that never get probes: "
-        "container names or image repositories, `*` is any text inside a segment",
-    )
-    mirror: Annotated[Mirror, BeforeValidator(_mirror)] = Field(
-        Mirror.RECOGNISED,
-        description="when a liveness probe is copied from the container's readinessProbe, if no other "
-        "source gives the health endpoint: `recognised` if its path is the liveness of a "
-        "known server or names liveness (`/livez`, `/health/live`), `similar` also if it is "
-        "a general check (`/health`, `/ping`, an open port), `off` never; a path that names "
-        "readiness is never copied",
-    )
-    liveness: Liveness = Field(
-        Liveness.PROGRESS,
-        description="`progress` runs a program in the container where one is known to notice a hang that the "
-        "liveness endpoint does not notice (vLLM), `endpoint` never does",
-    )
-    load_rate: Quantity = Field(
-        64 << 20,
-        gt=0,
-        description="bytes a second at which a model is fetched and loaded; gives the expected start "
-        "from its size",
-    )
-    boot: Duration = Field(
-        60, description="seconds that a server takes to start, without loading a model of known size"
-    )
-    default_start: Duration = Field(
-        1200,
-        ge=1,
-        description="expected start in seconds if it is unknown; times `startupFactor` it is an hour",
-    )
-    startup_factor: float = Field(
-        3.0,
-        ge=1.0,
-        le=20.0,
-        description="the startup budget is the expected start times this; twice that if the start "
-        "follows from a size and no volume keeps the download, because a kill then restarts "
-        "the download",
-    )
-    compiling: tuple[str, ...] = Field(
-        ("aws.amazon.com/neuron*", "google.com/tpu"),
-        description="resources of accelerators for which models are compiled at the start; `*` is any text",
-    )
-    compile_factor: float = Field(
-        3.0, ge=1.0, le=20.0, description="the startup budget is this many times as long where that is so"
-    )
-    learning: Annotated[Learning, BeforeValidator(_switch)] = Field(
-        Learning.ON,
-        description="`on`: if at least 5 starts of the same container were observed in its namespace, the "
-        "startup budget is `startupFactor` times the slowest. `off`: it is estimated, nothing is recorded",
-    )
-    least_learned: Duration = Field(
-        600, ge=60, description="seconds that a startup budget from observed starts has at the least"
-    )
-    startup_period: Duration = Field(5, ge=1, le=3600, description="seconds between two startup checks")
-    readiness_period: Duration = Field(10, ge=1, le=3600, description="seconds between two readiness checks")
-    readiness_failures: int = Field(3, ge=1, le=1000, description="failures after which traffic is shed")
-    liveness_period: Duration = Field(20, ge=1, le=3600, description="seconds between two liveness checks")
-    liveness_failures: int = Field(
-        6, ge=2, le=1000, description="failures after which the container is restarted, at the least"
-    )
-    timeout: Duration = Field(5, ge=1, le=3600, description="seconds one check may take")
-
-    @cached_property
-    def table(self) -> Mapping[str, Preset]:
-        """The presets in force by name: the built-in ones with the user's changes, then the user's own."""
-        merged = {name: _merged(preset, self.presets.get(name)) for name, preset in known_presets().items()}
-        merged |= {name: preset for name, preset in self.presets.items() if name not in merged}
-        return {name: preset for name, preset in merged.items() if preset.enabled}
-
-    @cached_property
-    def recogniser(self) -> Recogniser:
-        return Recogniser(self.table, self.sidecars)
-
-
-def _merged(preset: Preset, changes: Preset | None) -> Preset:
-    if changes is None:
-        return preset
-    return preset.model_copy(update={name: getattr(changes, name) for name in changes.model_fields_set})
 
 
 def istio_came_first(pod: Json) -> bool:

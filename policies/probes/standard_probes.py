@@ -113,15 +113,8 @@ from policies.probes.progress import (
     watched_start,
 )
 from policies.probes.readiness_as_liveness import handler_of, mirrored
-from policies.probes.serving import (
-    HEALTH_ANNOTATIONS,
-    Liveness,
-    StandardProbes,
-    Unknown,
-    istio_came_first,
-    recognised,
-    serving_containers,
-)
+from policies.probes.serving import HEALTH_ANNOTATIONS, istio_came_first, recognised, serving_containers
+from policies.probes.settings import Liveness, StandardProbes, Unknown
 from policies.probes.start import LONGEST_START, Budget, budget_of, expected_start
 
 __all__ = ["MUTATOR", "StandardProbes", "advise", "mutate"]

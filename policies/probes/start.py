@@ -31,7 +31,8 @@ from policies.kube.results import Result, Results
 from policies.probes.model_sizes import heaviest
 from policies.probes.observed import observed
 from policies.probes.recognition import Server
-from policies.probes.serving import Learning, StandardProbes, recognised, serving_containers
+from policies.probes.serving import recognised, serving_containers
+from policies.probes.settings import Learning, StandardProbes
 from puller import spec as model_spec
 
 LONGEST_START: Final = 7 * 24 * 3600

@@ -20,7 +20,8 @@ from policies.kube.pods import Container
 from policies.probes.endpoints import preset_health
 from policies.probes.health import annotated_health
 from policies.probes.readiness_as_liveness import handler_of
-from policies.probes.serving import StandardProbes, recognised
+from policies.probes.serving import recognised
+from policies.probes.settings import StandardProbes
 from policies.probes.start import start_of
 from tests.e2e.binaries import module_source
 from webhook.admission.configuration import Config

@@ -24,7 +24,8 @@ from policies.kube.pods import Container, Role
 from policies.kube.times import seconds_of
 from policies.probes.observed import place_of, run_of
 from policies.probes.progress import watched_start
-from policies.probes.serving import Learning, StandardProbes, serving_containers
+from policies.probes.serving import serving_containers
+from policies.probes.settings import Learning, StandardProbes
 from policies.probes.start import told_size
 from webhook.admission.configuration import Config
 from webhook.admission.context import Context

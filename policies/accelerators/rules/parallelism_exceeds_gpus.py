@@ -13,7 +13,8 @@ from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeat
 from policies.kube.json import dig, mapping, strings
 from policies.kube.pods import Container, Role
 from policies.probes.recognition import Server
-from policies.probes.serving import StandardProbes, recognised
+from policies.probes.serving import recognised
+from policies.probes.settings import StandardProbes
 
 _GPU: Final = re.compile(r"nvidia\.com/(?:gpu|gpu\.shared|mig-\d+g\.\d+gb)")
 """Resources of which one is one CUDA device; the products of other vendors count in other units."""

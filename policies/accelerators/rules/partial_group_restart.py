@@ -10,7 +10,8 @@ from policies.kube.group_kinds import DISAGGREGATED_SET, LEADER_WORKER_SET
 from policies.kube.json import integer, mapping, text
 from policies.kube.pods import Role
 from policies.probes.recognition import Server
-from policies.probes.serving import StandardProbes, recognised
+from policies.probes.serving import recognised
+from policies.probes.settings import StandardProbes
 
 _KEEPS_THE_REST: Final = ("None", "Default")
 """Values of `restartPolicy` that restart the failed pod only; the second is the older name of the first."""

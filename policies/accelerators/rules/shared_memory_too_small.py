@@ -14,7 +14,8 @@ from policies.kube.json import Json, dig, mapping, maps, text
 from policies.kube.metadata import annotations_of
 from policies.kube.pods import Container, Role
 from policies.kube.quantities import parse_quantity
-from policies.probes.serving import StandardProbes, recognised
+from policies.probes.serving import recognised
+from policies.probes.settings import StandardProbes
 
 DEFAULT_BYTES: Final = 64 * 1024 * 1024
 """What containerd and CRI-O give /dev/shm: `size=65536k`."""

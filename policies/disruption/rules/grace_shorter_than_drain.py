@@ -6,7 +6,7 @@ from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.disruption.drains import drain_of, pre_stop_sleep
 from policies.kube.json import integer
 from policies.kube.pods import DEFAULT_GRACE, Role
-from policies.probes.serving import StandardProbes
+from policies.probes.settings import StandardProbes
 
 
 def check(target: Target, facts: Facts) -> Findings:

@@ -8,7 +8,8 @@ from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.disruption.drains import WEB_SERVERS
 from policies.kube.json import integer, strings
 from policies.kube.pods import DEFAULT_GRACE, Container, Role
-from policies.probes.serving import StandardProbes, recognised, serving_containers
+from policies.probes.serving import recognised, serving_containers
+from policies.probes.settings import StandardProbes
 
 
 def check(target: Target, facts: Facts) -> Findings:

@@ -7,7 +7,8 @@ from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.core.resources import Resource
 from policies.kube.group_kinds import DEPLOYMENT, STATEFUL_SET
 from policies.kube.json import Json
-from policies.probes.serving import StandardProbes, recognised, serving_containers
+from policies.probes.serving import recognised, serving_containers
+from policies.probes.settings import StandardProbes
 from policies.rollouts.rollouts import running_replicas
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
 from policies.jobs.sidecars import never_ending_beside_others
 from policies.kube.pods import Container
-from policies.probes.serving import StandardProbes, recognised
+from policies.probes.serving import recognised
+from policies.probes.settings import StandardProbes
 
 
 def check(target: Target, facts: Facts) -> Findings:

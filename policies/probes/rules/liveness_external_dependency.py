@@ -8,7 +8,8 @@ from policies.probes.endpoints import alive_by
 from policies.probes.external_hosts import external_dependencies
 from policies.probes.preset import asked_by
 from policies.probes.probe import LIVENESS, Probe, probes
-from policies.probes.serving import StandardProbes, recognised
+from policies.probes.serving import recognised
+from policies.probes.settings import StandardProbes
 
 
 def check(target: Target, facts: Facts) -> Findings:

@@ -9,7 +9,7 @@ from policies.kube.pods import Role
 from policies.kube.probe_timing import kill_budget
 from policies.probes.probe import LIVENESS, STARTUP, Probe, probes
 from policies.probes.progress import watched_start
-from policies.probes.serving import StandardProbes
+from policies.probes.settings import StandardProbes
 from policies.probes.start import start_of
 
 

@@ -7,7 +7,8 @@ from policies.kube.json import text
 from policies.probes.health import right_port
 from policies.probes.probe import LIVENESS, READINESS, STARTUP, probes
 from policies.probes.recognition import port_number
-from policies.probes.serving import StandardProbes, recognised
+from policies.probes.serving import recognised
+from policies.probes.settings import StandardProbes
 
 
 def check(target: Target, facts: Facts) -> Findings:

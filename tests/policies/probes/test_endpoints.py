@@ -5,7 +5,8 @@ import pytest
 from policies.kube.json import Json
 from policies.kube.pods import Container, containers
 from policies.probes.endpoints import declared_http_port, preset_health, server_port, unsure
-from policies.probes.serving import StandardProbes, recognised
+from policies.probes.serving import recognised
+from policies.probes.settings import StandardProbes
 
 TRITON = {"image": "nvcr.io/nvidia/tritonserver:25.06-py3", "args": ["tritonserver", "--model-repository=/m"]}
 MLSERVER = {"image": "seldonio/mlserver:1.7.1"}

@@ -13,7 +13,7 @@ from policies.core.settings import Model, default_settings
 from policies.kube.json import Json
 from policies.kube.pods import Container, containers
 from policies.probes.observed import place_of, run_of, trimmed
-from policies.probes.serving import Learning, StandardProbes
+from policies.probes.settings import Learning, StandardProbes
 from policies.probes.standard_probes import mutate
 from policies.probes.start import Budget, budget_of
 

@@ -11,7 +11,8 @@ from policies.core.settings import default_settings
 from policies.kube.pods import containers
 from policies.probes.preset import Older, Preset, Protocol, known_presets
 from policies.probes.recognition import version_of
-from policies.probes.serving import StandardProbes, recognised
+from policies.probes.serving import recognised
+from policies.probes.settings import StandardProbes
 from webhook.kube.documents import load_all
 
 PAGE = Path(__file__).parents[3] / "docs" / "probes.md"

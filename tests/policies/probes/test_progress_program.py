@@ -29,7 +29,7 @@ from cryptography.x509.oid import NameOID
 from policies.core.facts import Facts
 from policies.core.settings import default_settings
 from policies.probes.progress import SHELL, TIMEOUT, program
-from policies.probes.serving import StandardProbes
+from policies.probes.settings import StandardProbes
 from policies.probes.standard_probes import mutate
 
 MODEL = 'it\'s "$(reboot)"; `reboot`\n'

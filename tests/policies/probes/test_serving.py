@@ -8,7 +8,8 @@ from policies.kube.json import Json
 from policies.kube.pods import containers, tcp_ports
 from policies.probes import standard_probes
 from policies.probes.recognition import port_number
-from policies.probes.serving import StandardProbes, recognised, serving_containers
+from policies.probes.serving import recognised, serving_containers
+from policies.probes.settings import StandardProbes
 from policies.probes.start import expected_start
 
 

@@ -8,7 +8,7 @@ from policies.core.facts import Facts
 from policies.core.settings import default_settings
 from policies.kube.json import Json
 from policies.kube.pods import Container, containers
-from policies.probes.serving import StandardProbes
+from policies.probes.settings import StandardProbes
 from policies.probes.start import Start, start_budget, start_of
 
 LLAMA = "meta-llama/Llama-3.1-70B-Instruct"

@@ -29,7 +29,8 @@ from policies.kube.printable import printable, printable_json
 from policies.probes.endpoints import health_paths, server_port
 from policies.probes.probe import LIVENESS, READINESS, STARTUP
 from policies.probes.recognition import Server, version_of
-from policies.probes.serving import StandardProbes, recognised, serving_containers
+from policies.probes.serving import recognised, serving_containers
+from policies.probes.settings import StandardProbes
 from policies.probes.start import budget_of, models_of, named_size
 from webhook.admission.bounds import allowance, bounded
 from webhook.admission.context import Context
