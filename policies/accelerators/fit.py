@@ -20,7 +20,6 @@ from policies.core.facts import Facts
 from policies.kube.json import Json
 from policies.kube.pods import Container, Role
 from policies.probes.serving import recognised
-from policies.probes.settings import StandardProbes
 from policies.probes.start import named_size
 
 LEAST_SHARE: Final = 0.75
@@ -102,7 +101,7 @@ class Load:
 
 def _load(pod: Json, container: Container, facts: Facts) -> Load | None:
     """The weights that a container loads; None unless a model is named for certain."""
-    server = recognised(container, facts.settings(StandardProbes))
+    server = recognised(container, facts)
     accelerators = per_copy(server) if server is not None and knows_weights(server) else 0
     if server is None or not accelerators:
         return None

@@ -47,7 +47,6 @@ from policies.kube.json import Json, dig, integer, maps, replaced, strings, text
 from policies.kube.metadata import annotations_of, has_room, labels_of
 from policies.kube.pods import DEFAULT_GRACE, Container, Role, edited
 from policies.probes.serving import serving_containers
-from policies.probes.settings import StandardProbes
 
 GUARDS: Final = {
     "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
@@ -157,8 +156,7 @@ def _draining(pod: Json, settings: DisruptionGuard, facts: Facts, why: Reasons) 
     given = dig(pod, *GRACE)
     grace = DEFAULT_GRACE if given is None else integer(pod, *GRACE, default=0)
     short, long = settings.pre_stop_sleep, settings.pre_stop_sleep + settings.drain
-    probes = facts.settings(StandardProbes)
-    drains = [drain_of(container, probes) for container in bare]
+    drains = [drain_of(container, facts) for container in bare]
     written = [drain.seconds for drain in drains if drain is not None and drain.written]
     if grace != DEFAULT_GRACE and grace < max([long, *(short + seconds for seconds in written)]):
         return pod  # the user's own; the sleep would eat into it

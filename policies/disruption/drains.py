@@ -11,13 +11,13 @@ from typing import Final, NamedTuple
 from policies.commands import CommandSummary, Loop, seconds
 from policies.containers.commands import exec_command
 from policies.containers.programs import option, programs
+from policies.core.facts import Facts
 from policies.core.target import PodTemplate
 from policies.kube.images import repository_and_tag
 from policies.kube.json import integer
 from policies.kube.pods import Container
 from policies.probes.recognition import version_of
 from policies.probes.serving import recognised
-from policies.probes.settings import StandardProbes
 
 WEB_SERVERS: Final = {"gunicorn": "--graceful-timeout", "uvicorn": "--timeout-graceful-shutdown"}
 """Flags of web servers that no preset is about. gunicorn reads the same from files, so its default is not
@@ -34,9 +34,9 @@ class Drain(NamedTuple):
     """The flag or variable that sets it; empty where it is the server's default."""
 
 
-def drain_of(container: Container, settings: StandardProbes) -> Drain | None:
+def drain_of(container: Container, facts: Facts) -> Drain | None:
     """The drain of the server in a container; None where it is not known, or has no limit."""
-    server = recognised(container, settings)
+    server = recognised(container, facts)
     if server is None:
         return _web_server(container)
     drain = server.preset.drain

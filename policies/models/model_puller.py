@@ -86,7 +86,6 @@ from policies.models.volumes import (
 )
 from policies.probes.recognition import PULLER, Server
 from policies.probes.serving import istio_came_first, recognised
-from policies.probes.settings import StandardProbes
 from policies.probes.start import models_of
 from puller.spec import ModelSpec
 
@@ -479,7 +478,7 @@ def _volume_advice(pod: Json, pull: ModelPull) -> Iterator[Finding]:
 
 def _server_advice(container: Container, pull: ModelPull, facts: Facts) -> Iterator[Finding]:
     """Flags without which a server ignores the puller."""
-    server = recognised(container, facts.settings(StandardProbes))
+    server = recognised(container, facts)
     if server is None:
         return
     path = f"spec.containers[{container.index}].args"

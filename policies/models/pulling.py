@@ -29,8 +29,7 @@ from policies.kube.names import is_subdomain, listed
 from policies.kube.pods import Container, Role, containers
 from policies.probes.endpoints import declared_http_port, server_port
 from policies.probes.recognition import Server, port_number
-from policies.probes.serving import recognised, serving_containers
-from policies.probes.settings import StandardProbes
+from policies.probes.serving import is_infrastructure, recognised, serving_containers
 from puller import spec as model_spec
 
 LORA_SERVERS: Final = ("vllm", "sglang")
@@ -137,15 +136,13 @@ def _targets(pod: Json, facts: Facts) -> tuple[Container, ...]:
             )
         chosen = frozenset(wanted)
         return tuple(container for container in mains if container.name in chosen)
-    recogniser = facts.settings(StandardProbes).recogniser
     serving = [container for container in serving_containers(pod, facts) if container.role is Role.MAIN]
-    return tuple(serving or [container for container in mains if not recogniser.is_infrastructure(container)])
+    return tuple(serving or [container for container in mains if not is_infrastructure(container, facts)])
 
 
 def _server(pod: Json, targets: Iterable[Container], facts: Facts) -> tuple[str, int]:
     """How the model server is spoken to, and on which port."""
-    settings = facts.settings(StandardProbes)
-    known = [(container, recognised(container, settings)) for container in targets]
+    known = [(container, recognised(container, facts)) for container in targets]
     told = annotations_of(pod).get(MODEL_SERVER)
     container, server = next(
         ((container, server) for container, server in known if server and _loads_models(server, told)),

@@ -15,7 +15,6 @@ from policies.kube.pods import Container, tcp_ports
 from policies.kube.results import Result
 from policies.probes.preset import Preset, Protocol
 from policies.probes.recognition import Part, Recogniser, Server
-from policies.probes.serving import recognised
 from policies.probes.settings import StandardProbes
 
 
@@ -43,7 +42,7 @@ def preset_health(container: Container, settings: StandardProbes) -> Health | No
 
 
 def _preset_health(container: Container, settings: StandardProbes) -> Health | None:
-    server = recognised(container, settings)
+    server = settings.recogniser.server(container)
     port = server_port(container, server) if server else None
     if server is None or port is None or _unsure(container, server, port):
         return None

@@ -10,16 +10,15 @@ from policies.core.groups import Waits, leads, peers_need
 from policies.kube.json import Json
 from policies.kube.pods import Container
 from policies.probes.serving import recognised
-from policies.probes.settings import StandardProbes
 
 
-def waits_for(pod: Json, container: Container, settings: StandardProbes, facts: Facts) -> Waits:
+def waits_for(pod: Json, container: Container, facts: Facts) -> Waits:
     """Whether other members of the pod's group wait until the pod is Ready, while its server may wait for
     them."""
     leader = leads(pod, facts)
     if leader is not None:
         return leader
-    server = recognised(container, settings)
+    server = recognised(container, facts)
     return peers_need(pod, facts) if server is not None and server.spans_pods else Waits.NO
 
 

@@ -109,7 +109,7 @@ def annotated_health(pod: Json, container: Container, facts: Facts) -> Health | 
         return None
     if wrong := [finding for name in given if (finding := _misread(container, name, *given[name]))]:
         raise AnnotationError(*wrong)
-    server = recognised(container, facts.settings(StandardProbes))
+    server = recognised(container, facts)
     if server is not None and server.preset.protocol is not Protocol.HTTP:
         server = None  # the annotations speak of HTTP
     port = _annotated_port(container, given, server)

@@ -12,7 +12,6 @@ from policies.probes.endpoints import unsure
 from policies.probes.own_servers import is_bare, is_own_server
 from policies.probes.recognition import Part
 from policies.probes.serving import recognised, serving_containers
-from policies.probes.settings import StandardProbes
 
 
 def without_liveness(target: Target, facts: Facts) -> Iterator[list[tuple[PodTemplate, Container]]]:
@@ -22,13 +21,12 @@ def without_liveness(target: Target, facts: Facts) -> Iterator[list[tuple[PodTem
     KubeRay fills the probes of Ray's own container when it makes the pod, and a serving runtime has its own;
     of a group of nodes only the first serves.
     """
-    settings = facts.settings(StandardProbes)
     for template in target.templates:
         if template.is_ray or template.container_path or is_bare(template):
             continue
         found = []
         for container in serving_containers(template.pod, facts):
-            server = recognised(container, settings)
+            server = recognised(container, facts)
             if container.spec.get("livenessProbe") or (server is not None and server.part is not Part.SERVES):
                 continue
             if is_own_server(template, container, facts):
@@ -45,7 +43,7 @@ def called(containers: Sequence[Container]) -> str:
 def what_to_write(container: Container, facts: Facts) -> str | None:
     """The liveness endpoint of the known server in a container, if it can't be injected; None for an unknown
     one."""
-    server = recognised(container, facts.settings(StandardProbes))
+    server = recognised(container, facts)
     doubt = unsure(container, server) if server else None
     if server is None or doubt is None:
         return None

@@ -24,7 +24,6 @@ from policies.kube.json import mapping, maps, strings, text
 from policies.kube.metadata import controller
 from policies.kube.pods import Container
 from policies.probes.serving import recognised
-from policies.probes.settings import StandardProbes
 
 _INTERPRETED: Final = (
     "python",
@@ -73,7 +72,7 @@ def is_own_server(template: PodTemplate, container: Container, facts: Facts) -> 
     """Whether somebody who reads a warning about a serving container could have written its probes."""
     if not container.image or _is_known(container.image) or _is_simulated(container.image):
         return False
-    if recognised(container, facts.settings(StandardProbes)) is not None:
+    if recognised(container, facts) is not None:
         return True
     if _is_support(container):
         return False

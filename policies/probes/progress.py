@@ -68,7 +68,7 @@ def progress_check(
     """
     settings = facts.settings(StandardProbes)
     wanted = annotated_liveness(pod, container, facts)
-    server = recognised(container, settings)
+    server = recognised(container, facts)
     if (wanted or settings.liveness) is Liveness.ENDPOINT or server is None:
         return None
     progress = server.preset.progress
@@ -89,7 +89,7 @@ def blind_because(pod: Json, container: Container, facts: Facts) -> str | None:
     """Why a container's livenessProbe asks an endpoint that does not notice a hang, although a check is known
     that does; None where it does not, or where somebody chose the endpoint."""
     settings = facts.settings(StandardProbes)
-    server, probe = recognised(container, settings), container.spec.get("livenessProbe")
+    server, probe = recognised(container, facts), container.spec.get("livenessProbe")
     if server is None or server.preset.progress is None or is_program(probe):
         return None
     if text(probe, "httpGet", "path") != server.preset.live_path:

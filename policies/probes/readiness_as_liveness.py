@@ -15,7 +15,6 @@ from policies.kube.json import Json, text
 from policies.kube.pods import Container
 from policies.probes.endpoints import health_paths, may_be_asked
 from policies.probes.preset import Protocol
-from policies.probes.serving import recognised
 from policies.probes.settings import Mirror, StandardProbes
 
 HANDLERS: Final = ("httpGet", "tcpSocket", "grpc", "exec")
@@ -73,12 +72,12 @@ def _is_general(path: str) -> bool:
 
 def _is_own(path: str, container: Container, settings: StandardProbes) -> bool:
     """Whether a path is the liveness of the server that is known to run."""
-    server = recognised(container, settings)
+    server = settings.recogniser.server(container)
     return server is not None and may_be_asked(server) and path == health_paths(server)[0]
 
 
 def _is_own_grpc(service: str, container: Container, settings: StandardProbes) -> bool:
-    server = recognised(container, settings)
+    server = settings.recogniser.server(container)
     if server is None or not may_be_asked(server) or server.preset.protocol is not Protocol.GRPC:
         return False
     return service == (server.preset.grpc_service or "").lower()

@@ -30,9 +30,14 @@ def istio_came_first(pod: Json) -> bool:
     return "sidecar.istio.io/status" in annotations_of(pod)
 
 
-def recognised(container: Container, settings: StandardProbes) -> Server | None:
+def recognised(container: Container, facts: Facts) -> Server | None:
     """The model server in a container, by the presets in force."""
-    return settings.recogniser.server(container)
+    return facts.settings(StandardProbes).recogniser.server(container)
+
+
+def is_infrastructure(container: Container, facts: Facts) -> bool:
+    """Whether a container is a known proxy, log shipper or exporter."""
+    return facts.settings(StandardProbes).recogniser.is_infrastructure(container)
 
 
 _SERVING: Final[Result[tuple[Container, ...]]] = Result()
@@ -57,16 +62,9 @@ def _serving(pod: Json, facts: Facts) -> list[Container]:
     view = facts.view(pod)
     if view.completes:
         return []
-    settings = facts.settings(StandardProbes)
-    found = [
-        container
-        for container in view.running
-        if not settings.recogniser.is_infrastructure(container) and not _ends(container)
-    ]
+    found = [each for each in view.running if not (is_infrastructure(each, facts) or _ends(each))]
     return [
-        container
-        for container in found
-        if _serves(container, settings) or _annotated(view.ours, container, alone=len(found) == 1)
+        each for each in found if _serves(each, facts) or _annotated(view.ours, each, alone=len(found) == 1)
     ]
 
 
@@ -82,8 +80,8 @@ def _annotated(annotations: Mapping[str, str], container: Container, *, alone: b
     )
 
 
-def _serves(container: Container, settings: StandardProbes) -> bool:
-    server = settings.recogniser.server(container)
+def _serves(container: Container, facts: Facts) -> bool:
+    server = recognised(container, facts)
     part = Part.SERVES if server is None else server.part
     if part is Part.WORKER or is_idle(container):
         return False

@@ -113,7 +113,7 @@ from policies.probes.progress import (
     watched_start,
 )
 from policies.probes.readiness_as_liveness import handler_of, mirrored
-from policies.probes.serving import HEALTH_ANNOTATIONS, istio_came_first, recognised, serving_containers
+from policies.probes.serving import HEALTH_ANNOTATIONS, istio_came_first, serving_containers
 from policies.probes.settings import Liveness, StandardProbes, Unknown
 from policies.probes.start import LONGEST_START, Budget, budget_of, expected_start
 
@@ -158,7 +158,7 @@ def _with_probes(
     except AnnotationError:
         return _with_guard(pod, container, settings, facts, why)
     timeout = _timeout(container, settings)
-    held = waits_for(pod, container, settings, facts) is not Waits.NO
+    held = waits_for(pod, container, facts) is not Waits.NO
     added: Json = {}
     if ready is None and found.ready is not None and not held:
         ready = added["readinessProbe"] = _readiness(found.ready, settings, timeout, live)
@@ -201,7 +201,7 @@ def _with_guard(
         return container.spec
     if container.role is not Role.MAIN or _is_kuberays(pod, container, facts):
         return container.spec
-    if waits_for(pod, container, settings, facts) is not Waits.NO:
+    if waits_for(pod, container, facts) is not Waits.NO:
         return container.spec
     if right_port(pod, container, live, facts):  # it never passes, and would never let the others begin
         return container.spec
@@ -276,8 +276,8 @@ def _is_watched(pod: Json, container: Container, budget: Budget) -> bool:
 
 def _unknown(container: Container, settings: StandardProbes) -> Json | None:
     """The probes that the setting `unknown` gives to an unknown container."""
-    if recognised(container, settings) is not None:  # known, but not where it answers: a guess may kill it
-        return None
+    if settings.recogniser.server(container) is not None:
+        return None  # known, but not where it answers: a guess may kill it
     port = declared_http_port(container.spec)
     if settings.unknown is Unknown.TCP:
         port = port or next(iter(container.tcp_ports), None)
@@ -291,7 +291,7 @@ def _unknown(container: Container, settings: StandardProbes) -> Json | None:
 
 
 def _timeout(container: Container, settings: StandardProbes) -> int:
-    server = recognised(container, settings)
+    server = settings.recogniser.server(container)
     return max(settings.timeout, (server and server.preset.timeout) or 0)
 
 
@@ -324,7 +324,7 @@ def _liveness(handler: Json, settings: StandardProbes, timeout: int, ready: Any)
 
 def _patient(live: Json, handler: Json, container: Container, settings: StandardProbes) -> Json:
     """A livenessProbe that waits behind requests, where the server answers it in the thread of its models."""
-    server, known = recognised(container, settings), preset_health(container, settings)
+    server, known = settings.recogniser.server(container), preset_health(container, settings)
     timeout = (server and server.preset.live_timeout) or 0
     if timeout <= live["timeoutSeconds"] or known is None or handler != known.live:
         return live
@@ -486,7 +486,7 @@ def advise(pod: Json, settings: StandardProbes, facts: Facts) -> Iterator[Findin
             yield from error.findings
         else:
             yield from deadlocks(pod, container, facts)
-            waits = waits_for(pod, container, settings, facts)
+            waits = waits_for(pod, container, facts)
             unready = container.spec.get("readinessProbe") is None
             if unready and waits is not Waits.NO and _handlers(pod, container, settings, facts).ready:
                 yield left_unready(pod, container, waits)
@@ -580,7 +580,7 @@ def _left_alone(pod: Json, container: Container, settings: StandardProbes) -> Fi
             "would refuse a probe that Istio has not rewritten.",
             "Let this webhook run before Istio's: configurations are called in the order of their names.",
         )
-    server = recognised(container, settings)
+    server = settings.recogniser.server(container)
     why = "its health endpoint is unknown"
     hint = "Annotate the pod template with mlchassis.dev/health-path"
     if server is not None and (doubt := unsure(container, server)):

@@ -156,7 +156,7 @@ def _told(probe: Json) -> str:
 def _reason(pod: Json, container: Container, new: Json, added: list[str], facts: Facts) -> str:
     """The source of the server's endpoint, and of its start time."""
     settings = facts.settings(StandardProbes)
-    server = recognised(container, settings)
+    server = recognised(container, facts)
     known = [annotated_health(pod, container, facts), preset_health(container, settings)]
     sources = [
         health.source

@@ -14,7 +14,6 @@ from policies.kube.json import dig, mapping, strings
 from policies.kube.pods import Container, Role
 from policies.probes.recognition import Server
 from policies.probes.serving import recognised
-from policies.probes.settings import StandardProbes
 
 _GPU: Final = re.compile(r"nvidia\.com/(?:gpu|gpu\.shared|mig-\d+g\.\d+gb)")
 """Resources of which one is one CUDA device; the products of other vendors count in other units."""
@@ -30,7 +29,7 @@ def check(target: Target, facts: Facts) -> Findings:
         if template.is_ray or _runs_ray(template):
             continue
         for container in template.containers(Role.MAIN):
-            server = recognised(container, facts.settings(StandardProbes))
+            server = recognised(container, facts)
             if server is None or not _is_all(container, server):
                 continue
             wanted, given = on_this_node(server), devices(container)

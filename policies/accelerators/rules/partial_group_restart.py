@@ -11,7 +11,6 @@ from policies.kube.json import integer, mapping, text
 from policies.kube.pods import Role
 from policies.probes.recognition import Server
 from policies.probes.serving import recognised
-from policies.probes.settings import StandardProbes
 
 _KEEPS_THE_REST: Final = ("None", "Default")
 """Values of `restartPolicy` that restart the failed pod only; the second is the older name of the first."""
@@ -47,7 +46,7 @@ def check(target: Target, facts: Facts) -> Findings:
 def _in_group(template: PodTemplate, facts: Facts) -> Server | None:
     """A server whose processes are in several pods of the group."""
     for container in template.containers(Role.MAIN):
-        server = recognised(container, facts.settings(StandardProbes))
+        server = recognised(container, facts)
         if server is None or server.name not in _SERVERS or server.has_option(*_REJOINS):
             continue
         if server.spans_pods and not server.may_have_option(*_REJOINS):

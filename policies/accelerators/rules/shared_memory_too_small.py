@@ -15,7 +15,6 @@ from policies.kube.metadata import annotations_of
 from policies.kube.pods import Container, Role
 from policies.kube.quantities import parse_quantity
 from policies.probes.serving import recognised
-from policies.probes.settings import StandardProbes
 
 DEFAULT_BYTES: Final = 64 * 1024 * 1024
 """What containerd and CRI-O give /dev/shm: `size=65536k`."""
@@ -34,7 +33,7 @@ def check(target: Target, facts: Facts) -> Findings:
         if _SIZED_BY in annotations_of(template.pod):
             continue
         for container in template.containers(Role.MAIN):
-            server = recognised(container, facts.settings(StandardProbes))
+            server = recognised(container, facts)
             if server is None or _SWITCH in launch_of(container).variables:
                 continue
             ranks = on_this_node(server)

@@ -6,17 +6,15 @@ from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.disruption.drains import drain_of, pre_stop_sleep
 from policies.kube.json import integer
 from policies.kube.pods import DEFAULT_GRACE, Role
-from policies.probes.settings import StandardProbes
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    settings = facts.settings(StandardProbes)
     for template in target.templates:
         if template.completes:
             continue
         grace = integer(template.spec, "terminationGracePeriodSeconds", default=DEFAULT_GRACE)
         for container in template.containers(Role.MAIN):
-            drain = drain_of(container, settings)
+            drain = drain_of(container, facts)
             if drain is None or not drain.written:
                 continue
             sleep = pre_stop_sleep(template, container)

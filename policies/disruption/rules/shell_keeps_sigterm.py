@@ -9,7 +9,6 @@ from policies.disruption.drains import WEB_SERVERS
 from policies.kube.json import integer, strings
 from policies.kube.pods import DEFAULT_GRACE, Container, Role
 from policies.probes.serving import recognised, serving_containers
-from policies.probes.settings import StandardProbes
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -38,7 +37,7 @@ def _child(container: Container, facts: Facts) -> str:
     command = strings(container.spec, "command")
     if not command:
         return ""
-    server = recognised(container, facts.settings(StandardProbes))
+    server = recognised(container, facts)
     names = {server.words[0]} if server is not None and server.words else set(WEB_SERVERS)
     for words in children([*command, *strings(container.spec, "args")]):
         program = program_of(words)

@@ -8,7 +8,6 @@ from policies.core.resources import Resource
 from policies.kube.group_kinds import DEPLOYMENT, STATEFUL_SET
 from policies.kube.json import Json
 from policies.probes.serving import recognised, serving_containers
-from policies.probes.settings import StandardProbes
 from policies.rollouts.rollouts import running_replicas
 
 
@@ -28,10 +27,9 @@ def check(target: Target, facts: Facts) -> Findings:
 
 def _is_slow(pod: Json, facts: Facts) -> bool:
     """Whether a pod serves a model, so that its replacement takes long: a web page is back in seconds."""
-    settings = facts.settings(StandardProbes)
     serving = serving_containers(pod, facts)
     return bool(serving) and (
-        wants_accelerator(pod, facts) or any(recognised(container, settings) for container in serving)
+        wants_accelerator(pod, facts) or any(recognised(container, facts) for container in serving)
     )
 
 

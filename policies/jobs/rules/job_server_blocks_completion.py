@@ -6,14 +6,11 @@ from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target
 from policies.jobs.sidecars import never_ending_beside_others
 from policies.kube.pods import Container
 from policies.probes.serving import recognised
-from policies.probes.settings import StandardProbes
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    settings = facts.settings(StandardProbes)
-
     def program(container: Container) -> str | None:
-        server = recognised(container, settings)
+        server = recognised(container, facts)
         return server.name if server else None
 
     for template, container, server, certainty in never_ending_beside_others(target, program):

@@ -9,7 +9,6 @@ from policies.probes.external_hosts import external_dependencies
 from policies.probes.preset import asked_by
 from policies.probes.probe import LIVENESS, Probe, probes
 from policies.probes.serving import recognised
-from policies.probes.settings import StandardProbes
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -21,7 +20,7 @@ def check(target: Target, facts: Facts) -> Findings:
 
 def _more_than_alive(probe: Probe, facts: Facts) -> Finding | None:
     """An endpoint of a known server that fails although the server is alive."""
-    server = recognised(probe.container, facts.settings(StandardProbes))
+    server = recognised(probe.container, facts)
     asked = mapping(probe.spec, "httpGet")
     path = text(asked, "path").partition("?")[0]
     if server is None or not path or asked.get("host"):

@@ -8,14 +8,12 @@ from policies.probes.health import right_port
 from policies.probes.probe import LIVENESS, READINESS, STARTUP, probes
 from policies.probes.recognition import port_number
 from policies.probes.serving import recognised
-from policies.probes.settings import StandardProbes
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    settings = facts.settings(StandardProbes)
     for probe in probes(target, LIVENESS, READINESS, STARTUP):
         port = right_port(probe.template.pod, probe.container, probe.spec, facts)
-        server = recognised(probe.container, settings)
+        server = recognised(probe.container, facts)
         if port is None or server is None:
             continue
         asked = port_number(probe.container.spec, probe.spec["httpGet"]["port"])

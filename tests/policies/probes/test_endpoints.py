@@ -2,6 +2,7 @@
 
 import pytest
 
+from policies.core.facts import Facts
 from policies.kube.json import Json
 from policies.kube.pods import Container, containers
 from policies.probes.endpoints import declared_http_port, preset_health, server_port, unsure
@@ -73,7 +74,7 @@ def container(spec: Json, **ports: int) -> Container:
 )
 def test_the_port_of_a_server_without_a_port_option(spec: Json, ports: Json, port: int | None) -> None:
     of = container(spec, **ports)
-    server = recognised(of, StandardProbes())
+    server = recognised(of, Facts())
     assert server is not None
     assert server_port(of, server) == port
 
@@ -130,7 +131,7 @@ def test_options_within_an_option_are_not_hidden() -> None:
 )
 def test_where_a_probe_could_fail_none_is_known_and_why(spec: Json, why: str) -> None:
     of = container(spec)
-    server = recognised(of, StandardProbes())
+    server = recognised(of, Facts())
     assert server is not None
     assert preset_health(of, StandardProbes()) is None
     doubt = unsure(of, server)

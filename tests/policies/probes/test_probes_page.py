@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from policies.core.settings import default_settings
+from policies.core.facts import Facts
 from policies.kube.pods import containers
 from policies.probes.preset import Older, Preset, Protocol, known_presets
 from policies.probes.recognition import version_of
 from policies.probes.serving import recognised
-from policies.probes.settings import StandardProbes
 from webhook.kube.documents import load_all
 
 PAGE = Path(__file__).parents[3] / "docs" / "probes.md"
@@ -207,7 +206,7 @@ def recognised_in_cases() -> Iterator[str]:
     for case in (Path(__file__).parent / "standard-probes").glob("*/input.yaml"):
         for pod in load_all(case.read_text()):
             for container in containers(pod):
-                server = recognised(container, default_settings(StandardProbes))
+                server = recognised(container, Facts())
                 if server is not None:
                     yield server.name
 
@@ -249,7 +248,7 @@ def test_version_of_a_tag(tag: str, version: tuple[int, ...]) -> None:
 )
 def test_a_version_that_is_known_to_be_older_gets_what_it_has(image: str, ready: str | None) -> None:
     [container] = containers({"spec": {"containers": [{"name": "m", "image": image}]}})
-    server = recognised(container, default_settings(StandardProbes))
+    server = recognised(container, Facts())
     assert server is not None
     assert server.preset.live_path == "/v2/health/live"
     assert server.preset.ready_path == ready

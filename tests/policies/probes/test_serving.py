@@ -28,7 +28,7 @@ def serving(of: Json) -> list[str]:
 
 def server(**spec: object) -> str | None:
     [container] = containers(pod({"name": "m", **spec}))
-    found = recognised(container, StandardProbes())
+    found = recognised(container, Facts())
     return found.name if found else None
 
 
@@ -161,8 +161,8 @@ def test_recognised_by_port_name() -> None:
 def test_the_same_container_is_recognised_alike_under_changed_settings() -> None:
     [container] = containers(pod({"name": "m", "image": "ollama/ollama"}))
     off = StandardProbes.model_validate_json('{"presets": {"ollama": {"enabled": false}}}')
-    assert recognised(container, StandardProbes()) is not None
-    assert recognised(container, off) is None
+    assert recognised(container, Facts()) is not None
+    assert off.recogniser.server(container) is None
 
 
 def test_port_number() -> None:

@@ -30,7 +30,6 @@ from policies.probes.endpoints import health_paths, server_port
 from policies.probes.probe import LIVENESS, READINESS, STARTUP
 from policies.probes.recognition import Server, version_of
 from policies.probes.serving import recognised, serving_containers
-from policies.probes.settings import StandardProbes
 from policies.probes.start import budget_of, models_of, named_size
 from webhook.admission.bounds import allowance, bounded
 from webhook.admission.context import Context
@@ -151,9 +150,8 @@ def servings(reviews: Iterable[Review], subject: Subject) -> Iterator[Serving]:
 def _serving(
     review: Review, template: PodTemplate, container: Container, facts: Facts, subject: Subject
 ) -> Serving:
-    settings = facts.settings(StandardProbes)
-    server = recognised(container, settings)
-    drain = drain_of(container, settings)
+    server = recognised(container, facts)
+    drain = drain_of(container, facts)
     timeline = _timeline(review, template, container, subject)
     until = timeline.startup if timeline else None
     budget = budget_of(template.pod, container, facts)
