@@ -1,23 +1,23 @@
-"""The health endpoints and the start time of a serving container.
+"""What liveness and readiness of a serving container ask: by annotation, preset or its own readinessProbe.
 
-From annotations, the server's preset (`policies.probes.endpoints`) and the model config, without guesses.
-Law: unsure is None.
+`policies.probes.endpoints` shows where a known server answers. Law: unsure is None.
+
+A readiness that waits for peers, for a database or for a model restarts healthy servers when it is asked as
+liveness: Qdrant's `/readyz` while a shard moves, CockroachDB's `/health?ready=1`, LiteLLM's
+`/health/readiness`. It is only taken over if the path's name is about being alive, or if the server is known and
+the path is its own liveness.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from policies.containers.programs import programs
-from policies.core.annotations import (
-    HEALTH_PATH,
-    HEALTH_PORT,
-    LIVE_PATH,
-    READY_PATH,
-)
+from policies.core.annotations import HEALTH_PATH, HEALTH_PORT, LIVE_PATH, READY_PATH
 from policies.core.facts import Facts
 from policies.core.finding import Finding
+from policies.kube import probe_timing
 from policies.kube.json import Json, integer, mapping, text
 from policies.kube.metadata import annotations_of
 from policies.kube.pods import Container, Role
@@ -27,14 +27,15 @@ from policies.probes.endpoints import (
     declared_http_port,
     health_paths,
     http_get,
+    may_be_asked,
     preset_health,
     server_port,
     speaks_tls,
 )
 from policies.probes.preset import Protocol
 from policies.probes.recognition import Server, port_number
-from policies.probes.serving import HEALTH_ANNOTATIONS, recognised, serving_containers
-from policies.probes.settings import StandardProbes
+from policies.probes.serving import HEALTH_ANNOTATIONS, istio_came_first, recognised, serving_containers
+from policies.probes.settings import Mirror, StandardProbes, Unknown
 
 DEFAULT_CONTAINER: Final = "kubectl.kubernetes.io/default-container"
 
@@ -82,7 +83,7 @@ def right_port(pod: Json, container: Container, probe: Any, facts: Facts) -> int
     asked = mapping(probe, "httpGet")
     health = known_health(pod, container, facts)
     path = text(asked, "path").partition("?")[0]
-    if health is None or health.source == "annotation" or not path or asked.get("host"):
+    if health is None or health.source == ANNOTATION or not path or asked.get("host"):
         return None
     known = {
         text(handler, "httpGet", "path"): integer(handler, "httpGet", "port", default=0)
@@ -129,7 +130,7 @@ def annotated_health(pod: Json, container: Container, facts: Facts) -> Health | 
         )
     tls = speaks_tls(container, server, port)
     return Health(
-        "annotation",
+        ANNOTATION,
         http_get(live, port, tls=tls) if live else None,
         http_get(ready, port, tls=tls) if ready else None,
     )
@@ -212,3 +213,125 @@ def _misread(container: Container, name: str, key: str, value: str) -> Finding |
 
 def _finding(key: str, what: str, hint: str) -> Finding:
     return Finding(f"metadata.annotations[{key}]", f"Annotation {key} {what}", hint)
+
+
+# --- the first source that knows ------------------------------------------------------------------
+
+
+ANNOTATION: Final = "annotation"
+MIRRORED: Final = "readinessProbe"
+NOBODY: Final = "nobody"
+
+
+class Handlers(NamedTuple):
+    """What liveness and readiness ask; None where nothing is known."""
+
+    live: Json | None
+    ready: Json | None
+    mirrored: bool
+    """Whether liveness uses the readiness endpoint because no better one is known: never asked at the
+    start."""
+    live_from: str
+    """The source: `ANNOTATION`, `preset <name>`, `MIRRORED` or `NOBODY`."""
+    ready_from: str
+
+
+def handlers(pod: Json, container: Container, settings: StandardProbes, facts: Facts) -> Handlers:
+    """The handlers for liveness and readiness, each from the first source that knows. Raises
+    AnnotationError."""
+    after_istio = istio_came_first(pod)
+    known = [annotated_health(pod, container, facts), preset_health(container, settings)]
+    if after_istio:  # only what Istio has rewritten already gets past its proxy
+        known = []
+    ready, ready_from = next(((each.ready, each.source) for each in known if each and each.ready), (None, ""))
+    live, live_from = next(((each.live, each.source) for each in known if each and each.live), (None, ""))
+    same = None
+    if live is None:
+        own = container.spec.get("readinessProbe")
+        live = same = _mirrored(ready if own is None else own, container, settings)
+        live_from = MIRRORED
+    if live is None and ready is None and not after_istio:
+        live = ready = _unknown(container, settings)
+        live_from = ready_from = NOBODY
+    return Handlers(live, ready, same is not None, live_from, ready_from)
+
+
+def _unknown(container: Container, settings: StandardProbes) -> Json | None:
+    """The probes that the setting `unknown` gives to an unknown container."""
+    if settings.recogniser.server(container) is not None:
+        return None  # known, but not where it answers: a guess may kill it
+    port = declared_http_port(container.spec)
+    if settings.unknown is Unknown.TCP:
+        port = port or next(iter(container.tcp_ports), None)
+        return {"tcpSocket": {"port": port}} if port else None
+    if settings.unknown is Unknown.HTTP:
+        return http_get("/health", port) if port else None
+    return None
+
+
+# --- the own readinessProbe, asked as liveness -----------------------------------------------------
+
+_HANDLERS: Final = ("httpGet", "tcpSocket", "grpc", "exec")
+_ALIVE: Final = frozenset({"live", "livez", "liveness", "alive", "liveliness", "livecheck"})
+_HEALTHY: Final = "/-/healthy"
+"""Prometheus and its relatives."""
+_GENERAL: Final = frozenset(
+    {"health", "healthz", "healthcheck", "health-check", "health_check", "ping", "heartbeat"}
+)
+"""Paths that may be about being alive, or about all dependencies of the server."""
+_OTHERWISE: Final = ("ready", "readi", "status", "start", "deep", "full")
+_NEVER: Final = 24 * 3600
+"""Seconds. Who lets a check fail for a day has switched it off."""
+
+
+def handler_of(probe: Any) -> Json:
+    """The handler of a probe, without its timing."""
+    return {key: probe[key] for key in _HANDLERS if isinstance(probe, dict) and probe.get(key)}
+
+
+def _mirrored(readiness: Any, container: Container, settings: StandardProbes) -> Json | None:
+    """The handler of a readinessProbe, if liveness may ask the same; None if not, or if unsure."""
+    handler = handler_of(readiness)
+    (kind, action), *_ = handler.items() or [("", None)]
+    if settings.mirror is Mirror.OFF or not isinstance(action, dict) or action.get("host"):
+        return None
+    if probe_timing.give_up(readiness) >= _NEVER:
+        return None
+    similar = settings.mirror is Mirror.SIMILAR
+    if kind == "httpGet":
+        path = text(action, "path")
+        alike = _says_alive(path) or (similar and _is_general(path)) or _is_own(path, container, settings)
+    elif kind == "grpc":
+        service = text(action, "service").lower()
+        alike = service in _ALIVE or (similar and not service) or _is_own_grpc(service, container, settings)
+    else:
+        alike = similar and kind == "tcpSocket"
+    return handler if alike else None
+
+
+def _says_alive(path: str) -> bool:
+    """Whether a path is by its own name about being alive."""
+    route = path.partition("?")[0].rstrip("/")
+    if any(word in path.lower() for word in _OTHERWISE):
+        return False
+    return route.rpartition("/")[2].lower() in _ALIVE or route.endswith(_HEALTHY)
+
+
+def _is_general(path: str) -> bool:
+    route = path.partition("?")[0].rstrip("/")
+    return route.rpartition("/")[2].lower() in _GENERAL and not any(
+        word in path.lower() for word in _OTHERWISE
+    )
+
+
+def _is_own(path: str, container: Container, settings: StandardProbes) -> bool:
+    """Whether a path is the liveness of the server that is known to run."""
+    server = settings.recogniser.server(container)
+    return server is not None and may_be_asked(server) and path == health_paths(server)[0]
+
+
+def _is_own_grpc(service: str, container: Container, settings: StandardProbes) -> bool:
+    server = settings.recogniser.server(container)
+    if server is None or not may_be_asked(server) or server.preset.protocol is not Protocol.GRPC:
+        return False
+    return service == (server.preset.grpc_service or "").lower()

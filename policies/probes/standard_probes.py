@@ -74,7 +74,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from policies.core.annotations import (
     DOMAIN,
@@ -99,9 +99,20 @@ from policies.kube.json import Json, dig, integer, text
 from policies.kube.metadata import annotations_of
 from policies.kube.names import is_label_key, listed
 from policies.kube.pods import Container, Role, edited
-from policies.probes.endpoints import declared_http_port, http_get, preset_health, unsure
+from policies.probes.endpoints import preset_health, unsure
 from policies.probes.group_formation import deadlocks, left_unready, waits_for
-from policies.probes.health import AnnotationError, annotated_health, is_meant, right_port
+from policies.probes.health import (
+    ANNOTATION,
+    MIRRORED,
+    NOBODY,
+    AnnotationError,
+    Handlers,
+    annotated_health,
+    handler_of,
+    handlers,
+    is_meant,
+    right_port,
+)
 from policies.probes.progress import (
     TIMEOUT,
     Check,
@@ -112,9 +123,8 @@ from policies.probes.progress import (
     progress_check,
     watched_start,
 )
-from policies.probes.readiness_as_liveness import handler_of, mirrored
 from policies.probes.serving import HEALTH_ANNOTATIONS, istio_came_first, serving_containers
-from policies.probes.settings import Liveness, StandardProbes, Unknown
+from policies.probes.settings import Liveness, StandardProbes
 from policies.probes.start import LONGEST_START, Budget, budget_of, expected_start
 
 __all__ = ["MUTATOR", "StandardProbes", "advise", "mutate"]
@@ -154,7 +164,7 @@ def _with_probes(
     if live is not None and ready is not None:
         return _with_guard(pod, container, settings, facts, why)
     try:
-        found = _handlers(pod, container, settings, facts)
+        found = handlers(pod, container, settings, facts)
     except AnnotationError:
         return _with_guard(pod, container, settings, facts, why)
     timeout = _timeout(container, settings)
@@ -223,41 +233,7 @@ def _is_kuberays(pod: Json, container: Container, facts: Facts) -> bool:
     return container.role is Role.MAIN and container.index == 0 and facts.view(pod).is_ray
 
 
-# --- where the endpoint comes from -------------------------------------------------------------
-
-
-class _Handlers(NamedTuple):
-    live: Json | None
-    ready: Json | None
-    mirrored: bool
-    """Whether liveness uses the readiness endpoint because no better one is known: never asked at the
-    start."""
-    live_from: str
-    """Who knows: `annotation`, `preset <name>`, `readinessProbe` or `nobody`."""
-    ready_from: str
-
-
-def _handlers(pod: Json, container: Container, settings: StandardProbes, facts: Facts) -> _Handlers:
-    """The handlers for liveness and readiness, each from the first source that knows. Raises
-    AnnotationError."""
-    after_istio = istio_came_first(pod)
-    known = [annotated_health(pod, container, facts), preset_health(container, settings)]
-    if after_istio:  # only what Istio has rewritten already gets past its proxy
-        known = []
-    ready, ready_from = next(((each.ready, each.source) for each in known if each and each.ready), (None, ""))
-    live, live_from = next(((each.live, each.source) for each in known if each and each.live), (None, ""))
-    same = None
-    if live is None:
-        own = container.spec.get("readinessProbe")
-        live = same = mirrored(ready if own is None else own, container, settings)
-        live_from = _MIRRORED
-    if live is None and ready is None and not after_istio:
-        live = ready = _unknown(container, settings)
-        live_from = ready_from = _NOBODY
-    return _Handlers(live, ready, same is not None, live_from, ready_from)
-
-
-def _progress(pod: Json, container: Container, found: _Handlers, facts: Facts, start: int) -> Check | None:
+def _progress(pod: Json, container: Container, found: Handlers, facts: Facts, start: int) -> Check | None:
     """How liveness is checked by progress, if it is; see `policies.probes.progress`."""
     preset = found.live is not None and found.live_from.startswith("preset ")
     return progress_check(pod, container, found.live if preset else None, facts, start)
@@ -272,19 +248,6 @@ def _is_watched(pod: Json, container: Container, budget: Budget) -> bool:
         and container.role is Role.MAIN
         and can_watch_start(pod, container)
     )
-
-
-def _unknown(container: Container, settings: StandardProbes) -> Json | None:
-    """The probes that the setting `unknown` gives to an unknown container."""
-    if settings.recogniser.server(container) is not None:
-        return None  # known, but not where it answers: a guess may kill it
-    port = declared_http_port(container.spec)
-    if settings.unknown is Unknown.TCP:
-        port = port or next(iter(container.tcp_ports), None)
-        return {"tcpSocket": {"port": port}} if port else None
-    if settings.unknown is Unknown.HTTP:
-        return http_get("/health", port) if port else None
-    return None
 
 
 # --- how patient the probes are ----------------------------------------------------------------
@@ -358,9 +321,6 @@ def _budget(pod: Json, container: Container, ready: Any, settings: StandardProbe
 
 # --- why -----------------------------------------------------------------------------------------
 
-_MIRRORED: Final = "readinessProbe"
-_NOBODY: Final = "nobody"
-_ANNOTATION: Final = "annotation"
 _PATHS: Final = {"readinessProbe": READY_PATH, "livenessProbe": LIVE_PATH}
 
 
@@ -378,11 +338,11 @@ def _give(
     def words() -> str:
         action = {"livenessProbe": "a restart", "readinessProbe": "no traffic"}[name]
         patience = f"{action} after {lasting(probe_timing.give_up(probe))} of failures"
-        if source == _MIRRORED:
+        if source == MIRRORED:
             return f"{_asked(probe)}, as readiness does, since that path shows that it is alive; {patience}"
-        if source == _NOBODY:
+        if source == NOBODY:
             return f"{_asked(probe)}, since its health endpoint is unknown; {patience}"
-        who = "by its annotation" if source == _ANNOTATION else source
+        who = "by its annotation" if source == ANNOTATION else source
         if is_program(probe):
             asked = "its health, the engine's counters, and one token while these do not move"
             most = watched_start(probe)
@@ -397,21 +357,21 @@ def _give(
         return f"{_asked(probe)}{waits} ({who}); {patience}{blind}"
 
     def annotation() -> str:
-        if source in (_MIRRORED, _NOBODY):
+        if source in (MIRRORED, NOBODY):
             return ""  # one would change more than this probe: the start would be asked for, too
         if is_program(probe):
             return f"{_of_container(LIVENESS, container)}={Liveness.PROGRESS}"
         written = annotations_of(pod)
         for key in (_PATHS[name], HEALTH_PATH, HEALTH_PORT):
             for own in (f"{key}.{container.name}", key):
-                if source == _ANNOTATION and own in written:
+                if source == ANNOTATION and own in written:
                     return f"{own}={written[own]}"
         if container.spec.get("livenessProbe") is not None:
             return ""  # annotations count as right, and the user's own probe would be judged by them
         path = text(probe, "httpGet", "path")
         return f"{_of_container(_PATHS[name], container)}={path}" if path else ""
 
-    setting = {_MIRRORED: "mirror", _NOBODY: "unknown"}.get(source, "presets")
+    setting = {MIRRORED: "mirror", NOBODY: "unknown"}.get(source, "presets")
     if is_program(probe):
         setting = "liveness"
     why.give(f"{container.place}.{name}", words, setting=setting, annotation=annotation)
@@ -488,7 +448,7 @@ def advise(pod: Json, settings: StandardProbes, facts: Facts) -> Iterator[Findin
             yield from deadlocks(pod, container, facts)
             waits = waits_for(pod, container, facts)
             unready = container.spec.get("readinessProbe") is None
-            if unready and waits is not Waits.NO and _handlers(pod, container, settings, facts).ready:
+            if unready and waits is not Waits.NO and handlers(pod, container, settings, facts).ready:
                 yield left_unready(pod, container, waits)
             if container.spec.get("livenessProbe") is None and not _is_kuberays(pod, container, facts):
                 yield _left_alone(pod, container, settings)

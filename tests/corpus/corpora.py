@@ -18,8 +18,7 @@ from policies.kube import probe_timing
 from policies.kube.json import Json, dig, text
 from policies.kube.pods import Container
 from policies.probes.endpoints import preset_health
-from policies.probes.health import annotated_health
-from policies.probes.readiness_as_liveness import handler_of
+from policies.probes.health import annotated_health, handler_of
 from policies.probes.serving import recognised
 from policies.probes.settings import StandardProbes
 from policies.probes.start import start_of
