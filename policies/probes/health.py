@@ -4,8 +4,8 @@
 
 A readiness that waits for peers, for a database or for a model restarts healthy servers when it is asked as
 liveness: Qdrant's `/readyz` while a shard moves, CockroachDB's `/health?ready=1`, LiteLLM's
-`/health/readiness`. It is only taken over if the path's name is about being alive, or if the server is known and
-the path is its own liveness.
+`/health/readiness`. It is only taken over if the path's name is about being alive, or if the server is known
+and the path is its own liveness.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def _health_annotations(
 ) -> Iterator[tuple[str, tuple[str, str]]]:
     """(annotation without suffix, (key as written, value)) of the annotations for one container."""
     annotations = facts.view(pod).ours
-    for name in HEALTH_ANNOTATIONS if annotations else ():
+    for name in HEALTH_ANNOTATIONS:
         suffixed = f"{name}.{container.name}"
         if suffixed in annotations:
             yield name, (suffixed, str(annotations[suffixed]))
@@ -228,32 +228,27 @@ class Handlers(NamedTuple):
 
     live: Json | None
     ready: Json | None
-    mirrored: bool
-    """Whether liveness uses the readiness endpoint because no better one is known: never asked at the
-    start."""
     live_from: str
-    """The source: `ANNOTATION`, `preset <name>`, `MIRRORED` or `NOBODY`."""
+    """The source: `ANNOTATION`, `preset <name>`, `MIRRORED` (never asked at the start) or `NOBODY`."""
     ready_from: str
 
 
 def handlers(pod: Json, container: Container, settings: StandardProbes, facts: Facts) -> Handlers:
     """The handlers for liveness and readiness, each from the first source that knows. Raises
     AnnotationError."""
-    after_istio = istio_came_first(pod)
     known = [annotated_health(pod, container, facts), preset_health(container, settings)]
+    after_istio = istio_came_first(pod)
     if after_istio:  # only what Istio has rewritten already gets past its proxy
         known = []
     ready, ready_from = next(((each.ready, each.source) for each in known if each and each.ready), (None, ""))
     live, live_from = next(((each.live, each.source) for each in known if each and each.live), (None, ""))
-    same = None
     if live is None:
         own = container.spec.get("readinessProbe")
-        live = same = _mirrored(ready if own is None else own, container, settings)
-        live_from = MIRRORED
+        live, live_from = _mirrored(ready if own is None else own, container, settings), MIRRORED
     if live is None and ready is None and not after_istio:
         live = ready = _unknown(container, settings)
         live_from = ready_from = NOBODY
-    return Handlers(live, ready, same is not None, live_from, ready_from)
+    return Handlers(live, ready, live_from, ready_from)
 
 
 def _unknown(container: Container, settings: StandardProbes) -> Json | None:
@@ -299,39 +294,29 @@ def _mirrored(readiness: Any, container: Container, settings: StandardProbes) ->
         return None
     similar = settings.mirror is Mirror.SIMILAR
     if kind == "httpGet":
-        path = text(action, "path")
-        alike = _says_alive(path) or (similar and _is_general(path)) or _is_own(path, container, settings)
+        alike = _is_about_liveness(text(action, "path"), similar=similar)
     elif kind == "grpc":
         service = text(action, "service").lower()
-        alike = service in _ALIVE or (similar and not service) or _is_own_grpc(service, container, settings)
+        alike = service in _ALIVE or (similar and not service)
     else:
         alike = similar and kind == "tcpSocket"
-    return handler if alike else None
+    return handler if alike or _is_own(kind, action, container, settings) else None
 
 
-def _says_alive(path: str) -> bool:
-    """Whether a path is by its own name about being alive."""
-    route = path.partition("?")[0].rstrip("/")
+def _is_about_liveness(path: str, *, similar: bool) -> bool:
     if any(word in path.lower() for word in _OTHERWISE):
         return False
-    return route.rpartition("/")[2].lower() in _ALIVE or route.endswith(_HEALTHY)
-
-
-def _is_general(path: str) -> bool:
     route = path.partition("?")[0].rstrip("/")
-    return route.rpartition("/")[2].lower() in _GENERAL and not any(
-        word in path.lower() for word in _OTHERWISE
-    )
+    name = route.rpartition("/")[2].lower()
+    return name in _ALIVE or route.endswith(_HEALTHY) or (similar and name in _GENERAL)
 
 
-def _is_own(path: str, container: Container, settings: StandardProbes) -> bool:
-    """Whether a path is the liveness of the server that is known to run."""
+def _is_own(kind: str, action: Json, container: Container, settings: StandardProbes) -> bool:
+    """Whether a handler asks the liveness of the server that is known to run."""
     server = settings.recogniser.server(container)
-    return server is not None and may_be_asked(server) and path == health_paths(server)[0]
-
-
-def _is_own_grpc(service: str, container: Container, settings: StandardProbes) -> bool:
-    server = settings.recogniser.server(container)
-    if server is None or not may_be_asked(server) or server.preset.protocol is not Protocol.GRPC:
+    if server is None or not may_be_asked(server):
         return False
-    return service == (server.preset.grpc_service or "").lower()
+    if kind == "grpc":
+        of = server.preset.grpc_service or ""
+        return server.preset.protocol is Protocol.GRPC and text(action, "service").lower() == of.lower()
+    return kind == "httpGet" and text(action, "path") == health_paths(server)[0]

@@ -182,7 +182,7 @@ def _with_probes(
             live["failureThreshold"] = min(live["failureThreshold"] * GROUP_PATIENCE, _MOST_FAILURES)
         if held and startup is None:
             live["initialDelaySeconds"] = budget.seconds * GROUP_PATIENCE
-        elif startup is None and (found.mirrored or container.role is Role.SIDECAR):
+        elif startup is None and (found.live_from == MIRRORED or container.role is Role.SIDECAR):
             live["initialDelaySeconds"] = budget.seconds
         elif startup is None and not watched:
             probe = added["startupProbe"] = _startup(live, settings, budget.seconds)
