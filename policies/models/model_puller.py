@@ -25,7 +25,8 @@ later edit of the ConfigMap without a new pod.
   cases).
 - In pods that run to completion a startup probe instead: the containers start once the models are on
   disk (`jobsWait`). Give such a Job an `activeDeadlineSeconds`, so that it doesn't wait forever for a
-  model that is not there.
+  model that is not there. Behind an Istio proxy that is an ordinary container the probe is a command,
+  because the agent to which Istio sends probes starts after the init containers.
 
 **Which server it calls** follows from the container's preset (MLServer, Triton, KServe's own servers,
 TensorFlow Serving) with the port that the server's flags and variables set, or by the annotations
@@ -63,7 +64,7 @@ from policies.core.pod_view import completes
 from policies.core.reasons import UNREAD, Reasons
 from policies.core.resources import Resource
 from policies.kube.group_kinds import POD
-from policies.kube.json import Json, appended, dig, mapping, replaced, text
+from policies.kube.json import Json, appended, dig, mapping, maps, replaced, strings, text
 from policies.kube.metadata import annotations_of, has_room, labels_of
 from policies.kube.pods import Container, containers, is_ray_node
 from policies.kube.quantities import parse_quantity
@@ -122,7 +123,7 @@ def _with_puller(pod: Json, settings: ModelPuller, facts: Facts, why: Reasons = 
         if mount is None:
             return pod
         _give_mounts(why, pull, mount)
-        return with_model_mounts(pod, pull, mount)
+        return with_model_mounts(_past_istio(pod, present, settings, why), pull, mount)
     _check_system(pod)
     _check_paths(pull, settings)
     native = _is_native(settings, facts)
@@ -427,6 +428,36 @@ def _probes(pod: Json, pull: ModelPull, settings: ModelPuller, facts: Facts, *, 
 
 _A_DAY: Final = 24 * 3600
 """Seconds. Long enough for any download; when it is over, the sidecar starts again and goes on."""
+
+
+def _past_istio(pod: Json, puller: Container, settings: ModelPuller, why: Reasons) -> Json:
+    """The pod with a command as the sidecar's startupProbe, if Istio's agent would answer the probe too late.
+
+    Istio's injector sends the HTTP probes of all containers, native sidecars included, to its agent. If its
+    proxy is an ordinary container, the agent starts after the init containers, and these wait for the probe.
+    Source: `patchRewriteProbe` and `reorderPod` of istio/istio, pkg/kube/inject.
+    """
+    probe = mapping(puller.spec, "startupProbe")
+    rewritten = text(probe, "httpGet", "path") == f"/app-health/{puller.name}/startupz"
+    ordinary = any(text(each, "name") == _ISTIO_PROXY for each in maps(pod, "spec", "containers"))
+    ours = f"--port={settings.port}" in strings(puller.spec, "args")
+    if not (rewritten and ordinary and ours and puller.list == "initContainers"):
+        return pod
+    command = ["python", "-c", _ASK_READY.format(port=settings.port)]
+    kept = {key: value for key, value in probe.items() if key != "httpGet"}
+    why.give(f"{puller.place}.startupProbe", "a command, since Istio's agent starts too late")
+    return replaced(
+        pod,
+        ("spec", puller.list, puller.index, "startupProbe"),
+        {"exec": {"command": command}, **kept},
+    )
+
+
+_ISTIO_PROXY: Final = "istio-proxy"
+_ASK_READY: Final = (
+    "import http.client as h; c = h.HTTPConnection('127.0.0.1', {port}, timeout=4); "
+    "c.request('GET', '/readyz'); raise SystemExit(c.getresponse().status != 200)"
+)
 
 
 # --- what a person should know ------------------------------------------------------------------

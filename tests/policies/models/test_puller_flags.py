@@ -1,6 +1,8 @@
 """The flags that are injected are flags that the programs know: ours, and KServe's agent."""
 
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -44,6 +46,34 @@ def test_the_programs_know_the_flags(case: Path) -> None:
     for name in ("livenessProbe", "readinessProbe", "startupProbe"):
         if name in container.spec:
             assert container.spec[name]["httpGet"]["port"] == options.port
+
+
+class Ready(BaseHTTPRequestHandler):
+    """A puller that answers with `status`."""
+
+    status = 200
+
+    def do_GET(self) -> None:
+        assert self.path == "/readyz"
+        self.send_response(self.status)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Log nothing."""
+
+
+@pytest.mark.parametrize(("status", "fails"), [(200, False), (503, True)])
+def test_the_command_behind_istio_asks_the_puller(status: int, fails: bool) -> None:
+    [case] = [case for case in CASES if case.name == "job-behind-istio"]
+    [after] = documents(case / "expected.yaml")
+    interpreter, flag, code = after["spec"]["initContainers"][0]["startupProbe"]["exec"]["command"]
+    assert (interpreter, flag) == ("python", "-c")
+    handler = type("Answer", (Ready,), {"status": status})
+    with HTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.handle_request, daemon=True).start()
+        with pytest.raises(SystemExit) as end:
+            exec(code.replace("9081", str(server.server_port)))
+    assert bool(end.value.code) is fails
 
 
 def test_the_schemes_are_the_pullers() -> None:
