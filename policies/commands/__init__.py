@@ -8,7 +8,7 @@ within it gives an empty summary that is not `complete`, and no decision may res
 Other packages import only the names below; the modules are internal. Each question has its modules:
 
 - which program runs: `reader`, by the tables of `programs` and `wrappers`; `walk` goes through scripts
-- which hosts it reaches: `reach`, by the table of `clients`; `python_code` and `other_code` for code
+- which hosts it reaches: `reach`, by the table `clients.yaml`; `python_code` and `other_code` for code
 - whether it ends: `ends`
 - how long it takes: `durations`
 

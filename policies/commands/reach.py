@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 from policies.commands import hosts as hosts_module
 from policies.commands import redirection
-from policies.commands.clients import CLIENTS, Client, Operands
+from policies.commands.clients import Client, Operands, clients
 from policies.commands.durations import seconds
 from policies.commands.hosts import host, is_url, url_hosts
 from policies.commands.model import Host, Reach
@@ -40,7 +41,7 @@ def reached(name: str, arguments: Sequence[str], context: Context) -> Reached | 
     special = _SPECIAL.get(name)
     if special is not None:
         return Reached(*special(name, arguments, context))
-    client = CLIENTS.get(name)
+    client = clients().get(name)
     if client is None:
         return None
     parsed = parse_options(arguments, client.syntax)
@@ -107,7 +108,7 @@ def _hosts_named(name: str, client: Client, parsed: Parsed, context: Context) ->
         return
     found = False
     redirect = redirection.redirect(
-        parsed.values(tuple(client.connect_to))[: hosts_module.MAX_HOSTS],
+        parsed.values(tuple(client.instead))[: hosts_module.MAX_HOSTS],
         parsed.values(tuple(client.resolve))[: hosts_module.MAX_HOSTS],
     )
     for text in parsed.values(tuple(client.hosts))[: hosts_module.MAX_HOSTS]:
@@ -136,7 +137,8 @@ def _hosts_named(name: str, client: Client, parsed: Parsed, context: Context) ->
             yield from _named(value, name, context)
             return
     if client.default is not None:
-        yield Host(client.default_name, client.default, name)
+        reach, called = client.default
+        yield Host(called, reach, name)
 
 
 _SOCKETS = ("/", "unix:", "unix-abstract:")
@@ -342,8 +344,11 @@ _SPECIAL: dict[str, _Special] = {
     "git": _git,
 }
 
-NAMES = frozenset(CLIENTS) | frozenset(_SPECIAL)
-"""Every program that is known to reach hosts."""
+
+@cache
+def names() -> frozenset[str]:
+    """Every program that is known to reach hosts."""
+    return frozenset(clients()) | frozenset(_SPECIAL)
 
 
 def urls_of_unknown_program(name: str, arguments: Sequence[str], context: Context) -> Iterator[Host]:

@@ -122,7 +122,7 @@ class _Reader(Walk):
         words = unwrapped.words
         name = words[0].rpartition("/")[2].lower()
         arguments = words[1:]
-        if unwrapped.arguments_from_input and name in reach.NAMES and not any(map(is_url, arguments)):
+        if unwrapped.arguments_from_input and name in reach.names() and not any(map(is_url, arguments)):
             return self.record(words, [Host("", Reach.UNDECIDABLE, name)])
         if name in self.functions:
             return self._call(name, arguments)
@@ -132,7 +132,7 @@ class _Reader(Walk):
             return self._python(words, given)
         if name in CODE_OPTIONS:
             return self._interpreter(words, name)
-        if name.endswith(SCRIPT_SUFFIXES) and name not in reach.NAMES:
+        if name.endswith(SCRIPT_SUFFIXES) and name not in reach.names():
             self.scripts.append(ScriptFile(values.show(words[0]), ""))
             return self.record(words)
         if (builtin := self._builtin(name, words)) is not None:

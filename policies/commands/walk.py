@@ -146,7 +146,7 @@ class Walk(ABC):
             self.commands[index] = replace(command, hosts=tuple(map(_doubted, command.hosts)))
         self.budget.spend(20 + (len(text) - error.position) // 4)
         unread = {word.lower() for word in _MENTIONED.findall(text[error.position :])}
-        for client in sorted(unread & reach.NAMES - AMBIGUOUS):
+        for client in sorted(unread & reach.names() - AMBIGUOUS):
             self.record((client,), [Host("", Reach.UNDECIDABLE, client)])
         return length
 

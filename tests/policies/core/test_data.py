@@ -37,6 +37,7 @@ def test_every_file_is_somebodys() -> None:
     presets = {f"policies/probes/presets/{preset}.yaml" for preset in known_presets()}
     tables = {
         "policies/accelerators/vendors.yaml",
+        "policies/commands/clients.yaml",
         "policies/containers/sidecars.yaml",
         "policies/core/workloads.yaml",
         "policies/probes/published.yaml",
