@@ -1,33 +1,4 @@
-"""gpu-affinity: accelerator pods go to nodes that have the accelerator, other pods stay off these.
-
-A pod asks for an accelerator by an extended resource (`nvidia.com/gpu`, a MIG slice, `amd.com/gpu`,
-`habana.ai/gaudi`, `google.com/tpu`, `aws.amazon.com/neuron`) in any container, init containers and
-sidecars included. Such a pod gets
-
-- tolerations of its vendor's own taints, each by key and effect, where it has none;
-- required node affinity to its vendor's nodes, added to every `nodeSelectorTerm`, if every node that
-  has the resource carries the label; where some node lacks it, a preference, since a demand would
-  lose that node. A label that only an agent on the running node writes (GPU Feature Discovery) is not
-  demanded where an autoscaler makes the nodes: it would wait forever for a node it can't promise;
-- what it asks for in annotations: `mlchassis.dev/gpu-product: "*A100*,*H100*"` (globs, resolved
-  against the products there are), `mlchassis.dev/gpu-memory: ">=40G"` (of one accelerator; a "40 GB"
-  card reports less than 40Gi), `mlchassis.dev/topology: same-node|same-zone|<label key>`, with
-  `required` or `preferred` after it, for the workers of one group.
-
-A server whose model fits into the memory of some nodes' accelerators only prefers those nodes, or
-requires them (`weights`). The model must be named in the server's options, and the pod must not
-select a product or memory itself.
-
-A pod that asks for none gets a preference for nodes without accelerators, if it could land on one. Pods of
-DaemonSets and of system namespaces and pods bound to a node stay as they are, and so do the node selectors
-and terms about accelerators that a user wrote. The policy does not change pods that ask for devices in
-another form: DRA claims, any other extended resource (HAMi's `nvidia.com/gpumem`, `volcano.sh/vgpu-memory`),
-and a share of a GPU by the annotations of Run:ai, KAI and TensorFusion (`gpu-fraction`, `gpu-memory`).
-
-Sources: the scheduler's documentation on node affinity
-(https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/) and the labels' own,
-named in `policies/vendors.py`.
-"""
+"""The mutator gpu-affinity, which gpu-affinity.md documents."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The two contracts: a mutating policy and a rule; and every name of `policies.core` that rules use.
 
-A mutating policy is a settings model, a pure function and its metadata in one file of its subject's folder; a
-rule is a pure function in a module under its subject's `rules`, with its modes and texts in the YAML file
-next to it. `policies.core.registry` finds both.
+A mutating policy is a settings model, a pure function, its metadata and a page `<id>.md` in its subject's
+folder; a rule is a pure function in a module under its subject's `rules`, with its modes and texts in a YAML
+file next to it. `policies.core.registry` finds both.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Mutator(Generic[S]):
     change, else a copy that shares the unchanged parts (`policies.kube.json` has the helpers), and gives
     `why` a reason for each field that it adds. It must be idempotent. `advise` sees the object that `mutate`
     returned and yields findings for a person in addition to the change; they are warnings at most. The
-    module's docstring is the policy's documentation.
+    file `<id>.md` in the package is its documentation.
     """
 
     id: str

@@ -7,6 +7,7 @@ import pkgutil
 from collections.abc import Iterable, Mapping
 from functools import cache
 from graphlib import TopologicalSorter
+from importlib.resources import files
 from types import MappingProxyType, ModuleType
 from typing import Any, Final, TypeVar
 
@@ -41,15 +42,12 @@ _FAMILIES: Final = tuple(Family)
 
 @cache
 def documentation(policy_id: str) -> str:
-    """The documentation of a mutating policy: its module's docstring, without the id it begins with.
+    """The documentation of a mutating policy: the file `<id>.md` next to its module.
 
     Markdown; the first line is one sentence on the policy's effect. Raises KeyError.
     """
-    for module in _modules():
-        policy = getattr(module, "MUTATOR", None)
-        if policy is not None and policy.id == policy_id:
-            return (module.__doc__ or "").strip().removeprefix(f"{policy_id}:").strip()
-    raise KeyError(policy_id)
+    package = mutators()[policy_id].settings.__module__.rpartition(".")[0]
+    return files(package).joinpath(f"{policy_id}.md").read_text("utf-8").strip()
 
 
 def _by_id(found: Iterable[P]) -> dict[str, P]:

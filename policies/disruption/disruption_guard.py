@@ -1,28 +1,4 @@
-"""disruption-guard: training is not evicted for bin-packing; serving pods drain before they die.
-
-**Training pods** (of a Job, another workload that runs to completion, or Ray, with an accelerator or
-with a label in `trainingLabels`) get `cluster-autoscaler.kubernetes.io/safe-to-evict: "false"` and
-`karpenter.sh/do-not-disrupt: "true"`, unless they set these annotations themselves: an autoscaler that moves
-a pod to save a node throws away everything since its last checkpoint. A pod that hangs would then
-hold its node forever, so the guard is bounded by `maxDuration`: a pod whose activeDeadlineSeconds is
-longer gets none, with a warning; with `addDeadline`, one without a deadline gets that.
-
-**Serving pods** whose containers have no preStop hook get a short native sleep there
-(`lifecycle.preStop.sleep`), if every node is known to run Kubernetes 1.30 or newer. A dying pod is
-sent SIGTERM and withdrawn from its Services at the same time, and for a moment requests still arrive; the
-sleep lets them. A server that aborts its requests at SIGTERM (vLLM from 0.32 without `--shutdown-timeout`)
-sleeps for the drain time too, since it works on during the sleep.
-terminationGracePeriodSeconds is raised to match only where it is the default: to the sleep and `drain`, or
-the sleep and the time that the server itself takes where that is known (Triton 30 s, TGI 90 s, and what the
-flags of Triton, vLLM, BentoML, uvicorn and gunicorn set). The policy adds no sleep if the user's period is
-shorter than sleep and drain time. Agents of the node (pods of a DaemonSet, or with hostNetwork) and
-controllers (that elect a leader, or have ports only for metrics, health and webhooks) serve nobody whose
-requests would be cut off, and get none.
-
-Sources: https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/FAQ.md,
-https://karpenter.sh/docs/concepts/disruption/#pod-level-controls,
-https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#pod-termination
-"""
+"""The mutator disruption-guard, which disruption-guard.md documents."""
 
 from __future__ import annotations
 
@@ -43,7 +19,7 @@ from policies.disruption.drains import drain_of
 from policies.jobs.jobs import has_label, is_someone_elses, jobs_in
 from policies.kube.field_paths import field_path
 from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET, POD, kind_of
-from policies.kube.json import Json, dig, integer, maps, replaced, strings, text
+from policies.kube.json import Json, dig, integer, maps, replaced, text
 from policies.kube.metadata import annotations_of, has_room, labels_of
 from policies.kube.pods import DEFAULT_GRACE, Container, Role, edited
 from policies.probes.serving import serving_containers
@@ -195,8 +171,7 @@ def _is_machinery(view: PodView, container: Container) -> bool:
         view.pod, "spec", "hostNetwork"
     ) is True:
         return True
-    words = (*strings(container.spec, "command"), *strings(container.spec, "args"))
-    if any(word.startswith(_ELECTS) for word in words):
+    if any(word.startswith(_ELECTS) for word in container.words):
         return True
     names = [text(port, "name") for port in maps(container.spec, "ports")]
     return bool(names) and all(any(part in name for part in _INSIGHT) for name in names)

@@ -1,43 +1,4 @@
-"""job-retries: Jobs run again after an eviction and stop on a real error; their logs stay a while.
-
-By default a Job counts an evicted pod as a failure, so that a few bin-packing evictions fail a good
-training run, and runs a broken program seven times, hours of accelerators each. A Job that has no
-`podFailurePolicy` and `restartPolicy: Never` gets one, on creation (it can't be added later):
-
-1. a pod with the condition DisruptionTarget (eviction, preemption, a node that goes away) is
-   replaced and not counted;
-2. where the Job trains (it asks for an accelerator, or carries one of `trainingLabels`) or names its
-   retryable exit codes, and leaves `backoffLimit` at the API's default, a main container that exits with
-   anything but 0 and the retryable codes (`retryableExitCodes`, 143 and 137, and those of the annotation
-   `mlchassis.dev/retryable-exit-codes: "75"`) fails the Job at once. Sidecars and init containers don't
-   count. Any other number of retries, `backoffLimitPerIndex` too, is a decision, and gets only the first
-   rule.
-
-`podReplacementPolicy` becomes `Failed` too, as the API demands. With `restartPolicy: OnFailure`
-no such policy is allowed, and a policy that the user wrote stays as it is.
-
-Several pods with accelerators that work as one (an Indexed Job, a JobSet) get nothing: a replaced pod
-leaves the others waiting for the lost one.
-
-Written values stay: the policy warns about `ttlSecondsAfterFinished`, history limits and a `backoffLimit` of
-0 that lose something, and raises them only with the setting `raises` (`all`, `accelerators`).
-
-Suspended and Kueue-managed Jobs are treated like others: suspending deletes pods without counting
-them. Hooks of Helm and Argo CD, Jobs of another controller (a RayJob's submitter, the children of a
-JobSet), Jobs that another controller runs (`managedBy`), and JobSets with a `failurePolicy` stay as they are.
-
-**Last lines.** Containers and init containers of Jobs' pods, and of other pods that run once and train, get
-`terminationMessagePolicy: FallbackToLogsOnError`. If one of them fails and wrote no termination message,
-kubelet puts the last 80 lines of its log, 2048 bytes at most, into the pod's status: `kubectl describe pod`
-shows them, and everyone who may read the pod can see them. The API server writes its default, `File`, before
-any webhook sees the pod, so a `File` that somebody wrote is changed too. The annotation
-`mlchassis.dev/termination-message: file` on the pod template keeps it, `logsOnError: false` keeps it
-everywhere. Job templates stay as they are. The lines go with the pod: when somebody deletes it, its node is
-lost and the pod collected, or the Job's `ttlSecondsAfterFinished` is over. They outlive restarts of the
-container, the container itself and the rotation of its log.
-
-Source: https://kubernetes.io/docs/tasks/job/pod-failure-policy/
-"""
+"""The mutator job-retries, which job-retries.md documents."""
 
 from __future__ import annotations
 
@@ -116,9 +77,7 @@ def _with_policy(obj: Json, job: JobSpec, settings: JobRetries, facts: Facts, wh
         f"{place}.podFailurePolicy",
         lambda: f"an evicted pod is replaced and not counted{_stopping(codes)}",
         setting="retryableExitCodes" if codes else "",
-        annotation=lambda: (
-            f"{RETRYABLE_EXIT_CODES}={','.join(map(str, codes))}" if 0 < len(codes) <= _MOST_CODES else ""
-        ),
+        annotation=lambda: _annotation(codes),
     )
     why.give(f"{place}.podReplacementPolicy", "the API server requires Failed with a podFailurePolicy")
     return {**job.spec, "podFailurePolicy": {"rules": rules}, "podReplacementPolicy": "Failed"}

@@ -1,14 +1,4 @@
-"""worker-names: deterministic names for Ray head and worker pods; a double creation becomes a 409.
-
-KubeRay 1.0 to 1.2 reads a stale cache, sees too few workers, creates more and then deletes some at random,
-with their state. From 1.3 on it remembers what it created for 30 s, but not over a restart of the operator.
-Here a pod gets its name at admission, against the live state of the cluster: as many names are given as pods
-are wanted, and one more create is answered with 409 AlreadyExists, which every version of the operator bears.
-
-Pods that another controller makes are named likewise where they carry the label
-`mlchassis.dev/worker-group` and their controller has a scale subresource. A pod that has a name is
-left alone. docs/worker-names.md has the algorithm and its proof.
-"""
+"""The mutator worker-names, which worker-names.md documents."""
 
 from __future__ import annotations
 

@@ -104,4 +104,5 @@ def test_the_wheel_holds_them() -> None:
     builder = WheelBuilder(str(ROOT))
     shipped = {file.distribution_path for file in builder.recurse_included_files()}
     assert {name(path) for path in DATA} <= shipped
+    assert {name(path) for path in (ROOT / "policies").rglob("*.md")} <= shipped
     assert str(files("policies.probes").joinpath("presets")).endswith("policies/probes/presets")
