@@ -19,7 +19,7 @@ from policies.commands.budget import Budget, BudgetSpent
 from policies.commands.children import children
 from policies.commands.durations import seconds
 from policies.commands.hosts import reach_of
-from policies.commands.model import Command, CommandSummary, Host, Loop, Reach, ScriptFile
+from policies.commands.model import Command, CommandSummary, Host, Loop, Reach
 from policies.commands.options import OptionSyntax, parse_options
 from policies.commands.programs import SHELLS, is_python
 from policies.commands.reader import read
@@ -34,7 +34,6 @@ __all__ = [
     "Loop",
     "OptionSyntax",
     "Reach",
-    "ScriptFile",
     "children",
     "is_python",
     "parse_options",

@@ -31,10 +31,6 @@ class Budget:
         self.limit = limit
         self.spent = 0
 
-    @property
-    def is_spent(self) -> bool:
-        return self.spent > self.limit
-
     def spend(self, steps: int) -> None:
         """Take `steps` off the budget. Raises BudgetSpent where that is more than is left of it."""
         self.spent += steps

@@ -68,20 +68,13 @@ class Loop:
 
 
 @dataclass(frozen=True, slots=True)
-class ScriptFile:
-    """A file that an interpreter or shell runs. `path` may be `-m module` for python."""
-
-    path: str
-    interpreter: str
-
-
-@dataclass(frozen=True, slots=True)
 class CommandSummary:
     """What `read` found in one container's or probe's command."""
 
     commands: tuple[Command, ...] = ()
     loops: tuple[Loop, ...] = ()
-    scripts: tuple[ScriptFile, ...] = ()
+    scripts: tuple[str, ...] = ()
+    """The files that an interpreter or shell runs; `-m module` for Python."""
     seconds: float = 0.0
     """The longest time that the stated timeouts and sleeps allow: summed over a sequence, the
     longest of a pipeline's or a branch's parts, capped by an enclosing `timeout N`; infinite for an

@@ -16,7 +16,7 @@ from policies.commands.budget import Budget, BudgetSpent
 from policies.commands.durations import limited, slept
 from policies.commands.ends import takes_over
 from policies.commands.hosts import is_url
-from policies.commands.model import CommandSummary, Host, Loop, Reach, ScriptFile
+from policies.commands.model import CommandSummary, Host, Loop, Reach
 from policies.commands.options import OptionSyntax, parse_options
 from policies.commands.other_code import hosts_of_code
 from policies.commands.programs import (
@@ -133,7 +133,7 @@ class _Reader(Walk):
         if name in CODE_OPTIONS:
             return self._interpreter(words, name)
         if name.endswith(SCRIPT_SUFFIXES) and name not in reach.names():
-            self.scripts.append(ScriptFile(values.show(words[0]), ""))
+            self.scripts.append(values.show(words[0]))
             return self.record(words)
         if (builtin := self._builtin(name, words)) is not None:
             return builtin
@@ -206,7 +206,7 @@ class _Reader(Walk):
             if script:
                 return self.read_text(operands[0], tuple(operands[2:])) if operands else 0.0
             if is_file:
-                self.scripts.append(ScriptFile(values.show(operands[0]), name))
+                self.scripts.append(values.show(operands[0]))
                 return 0.0
             if given is not None:
                 return self.read_text(given)
@@ -214,7 +214,6 @@ class _Reader(Walk):
             return 0.0
 
     def _python(self, words: Sequence[str], given: str | None) -> float:
-        name = words[0].rpartition("/")[2]
         for index, word in enumerate(words[1:], 1):
             if word in ("-c", "-m") or (word[:1] == "-" and word[1:2].isalpha() and word[-1] in "cm"):
                 if index + 1 == len(words):
@@ -222,12 +221,12 @@ class _Reader(Walk):
                 following = words[index + 1]
                 if word[-1] == "c":
                     return self._python_code(words, following)
-                self.scripts.append(ScriptFile(f"-m {values.show(following)}", name))
+                self.scripts.append(f"-m {values.show(following)}")
                 return self.record(words)
             if word == "-":
                 break
             if word[:1] != "-" and words[index - 1] not in ("-W", "-X"):
-                self.scripts.append(ScriptFile(values.show(word), name))
+                self.scripts.append(values.show(word))
                 return self.record(words)
         if given is not None:
             return self._python_code(words, given)
@@ -261,7 +260,7 @@ class _Reader(Walk):
                     words[:2], hosts_of_code(words[index + 1], name, self.context, self.budget)
                 )
             if word[:1] != "-":
-                self.scripts.append(ScriptFile(values.show(word), name))
+                self.scripts.append(values.show(word))
                 break
         return self.record(words)
 

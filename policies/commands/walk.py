@@ -17,7 +17,7 @@ from policies.commands.durations import looped
 from policies.commands.ends import is_bounded, is_endless, last_number, rounds
 from policies.commands.expansion import Scope
 from policies.commands.hosts import reach_of, split_port
-from policies.commands.model import Command, CommandSummary, Host, Loop, Reach, ScriptFile
+from policies.commands.model import Command, CommandSummary, Host, Loop, Reach
 from policies.commands.programs import AMBIGUOUS, WRITERS
 from policies.commands.syntax import (
     Arithmetic,
@@ -71,7 +71,7 @@ class Walk(ABC):
         self.context = reach.Context(self.scope.lookup, self.scope.variables.get, local_names)
         self.commands: list[Command] = []
         self.loops: list[Loop] = []
-        self.scripts: list[ScriptFile] = []
+        self.scripts: list[str] = []
         self.notes: dict[str, None] = {}
         self.functions: dict[str, Node] = {}
         self.depth = 0

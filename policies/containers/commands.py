@@ -42,7 +42,7 @@ def container_command(template: PodTemplate, container: Container) -> CommandSum
 
 
 def _container_command(template: PodTemplate, container: Container) -> CommandSummary:
-    argv = _argv(container)
+    argv = container.words
     if argv and template.spec.get("hostNetwork") is not True and not _own_names(template):
         return launched(container)  # no name or address means anything else than in another pod
     return _summary(template, container, argv, static=False)
@@ -75,7 +75,7 @@ def affords(template: PodTemplate, allowance: Allowance) -> bool:
     try:
         named = template.spec.get("hostNetwork") is True or bool(_own_names(template))
         for container in template.containers():
-            argv = _argv(container)
+            argv = container.words
             if argv and not launched(container, allowance).complete:
                 return False
             if named and not _summary(template, container, argv, static=False, allowance=allowance).complete:
@@ -101,15 +101,11 @@ def launched(container: Container, allowance: Allowance | None = None) -> Comman
     """The programs that a container runs, independent of its pod: host names are not located."""
     known = container.results.get(_LAUNCHED)
     if known is None or allowance is not None:
-        argv = _argv(container)
+        argv = container.words
         known = _read(argv, container, static=False, on_host=False, names=(), allowance=allowance)
         if known.complete:
             container.results[_LAUNCHED] = known
     return known
-
-
-def _argv(container: Container) -> list[str]:
-    return [*strings(container.spec, "command"), *strings(container.spec, "args")]
 
 
 def _summary(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from policies.core.completing import Base, Completed, Find, base_of, completed
@@ -13,11 +13,12 @@ from policies.core.pod_view import PodView
 from policies.core.workloads import KSERVE_CONTAINER, Composed, Override, Shape, Workload
 from policies.kube.field_paths import Steps, field_path, maps_at
 from policies.kube.group_kinds import LEADER_WORKER_SET, POD, GroupKind, kind_of
-from policies.kube.json import Json, mapping, replaced, text
+from policies.kube.json import Json, mapping, replaced, strings, text
 from policies.kube.pods import Container, Role
 from policies.kube.results import Results
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class PodTemplate:
     """One pod template of an object: the pod that will be made, and its path. Never changed once made.
 
@@ -26,78 +27,40 @@ class PodTemplate:
     template (empty for a Pod), `spec_path` that of its pod spec.
     """
 
-    __slots__ = (
-        "base",
-        "by_shape",
-        "container_path",
-        "path",
-        "places",
-        "pod",
-        "reads",
-        "results",
-        "shape",
-        "spec",
-        "spec_path",
-        "steps",
-        "unprojected",
-        "view",
-        "workload",
-    )
+    view: PodView
+    """The look at its pod that all rules share."""
+    path: str
+    spec_path: str
+    workload: Workload | None
+    steps: Steps = ()
+    container_path: str = ""
+    """The path of the only container, if a serving runtime completes it: the runtime may add the missing
+    fields."""
+    shape: Shape = Shape.TEMPLATE
+    places: Places | None = None
+    """Where the parts of the pod are, if it is put together from several fields of the object."""
+    by_shape: bool = False
+    """Whether the kind is unknown, and the template was found by its structure."""
+    base: Base | None = None
+    """The other object that completes the pod."""
+    reads: tuple[str, ...] = ()
+    """Fields that the table calls unread, and that are read in this pod."""
+    unprojected: Json = field(default_factory=dict)
+    """The pod as the object has it, before the pod-level policies."""
+    pod: Json = field(init=False)
+    spec: Json = field(init=False)
+    results: Results = field(init=False)
+    """What rules have worked out about this template."""
 
-    def __init__(
-        self,
-        view: PodView,
-        path: str,
-        spec_path: str,
-        workload: Workload | None,
-        steps: Steps = (),
-        container_path: str = "",
-        *,
-        shape: Shape | None = None,
-        places: Places | None = None,
-        by_shape: bool = False,
-        base: Base | None = None,
-        reads: tuple[str, ...] = (),
-        unprojected: Json | None = None,
-    ) -> None:
-        self.view = view
-        """The look at its pod that all rules share."""
-        self.pod = view.pod
-        self.spec = mapping(view.pod, "spec")
-        self.path, self.spec_path, self.workload, self.steps = path, spec_path, workload, steps
-        self.container_path = container_path
-        """The path of the only container, if a serving runtime completes it: the runtime may add the missing
-        fields."""
-        self.shape = shape or (workload.shape if workload else Shape.TEMPLATE)
-        self.places = places
-        """Where the parts of the pod are, if it is put together from several fields of the object."""
-        self.by_shape = by_shape
-        """Whether the kind is unknown, and the template was found by its structure."""
-        self.base = base
-        """The other object that completes the pod."""
-        self.reads = reads
-        """Fields that the table calls unread, and that are read in this pod."""
-        self.unprojected = view.pod if unprojected is None else unprojected
-        """The pod as the object has it, before the pod-level policies."""
+    def __post_init__(self) -> None:
+        self.pod = self.view.pod
+        self.spec = mapping(self.pod, "spec")
+        self.unprojected = self.unprojected or self.pod
         self.results = Results()
-        """What rules have worked out about this template."""
 
     def remade(self, view: PodView) -> PodTemplate:
         """The template with another pod."""
-        return PodTemplate(
-            view,
-            self.path,
-            self.spec_path,
-            self.workload,
-            self.steps,
-            self.container_path,
-            shape=self.shape,
-            places=self.places,
-            by_shape=self.by_shape,
-            base=self.base,
-            reads=self.reads,
-            unprojected=self.unprojected,
-        )
+        return replace(self, view=view)
 
     @property
     def sure(self) -> bool:
@@ -112,6 +75,10 @@ class PodTemplate:
             return self.base.at if self.base is not None and found.startswith(ELSEWHERE) else found
         inline = self.workload is not None and (self.shape is Shape.SPEC or bool(self.container_path))
         return "metadata" if inline or not self.path else f"{self.path}.metadata"
+
+    def at_words(self, container: Container) -> str:
+        """Field path of a container's `command`, or of its `args` if it has only these."""
+        return self.at(container, "command" if strings(container.spec, "command") else "args")
 
     @property
     def completes(self) -> bool:
@@ -193,19 +160,11 @@ def pod_templates(
 
 
 def _completed_template(obj: Json, workload: Workload, each: Completed, base: Base | None) -> PodTemplate:
-    pod = _pod(obj, workload, each.metadata, each.spec)
-    steps = tuple(each.path.split("."))
-    return PodTemplate(
-        PodView(pod),
-        each.path,
-        each.path,
-        workload,
-        steps,
-        shape=Shape.SPEC,
-        places=each.places,
-        base=base,
-        reads=each.reads,
+    view = PodView(_pod(obj, workload, each.metadata, each.spec))
+    template = PodTemplate(
+        view, each.path, each.path, workload, tuple(each.path.split(".")), shape=Shape.SPEC
     )
+    return replace(template, places=each.places, base=base, reads=each.reads)
 
 
 def _templates(
@@ -243,9 +202,8 @@ def _templates(
             inner = workloads.get(kind)
             place = (*above, *steps)
             if kind == POD:
-                yield PodTemplate(
-                    PodView(node), field_path(place), f"{field_path(place)}.spec", workload, place
-                )
+                path = field_path(place)
+                yield PodTemplate(PodView(node), path, f"{path}.spec", workload, place, shape=workload.shape)
             elif inner is not None:
                 yield from _templates(node, place, inner, workloads, depth - 1)
 
@@ -271,7 +229,7 @@ def _composed_template(
     spec, metadata, places = composed_pod(node, path, entry)
     if "containers" in spec:
         pod = _pod(obj, workload, metadata or _inherited(obj), spec, entry.owner)
-        yield PodTemplate(PodView(pod), path, path, workload, steps, places=places)
+        yield PodTemplate(PodView(pod), path, path, workload, steps, shape=workload.shape, places=places)
 
 
 def _patched_template(
@@ -284,7 +242,9 @@ def _patched_template(
     at, patch_at = f"{path}.{override.base}", f"{path}.{override.patch}"
     merged, places = patched_pod(base, at, patch, patch_at)
     pod = _pod(obj, workload, mapping(merged, "metadata"), mapping(merged, "spec"))
-    yield PodTemplate(PodView(pod), patch_at, f"{patch_at}.spec", workload, steps, places=places)
+    yield PodTemplate(
+        PodView(pod), patch_at, f"{patch_at}.spec", workload, steps, shape=workload.shape, places=places
+    )
 
 
 def _runtime_template(
@@ -297,7 +257,7 @@ def _runtime_template(
     steps = (*above, *steps)
     path, spec_path = field_path(steps), field_path(steps[:-1])
     pod = _pod(obj, workload, _inherited(obj), spec)
-    return PodTemplate(PodView(pod), path, spec_path, workload, steps, path)
+    return PodTemplate(PodView(pod), path, spec_path, workload, steps, path, workload.shape)
 
 
 def _inherited(obj: Json) -> Json:

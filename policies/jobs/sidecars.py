@@ -52,14 +52,10 @@ def never_ending_beside_others(
 
 def stops_another(container: Container) -> bool:
     """Whether what a container runs visibly stops a sidecar."""
-    return _STOPS.search(_words(container)) is not None
+    return _STOPS.search(" ".join(container.words)) is not None
 
 
 def may_end(container: Container) -> bool:
     """Whether it runs another program than its image's, or defines itself when it ends."""
     first = next(iter(strings(container.spec, "command")), "").rpartition("/")[2]
-    return first in SHELLS or is_python(first) or _ENDS.search(_words(container)) is not None
-
-
-def _words(container: Container) -> str:
-    return " ".join((*strings(container.spec, "command"), *strings(container.spec, "args")))
+    return first in SHELLS or is_python(first) or _ENDS.search(" ".join(container.words)) is not None

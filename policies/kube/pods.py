@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import Final
 
-from policies.kube.json import Json, indexed_maps, maps, replaced, text
+from policies.kube.json import Json, indexed_maps, maps, replaced, strings, text
 from policies.kube.metadata import controller, labels_of
 from policies.kube.results import Results
 
@@ -44,6 +44,11 @@ class Container:
     def place(self) -> str:
         """Its path in its pod, by name: `spec.containers[api]`."""
         return f"spec.{self.list}[{self.name}]"
+
+    @property
+    def words(self) -> list[str]:
+        """Its `command` and `args`."""
+        return [*strings(self.spec, "command"), *strings(self.spec, "args")]
 
     @property
     def tcp_ports(self) -> dict[int, str]:

@@ -11,7 +11,7 @@ from itertools import chain, count
 from typing import Final
 
 from policies.core.annotations import MODEL_DIR
-from policies.kube.json import Json, appended, mapping, maps, strings, text
+from policies.kube.json import Json, appended, mapping, maps, text
 from policies.kube.pods import Container, containers, edited
 from policies.models.pulling import ModelPull, PullError
 
@@ -173,8 +173,7 @@ def running_puller(pod: Json, config: str) -> Container | None:
             for mount in maps(container.spec, "volumeMounts")
             if text(mount, "name") in volumes
         }
-        words = [*strings(container.spec, "command"), *strings(container.spec, "args")]
-        said = _said(words, "--config-dir")
+        said = _said(container.words, "--config-dir")
         if said is not None and said.rstrip("/") in mounts:
             return container
     return None
@@ -182,8 +181,7 @@ def running_puller(pod: Json, config: str) -> Container | None:
 
 def models_mount(puller: Container) -> Json | None:
     """The mount of the models in a container that pulls them."""
-    words = [*strings(puller.spec, "command"), *strings(puller.spec, "args")]
-    return mount_at(puller.spec, (_said(words, "--model-dir") or "/mnt/models").rstrip("/"))
+    return mount_at(puller.spec, (_said(puller.words, "--model-dir") or "/mnt/models").rstrip("/"))
 
 
 def _said(words: list[str], flag: str) -> str | None:

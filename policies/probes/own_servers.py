@@ -20,7 +20,7 @@ from policies.core.settings import Model
 from policies.core.target import PodTemplate
 from policies.kube.group_kinds import DAEMON_SET
 from policies.kube.images import glob_of, image_matches, repository
-from policies.kube.json import mapping, maps, strings, text
+from policies.kube.json import mapping, maps, text
 from policies.kube.metadata import controller
 from policies.kube.pods import Container
 from policies.probes.serving import recognised
@@ -139,8 +139,7 @@ def _runs_code(container: Container) -> bool:
 
 def _has_a_model(container: Container) -> bool:
     """Whether a container is given a model: by a flag, a variable or a mount."""
-    words = (*strings(container.spec, "command"), *strings(container.spec, "args"))
-    if any(word.partition("=")[0] in _MODEL_FLAGS for word in words):
+    if any(word.partition("=")[0] in _MODEL_FLAGS for word in container.words):
         return True
     if any(text(each, "name") in _MODEL_VARIABLES for each in maps(container.spec, "env")):
         return True

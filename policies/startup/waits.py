@@ -72,13 +72,12 @@ def _init_waits(template: PodTemplate, container: Container) -> Iterator[Wait]:
     summary = container_command(template, container)
     if not summary.hosts:
         return
-    field = "command" if strings(container.spec, "command") else "args"
-    script = "\n".join((*strings(container.spec, "command"), *strings(container.spec, "args")))
+    script = "\n".join(container.words)
     polling = _Polling(summary, script)
     for host in dict.fromkeys(summary.hosts):
         certainty = polling.certainty(host)
         if certainty:
-            yield Wait(host, template.at(container, field), certainty, script)
+            yield Wait(host, template.at_words(container), certainty, script)
 
 
 class _Polling:

@@ -34,12 +34,11 @@ def _child(container: Container, facts: Facts) -> str:
 
     With no `command` the image's entrypoint runs, and it is not known.
     """
-    command = strings(container.spec, "command")
-    if not command:
+    if not strings(container.spec, "command"):
         return ""
     server = recognised(container, facts)
     names = {server.words[0]} if server is not None and server.words else set(WEB_SERVERS)
-    for words in children([*command, *strings(container.spec, "args")]):
+    for words in children(container.words):
         program = program_of(words)
         if program and program[0] in names:
             return program[0].partition(".")[0]

@@ -13,7 +13,7 @@ from policies.jobs.idle import idles, programs_of
 from policies.jobs.jobs import has_label, is_someone_elses
 from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET, KUBEFLOW_JOBS
 from policies.kube.images import repository
-from policies.kube.json import Json, dig, maps, strings, text
+from policies.kube.json import Json, dig, maps, text
 from policies.kube.metadata import annotations_of, labels_of
 from policies.kube.pods import Role
 
@@ -92,8 +92,8 @@ def _trains(target: Target, template: PodTemplate) -> bool:
             continue
         programs = programs_of(summary)
         names += [container.name, repository(container.image).rpartition("/")[2], *programs]
-        names += [script.path for script in summary.scripts]
-        words += [*strings(container.spec, "command"), *strings(container.spec, "args")]
+        names += summary.scripts
+        words += container.words
     if not names or any(part in name.lower() for name in names for part in _MEASURES):
         return False
     if target.kind in KUBEFLOW_JOBS or has_label(labels_of(template.pod), (f"{TRAINING}=true",)):
@@ -106,11 +106,7 @@ def _names_storage(template: PodTemplate) -> bool:
     return any(
         scheme in word
         for container in template.containers()
-        for word in (
-            *strings(container.spec, "command"),
-            *strings(container.spec, "args"),
-            *(text(entry, "value") for entry in maps(container.spec, "env")),
-        )
+        for word in (*container.words, *(text(entry, "value") for entry in maps(container.spec, "env")))
         for scheme in _STORAGE
     )
 

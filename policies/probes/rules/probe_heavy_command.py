@@ -76,8 +76,8 @@ def _heavy(summary: CommandSummary) -> tuple[str, Certainty] | None:
             return what, Certainty.SURE
         before = command.name
     for script in summary.scripts:
-        if _INTEGRITY.search(script.path):
-            return f"runs {script.path[:80]}, a check of integrity", Certainty.SURE
+        if _INTEGRITY.search(script):
+            return f"runs {script[:80]}, a check of integrity", Certainty.SURE
     return None
 
 

@@ -7,7 +7,6 @@ from typing import Final
 from policies.commands import CommandSummary, Host, Reach
 from policies.containers.commands import container_command
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
-from policies.kube.json import strings
 from policies.kube.pods import Role
 from policies.startup.own_service import waits_for_own_service
 from policies.startup.peers import waits_for_peer
@@ -27,7 +26,7 @@ def check(target: Target, facts: Facts) -> Findings:
             if waits_for_peer(target, template, container, facts):
                 continue
             yield Finding(
-                template.at(container, "command" if strings(container.spec, "command") else "args"),
+                template.at_words(container),
                 f"Init container {container.name} waits for {host.name or 'a host'} in a loop without a "
                 "limit: if it never answers, the pod stays in Init without an error.",
                 "End the wait with an error after some minutes (timeout 10m …): kubelet tries again, and the "

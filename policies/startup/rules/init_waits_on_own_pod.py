@@ -7,7 +7,6 @@ from typing import Final
 from policies.commands import SHELLS, Reach
 from policies.containers.commands import container_command
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
-from policies.kube.json import strings
 from policies.kube.pods import Role
 
 _WAITS: Final = SHELLS | {"sleep", "echo", "printf", "date", "test", "[", "[[", "true", "set"}
@@ -27,7 +26,7 @@ def check(target: Target, facts: Facts) -> Findings:
             if any(command.name not in _WAITS and not command.hosts for command in summary.commands):
                 continue  # it may start the server itself
             yield Finding(
-                template.at(container, "command" if strings(container.spec, "command") else "args"),
+                template.at_words(container),
                 f"Init container {container.name} waits for {loops[0].hosts[0].name or 'a server'} in its "
                 "own pod, and the pod's other containers start only after it has ended.",
                 "Wait in the main container, or make the server a native sidecar: an init container before "

@@ -5,7 +5,6 @@ from __future__ import annotations
 from policies.commands import CommandSummary
 from policies.containers.commands import container_command
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
-from policies.kube.json import strings
 from policies.kube.pods import Role
 
 
@@ -16,7 +15,7 @@ def check(target: Target, facts: Facts) -> Findings:
         for container in template.containers(Role.MAIN):
             if _ends_at_once(container_command(template, container)):
                 yield Finding(
-                    template.at(container, "command" if strings(container.spec, "command") else "args"),
+                    template.at_words(container),
                     f"Container {container.name} runs `ray start` without --block: the command returns while "
                     "Ray runs in the background, and the container ends and is restarted again and again.",
                     "Add --block.",
