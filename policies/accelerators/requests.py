@@ -101,6 +101,11 @@ class GpuAffinity(Settings):
         "them would make no node",
     )
 
+    @property
+    def knows_all_nodes(self) -> bool:
+        """Whether the nodes and pools are all that there can be."""
+        return bool(self.pools) or self.fixed_size
+
     @cached_property
     def catalogue(self) -> Catalogue:
         """The vendors and pools of these settings, ready for use."""

@@ -20,7 +20,7 @@ from policies.commands.children import children
 from policies.commands.durations import seconds
 from policies.commands.hosts import reach_of
 from policies.commands.model import Command, CommandSummary, Host, Loop, Reach
-from policies.commands.options import OptionSyntax, parse_options
+from policies.commands.options import parse_options, valued
 from policies.commands.programs import SHELLS, is_python
 from policies.commands.reader import read
 
@@ -32,7 +32,6 @@ __all__ = [
     "CommandSummary",
     "Host",
     "Loop",
-    "OptionSyntax",
     "Reach",
     "children",
     "is_python",
@@ -40,4 +39,5 @@ __all__ = [
     "reach_of",
     "read",
     "seconds",
+    "valued",
 ]

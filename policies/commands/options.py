@@ -33,6 +33,11 @@ class OptionSyntax:
     """The words after the first operand belong to another program (`timeout 5 curl …`)."""
 
 
+def valued(options: str, style: Style = Style.GNU, *, stop_at_operand: bool = False) -> OptionSyntax:
+    """The syntax of a program of which only the options with a value, separated by blanks, are known."""
+    return OptionSyntax(frozenset(options.split()), style=style, stop_at_operand=stop_at_operand)
+
+
 @dataclass(slots=True)
 class Parsed:
     """Options in order as (option, value), value empty for flags; operands; which of these are doubtful."""

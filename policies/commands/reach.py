@@ -13,7 +13,7 @@ from policies.commands.clients import Client, Operands, clients
 from policies.commands.durations import seconds
 from policies.commands.hosts import host, is_url, url_hosts
 from policies.commands.model import Host, Reach
-from policies.commands.options import OptionSyntax, Parsed, Style, parse_options
+from policies.commands.options import Parsed, Style, parse_options, valued
 
 Lookup = Callable[[str], str | None]
 """A variable's value in the command's environment, or None if it is unknown."""
@@ -235,9 +235,7 @@ def _timeout(client: Client, parsed: Parsed) -> float | None:
 
 
 def _dig(name: str, arguments: Sequence[str], context: Context) -> tuple[tuple[Host, ...], float | None]:
-    parsed = parse_options(
-        arguments, OptionSyntax(frozenset({"-p", "-t", "-c", "-b", "-f", "-k", "-q", "-x", "-y"}))
-    )
+    parsed = parse_options(arguments, valued("-p -t -c -b -f -k -q -x -y"))
     servers = [word[1:] for word in parsed.operands if word.startswith("@")]
     names = [word for word in parsed.operands if word[:1] not in "@+" and not word.isupper()]
     timeout = None
@@ -253,7 +251,7 @@ def _dig(name: str, arguments: Sequence[str], context: Context) -> tuple[tuple[H
 
 def _getent(name: str, arguments: Sequence[str], context: Context) -> tuple[tuple[Host, ...], float | None]:
     databases = ("hosts", "ahosts", "ahostsv4", "ahostsv6")
-    parsed = parse_options(arguments, OptionSyntax(frozenset({"-s", "--service"})))
+    parsed = parse_options(arguments, valued("-s --service"))
     if not parsed.operands or parsed.operands[0] not in databases:
         return (), None
     names = parsed.operands[1 : hosts_module.MAX_HOSTS + 1]
@@ -263,27 +261,8 @@ def _getent(name: str, arguments: Sequence[str], context: Context) -> tuple[tupl
 def _openssl(name: str, arguments: Sequence[str], context: Context) -> tuple[tuple[Host, ...], float | None]:
     if not arguments or arguments[0] != "s_client":
         return (), None
-    parsed = parse_options(
-        arguments[1:],
-        OptionSyntax(
-            frozenset(
-                {
-                    "-connect",
-                    "-host",
-                    "-port",
-                    "-servername",
-                    "-CAfile",
-                    "-cert",
-                    "-key",
-                    "-proxy",
-                    "-starttls",
-                    "-unix",
-                    "-bind",
-                }
-            ),
-            style=Style.GO,
-        ),
-    )
+    options = "-connect -host -port -servername -CAfile -cert -key -proxy -starttls -unix -bind"
+    parsed = parse_options(arguments[1:], valued(options, Style.GO))
     target = parsed.value(("-connect",)) or parsed.value(("-host",)) or next(iter(parsed.operands), "")
     if not target or parsed.has("-unix"):
         return (), None
@@ -298,9 +277,7 @@ def _ray(name: str, arguments: Sequence[str], context: Context) -> tuple[tuple[H
     """`ray health-check` and its like. Without an address Ray looks for one in RAY_ADDRESS, then on disk."""
     if not arguments or arguments[0] not in ("health-check", "status", "list", "summary", "job", "memory"):
         return (), None
-    parsed = parse_options(
-        arguments[1:], OptionSyntax(frozenset({"--address", "--redis_password", "--component", "--timeout"}))
-    )
+    parsed = parse_options(arguments[1:], valued("--address --redis_password --component --timeout"))
     address = parsed.value(("--address",)) or context.stated("RAY_ADDRESS") or ""
     if address in ("", "auto"):
         return (Host("", Reach.UNDECIDABLE, name),), None
@@ -312,7 +289,7 @@ _SOCAT_REMOTE = ("tcp", "tcp4", "tcp6", "tcp-connect", "udp", "udp4", "udp6", "o
 
 def _socat(name: str, arguments: Sequence[str], context: Context) -> tuple[tuple[Host, ...], float | None]:
     found = []
-    operands = parse_options(arguments, OptionSyntax(frozenset({"-t", "-T", "-b", "-lf"}))).operands
+    operands = parse_options(arguments, valued("-t -T -b -lf")).operands
     for word in operands[: hosts_module.MAX_HOSTS]:
         kind, colon, rest = word.partition(":")
         if colon and kind.lower() in _SOCAT_REMOTE:
@@ -321,9 +298,7 @@ def _socat(name: str, arguments: Sequence[str], context: Context) -> tuple[tuple
 
 
 def _git(name: str, arguments: Sequence[str], context: Context) -> tuple[tuple[Host, ...], float | None]:
-    parsed = parse_options(
-        arguments, OptionSyntax(frozenset({"-C", "-c", "-b", "--branch", "--depth", "--git-dir"}))
-    )
+    parsed = parse_options(arguments, valued("-C -c -b --branch --depth --git-dir"))
     if not parsed.operands or parsed.operands[0] not in ("clone", "fetch", "pull", "push", "ls-remote"):
         return (), None
     named = [

@@ -17,7 +17,7 @@ from policies.commands.durations import limited, slept
 from policies.commands.ends import takes_over
 from policies.commands.hosts import is_url
 from policies.commands.model import CommandSummary, Host, Loop, Reach
-from policies.commands.options import OptionSyntax, parse_options
+from policies.commands.options import parse_options, valued
 from policies.commands.other_code import hosts_of_code
 from policies.commands.programs import (
     CODE_OPTIONS,
@@ -184,9 +184,7 @@ class _Reader(Walk):
                     if word.isidentifier():
                         self.scope.assign(word, values.unknown(word))
             case "su":
-                parsed = parse_options(
-                    arguments, OptionSyntax(frozenset({"-c", "--command", "-s", "--shell"}))
-                )
+                parsed = parse_options(arguments, valued("-c --command -s --shell"))
                 return self.read_text(parsed.value(("-c", "--command")))
             case _ if name in DECLARING:
                 for word in arguments:

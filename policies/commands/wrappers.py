@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from policies.commands.durations import seconds
-from policies.commands.options import OptionSyntax, Parsed, parse_options
+from policies.commands.options import OptionSyntax, Parsed, parse_options, valued
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +17,8 @@ class Wrapper:
     operands: int = 0
 
 
-def _wrapper(valued: str = "", operands: int = 0) -> Wrapper:
-    return Wrapper(OptionSyntax(frozenset(valued.split()), stop_at_operand=True), operands)
+def _wrapper(options: str = "", operands: int = 0) -> Wrapper:
+    return Wrapper(valued(options, stop_at_operand=True), operands)
 
 
 WRAPPERS: dict[str, Wrapper] = {

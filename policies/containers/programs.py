@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 from typing import Final, NamedTuple
 
-from policies.commands import SHELLS, OptionSyntax, is_python, parse_options
+from policies.commands import SHELLS, is_python, parse_options, valued
 from policies.containers.commands import environment_of, environment_written, launched, written_out
 from policies.kube.json import strings
 from policies.kube.pods import Container
@@ -28,9 +28,8 @@ _NODE_FLAGS: Final = ("--node-rank", "--node_rank", "--nnodes")
 """Flags of `torchrun` with which it may be one of several nodes."""
 _RUNNERS: Final = frozenset({"uv", "poetry", "pipenv", "pdm", "hatch", "conda", "mamba", "micromamba"})
 """Programs that run another one after the word `run`."""
-_RUNNER_OPTIONS: Final = OptionSyntax(
-    frozenset({"-n", "-p", "--name", "--prefix", "--cwd", "--with", "--extra", "--group", "--python"}),
-    stop_at_operand=True,
+_RUNNER_OPTIONS: Final = valued(
+    "-n -p --name --prefix --cwd --with --extra --group --python", stop_at_operand=True
 )
 _MOST_RUNNERS: Final = 8
 """Runners that run each other: more is nothing that anybody runs."""

@@ -62,12 +62,11 @@ class Known:
 
     resource: Resource
     group_kind: GroupKind
-    version: str
-    plural: str
     fields: tuple[str, ...]
     """Paths kept in addition to `metadata.name` and `metadata.namespace`. A rule that wants to read another
     field adds it here; a cache of 50,000 claims must fit in memory. `list[].key`: of the maps of a
     list that one key, if it is text; maps without it are left out."""
+    version: str = "v1"
     label: str = ""
     """Only objects with this label at "true" are read."""
     namespaced: bool = True
@@ -82,6 +81,10 @@ class Known:
     def api_version(self) -> str:
         group = self.group_kind.group
         return f"{group}/{self.version}" if group else self.version
+
+    @property
+    def plural(self) -> str:
+        return self.group_kind.resource
 
     @property
     def selector(self) -> str:
@@ -99,25 +102,19 @@ _WORKLOAD: Final = ("kind", "spec.replicas", "spec.selector", "spec.template.met
 _STATEFUL: Final = (*_WORKLOAD, "spec.podManagementPolicy", "spec.serviceName")
 
 
-def _known_workload(kind: GroupKind, plural: str, fields: tuple[str, ...]) -> Known:
-    return Known(Resource.WORKLOADS, kind, "v1", plural, fields, controlled=False, stays=("spec.replicas",))
+def _known_workload(kind: GroupKind, fields: tuple[str, ...]) -> Known:
+    return Known(Resource.WORKLOADS, kind, fields, controlled=False, stays=("spec.replicas",))
 
 
-def _known_queue(
-    resource: Resource, kind: str, fields: tuple[str, ...], *, namespaced: bool = False
-) -> Known:
-    group_kind = GroupKind("kueue.x-k8s.io", kind)
-    return Known(
-        resource, group_kind, "v1beta1", resource.value, fields, namespaced=namespaced, optional=True
-    )
+def _known_queue(resource: Resource, kind: str, *fields: str, namespaced: bool = False) -> Known:
+    of_kueue = GroupKind("kueue.x-k8s.io", kind)
+    return Known(resource, of_kueue, fields, version="v1beta1", namespaced=namespaced, optional=True)
 
 
 KNOWN: Final = (
     Known(
         Resource.SERVICES,
         SERVICE,
-        "v1",
-        "services",
         (
             "spec.selector",
             "spec.clusterIP",
@@ -131,36 +128,23 @@ KNOWN: Final = (
     Known(
         Resource.CLAIMS,
         CLAIM,
-        "v1",
-        "persistentvolumeclaims",
         ("spec.accessModes", "spec.volumeName", "spec.storageClassName"),
         stays=("spec.volumeName", "spec.storageClassName"),
     ),
-    Known(
-        Resource.BUDGETS,
-        DISRUPTION_BUDGET,
-        "v1",
-        "poddisruptionbudgets",
-        ("spec.selector", "spec.minAvailable", "spec.maxUnavailable"),
-    ),
+    Known(Resource.BUDGETS, DISRUPTION_BUDGET, ("spec.selector", "spec.minAvailable", "spec.maxUnavailable")),
     Known(
         Resource.AUTOSCALERS,
         AUTOSCALER,
-        "v2",
-        "horizontalpodautoscalers",
         ("spec.scaleTargetRef", "spec.minReplicas", "spec.maxReplicas"),
+        version="v2",
     ),
-    _known_workload(DEPLOYMENT, "deployments", _WORKLOAD),
-    _known_workload(STATEFUL_SET, "statefulsets", _STATEFUL),
-    _known_workload(REPLICA_SET, "replicasets", _WORKLOAD),
-    Known(
-        Resource.GROUPS, LEADER_WORKER_SET, "v1", "leaderworkersets", ("spec.startupPolicy",), optional=True
-    ),
+    _known_workload(DEPLOYMENT, _WORKLOAD),
+    _known_workload(STATEFUL_SET, _STATEFUL),
+    _known_workload(REPLICA_SET, _WORKLOAD),
+    Known(Resource.GROUPS, LEADER_WORKER_SET, ("spec.startupPolicy",), optional=True),
     Known(
         Resource.NODES,
         GroupKind("", "Node"),
-        "v1",
-        "nodes",
         (
             "metadata.labels",
             "spec.taints",
@@ -171,28 +155,11 @@ KNOWN: Final = (
         namespaced=False,
         stays=("metadata.labels", "spec.taints", "status"),
     ),
-    Known(
-        Resource.MODEL_CONFIGS,
-        CONFIG_MAP,
-        "v1",
-        "configmaps",
-        ("metadata.labels", "data"),
-        label=MODEL_CONFIG,
-    ),
-    Known(
-        Resource.NAMESPACES,
-        NAMESPACE,
-        "v1",
-        "namespaces",
-        ("metadata.labels",),
-        namespaced=False,
-        stays=("metadata.labels",),
-    ),
+    Known(Resource.MODEL_CONFIGS, CONFIG_MAP, ("metadata.labels", "data"), label=MODEL_CONFIG),
+    Known(Resource.NAMESPACES, NAMESPACE, ("metadata.labels",), namespaced=False, stays=("metadata.labels",)),
     Known(
         Resource.DEVICE_CLASSES,
         GroupKind("resource.k8s.io", "DeviceClass"),
-        "v1",
-        "deviceclasses",
         ("spec.extendedResourceName",),
         namespaced=False,
         optional=True,
@@ -200,34 +167,23 @@ KNOWN: Final = (
     Known(
         Resource.QUOTAS,
         GroupKind("", "ResourceQuota"),
-        "v1",
-        "resourcequotas",
         ("spec.hard", "spec.scopes", "spec.scopeSelector", "status.used"),
         stays=("status",),
     ),
-    Known(Resource.LIMIT_RANGES, GroupKind("", "LimitRange"), "v1", "limitranges", ("spec.limits",)),
-    Known(
-        Resource.VOLUMES,
-        GroupKind("", "PersistentVolume"),
-        "v1",
-        "persistentvolumes",
-        ("spec.nodeAffinity",),
-        namespaced=False,
-    ),
+    Known(Resource.LIMIT_RANGES, GroupKind("", "LimitRange"), ("spec.limits",)),
+    Known(Resource.VOLUMES, GroupKind("", "PersistentVolume"), ("spec.nodeAffinity",), namespaced=False),
     Known(
         Resource.STORAGE_CLASSES,
         GroupKind("storage.k8s.io", "StorageClass"),
-        "v1",
-        "storageclasses",
         ("metadata.annotations", "provisioner", "parameters", "volumeBindingMode", "allowedTopologies"),
         namespaced=False,
     ),
     # Kueue 0.15 and later serve this version next to v1beta2.
-    _known_queue(Resource.LOCAL_QUEUES, "LocalQueue", ("spec.clusterQueue",), namespaced=True),
+    _known_queue(Resource.LOCAL_QUEUES, "LocalQueue", "spec.clusterQueue", namespaced=True),
     _known_queue(
-        Resource.CLUSTER_QUEUES, "ClusterQueue", ("spec.resourceGroups", "spec.cohort", "spec.cohortName")
+        Resource.CLUSTER_QUEUES, "ClusterQueue", "spec.resourceGroups", "spec.cohort", "spec.cohortName"
     ),
     _known_queue(
-        Resource.FLAVORS, "ResourceFlavor", ("spec.nodeLabels", "spec.nodeTaints", "spec.tolerations")
+        Resource.FLAVORS, "ResourceFlavor", "spec.nodeLabels", "spec.nodeTaints", "spec.tolerations"
     ),
 )

@@ -88,15 +88,8 @@ def segments(path: str) -> list[str]:
 def _steps(obj: Any, path: str) -> Iterator[tuple[str, Any]]:
     """Each segment of a field path with the value that it leads to (None beyond the end)."""
     for segment in segments(path):
-        obj = _element(obj, segment) if isinstance(obj, list) else dig(obj, segment)
+        obj = dig(obj, _step_in(obj, segment))
         yield segment, obj
-
-
-def _element(items: list[Any], segment: str) -> Any:
-    """The element of a list at an index, or of a name."""
-    if segment.isdigit():
-        return dig(items, int(segment))
-    return next((item for item in items if segment in (text(item, "name"), text(item, "key"))), None)
 
 
 def steps_in(obj: Any, path: str) -> Steps:

@@ -29,15 +29,12 @@ def is_label(text: str) -> bool:
     return len(text) <= 63 and _ONE_LABEL.fullmatch(text) is not None
 
 
-def is_group(text: str) -> bool:
-    """Whether it may be the name of an API group; the core group has none."""
-    return is_subdomain(text)
-
-
 def is_api_version(text: str) -> bool:
     """Whether it may be an apiVersion: `v1`, or `group/v1`."""
     group, slash, version = text.rpartition("/")
-    return (not slash or is_group(group)) and len(version) <= 63 and _VERSION.fullmatch(version) is not None
+    return (
+        (not slash or is_subdomain(group)) and len(version) <= 63 and _VERSION.fullmatch(version) is not None
+    )
 
 
 def is_kind(text: str) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from policies.kube.json import integer
+from policies.kube.json import Json, integer
 
 
 def initial_delay(probe: Any) -> int:
@@ -34,3 +34,9 @@ def give_up(probe: Any) -> int:
 def kill_budget(probe: Any) -> int:
     """Seconds from the container's start in which it must answer, if no other probe guards this one."""
     return initial_delay(probe) + give_up(probe)
+
+
+def timed(handler: Json, period: int, timeout: int, failures: int) -> Json:
+    """A probe with these numbers."""
+    numbers = {"periodSeconds": period, "timeoutSeconds": timeout, "failureThreshold": failures}
+    return {**handler, **numbers}

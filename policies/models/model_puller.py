@@ -18,6 +18,7 @@ from policies.kube.group_kinds import POD
 from policies.kube.json import Json, appended, dig, mapping, maps, replaced, strings, text
 from policies.kube.metadata import annotations_of, has_room, labels_of
 from policies.kube.pods import Container, containers, is_ray_node
+from policies.kube.probe_timing import timed
 from policies.kube.quantities import parse_quantity
 from policies.models.pulling import SERVERS, ModelPull, PullError, claims_of, pull_of
 from policies.models.settings import ModelPuller, ReadyWhen, Scheme, Sidecar
@@ -343,37 +344,19 @@ def _probes(pod: Json, pull: ModelPull, settings: ModelPuller, facts: Facts, *, 
     """Liveness asks whether the loop turns; readiness, or a Job's start, whether the models are there."""
     live = {"httpGet": {"path": "/healthz", "port": settings.port}}
     ready = {"httpGet": {"path": "/readyz", "port": settings.port}}
-    probes: Json = {
-        "livenessProbe": {
-            **live,
-            "periodSeconds": 20,
-            "timeoutSeconds": 5,
-            "failureThreshold": 6,
-        }
-    }
     patience = GROUP_PATIENCE if in_leader_worker_set(pod) else 1  # its restart recreates the whole group
-    probes["livenessProbe"]["failureThreshold"] *= patience
+    probes: Json = {"livenessProbe": timed(live, 20, 5, 6 * patience)}
     if pull.server != "none" and leads(pod, facts) in (Waits.YES, Waits.UNKNOWN):
         return probes  # the server loads nothing before its workers are there, and they wait for this pod
     if not completes(pod):
         # A sidecar that was ready once stays ready: a puller that hangs is restarted before it takes the pod
         # out.
         lasting = settings.ready_when is ReadyWhen.FIRST
-        probes["readinessProbe"] = {
-            **ready,
-            "periodSeconds": 5,
-            "timeoutSeconds": 5,
-            "failureThreshold": 36 * patience if lasting else 3,
-        }
+        probes["readinessProbe"] = timed(ready, 5, 5, 36 * patience if lasting else 3)
     elif native and settings.jobs_wait and pull.server == "none":
         # The containers after a native sidecar wait for its startupProbe. A server among them could
         # never load the models that it is made to wait for: only if no server is to load them.
-        probes["startupProbe"] = {
-            **ready,
-            "periodSeconds": 5,
-            "timeoutSeconds": 5,
-            "failureThreshold": _A_DAY // 5,
-        }
+        probes["startupProbe"] = timed(ready, 5, 5, _A_DAY // 5)
     return probes
 
 
@@ -507,10 +490,4 @@ def _lora_advice(path: str, container: str, server: Server) -> Iterator[Finding]
         )
 
 
-MUTATOR: Final = Mutator(
-    "model-puller",
-    ModelPuller,
-    mutate=mutate,
-    advise=advise,
-    kinds=(POD,),
-)
+MUTATOR: Final = Mutator("model-puller", ModelPuller, mutate=mutate, advise=advise, kinds=(POD,))

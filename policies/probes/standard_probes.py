@@ -194,12 +194,7 @@ def _readiness(handler: Json, settings: StandardProbes, timeout: int, live: Any)
     if live is not None and period * failures >= probe_timing.give_up(live):
         period = max(1, min(period, probe_timing.give_up(live) // (failures + 1)))
         failures = max(1, min(failures, (probe_timing.give_up(live) - 1) // period))
-    return {
-        **handler,
-        "periodSeconds": period,
-        "timeoutSeconds": min(timeout, period),
-        "failureThreshold": failures,
-    }
+    return probe_timing.timed(handler, period, min(timeout, period), failures)
 
 
 def _liveness(handler: Json, settings: StandardProbes, timeout: int, ready: Any) -> Json:
@@ -207,12 +202,8 @@ def _liveness(handler: Json, settings: StandardProbes, timeout: int, ready: Any)
     timeout = max(timeout, integer(ready, "timeoutSeconds", default=1))
     period = max(settings.liveness_period, timeout, probe_timing.period(ready))
     patience = 2 * probe_timing.give_up(ready) if ready is not None else 0
-    return {
-        **handler,
-        "periodSeconds": period,
-        "timeoutSeconds": timeout,
-        "failureThreshold": min(max(settings.liveness_failures, patience // period + 1), _MOST_FAILURES),
-    }
+    failures = min(max(settings.liveness_failures, patience // period + 1), _MOST_FAILURES)
+    return probe_timing.timed(handler, period, timeout, failures)
 
 
 def _patient(live: Json, handler: Json, container: Container, settings: StandardProbes) -> Json:
@@ -223,7 +214,7 @@ def _patient(live: Json, handler: Json, container: Container, settings: Standard
         return live
     period = max(live["periodSeconds"], timeout)
     failures = max(_WAITING_FAILURES, -(-probe_timing.give_up(live) // period))
-    return {**live, "periodSeconds": period, "timeoutSeconds": timeout, "failureThreshold": failures}
+    return probe_timing.timed(live, period, timeout, failures)
 
 
 def _startup(live: Any, settings: StandardProbes, budget: int) -> Json:
@@ -231,12 +222,7 @@ def _startup(live: Any, settings: StandardProbes, budget: int) -> Json:
     timeout = max(settings.timeout, integer(live, "timeoutSeconds", default=1))
     period = max(settings.startup_period, timeout)
     budget = max(budget, probe_timing.kill_budget(live))
-    return {
-        **handler_of(live),
-        "periodSeconds": period,
-        "timeoutSeconds": timeout,
-        "failureThreshold": min(-(-budget // period), _MOST_FAILURES),
-    }
+    return probe_timing.timed(handler_of(live), period, timeout, min(-(-budget // period), _MOST_FAILURES))
 
 
 def _budget(pod: Json, container: Container, ready: Any, settings: StandardProbes, facts: Facts) -> Budget:

@@ -125,11 +125,6 @@ def expected_start(pod: Json, container: Container, facts: Facts) -> int | None:
     return start.seconds if start else None
 
 
-def start_budget(pod: Json, container: Container, facts: Facts) -> int:
-    """Seconds that a start may take before the container counts as hanging."""
-    return budget_of(pod, container, facts).seconds
-
-
 def budget_of(pod: Json, container: Container, facts: Facts) -> Budget:
     """How long a start may take before the container counts as hanging.
 

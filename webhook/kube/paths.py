@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 from urllib.parse import quote
 
-from policies.kube.names import is_api_version, is_group, is_label, is_path_segment
+from policies.kube.names import is_api_version, is_label, is_path_segment, is_subdomain
 from webhook.kube.errors import ApiError
 
 _RESOURCE: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
@@ -21,7 +21,7 @@ _RESOURCE: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 
 def group(name: str) -> str:
     """The path that lists the versions of a named API group."""
-    return f"/apis/{_segment(name, is_group, 'an API group')}"
+    return f"/apis/{_segment(name, is_subdomain, 'an API group')}"
 
 
 def root(api_version: str) -> str:

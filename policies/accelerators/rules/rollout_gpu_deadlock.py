@@ -81,7 +81,7 @@ def _placed(target: Target, facts: Facts) -> Iterator[tuple[PodTemplate, Placeme
 def _certainty(facts: Facts) -> Certainty:
     """Sure only if the nodes and pools are all that there can be."""
     settings = facts.settings(GpuAffinity)
-    return Certainty.SURE if settings.pools or settings.fixed_size else Certainty.UNDECIDED
+    return Certainty.SURE if settings.knows_all_nodes else Certainty.UNDECIDED
 
 
 def _compete(one: Placement, other: Placement) -> bool:

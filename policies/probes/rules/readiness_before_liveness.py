@@ -15,7 +15,7 @@ from policies.probes.probe import (
     is_written,
     liveness_and_readiness,
 )
-from policies.probes.start import start_budget
+from policies.probes.start import budget_of
 
 SHORTEST_GUESS: Final = 60
 """Seconds of a liveness delay below which it is no guess at a start: operators are generated with 15."""
@@ -49,7 +49,7 @@ def _waits_as_injected(liveness: Probe, readiness: Probe, facts: Facts) -> bool:
     such ones, for only the server's own liveness may be asked at its start."""
     if check_of(liveness) != check_of(readiness):
         return False
-    return liveness.delay >= start_budget(liveness.template.pod, liveness.container, facts)
+    return liveness.delay >= budget_of(liveness.template.pod, liveness.container, facts).seconds
 
 
 RULE = rule(__name__, check, requires=(PodFeature.LIVENESS, PodFeature.READINESS))

@@ -9,7 +9,7 @@ from policies.core.settings import default_settings
 from policies.kube.json import Json
 from policies.kube.pods import Container, containers
 from policies.probes.settings import StandardProbes
-from policies.probes.start import Start, start_budget, start_of
+from policies.probes.start import Start, budget_of, start_of
 
 LLAMA = "meta-llama/Llama-3.1-70B-Instruct"
 HOUR = 3600
@@ -34,7 +34,7 @@ def start(of: Json) -> Start | None:
 
 
 def budget(of: Json) -> int:
-    return start_budget(of, only(of), Facts())
+    return budget_of(of, only(of), Facts()).seconds
 
 
 def test_the_arithmetic_is_explained() -> None:
