@@ -6,29 +6,29 @@ Law: it is unknown where a flag moves a part of the server to other nodes, or a 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 from policies.containers.programs import has_option
+from policies.core import data
+from policies.core.settings import Model
 from policies.probes.recognition import Server
 
 MOST: Final = 1024
 """A greater value of a flag is a mistake that the server itself reports."""
 
 
-@dataclass(frozen=True, slots=True)
-class Factor:
+class Factor(Model):
     """One number by which a server multiplies its processes; an absent one counts as 1."""
 
     flags: tuple[str, ...]
     variables: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Parallelism:
+class Parallelism(Model):
     """The options of a server that set over how many accelerators it spreads itself."""
 
-    copy: tuple[Factor, ...]
+    spread: tuple[Factor, ...]
     """The number of accelerators that one copy of the weights is spread over."""
     copies: Factor | None = None
     """The number of copies, each on separate accelerators."""
@@ -40,119 +40,36 @@ class Parallelism:
     """Options with which a part of the processes runs on other nodes, or on no accelerator."""
 
 
-# vLLM: vllm/config/parallel.py and vllm/engine/arg_utils.py of 0.32.
-# SGLang: python/sglang/srt/server_args.py and python/sglang/srt/managers/data_parallel_controller.py.
-# TGI: launcher/src/main.rs and server/text_generation_server/utils/dist.py.
-_SERVERS: Final[Mapping[str, Parallelism]] = {
-    "vllm": Parallelism(
-        (
-            Factor(("--tensor-parallel-size", "--tensor_parallel_size", "-tp")),
-            Factor(("--pipeline-parallel-size", "--pipeline_parallel_size", "-pp")),
-        ),
-        Factor(("--data-parallel-size", "--data_parallel_size", "-dp")),
-        unknown_with=(
-            "--config",
-            "--cpu-offload-gb",
-            "--data-parallel-size",
-            "-dp",
-            "--enable-expert-parallel",
-            "--hf-overrides",
-            "--load-format",
-            "--offload-group-size",
-            "--quantization",
-            "-q",
-        ),
-        elsewhere_with=(
-            "--config",
-            "--data-parallel-address",
-            "-dpa",
-            "--data-parallel-backend",
-            "-dpb",
-            "--data-parallel-external-lb",
-            "-dpe",
-            "--data-parallel-hybrid-lb",
-            "-dph",
-            "--data-parallel-rank",
-            "-dpn",
-            "--data-parallel-size-local",
-            "-dpl",
-            "--data-parallel-start-rank",
-            "-dpr",
-            "--device",
-            "--distributed-executor-backend",
-            "--headless",
-            "--master-addr",
-            "--nnodes",
-            "-n",
-            "--node-rank",
-            "--worker-cls",
-        ),
-    ),
-    "sglang": Parallelism(
-        (
-            Factor(("--tensor-parallel-size", "--tp-size", "--tp")),
-            Factor(("--pipeline-parallel-size", "--pp-size", "--pp")),
-        ),
-        Factor(("--data-parallel-size", "--dp-size", "--dp")),
-        shared_with=("--enable-dp-attention",),
-        unknown_with=(
-            "--config",
-            "--cpu-offload-gb",
-            "--data-parallel-size",
-            "--dp-size",
-            "--dp",
-            "--ep-size",
-            "--ep",
-            "--expert-parallel-size",
-            "--json-model-override-args",
-            "--load-format",
-            "--offload-group-size",
-            "--quantization",
-            "--torchao-config",
-        ),
-        elsewhere_with=(
-            "--config",
-            "--device",
-            "--dist-init-addr",
-            "--nccl-init-addr",
-            "--ep-join-mode",
-            "--nnodes",
-            "--node-rank",
-            "--use-ray",
-        ),
-    ),
-    "tgi": Parallelism((Factor(("--num-shard",), ("NUM_SHARD",)),)),
-}
+@cache
+def _servers() -> Mapping[str, Parallelism]:
+    return data.load_map(Parallelism, __package__, "parallelism.yaml")
 
 
-_EXACT: Final = frozenset(
-    flag
-    for known in _SERVERS.values()
-    for factor in (*known.copy, known.copies)
-    if factor is not None
-    for flag in factor.flags
-)
-"""Flags that are read as they are, although they begin like others."""
+@cache
+def _exact() -> frozenset[str]:
+    """Flags that are read as they are, although they begin like others."""
+    factors = (factor for known in _servers().values() for factor in (*known.spread, known.copies))
+    return frozenset(flag for factor in factors if factor is not None for flag in factor.flags)
 
 
 def knows_weights(server: Server) -> bool:
     """Whether the size of one copy of a server's weights can be computed."""
-    known = _SERVERS.get(server.name)
+    known = _servers().get(server.name)
     return known is not None and bool(known.unknown_with) and _is_readable(server, known.unknown_with)
 
 
 def per_copy(server: Server) -> int:
     """Over how many accelerators one copy of the weights is spread; 0 if that is not known."""
-    known = _SERVERS.get(server.name)
-    return _product(server, known.copy) if known is not None else 0
+    known = _servers().get(server.name)
+    return _product(server, known.spread) if known is not None else 0
 
 
 def on_this_node(server: Server) -> int:
     """The least number of accelerators on its node that a server takes; 0 if that is not known."""
-    known = _SERVERS.get(server.name)
+    known = _servers().get(server.name)
     if known is None or not _is_readable(server, known.elsewhere_with):
         return 0
-    factors = known.copy
+    factors = known.spread
     if known.copies is not None and not has_option(server.words, *known.shared_with):
         factors = (*factors, known.copies)
     return _product(server, factors)
@@ -174,7 +91,7 @@ def _may_be_one_of(flags: tuple[str, ...], word: str) -> bool:
     underscores.
     """
     given = word.partition("=")[0].replace("_", "-")
-    if given in flags or given in _EXACT:
+    if given in flags or given in _exact():
         return given in flags
     if given.startswith("--"):
         return any(flag.startswith(given) for flag in flags)

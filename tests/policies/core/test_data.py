@@ -36,6 +36,7 @@ def test_a_file_means_the_same_to_the_strict_reader(path: Path) -> None:
 def test_every_file_is_somebodys() -> None:
     presets = {f"policies/probes/presets/{preset}.yaml" for preset in known_presets()}
     tables = {
+        "policies/accelerators/parallelism.yaml",
         "policies/accelerators/vendors.yaml",
         "policies/commands/clients.yaml",
         "policies/containers/sidecars.yaml",
