@@ -132,6 +132,5 @@ def _memory(node: Node, requests: Mapping[str, int], facts: Facts) -> int | None
         return int(node.pool.memory)
     fleets = inventory_of(facts.settings(GpuAffinity), facts).fleets.values()
     return next(
-        (memory for fleet in fleets if (memory := memory_of(fleet.vendor, node.described)) is not None),
-        None,
+        (memory for fleet in fleets if (memory := memory_of(fleet.vendor, node.described)) is not None), None
     )

@@ -439,12 +439,7 @@ SHARES: Final = (
 KAI-Scheduler, pkg/common/constants), TensorFusion (github.com/NexusGPU/tensor-fusion, docs)."""
 _NONE: Final = (None, "", "0", "false")
 _DEVICE_CLASS: Final = "deviceclass.resource.kubernetes.io"
-_SHARED_RESOURCES: Final = (
-    "volcano.sh/vgpu-*",
-    "*.com/gpumem*",
-    "*.com/gpucores",
-    f"{_DEVICE_CLASS}/*",
-)
+_SHARED_RESOURCES: Final = ("volcano.sh/vgpu-*", "*.com/gpumem*", "*.com/gpucores", f"{_DEVICE_CLASS}/*")
 """Extended resources that are a share of an accelerator: Volcano's vGPU, HAMi (github.com/Project-HAMi/HAMi,
 charts/hami/values.yaml); and the implicit name of a DeviceClass (k8s.io/api, resource/v1)."""
 _KUBERNETES: Final = (".kubernetes.io", ".k8s.io")

@@ -124,8 +124,7 @@ class Pool(Model):
         description="accelerators of one node by resource, such as nvidia.com/gpu: 8"
     )
     product: LabelValue | None = Field(
-        None,
-        description="the product as the vendor's label will name it; needless where `labels` does",
+        None, description="the product as the vendor's label will name it; needless where `labels` does"
     )
     memory: Quantity | None = Field(None, description="bytes of memory of one accelerator")
     taints: tuple[Taint, ...] = Field((), description="taints of its nodes")

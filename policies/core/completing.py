@@ -15,14 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from policies.core.composing import (
-    ELSEWHERE,
-    OF_A_POD,
-    Places,
-    merged_list,
-    merged_map,
-    without_nulls,
-)
+from policies.core.composing import ELSEWHERE, OF_A_POD, Places, merged_list, merged_map, without_nulls
 from policies.core.workloads import KSERVE_CONTAINER, Completion, Workload
 from policies.kube.group_kinds import DEPLOYMENT, REPLICA_SET, GroupKind
 from policies.kube.json import Json, dig, indexed_maps, mapping, maps, strings, text

@@ -168,11 +168,7 @@ def _completed_template(obj: Json, workload: Workload, each: Completed, base: Ba
 
 
 def _templates(
-    obj: Json,
-    above: Steps,
-    workload: Workload,
-    workloads: Mapping[GroupKind, Workload],
-    depth: int,
+    obj: Json, above: Steps, workload: Workload, workloads: Mapping[GroupKind, Workload], depth: int
 ) -> Iterator[PodTemplate]:
     """The templates of an object that lies at `above` in the whole one."""
     patched = {

@@ -227,9 +227,5 @@ def _unbounded(deadline: int, path: str, guarded: bool, settings: DisruptionGuar
 
 
 MUTATOR = Mutator(
-    "disruption-guard",
-    DisruptionGuard,
-    mutate=mutate,
-    advise=advise,
-    kinds=(POD, JOB, CRON_JOB, JOB_SET),
+    "disruption-guard", DisruptionGuard, mutate=mutate, advise=advise, kinds=(POD, JOB, CRON_JOB, JOB_SET)
 )

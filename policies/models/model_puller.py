@@ -330,10 +330,7 @@ def _variables(settings: ModelPuller, pull: ModelPull) -> Iterator[Json]:
     if pull.cache:
         yield {"name": "CHASSIS_PULLER_CACHE_DIR", "value": CACHE_DIR}
     yield {"name": "CHASSIS_PULLER_SUPERVISE", "value": "true"}
-    yield {
-        "name": "CHASSIS_PULLER_POD_UID",
-        "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}},
-    }
+    yield {"name": "CHASSIS_PULLER_POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}
 
 
 _NEWER_SCHEMES: Final = (Scheme.OCI,)
@@ -381,9 +378,7 @@ def _past_istio(pod: Json, puller: Container, settings: ModelPuller, why: Reason
     kept = {key: value for key, value in probe.items() if key != "httpGet"}
     why.give(f"{puller.place}.startupProbe", "a command, since Istio's agent starts too late")
     return replaced(
-        pod,
-        ("spec", puller.list, puller.index, "startupProbe"),
-        {"exec": {"command": command}, **kept},
+        pod, ("spec", puller.list, puller.index, "startupProbe"), {"exec": {"command": command}, **kept}
     )
 
 

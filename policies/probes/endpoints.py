@@ -44,7 +44,7 @@ def preset_health(container: Container, settings: StandardProbes) -> Health | No
 def _preset_health(container: Container, settings: StandardProbes) -> Health | None:
     server = settings.recogniser.server(container)
     port = server_port(container, server) if server else None
-    if server is None or port is None or _unsure(container, server, port):
+    if server is None or port is None or unsure(container, server):
         return None
     source = f"preset {server.name}"
     if server.preset.protocol is Protocol.GRPC:
@@ -52,17 +52,10 @@ def _preset_health(container: Container, settings: StandardProbes) -> Health | N
         handler: Json = {"grpc": {"port": port} | ({"service": service} if service else {})}
         return Health(source, handler, handler)
     tls = speaks_tls(container, server, port)
-    live, ready = health_paths(server)
-    return Health(
-        source,
-        _liveness(server.preset, live, port, tls=tls) if live else None,
-        http_get(ready, port, tls=tls) if ready else None,
-    )
-
-
-def _liveness(preset: Preset, path: str, port: int, *, tls: bool) -> Json:
-    """The liveness handler of an HTTP server."""
-    return {"tcpSocket": {"port": port}} if preset.live_socket else http_get(path, port, tls=tls)
+    live, ready = (http_get(path, port, tls=tls) if path else None for path in health_paths(server))
+    if live and server.preset.live_socket:
+        live = {"tcpSocket": {"port": port}}
+    return Health(source, live, ready)
 
 
 def may_be_asked(server: Server) -> bool:
@@ -74,10 +67,6 @@ def may_be_asked(server: Server) -> bool:
 def unsure(container: Container, server: Server) -> tuple[str, str] | None:
     """Why a probe of a recognised server could fail although all is well, and how to mend that, each as part
     of a sentence; None where it could not."""
-    return _unsure(container, server, server_port(container, server))
-
-
-def _unsure(container: Container, server: Server, port: int | None) -> tuple[str, str] | None:
     preset = server.preset
     if server.sometimes:
         return "a script starts it only in some cases", "Write probes for the pods in which it serves"
@@ -104,11 +93,9 @@ def _unsure(container: Container, server: Server, port: int | None) -> tuple[str
         return "a mounted file may change its port or require TLS", _ANNOTATE
     if _answers_elsewhere(server):
         return "its options move its health endpoint or keep it from everybody", _ANNOTATE
+    port = server_port(container, server)
     if port is None:
-        return (
-            "its port is not certain",
-            "Declare the port it listens on, or give it in a flag",
-        )
+        return ("its port is not certain", "Declare the port it listens on, or give it in a flag")
     if preset.protocol is Protocol.GRPC:
         tls = speaks_tls(container, server, port)
         return ("the kubelet's gRPC probes don't use TLS", "Write probes with a command") if tls else None

@@ -129,11 +129,8 @@ def annotated_health(pod: Json, container: Container, facts: Facts) -> Health | 
             )
         )
     tls = speaks_tls(container, server, port)
-    return Health(
-        ANNOTATION,
-        http_get(live, port, tls=tls) if live else None,
-        http_get(ready, port, tls=tls) if ready else None,
-    )
+    handlers = (http_get(path, port, tls=tls) if path else None for path in (live, ready))
+    return Health(ANNOTATION, *handlers)
 
 
 def _health_annotations(

@@ -38,8 +38,7 @@ class Older(Model):
     """What a server had before one of its versions."""
 
     before: str = Field(
-        pattern=r"^[0-9]+(\.[0-9]+)+$",
-        description="the first version that matches the preset, such as 0.10",
+        pattern=r"^[0-9]+(\.[0-9]+)+$", description="the first version that matches the preset, such as 0.10"
     )
     live_path: str | None = Field(None, description="its liveness path until then; absent: it had none")
     ready_path: str | None = Field(None, description="its readiness path until then; absent: it had none")
@@ -244,8 +243,7 @@ class Preset(Model):
     host_flags: tuple[str, ...] = Field((), description="flags that set the address it listens on")
     host_env: tuple[str, ...] = Field((), description="environment variables that set the address")
     loopback: bool = Field(
-        False,
-        description="whether it listens only on loopback unless set otherwise: no probe reaches it",
+        False, description="whether it listens only on loopback unless set otherwise: no probe reaches it"
     )
     image_listens: bool = Field(False, description="whether its own images make it listen on all addresses")
     tls_flags: tuple[str, ...] = Field((), description="flags that make the port use TLS")

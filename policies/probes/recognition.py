@@ -120,12 +120,7 @@ class Recogniser:
                 *(
                     glob
                     for each in presets.values()
-                    for glob in (
-                        *each.images,
-                        *each.mirrors,
-                        *each.excluded_images,
-                        *each.version_images,
-                    )
+                    for glob in (*each.images, *each.mirrors, *each.excluded_images, *each.version_images)
                 ),
             )
         )

@@ -63,8 +63,7 @@ class StandardProbes(Settings):
         "whether the port is open, `http` asks GET /health",
     )
     presets: Mapping[str, Preset] = Field(
-        default_factory=dict,
-        description="further model servers by name, or changed fields of the known ones",
+        default_factory=dict, description="further model servers by name, or changed fields of the known ones"
     )
     sidecars: tuple[str, ...] = Field(
         (),

@@ -285,10 +285,7 @@ def _full(worker: Worker, group: Group, settings: WorkerNames) -> Refuse:
 
 def _index_lives(worker: Worker, live: Sequence[str]) -> Refuse:
     which = "it" if worker.head else f"replica {worker.replica_index}"
-    return Refuse(
-        Reason.EXISTS,
-        f"{worker}: {which} exists already{_shown(live)}. {_STALE}",
-    )
+    return Refuse(Reason.EXISTS, f"{worker}: {which} exists already{_shown(live)}. {_STALE}")
 
 
 def _shown(names: Sequence[str]) -> str:

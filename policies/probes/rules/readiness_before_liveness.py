@@ -8,13 +8,7 @@ from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target
 from policies.kube.json import mapping
 from policies.kube.pods import Role
 from policies.probes.own_servers import is_own_server
-from policies.probes.probe import (
-    STARTUP,
-    Probe,
-    check_of,
-    is_written,
-    liveness_and_readiness,
-)
+from policies.probes.probe import STARTUP, Probe, check_of, is_written, liveness_and_readiness
 from policies.probes.start import budget_of
 
 SHORTEST_GUESS: Final = 60
