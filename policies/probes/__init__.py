@@ -5,10 +5,11 @@ container with one, and `standard_probes` injects the probes that follow.
 
 | question | module |
 |---|---|
-| who serves | `serving`, with the settings |
-| where a server answers | `endpoints` by its preset; `health` by annotations, too |
+| who serves | `serving` |
+| what administrators set | `settings` |
+| where a known server answers | `endpoints` |
+| what liveness and readiness ask | `health`: annotations, the preset, the own readinessProbe |
 | how long it starts | `start`: from `observed` starts, or from `model_sizes` |
-| may liveness ask what readiness asks | `readiness_as_liveness` |
 | does a program notice hangs | `progress` |
 | can a group of pods form | `group_formation` |
 | whose server is it | `own_servers` |
