@@ -129,6 +129,53 @@ def related(workloads: int) -> Grown:
     return Grown.of(_waiting(max(workloads, ROW) - 1), cluster=filled(objects()))
 
 
+DEVICES: Final = 10_000
+_OF_A_NODE: Final = 8
+
+
+def claiming(devices: int) -> Grown:
+    """A Deployment with a claim of DRA and a node selector that no node matches, in a cluster with so many
+    devices on the nodes, a queue, a NodePool and PriorityClasses."""
+
+    def objects() -> Iterator[tuple[str, Json]]:
+        for number in range(devices // _OF_A_NODE):
+            yield "ResourceSlice", resource_slice(number)
+            yield "Node", node(number)
+        if devices:
+            selector = {"cel": {"expression": 'device.driver == "gpu.example"'}}
+            yield "DeviceClass", {"metadata": {"name": "gpu.example"}, "spec": {"selectors": [selector]}}
+            request = {"name": "gpus", "exactly": {"deviceClassName": "gpu.example", "count": _OF_A_NODE}}
+            yield "ResourceClaimTemplate", _bounded("gpus", {"spec": {"devices": {"requests": [request]}}})
+            labels = {"metadata": {"labels": {"team": "ml"}}}
+            yield "NodePool", {"metadata": {"name": "general"}, "spec": {"template": labels}}
+            yield "PriorityClass", {"metadata": {"name": "ml-serving"}}
+            target = {"kind": "Deployment", "name": "d0"}
+            scaled = {"scaleTargetRef": target, "minReplicas": 1, "maxReplicas": 50}
+            yield "HorizontalPodAutoscaler", _bounded("d0", scaled)
+
+    deployment = _waiting(0)
+    deployment["spec"]["template"]["spec"] |= {
+        "resourceClaims": [{"name": "gpus", "resourceClaimTemplateName": "gpus"}],
+        "nodeSelector": {"team": "ml"},
+        "priorityClassName": "ml-serving",
+    }
+    return Grown.of(deployment, cluster=filled(objects()))
+
+
+def resource_slice(number: int, generation: int = 1) -> Json:
+    """The devices of a node, with attributes as a GPU driver publishes them."""
+    attributes = {f"attribute-{n}": {"string": f"value-{number}-{n}"} for n in range(10)}
+    capacity = {"memory": {"value": "80Gi"}}
+    devices = [
+        {"name": f"gpu-{n}", "attributes": attributes, "capacity": capacity} for n in range(_OF_A_NODE)
+    ]
+    pool = {"name": f"n{number}", "generation": generation, "resourceSliceCount": 1}
+    return {
+        "metadata": {"name": f"n{number}-gpu.example"},
+        "spec": {"driver": "gpu.example", "nodeName": f"n{number}", "pool": pool, "devices": devices},
+    }
+
+
 def _bounded(name: str, spec: Json) -> Json:
     return {"metadata": {"name": name, "namespace": "ml"}, "spec": spec}
 

@@ -10,9 +10,27 @@ from __future__ import annotations
 import gc
 import math
 import time
+import tracemalloc
+from collections.abc import Callable
 
-from benchmarks._grown import DIMENSIONS, LEAST, MOST, RELATED, Grown, related, service
+import orjson
+
+from benchmarks._grown import (
+    DEVICES,
+    DIMENSIONS,
+    LEAST,
+    MOST,
+    RELATED,
+    Grown,
+    claiming,
+    filled,
+    related,
+    resource_slice,
+    service,
+)
 from benchmarks._timing import best
+from policies.core.resources import Resource
+from policies.kube.json import Json
 from webhook.admission import bounds
 from webhook.admission.engine import decide
 from webhook.admission.messages import respond
@@ -31,18 +49,37 @@ def main() -> None:
     print(f"a decision about a Deployment that waits for others, without and with {RELATED:,} workloads")
     for count in (0, RELATED):
         row = related(count)
-        after = _after_a_change(row)
+        after = _after_a_change(row, "Service", lambda number: service("new", f"new-{number}"))
         print(f"  {count:<28,} {_seconds(row) * 1e3:>9.2f} ms {after * 1e3:>9.2f} ms after a change")
+    print(f"a decision about a Deployment with a claim of DRA, without and with {DEVICES:,} devices")
+    for count in (0, DEVICES):
+        claims = claiming(count)
+        after = _after_a_change(claims, "ResourceSlice", lambda number: resource_slice(0, number + 2))
+        print(f"  {count:<28,} {_seconds(claims) * 1e3:>9.2f} ms {after * 1e3:>9.2f} ms after a change")
+    print(
+        f"memory of {DEVICES:,} devices in {DEVICES // 8:,} ResourceSlices: {_kept_of_devices() / 1e6:.1f} MB"
+    )
 
 
-def _after_a_change(grown: Grown) -> float:
-    """The first decision after a Service came: what is derived from the Services has to follow."""
+def _kept_of_devices() -> int:
+    """Bytes that a watch cache keeps."""
+    bodies = [orjson.dumps(resource_slice(number)) for number in range(DEVICES // 8)]
+    tracemalloc.start()
+    cluster = filled(("ResourceSlice", orjson.loads(body)) for body in bodies)
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert cluster.listing(Resource.DEVICE_SLICES)
+    return kept
+
+
+def _after_a_change(grown: Grown, kind: str, changed: Callable[[int], Json]) -> float:
+    """The first decision after an object changed: what is derived from its kind has to follow."""
     assert isinstance(grown.cluster, ClusterCache)
     config = load(grown.policy)
-    services = next(store for _, _, store in grown.cluster.sources if store.kind == "Service")
+    store = next(store for _, _, store in grown.cluster.sources if store.kind == kind)
     seconds = []
     for number in range(20):
-        services.put(service("new", f"new-{number}"))
+        store.put(changed(number))
         began = time.process_time()
         respond(decide(grown.request, config, grown.cluster))
         seconds.append(time.process_time() - began)

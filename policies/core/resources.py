@@ -43,14 +43,22 @@ class Resource(StrEnum):
     NAMESPACES = "namespaces"
     DEVICE_CLASSES = "deviceclasses"
     """DeviceClasses of DRA; none where the cluster does not serve them."""
+    DEVICE_SLICES = "resourceslices"
+    """The devices that DRA drivers offer, as their number; none where the cluster does not serve them."""
+    CLAIM_TEMPLATES = "resourceclaimtemplates"
+    """ResourceClaimTemplates. ResourceClaims are not watched: the API server changes one with each pod."""
+    PRIORITY_CLASSES = "priorityclasses"
     QUOTAS = "resourcequotas"
     LIMIT_RANGES = "limitranges"
     VOLUMES = "persistentvolumes"
     STORAGE_CLASSES = "storageclasses"
     LOCAL_QUEUES = "localqueues"
     CLUSTER_QUEUES = "clusterqueues"
+    COHORTS = "cohorts"
     FLAVORS = "resourceflavors"
     """Kueue's; none where the cluster does not serve them."""
+    NODE_POOLS = "nodepools"
+    """Karpenter's; none where the cluster does not serve them."""
     OBSERVED = "observed"
     """What the leader recorded of earlier starts. It is not in the table below: it is a part of the webhook's
     own ConfigMap for each namespace."""
@@ -160,9 +168,29 @@ KNOWN: Final = (
     Known(
         Resource.DEVICE_CLASSES,
         GroupKind("resource.k8s.io", "DeviceClass"),
-        ("spec.extendedResourceName",),
+        ("spec.extendedResourceName", "spec.selectors"),
         namespaced=False,
         optional=True,
+    ),
+    # The devices themselves are kept as one number (`policies.relations.devices.offer_of`).
+    Known(
+        Resource.DEVICE_SLICES,
+        GroupKind("resource.k8s.io", "ResourceSlice"),
+        ("spec.driver", "spec.pool", "spec.nodeName"),
+        namespaced=False,
+        optional=True,
+    ),
+    Known(
+        Resource.CLAIM_TEMPLATES,
+        GroupKind("resource.k8s.io", "ResourceClaimTemplate"),
+        ("spec.spec.devices.requests",),
+        optional=True,
+    ),
+    Known(
+        Resource.PRIORITY_CLASSES,
+        GroupKind("scheduling.k8s.io", "PriorityClass"),
+        (),
+        namespaced=False,
     ),
     Known(
         Resource.QUOTAS,
@@ -183,7 +211,15 @@ KNOWN: Final = (
     _known_queue(
         Resource.CLUSTER_QUEUES, "ClusterQueue", "spec.resourceGroups", "spec.cohort", "spec.cohortName"
     ),
+    _known_queue(Resource.COHORTS, "Cohort", "spec.resourceGroups", "spec.parentName"),
     _known_queue(
         Resource.FLAVORS, "ResourceFlavor", "spec.nodeLabels", "spec.nodeTaints", "spec.tolerations"
+    ),
+    Known(
+        Resource.NODE_POOLS,
+        GroupKind("karpenter.sh", "NodePool"),
+        ("spec.template.metadata.labels", "spec.template.spec.requirements", "spec.template.spec.taints"),
+        namespaced=False,
+        optional=True,
     ),
 )

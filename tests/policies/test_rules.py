@@ -52,7 +52,7 @@ MODES: dict[str, tuple[Mode, Mode] | tuple[Mode, Mode, tuple[Mode, Mode]]] = {
     "rollout-node-deadlock": (Mode.ENFORCE, Mode.ENFORCE, (Mode.WARN, Mode.WARN)),
     "rollout-gpu-deadlock": (Mode.ENFORCE, Mode.ENFORCE),
     "rollout-quota-deadlock": (Mode.ENFORCE, Mode.ENFORCE, (Mode.WARN, Mode.WARN)),
-    "node-selector-unmatched": (Mode.ENFORCE, Mode.ENFORCE),
+    "node-selector-unmatched": (Mode.ENFORCE, Mode.ENFORCE, (Mode.WARN, Mode.WARN)),
     "quota-exceeded": (Mode.ENFORCE, Mode.ENFORCE, (Mode.WARN, Mode.WARN)),
     "limit-range-conflict": (Mode.ENFORCE, Mode.ENFORCE, (Mode.WARN, Mode.WARN)),
     "progress-deadline-too-short": (Mode.WARN, Mode.WARN),
@@ -76,6 +76,9 @@ MODES: dict[str, tuple[Mode, Mode] | tuple[Mode, Mode, tuple[Mode, Mode]]] = {
     "policy-config-invalid": (Mode.ENFORCE, Mode.ENFORCE),
     "dependency-missing": (Mode.WARN, Mode.WARN),
     "device-claim-shared": (Mode.WARN, Mode.WARN),
+    "device-claim-unmet": (Mode.ENFORCE, Mode.ENFORCE, (Mode.WARN, Mode.WARN)),
+    "priority-class-missing": (Mode.WARN, Mode.WARN),
+    "autoscaler-exceeds-room": (Mode.WARN, Mode.WARN),
     "queue-never-admits": (Mode.WARN, Mode.WARN),
     "volume-out-of-reach": (Mode.ENFORCE, Mode.ENFORCE, (Mode.WARN, Mode.WARN)),
     # Cascade

@@ -44,6 +44,9 @@ ELSEWHERE = {
         "Not shown: it only warns. A real control plane is read in `tests/e2e/test_relations.py`."
     ),
     "device-claim-shared": "Not shown: it only warns, and it needs a driver of devices.",
+    "device-claim-unmet": "Not shown: it needs a driver of devices.",
+    "priority-class-missing": "Not shown: it only warns.",
+    "autoscaler-exceeds-room": "Not shown: it only warns, and it needs an autoscaler under load.",
     "queue-never-admits": "Not shown: it only warns, and it needs Kueue.",
     "volume-out-of-reach": "Not shown: it needs an accelerator, and this node has none.",
     "deploy-order-deadlock": "Not shown: it needs Argo CD or Helm; the rule judges files only.",

@@ -18,6 +18,7 @@ from policies.core.listing import Carried, Change, Listing
 from policies.core.resources import KNOWN, Known, Resource
 from policies.kube.json import Json, mapping, maps, text
 from policies.probes.observed import OBSERVED, trimmed
+from policies.relations.devices import OFFER, offer_of
 from policies.relations.waiters import KEPT, Kept, kept
 from webhook.kube import paths
 from webhook.kube.api import TOO_LARGE
@@ -306,6 +307,8 @@ class Store:
             relations = kept({**item, **self._type})
             if relations is not None:
                 trimmed[KEPT] = relations
+        elif self._known.resource is Resource.DEVICE_SLICES:
+            trimmed[OFFER] = offer_of(item)
         return trimmed
 
     def _keep_texts(self, item: Json, path: tuple[str, ...], trimmed: Json) -> None:

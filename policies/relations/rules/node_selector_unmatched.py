@@ -1,48 +1,76 @@
-"""node-selector-unmatched: pods whose node selector matches no node of a cluster that does not grow."""
+"""node-selector-unmatched: pods whose node selector matches no node, and none that Karpenter can make."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
-from policies.accelerators.node_affinity import is_surveyable
+from policies.accelerators.node_affinity import is_surveyable, mentioned_keys
 from policies.accelerators.placement import placement
 from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import rule
 from policies.core.facts import Facts
-from policies.core.finding import Finding
-from policies.core.target import Target
+from policies.core.finding import Certainty, Finding
+from policies.core.resources import Resource
+from policies.core.target import PodTemplate, Target
 from policies.kube.group_kinds import DAEMON_SET, POD
-from policies.kube.json import mapping, text
+from policies.kube.json import Json, mapping, text
 from policies.kube.metadata import controller
 from policies.relations.domains import MOST_NODES, selects_none
+from policies.relations.node_pools import obstacle
 from policies.rollouts.rollouts import replicas_of
+
+_SHOWN: Final = 3
+_MOST_POOLS: Final = 200
 
 
 def check(target: Target, facts: Facts) -> Iterator[Finding]:
+    if target.kind in (POD, DAEMON_SET) or controller(target.obj) is not None or not replicas_of(target.obj):
+        return
     settings = facts.settings(GpuAffinity)
-    nodes = facts.nodes() if settings.fixed_size and not settings.pools else None
-    if not nodes or len(nodes) > MOST_NODES or target.kind in (POD, DAEMON_SET):
+    nodes = facts.nodes() if not settings.pools else None
+    if not nodes or len(nodes) > MOST_NODES:
         return
-    if controller(target.obj) is not None or not replicas_of(target.obj):
-        return
+    pools = facts.cluster.listing(Resource.NODE_POOLS) or ()
+    if len(pools) > _MOST_POOLS or (not settings.fixed_size and not pools and "apiVersion" in nodes[0]):
+        return  # nodes among manifests are a part of the cluster
     for template in target.templates:
         if text(template.spec, "nodeName") or not is_surveyable(template.pod):
             continue
         if placement(template.pod, settings, facts) is not None:
             continue  # gpu-unschedulable's
+        if not settings.fixed_size and not pools and _may_scale_from_zero(template.pod, settings):
+            continue
         if selects_none(template.pod, nodes):
-            field = "nodeSelector" if mapping(template.spec, "nodeSelector") else "affinity.nodeAffinity"
-            count = (
-                "the only node does not match"
-                if len(nodes) == 1
-                else f"none of the {len(nodes)} nodes matches"
-            )
-            yield Finding(
-                f"{template.spec_path}.{field}",
-                f"The pods stay Pending: {count} their node selector and required node affinity, and "
-                "gpu-affinity.yaml declares that no nodes are added (fixedSize).",
-                "Correct the node selector or affinity, or label a node.",
-            )
+            obstacles = [obstacle(template.pod, pool) for pool in pools]
+            if None not in obstacles:
+                yield _finding(
+                    template, len(nodes), [each for each in obstacles if each], fixed=settings.fixed_size
+                )
+
+
+def _may_scale_from_zero(pod: Json, settings: GpuAffinity) -> bool:
+    """Whether the pod asks for a pool that is often empty: by accelerators, or by the pool's own label."""
+    asked = settings.catalogue.requests(pod)
+    return bool(asked) or not mentioned_keys(pod).isdisjoint(settings.autoscaler_labels)
+
+
+def _finding(template: PodTemplate, nodes: int, obstacles: list[str], *, fixed: bool) -> Finding:
+    field = "nodeSelector" if mapping(template.spec, "nodeSelector") else "affinity.nodeAffinity"
+    count = "the only node does not match" if nodes == 1 else f"none of the {nodes} nodes matches"
+    if obstacles:
+        more = f", and {len(obstacles) - _SHOWN} more" if len(obstacles) > _SHOWN else ""
+        others = f"no NodePool of Karpenter makes a node that does ({'; '.join(obstacles[:_SHOWN])}{more})"
+    elif fixed:
+        others = "gpu-affinity.yaml declares that no nodes are added (fixedSize)"
+    else:
+        others = "they wait until somebody labels one or an autoscaler adds one"
+    return Finding(
+        f"{template.spec_path}.{field}",
+        f"The pods stay Pending: {count} their node selector and required node affinity, and {others}.",
+        "Correct the node selector or affinity, or label a node" + (" or a NodePool." if obstacles else "."),
+        Certainty.SURE if fixed else Certainty.LIKELY,
+    )
 
 
 RULE = rule(__name__, check)

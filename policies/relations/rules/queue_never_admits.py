@@ -1,12 +1,11 @@
 """queue-never-admits: workloads in a queue of Kueue that cannot admit them.
 
-Read in Kueue's sources (0.14 and main): `pkg/scheduler/flavorassigner`, `apis/kueue/v1beta1`.
+Read in Kueue's sources (0.14 and main): `pkg/scheduler/flavorassigner`, `pkg/controller/jobs/job`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from decimal import Decimal
+from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
@@ -18,13 +17,16 @@ from policies.core.finding import Certainty, Finding
 from policies.core.listing import Listing
 from policies.core.resources import Resource
 from policies.core.target import PodTemplate, Target
-from policies.kube.json import Json, mapping, maps, strings, text
+from policies.kube.group_kinds import JOB
+from policies.kube.json import Json, integer, mapping, maps, strings, text
 from policies.kube.metadata import controller, labels_of
 from policies.kube.names import listed
-from policies.kube.quantities import parse_quantity
+from policies.relations.cohorts import greatest_quota
 
 _QUEUE: Final = "kueue.x-k8s.io/queue-name"
 _PATH: Final = f"metadata.labels[{_QUEUE}]"
+_LEAST_PODS: Final = "kueue.x-k8s.io/job-min-parallelism"
+_DIGITS: Final = 10
 _SHOWN: Final = 4
 _MOST_NODES: Final = 2_000
 _HINT_QUOTA: Final = "Ask for less, use another queue, or raise the quota of the ClusterQueue."
@@ -70,20 +72,33 @@ def _no_queue(target: Target, name: str, own: Listing | tuple[()], namespace: st
 
 def _unfit(target: Target, cluster: Json, facts: Facts) -> Iterator[Finding]:
     catalogue = facts.settings(GpuAffinity).catalogue
+    pods = _least_pods(target)
     for template in target.templates:
-        for resource, count in catalogue.requests(template.unprojected).items():
-            obstacles = list(_obstacles(template, cluster, resource, count, facts))
+        for resource, each in catalogue.requests(template.unprojected).items():
+            obstacles = list(_obstacles(template, cluster, resource, each * pods, facts))
             if not obstacles or None in obstacles:
                 continue
             said = "; ".join(dict.fromkeys(each for each in obstacles[:_SHOWN] if each))
+            asks = "A pod asks" if pods == 1 else f"The {pods} pods that run at once ask"
             yield Finding(
                 template.spec_path,
-                f"A pod asks for {count} {resource}, and no flavor of ClusterQueue "
+                f"{asks} for {each * pods} {resource}, and no flavor of ClusterQueue "
                 f"{text(cluster, 'metadata', 'name')} can give that: {said}. Kueue never admits this "
                 f"{target.kind.kind}.",
                 _HINT_QUOTA if any("quota" in (each or "") for each in obstacles) else _HINT_FLAVOR,
                 Certainty.SURE,
             )
+
+
+def _least_pods(target: Target) -> int:
+    """How many pods Kueue admits together at the least, all in one flavor: those of a Job that run at once,
+    or fewer if the Job allows that (`podsCount` and `minPodsCount` of Kueue's Job)."""
+    if target.kind != JOB:
+        return 1
+    pods = integer(target.spec, "parallelism", default=1)
+    pods = min(pods, integer(target.spec, "completions", default=pods))
+    least = text(target.obj, "metadata", "annotations", _LEAST_PODS)
+    return max(1, min(pods, int(least) if least.isdecimal() and len(least) < _DIGITS else pods))
 
 
 _HINT_FLAVOR: Final = "Tolerate the taint of the flavor, correct its labels, or use another queue."
@@ -92,36 +107,20 @@ _HINT_FLAVOR: Final = "Tolerate the taint of the flavor, correct its labels, or 
 def _obstacles(
     template: PodTemplate, cluster: Json, resource: str, count: int, facts: Facts
 ) -> Iterator[str | None]:
-    """Why each flavor that covers a resource cannot take one pod; None for one that may."""
+    """Why each flavor that covers a resource cannot take so many; None for one that may."""
     flavors = facts.cluster.listing(Resource.FLAVORS)
     for group in maps(cluster, "spec", "resourceGroups"):
         if resource not in strings(group, "coveredResources"):
             continue
         for quotas in maps(group, "flavors"):
             name = text(quotas, "name")
-            quota = next((each for each in maps(quotas, "resources") if each.get("name") == resource), {})
-            most = _most(quota, in_cohort=_cohort(cluster))
-            if most is not None and most < count:
-                yield f"{name} has a quota of {most}"
+            most = greatest_quota(cluster, name, resource, facts.cluster)
+            if most is not None and most.amount < count:
+                where = f" in cohort {most.cohort}" if most.cohort else ""
+                yield f"{name} has a quota of {most.amount}{where}"
             else:
                 flavor = flavors.by(BY_NAME).one(name) if flavors else None
                 yield None if flavor is None else _misfit(template, name, flavor, facts)
-
-
-def _cohort(cluster: Json) -> bool:
-    return bool(text(cluster, "spec", "cohort") or text(cluster, "spec", "cohortName"))
-
-
-def _most(quota: Mapping[str, object], *, in_cohort: bool) -> Decimal | None:
-    """The most of a resource that one queue can ever use; None if the cohort sets the limit."""
-    borrowed = quota.get("borrowingLimit")
-    try:
-        nominal = parse_quantity(quota.get("nominalQuota"))
-        if not in_cohort:
-            return nominal
-        return None if borrowed is None else nominal + parse_quantity(borrowed)
-    except ValueError:
-        return None
 
 
 def _misfit(template: PodTemplate, name: str, flavor: Json, facts: Facts) -> str | None:

@@ -1,0 +1,87 @@
+"""device-claim-unmet: DRA claims of a pod that no node can ever meet."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from policies.accelerators.requests import GpuAffinity
+from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
+from policies.core.facts import BY_NAME
+from policies.core.listing import Listing
+from policies.core.resources import Resource
+from policies.core.suggestions import closest
+from policies.kube.json import text
+from policies.kube.metadata import controller
+from policies.relations.devices import ANY, Request, Supply, requests_of, supply
+
+_ALIKE: Final = 0.8
+"""How alike two names of DeviceClasses are of which one is a mistake for the other."""
+_MOST_REQUESTS: Final = 256
+
+
+def check(target: Target, facts: Facts) -> Findings:
+    if controller(target.obj) is not None:
+        return
+    for template in target.templates:
+        if "resourceClaims" not in template.spec:
+            continue
+        requests = list(requests_of(template, facts))
+        if not requests or len(requests) > _MOST_REQUESTS:
+            continue
+        found = next(_missing(requests, facts), None) or next(_too_many(requests, facts), None)
+        if found is not None:
+            yield found
+
+
+def _missing(requests: list[Request], facts: Facts) -> Findings:
+    classes = facts.cluster.listing(Resource.DEVICE_CLASSES)
+    for request in requests if classes else ():
+        for name in request.classes:
+            if classes and classes.by(BY_NAME).one(name) is None:
+                near = closest(name, (text(each, "metadata", "name") for each in classes), _ALIKE)
+                if near or not _of_files(classes):
+                    yield Finding(
+                        request.path,
+                        f"{request.claim} asks for devices of DeviceClass {name}, which does not exist"
+                        f"{f'; there is {near}' if near else ''}. The scheduler leaves the pod Pending.",
+                        "Correct the name of the class, or install the driver that brings it.",
+                        Certainty.LIKELY,  # it may be applied later
+                    )
+
+
+def _of_files(classes: Listing) -> bool:
+    """Whether the classes are manifests. Then the cluster may have others."""
+    return "apiVersion" in classes[0]
+
+
+def _too_many(requests: list[Request], facts: Facts) -> Findings:
+    slices = facts.cluster.listing(Resource.DEVICE_SLICES)
+    if not slices:
+        return
+    wanted: dict[str, tuple[int, Request]] = {}
+    for request in requests:
+        driver, count = request.least(facts)
+        for name in dict.fromkeys((driver, ANY)):
+            before, first = wanted.get(name, (0, request))
+            wanted[name] = before + count, first
+    for driver, (count, first) in sorted(wanted.items(), reverse=True):
+        there = supply(slices, driver)
+        if there is not None and there.most < count:
+            yield _finding(driver, count, there, first, facts)
+
+
+def _finding(driver: str, count: int, there: Supply, first: Request, facts: Facts) -> Finding:
+    settings = facts.settings(GpuAffinity)
+    fixed = settings.fixed_size and not settings.pools and not there.partitioned
+    where = f" ({there.node})" if there.node else ""
+    such = f"devices of {driver}" if driver else "devices"
+    return Finding(
+        first.path,
+        f"The claims of a pod ask for {count} {such}, and the most that one node reaches is "
+        f"{there.most}{where}. The scheduler leaves the pod Pending.",
+        f"Ask for at most {there.most} per pod, or spread the work over several pods.",
+        Certainty.SURE if fixed else Certainty.LIKELY,
+    )
+
+
+RULE = rule(__name__, check)

@@ -1,0 +1,101 @@
+"""Devices of DRA: a watch cache and manifests give the same counts; classes name their driver."""
+
+from __future__ import annotations
+
+import pytest
+
+from policies.core.facts import Facts
+from policies.core.listing import Listing
+from policies.core.resources import Resource
+from policies.kube.json import Json
+from policies.relations.devices import ANY, OFFER, Offer, Supply, driver_of, offer_of, supply
+from webhook.kube.caches import ClusterCache
+from webhook.kube.offline import ManifestCluster
+
+
+def resource_slice(node: str, devices: int, *, driver: str = "gpu.example", pool: Json | None = None) -> Json:
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": f"{node}-{driver}-{(pool or {}).get('generation', 1)}"},
+        "spec": {
+            "driver": driver,
+            "nodeName": node,
+            "pool": {"name": node, "generation": 1, "resourceSliceCount": 1, **(pool or {})},
+            "devices": [{"name": f"d{n}", "attributes": {"model": {"string": "x"}}} for n in range(devices)],
+        },
+    }
+
+
+def watched(*slices: Json) -> Listing:
+    cache = ClusterCache()
+    store = next(store for _, _, store in cache.sources if store.kind == "ResourceSlice")
+    store.begin()
+    for each in slices:
+        store.put({key: value for key, value in each.items() if key not in ("apiVersion", "kind")})
+    store.commit()
+    listing = cache.listing(Resource.DEVICE_SLICES)
+    assert listing is not None
+    return listing
+
+
+SLICES = (
+    resource_slice("a", 2),
+    resource_slice("b", 4),
+    resource_slice("b", 1, driver="nic.example"),
+    resource_slice("c", 9, pool={"generation": 1}),
+    resource_slice("c", 1, pool={"generation": 2}),
+)
+
+
+def test_a_watch_cache_and_manifests_give_the_same_counts() -> None:
+    kept, written = watched(*SLICES), Listing(SLICES)
+    for listing in (kept, written):
+        assert supply(listing, "gpu.example") == Supply(4, "b", partitioned=False)
+        assert supply(listing, "nic.example") == Supply(1, "b", partitioned=False)
+        assert supply(listing, ANY) == Supply(5, "b", partitioned=False)
+        assert supply(listing, "other.example") is None
+    assert all("devices" not in each["spec"] and isinstance(each[OFFER], Offer) for each in kept)
+
+
+@pytest.mark.parametrize(
+    "pool", [{"resourceSliceCount": 2}, {"resourceSliceCount": 0}, {"resourceSliceCount": None}]
+)
+def test_a_pool_that_is_not_complete_makes_its_driver_unknown(pool: Json) -> None:
+    listing = Listing([*SLICES, resource_slice("d", 1, pool=pool)])
+    assert supply(listing, "gpu.example") is None
+    assert supply(listing, ANY) is None
+    assert supply(listing, "nic.example") is not None
+
+
+def test_an_offer_among_manifests_is_not_believed() -> None:
+    assert offer_of({OFFER: {"devices": 99}, "spec": {"devices": [{}, "odd", {}]}}) == Offer(2)
+    assert offer_of({"spec": {"devices": "odd"}}) == Offer(0)
+
+
+@pytest.mark.parametrize(
+    ("expression", "driver"),
+    [
+        ('device.driver == "gpu.example"', "gpu.example"),
+        ("  device.driver=='gpu.example'  ", "gpu.example"),
+        ("device.driver == 'gpu.example' && device.attributes['gpu.example'].type == 'mig'", "gpu.example"),
+        ("device.driver == 'gpu.example' || true", ANY),
+        ("device.driver == 'gpu.example' && a ? b : c", ANY),
+        ("!(a && device.driver == 'gpu.example')", ANY),
+        ("device.driver != 'gpu.example'", ANY),
+        ("device.driver == 'gpu.example\"", ANY),
+        ("device.driver == gpu", ANY),
+        ("device.driver == '" + "g" * 10_000, ANY),
+        ("", ANY),
+    ],
+)
+def test_a_class_names_its_driver(expression: str, driver: str) -> None:
+    device_class = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "DeviceClass",
+        "metadata": {"name": "gpu"},
+        "spec": {"selectors": [{"odd": 1}, {"cel": {"expression": expression}}]},
+    }
+    facts = Facts(cluster=ManifestCluster([device_class]))
+    assert driver_of("gpu", facts) == driver
+    assert driver_of("other", facts) == ANY

@@ -1,0 +1,144 @@
+"""Which NodePools of Karpenter can make a node for a pod, and where the webhook only knows the nodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from policies.core.facts import Facts
+from policies.core.finding import Certainty, Finding
+from policies.core.target import Target, pod_templates
+from policies.core.workloads import known_workloads
+from policies.kube.group_kinds import kind_of
+from policies.kube.json import Json
+from policies.relations.node_pools import obstacle
+from policies.relations.rules import node_selector_unmatched
+from webhook.kube.caches import ClusterCache
+
+
+def pool(labels: Json | None = None, *requirements: Json, taints: tuple[Json, ...] = ()) -> Json:
+    spec = {"requirements": list(requirements), "taints": list(taints)}
+    return {
+        "metadata": {"name": "p"},
+        "spec": {"template": {"metadata": {"labels": labels or {}}, "spec": spec}},
+    }
+
+
+def asked(key: str, operator: str, *values: str) -> Json:
+    return {"key": key, "operator": operator, "values": list(values)}
+
+
+def wanting(*expressions: Json, **spec: Any) -> Json:
+    terms = {"nodeSelectorTerms": [{"matchExpressions": list(expressions)}]}
+    return {
+        "spec": {
+            "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}},
+            **spec,
+        }
+    }
+
+
+ZONE, TYPE = "topology.kubernetes.io/zone", "karpenter.k8s.aws/instance-family"
+
+
+@pytest.mark.parametrize(
+    ("demand", "of_pool", "possible"),
+    [
+        (asked("disk", "In", "nvme"), pool({"disk": "nvme"}), True),
+        (asked("disk", "In", "nvme"), pool({"disk": "hdd"}), False),
+        (asked("disk", "In", "nvme"), pool(), False),
+        (asked("disk", "Exists"), pool(), False),
+        (asked("disk", "Gt", "1"), pool(), False),
+        (asked("disk", "NotIn", "nvme"), pool(), True),
+        (asked("disk", "DoesNotExist"), pool(), True),
+        (asked("disk", "DoesNotExist"), pool({"disk": "hdd"}), False),
+        (asked("disk", "In", "a", "b"), pool(None, asked("disk", "In", "b", "c")), True),
+        (asked("disk", "In", "a"), pool(None, asked("disk", "In", "b", "c")), False),
+        (asked("disk", "In", "a"), pool(None, asked("disk", "Exists")), True),
+        (asked("disk", "In", "a"), pool(None, asked("disk", "NotIn", "a")), False),
+        (asked("disk", "In", "9"), pool(None, asked("disk", "Gt", "5"), asked("disk", "Lt", "8")), False),
+        (asked("disk", "Gt", "5"), pool(None, asked("disk", "In", "4", "6")), True),
+        (asked("disk", "Exists"), pool(None, asked("disk", "DoesNotExist")), False),
+        (asked("disk", "NotIn", "x"), pool(None, asked("disk", "DoesNotExist")), True),
+        (asked("disk", "Exists"), pool(None, asked("disk", "NotIn", "x")), True),
+        (asked(ZONE, "In", "eu-1"), pool(), True),
+        (asked(ZONE, "In", "eu-1"), pool(None, asked(ZONE, "In", "eu-2")), False),
+        (asked(TYPE, "In", "p5"), pool(), True),
+        (asked("karpenter.sh/nodepool", "In", "p"), pool(), True),
+        (asked("karpenter.sh/nodepool", "In", "other"), pool(), False),
+    ],
+)
+def test_labels(demand: Json, of_pool: Json, possible: bool) -> None:
+    assert (obstacle(wanting(demand), of_pool) is None) is possible
+
+
+def test_each_obstacle_is_named() -> None:
+    dedicated = {"key": "dedicated", "effect": "NoSchedule"}
+    assert (
+        obstacle({}, pool(taints=(dedicated,))) == "p has the taint dedicated, which the pods do not tolerate"
+    )
+    assert obstacle({}, pool(taints=({**dedicated, "effect": "PreferNoSchedule"},))) is None
+    assert obstacle(wanting(tolerations=[{"operator": "Exists"}]), pool(taints=(dedicated,))) is None
+    assert obstacle({"spec": {"nodeSelector": {"disk": "nvme"}}}, pool()) == "p sets no label disk"
+    both = obstacle({"spec": {"nodeSelector": {"disk": "nvme"}}}, pool({"disk": "hdd"}))
+    assert both == "p excludes these values of disk"
+
+
+DEPLOYMENT: Json = {
+    "apiVersion": "apps/v1",
+    "kind": "Deployment",
+    "metadata": {"name": "d", "namespace": "ml"},
+    "spec": {"template": {"spec": {"nodeSelector": {"disk": "nvme"}, "containers": [{"name": "a"}]}}},
+}
+
+
+def with_spec(**spec: Any) -> Json:
+    containers = [{"name": "a", "resources": spec.pop("resources", {})}]
+    return {**DEPLOYMENT, "spec": {"template": {"spec": {"containers": containers, **spec}}}}
+
+
+GPUS = {"limits": {"nvidia.com/gpu": "1"}}
+
+
+@pytest.mark.parametrize(
+    "obj",
+    [
+        with_spec(nodeSelector={"disk": "nvme"}, resources=GPUS),
+        with_spec(nodeSelector={"eks.amazonaws.com/nodegroup": "gpus"}),
+    ],
+)
+def test_a_pool_that_is_often_empty_is_no_reason_to_warn(obj: Json) -> None:
+    assert found(obj) == []
+    assert len(found(obj, pool(None, asked("eks.amazonaws.com/nodegroup", "DoesNotExist")))) == 1
+
+
+def found(obj: Json, *pools: Json) -> list[Finding]:
+    workloads = {each.gk: each for each in known_workloads()}
+    target = Target(obj, kind_of(obj), pod_templates(obj, workloads))
+    return list(node_selector_unmatched.check(target, Facts("ml", cluster_of(*pools))))
+
+
+def cluster_of(*pools: Json) -> ClusterCache:
+    cache = ClusterCache()
+    items = {"Node": [{"metadata": {"name": "a", "labels": {"disk": "ssd"}}}], "NodePool": list(pools)}
+    for _, _, store in cache.sources:
+        store.begin()
+        for item in items.get(store.kind, ()):
+            store.put(item)
+        store.commit()
+    return cache
+
+
+@pytest.mark.parametrize(
+    ("pools", "said"),
+    [
+        ([], "an autoscaler adds one"),
+        ([pool()], "no NodePool of Karpenter makes a node that does (p sets no label disk)"),
+        ([pool({"disk": "nvme"})], None),
+    ],
+)
+def test_a_cluster_that_may_grow_is_warned_about(pools: list[Json], said: str | None) -> None:
+    warned = found(DEPLOYMENT, *pools)
+    assert [each.certainty for each in warned] == ([Certainty.LIKELY] if said else [])
+    assert all(said is not None and said in each.message for each in warned)
