@@ -7,9 +7,7 @@ takes a rise of it for new coverage.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from types import FrameType
 from typing import Any, Final
 
 from policies.accelerators.annotations import wanted_memory, wanted_products
@@ -17,6 +15,7 @@ from policies.commands import Budget, read
 from policies.core.annotations import EXEMPT, GPU_MEMORY, GPU_PRODUCT
 from policies.kube.quantities import parse_bytes, parse_duration, parse_quantity
 from puller import spec
+from tests.calls import calls
 from webhook.admission.exemptions import Exemptions
 from webhook.config.load import load, problems_of
 
@@ -39,7 +38,7 @@ def commands(data: bytes) -> int:
         argv, _, variables = (part.split("\0") for part in text.partition("\1"))
         env = [dict(zip(("name", "value"), item.split("=", 1), strict=False)) for item in variables]
     budget = Budget(STEPS)
-    cost = _calls(lambda: read(argv, env, static=kind == b"e", budget=budget))
+    cost = calls(lambda: read(argv, env, static=kind == b"e", budget=budget))
     assert budget.spent <= STEPS + OVERSHOOT * len(data) + 100, f"{budget.spent} steps of {STEPS}"
     assert cost <= CALLS_FOR_A_STEP * (budget.spent + 100), f"{cost} calls for {budget.spent} steps"
     return cost
@@ -57,19 +56,19 @@ def annotation_values(data: bytes) -> int:
         wanted_products(pod)
         Exemptions.read({EXEMPT: text}, _DEFAULTS, "default")
 
-    return _linear(_calls(read_all), data)
+    return _linear(calls(read_all), data)
 
 
 def policy(data: bytes) -> int:
     """A key of the policy's ConfigMap: its name up to the first line's end, its YAML after that."""
     key, _, text = data.decode("utf-8", "replace").partition("\n")
-    return _linear(_calls(lambda: problems_of({key: text})), data, base=60_000, each=1_000)
+    return _linear(calls(lambda: problems_of({key: text})), data, base=60_000, each=1_000)
 
 
 def model_config(data: bytes) -> int:
     """The list of models of a model ConfigMap."""
     text = data.decode("utf-8", "replace")
-    return _linear(_calls(lambda: spec.parse({spec.LIST_KEY: text, "a.json": text})), data)
+    return _linear(calls(lambda: spec.parse({spec.LIST_KEY: text, "a.json": text})), data)
 
 
 TARGETS: Final[dict[str, Callable[[bytes], int]]] = {
@@ -94,21 +93,3 @@ def _refusing(reader: Callable[[Any], object], value: object) -> None:
 def _linear(cost: int, data: bytes, *, base: int = 5_000, each: int = 200) -> int:
     assert cost <= base + each * len(data), f"{cost} calls for {len(data)} bytes"
     return cost
-
-
-def _calls(run: Callable[[], object]) -> int:
-    """What the interpreter does in `run`: calls of functions, written in Python or in C."""
-    count = 0
-
-    def note(_frame: FrameType, event: str, _argument: Any) -> None:
-        nonlocal count
-        if event in ("call", "c_call"):
-            count += 1
-
-    before = sys.getprofile()
-    sys.setprofile(note)
-    try:
-        run()
-    finally:
-        sys.setprofile(before)
-    return count

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import FrameType
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
 from policies.commands import CommandSummary, read
 from policies.commands.budget import REVIEW_STEPS, Budget, BudgetSpent
 from policies.commands.reader import MAX_TEXT
+from tests.calls import calls
 from tests.policies.commands.hostile import HOSTILE, Asked
 
 Made = Callable[[int], Asked]
@@ -23,23 +20,6 @@ followed to 32 levels only from a certain size on."""
 
 CALLS = 20
 """Calls of functions, of C functions too, per step; 14 at most were seen."""
-
-
-@contextmanager
-def counted() -> Iterator[list[int]]:
-    """What the interpreter does meanwhile, the reader's own count aside: calls, of C functions too."""
-    calls = [0]
-
-    def count(_frame: FrameType, event: str, _argument: Any) -> None:
-        if event in ("call", "c_call"):
-            calls[0] += 1
-
-    before = sys.getprofile()
-    sys.setprofile(count)
-    try:
-        yield calls
-    finally:
-        sys.setprofile(before)
 
 
 def asked(asked: Asked, budget: Budget) -> CommandSummary:
@@ -63,10 +43,8 @@ def test_work_grows_no_faster_than_the_text_or_spends_the_budget(made: Made) -> 
 @pytest.mark.parametrize("made", HOSTILE.values(), ids=HOSTILE.keys())
 def test_a_step_is_a_bounded_amount_of_work(made: Made) -> None:
     """The steps are accurate: no class of text does much work for few of them."""
-    request, budget = made(3_000), Budget(10_000)
-    with counted() as calls:
-        asked(request, budget)
-    assert calls[0] < CALLS * budget.spent
+    request, budget = made(2_000), Budget(5_000)
+    assert calls(lambda: asked(request, budget)) < CALLS * budget.spent
 
 
 @pytest.mark.parametrize("made", HOSTILE.values(), ids=HOSTILE.keys())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +11,7 @@ from policies.containers import commands
 from policies.core.mode import Mode
 from policies.kube.group_kinds import kind_of
 from policies.kube.names import listed
+from tests.calls import calls
 from tests.hostile.objects import HOSTILE, Json, Made, deployment, pod, server
 from webhook.admission import bounds, engine, messages
 from webhook.admission.bounds import LONGEST_ANNOTATION, LONGEST_EXEMPTION, STEPS, allowance, bounded
@@ -45,20 +45,16 @@ def decided(made: Made) -> tuple[Decision, Decision]:
 
 def work(made: Made) -> tuple[int, Decision, Decision]:
     """Calls of functions, of C functions too, that both halves of a review take, and what these decide."""
-    count = 0
+    decisions: list[Decision] = []
 
-    def called(frame: object, event: str, argument: object) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
+    def review() -> None:
+        decisions.extend(decided(made))
+        for decision in decisions:
+            messages.respond(decision)
 
     commands.forget()
-    sys.setprofile(called)
-    try:
-        mutated, judged = decided(made)
-        for decision in (mutated, judged):
-            messages.respond(decision)
-    finally:
-        sys.setprofile(None)
+    count = calls(review)
+    mutated, judged = decisions
     assert [crash.trace for decision in (mutated, judged) for crash in decision.crashes] == []
     return count, mutated, judged
 

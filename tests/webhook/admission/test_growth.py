@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import gc
 import math
-import sys
 from collections.abc import Callable
 from functools import partial
-from types import FrameType
-from typing import Any
 
 import pytest
 
@@ -16,6 +13,7 @@ from benchmarks._grown import DIMENSIONS, LEAST, MOST, Grown, node, pod, world
 from policies.containers.commands import forget
 from policies.core.resources import Resource
 from policies.kube.json import Json
+from tests.calls import calls
 from webhook.admission import bounds, engine
 from webhook.admission.messages import respond
 from webhook.config.load import load
@@ -28,22 +26,6 @@ STEEPEST = 1.1
 def _without_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     """Objects beyond the budget are not read: here they must be."""
     monkeypatch.setattr(bounds, "STEPS", 10**9)
-
-
-def calls(work: Callable[[], object]) -> int:
-    """How many functions, Python's own included, are called."""
-    count = 0
-
-    def note(frame: FrameType, event: str, arg: Any) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    sys.setprofile(note)
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
-    return count
 
 
 def decided(grown: Grown) -> Callable[[], object]:
