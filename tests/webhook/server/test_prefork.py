@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import sys
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -15,6 +14,8 @@ from typing import Protocol
 import pytest
 
 from policies.kube.json import Json
+from tests import forked
+from tests.forked import Forked
 
 SCRIPT = """
 {before}
@@ -51,20 +52,18 @@ sys.exit(prefork.supervise({workers}, socket.create_server(("127.0.0.1", 0)), se
 class Supervised:
     """A supervisor, the workers that report that they serve, and its log."""
 
-    def __init__(self, child: asyncio.subprocess.Process) -> None:
+    def __init__(self, child: Forked) -> None:
         self.child = child
         self.log: list[Json] = []
 
     async def worker(self) -> int:
         """The process id of the next worker that serves."""
-        assert self.child.stdout is not None
         line = await asyncio.wait_for(self.child.stdout.readline(), 60)
         assert line, "no worker is left"
         return int(line)
 
     async def ended(self) -> int:
         """The exit status, and the log read to its end."""
-        assert self.child.stderr is not None
         async with asyncio.timeout(60):
             self.log = [json.loads(line) for line in (await self.child.stderr.read()).splitlines()]
             return await self.child.wait()
@@ -92,15 +91,10 @@ def supervised(tmp_path: Path) -> Start:
         body: str, workers: int = 2, stall: float = 20, before: str = ""
     ) -> AsyncIterator[Supervised]:
         text = SCRIPT.format(body=body.replace("\n", "\n    "), workers=workers, stall=stall, before=before)
-        child = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", text, str(tmp_path)),
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        try:
-            yield Supervised(child)
-        finally:
-            if child.returncode is None:
+        async with forked.started(text, [str(tmp_path)]) as child:
+            try:
+                yield Supervised(child)
+            finally:
                 child.kill()
                 await child.wait()
 
@@ -231,16 +225,13 @@ async def test_a_worker_that_hangs_while_it_drains_is_ended_and_makes_an_error(s
 
 
 async def test_nohup_keeps_it_alive(supervised: Start) -> None:
-    previous = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        async with supervised("served(shared)", 1) as it:
-            pid = await it.worker()
-            it.child.send_signal(signal.SIGHUP)
-            os.kill(pid, signal.SIGHUP)
-            assert await it.stop() == 0
-        assert it.events() == []
-    finally:
-        signal.signal(signal.SIGHUP, previous)
+    ignored = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)"
+    async with supervised("served(shared)", 1, before=ignored) as it:
+        pid = await it.worker()
+        it.child.send_signal(signal.SIGHUP)
+        os.kill(pid, signal.SIGHUP)
+        assert await it.stop() == 0
+    assert it.events() == []
 
 
 ORPHAN = """

@@ -12,10 +12,11 @@ import resource
 import signal
 import ssl
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from pathlib import Path
 
 import aiohttp
@@ -25,6 +26,8 @@ import structlog
 from policies.core.facts import NoCluster
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json
+from tests import forked
+from tests.forked import Forked
 from tests.hanging import HANGING
 from tests.webhook.kube.apiserver import FakeApiServer, Silence, running, until
 from tests.webhook.server.wired import POD, REVIEW, Wired
@@ -314,8 +317,9 @@ def test_reviews_of_this_file_are_reviews() -> None:
 # --- chassis serve -------------------------------------------------------------------------------------
 
 
+@cache
 def _unverified() -> ssl.SSLContext:
-    context = ssl.create_default_context()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # the default one reads the machine's CAs
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     return context
 
@@ -323,7 +327,7 @@ def _unverified() -> ssl.SSLContext:
 class Served:
     """A `chassis serve` process and what it logs."""
 
-    def __init__(self, child: asyncio.subprocess.Process) -> None:
+    def __init__(self, child: asyncio.subprocess.Process | Forked) -> None:
         self.child = child
         self.lines: list[Json] = []
         self._new = asyncio.Condition()
@@ -387,23 +391,31 @@ class Served:
                 await asyncio.sleep(0.1)
 
 
+CHASSIS = "import sys; from webhook.cli.main import main; sys.exit(main(sys.argv[1:]))"
+
+
 @asynccontextmanager
-async def served(*argv: str, program: Sequence[str] = ("-m", "webhook.cli")) -> AsyncIterator[Served]:
-    child = await asyncio.create_subprocess_exec(
-        *(sys.executable, *program, "serve", "--host", "127.0.0.1", "--port", "0"),
-        *("--log-format", "json", "--drain-grace", "0", *argv),
-        stderr=asyncio.subprocess.PIPE,
-        env={name: value for name, value in os.environ.items() if not name.startswith("CHASSIS_")},
+async def served(*argv: str, program: str = CHASSIS, whole: bool = False) -> AsyncIterator[Served]:
+    """A server; if `whole`, with an interpreter and a command line of its own."""
+    argv = (
+        *("serve", "--host", "127.0.0.1", "--port", "0", "--log-format", "json", "--drain-grace", "0"),
+        *argv,
     )
-    it = Served(child)
-    try:
+    env = {name: value for name, value in os.environ.items() if not name.startswith("CHASSIS_")}
+    async with AsyncExitStack() as stack:
+        it = Served(
+            await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "webhook.cli", *argv), stderr=asyncio.subprocess.PIPE, env=env
+            )
+            if whole
+            else await stack.enter_async_context(forked.started(program, argv, env))
+        )
+        stack.push_async_callback(it.stop)
         yield it
-    finally:
-        await it.stop()
 
 
 async def test_it_serves_over_tls_becomes_ready_and_ends_with_0() -> None:
-    async with served("--self-signed") as chassis:
+    async with served("--self-signed", whole=True) as chassis:
         await chassis.logged("certificate in force")
         await chassis.logged("policy in force")
         await chassis.until("/readyz", "ok")
@@ -666,7 +678,7 @@ async def test_each_signal_that_ends_it_drains_it(number: signal.Signals) -> Non
 
 
 async def test_the_log_level_changes_while_it_runs_in_every_worker_and_those_to_come() -> None:
-    async with served("--self-signed", "--workers", "2") as chassis:
+    async with served("--self-signed", "--workers", "2", whole=True) as chassis:
         await chassis.logged("policy in force", 2)
         await chassis.post("validate", named("before"))
         assert cli.main(["log-level", "debug", "--pid", str(chassis.child.pid)]) == 0
@@ -716,7 +728,7 @@ def hanging(uid: str) -> Json:
 
 
 async def test_a_review_that_hangs_costs_one_worker_once_while_the_other_goes_on() -> None:
-    async with served("--self-signed", "--workers", "2", program=("-c", HANGING)) as chassis:
+    async with served("--self-signed", "--workers", "2", program=HANGING) as chassis:
         await chassis.logged("listening", 2)
         await chassis.logged("policy in force", 2)
         hung = asyncio.create_task(chassis.post("mutate?timeout=100ms", hanging("1")))
@@ -725,6 +737,7 @@ async def test_a_review_that_hangs_costs_one_worker_once_while_the_other_goes_on
             # A connection that the hung worker has taken breaks when it is ended, as for the API server.
             with suppress(aiohttp.ClientConnectionError):
                 answered += (await chassis.post("mutate"))["allowed"]
+            await asyncio.sleep(0.05)
         with pytest.raises(aiohttp.ClientConnectionError):
             await hung
         assert answered > 0
@@ -746,7 +759,7 @@ async def test_a_review_that_hangs_costs_one_worker_once_while_the_other_goes_on
 
 
 async def test_with_one_worker_connections_wait_for_the_next_one() -> None:
-    async with served("--self-signed", program=("-c", HANGING)) as chassis:
+    async with served("--self-signed", program=HANGING) as chassis:
         await chassis.logged("policy in force")
         hung = asyncio.create_task(chassis.post("mutate?timeout=100ms", hanging("1")))
         await chassis.logged("a review hangs, ending its worker")
