@@ -101,7 +101,7 @@ class Workloads:
     # --- objects ---------------------------------------------------------------------------------------
 
     def _text(self, length: int) -> str:
-        return "".join(self._random.choice(_SUFFIX) for _ in range(length))
+        return "".join(self._random.choices(_SUFFIX, k=length))
 
     def _uuid(self) -> str:
         return str(uuid.UUID(int=self._random.getrandbits(128), version=4))

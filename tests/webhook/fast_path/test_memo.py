@@ -677,7 +677,10 @@ def test_an_object_too_deep_to_be_written_is_left_to_the_engine() -> None:
 
 # --- the pods of workloads ---------------------------------------------------------------------------------
 
-DEPLOYMENTS = [parse(review) for review in Workloads(7).deployments(30, 0).measured]
+
+@cache
+def some_deployments() -> tuple[Request, ...]:
+    return tuple(parse(review) for review in Workloads(7).deployments(30, 0).measured)
 
 
 def rolled_out(request: Request, number: int) -> Request:
@@ -693,12 +696,12 @@ def rolled_out(request: Request, number: int) -> Request:
 
 def test_the_pods_of_a_workload_are_remembered_apart_from_it() -> None:
     memo, config = Memo(2**26), load({})
-    for number, request in enumerate(DEPLOYMENTS):
+    for number, request in enumerate(some_deployments()):
         assert_agrees(memo, "validate", request, config, NoCluster())
         for again in range(1, 8):
             assert_agrees(memo, "validate", rolled_out(request, again), config, NoCluster())
         assert len(memo.folds) == number + 1
-    assert memo.folds.hits >= 7 * len(DEPLOYMENTS)
+    assert memo.folds.hits >= 7 * len(some_deployments())
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -718,7 +721,7 @@ def test_a_pod_is_folded_again_when_a_listing_that_it_rests_on_changes() -> None
     for store in stores.values():
         store.begin()
         store.commit()
-    memo, config, request = Memo(), load({}), DEPLOYMENTS[0]
+    memo, config, request = Memo(), load({}), some_deployments()[0]
     for number, version in enumerate(("v1.34.0", "v1.34.1", "v1.20.0")):  # of which the last can't sleep
         node = {"metadata": {"name": "a"}, "status": {"nodeInfo": {"kubeletVersion": version}}}
         stores["Node"].put(node)
@@ -759,5 +762,5 @@ def test_pods_in_which_a_policy_failed_are_not_remembered(monkeypatch: pytest.Mo
     monkeypatch.setattr(registry, "mutators", lambda: {policy.id: replace(policy, mutate=fails)})
     memo = Memo()
     decide = partial(engine.validate, folding=memo.folds)
-    memo.answer("validate", DEPLOYMENTS[0], load({}), NoCluster(), decide)
+    memo.answer("validate", some_deployments()[0], load({}), NoCluster(), decide)
     assert len(memo.folds) == 0
