@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -32,8 +33,13 @@ def subject_of(module: str) -> str:
     return ".".join(parts) if (ROOT.joinpath(*parts) / "__init__.py").is_file() else parts[0]
 
 
-def imported_by(file: Path) -> Iterator[str]:
+@cache
+def imported_by(file: Path) -> frozenset[str]:
     """The subjects of this repository that a module imports, anywhere in it."""
+    return frozenset(_imported_by(file))
+
+
+def _imported_by(file: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -68,9 +74,10 @@ def test_the_first_line_is_one_sentence(package: Path) -> None:
 )
 def test_the_listed_imports_are_the_imports(package: Path) -> None:
     docstring = docstring_of(package)
-    expected = ", ".join(f"`{name}`" for name in sorted(imports_of(package)))
+    imports = imports_of(package)
+    expected = ", ".join(f"`{name}`" for name in sorted(imports))
     assert LISTED.search(docstring), "it has no line `Imports: ...`"
-    assert listed_in(docstring) == imports_of(package), f"write `Imports: {expected}.`"
+    assert listed_in(docstring) == imports, f"write `Imports: {expected}.`"
 
 
 def test_imports_are_found_in_functions_and_in_nested_packages(
