@@ -47,7 +47,6 @@ _SUFFIXES: Final = {".md", ".py", ".yaml", ".yml", ".toml"}
 _MARKER: Final = re.compile("|".join(f"(?:{pattern})" for pattern in MARKERS.values()), re.IGNORECASE)
 _WORD: Final = re.compile(r"[A-Za-z]{2,}|\b[aI]\b")
 _CODE: Final = re.compile(r"`[^`\n]*`|https?://\S+")
-_REPLACED: Final = re.compile(r"\{[^{}\n]*\}")
 _FENCE: Final = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 
 

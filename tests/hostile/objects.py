@@ -43,7 +43,6 @@ def deployment(made: Json, **spec: Any) -> Json:
 
 
 _PATH: Final = "mlchassis.dev/health-path"
-_READERS: Final = "mlchassis.dev/model-containers"
 
 
 def _annotated(key: str, value: Callable[[int], str]) -> Callable[[int], Json]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import subprocess
 import tempfile
 from functools import cache
@@ -86,8 +85,3 @@ def _run(command: list[str], directory: Path) -> str:
     if done.returncode:
         raise BinaryError(f"`{' '.join(command)}` failed:\n{done.stderr.strip()}")
     return done.stdout
-
-
-def can_download() -> bool:
-    """Whether this machine has Debian's package tools."""
-    return all(map(shutil.which, ("apt-get", "dpkg-deb")))

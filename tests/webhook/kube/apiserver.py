@@ -19,8 +19,6 @@ from aiohttp import web
 
 from policies.kube.json import Json
 
-COLLECTIONS = ("/api/v1/", "/apis/")
-
 
 class Silence(Enum):
     """Two ways in which watches bring nothing while their connections live."""
