@@ -52,8 +52,11 @@ WRAPPERS: dict[str, Wrapper] = {
     "env": _wrapper("-u -C -S --unset --chdir --split-string"),
     "timeout": _wrapper("-k -s -t --kill-after --signal", operands=1),
     "gtimeout": _wrapper("-k -s --kill-after --signal", operands=1),
+    "argoexec": _wrapper("--loglevel --log-format --gloglevel"),
 }
 
+_STEP = "/tekton/bin/entrypoint"
+"""What Tekton starts in each step, with the step's own program as its argument."""
 _CHAIN_LIMIT = 20
 
 
@@ -77,9 +80,15 @@ def unwrap(words: Sequence[str]) -> Unwrapped:
     for _ in range(_CHAIN_LIMIT):
         if not unwrapped.words:
             break
+        if unwrapped.words[0] == _STEP:
+            unwrapped.words = _step(unwrapped.words)
         name = unwrapped.words[0].rpartition("/")[2].lower()
         wrapper = WRAPPERS.get(name)
         if wrapper is None:
+            break
+        if name == "argoexec" and unwrapped.words[1:2] == ["emissary"]:  # in pods of Argo Workflows
+            del unwrapped.words[1]
+        elif name == "argoexec":
             break
         parsed = parse_options(unwrapped.words[1:], wrapper.syntax)
         if name == "command" and parsed.has("-v", "-V"):  # asks whether a program is there, and runs nothing
@@ -96,6 +105,13 @@ def unwrap(words: Sequence[str]) -> Unwrapped:
             unwrapped.replaced = True
         unwrapped.words = rest[count:]
     return unwrapped
+
+
+def _step(words: list[str]) -> list[str]:
+    """The program of a Tekton step: `entrypoint -wait_file f -entrypoint python -- train.py`."""
+    end = words.index("--") if "--" in words else len(words)
+    at = words.index("-entrypoint", 0, end) + 1 if "-entrypoint" in words[:end] else end
+    return [words[at], *words[end + 1 :]] if at < end else words
 
 
 def _limit(unwrapped: Unwrapped, parsed: Parsed, rest: list[str]) -> int:

@@ -4,6 +4,10 @@ kubelet writes the last 80 lines, 2048 bytes at most, of the log of a container 
 status, if the container wrote no message and has `terminationMessagePolicy: FallbackToLogsOnError`.
 
 Law: no other field changes. A message that the container wrote to its `terminationMessagePath` still wins.
+Pods whose operator reads the messages stay as they are. Argo Workflows v3.7 compares the message of a failed
+step with the texts of network errors (`retryPolicy: OnTransientError`, `lastRetry.message`), so a line of a
+log would decide about retries; its Workflow also keeps the message of every step. Tekton v1.5 parses the
+message of a step as JSON and reports an error for any other text.
 https://kubernetes.io/docs/tasks/debug/debug-application/determine-reason-pod-failure/
 """
 
@@ -16,7 +20,7 @@ from policies.core.annotations import TERMINATION_MESSAGE
 from policies.core.facts import Facts
 from policies.core.reasons import Reasons
 from policies.jobs.jobs import JobRetries, has_label
-from policies.kube.group_kinds import JOB, kind_of
+from policies.kube.group_kinds import JOB, GroupKind, kind_of
 from policies.kube.json import Json
 from policies.kube.metadata import annotations_of, labels_of
 from policies.kube.pods import Role, edited
@@ -26,6 +30,8 @@ FALLBACK: Final = "FallbackToLogsOnError"
 _DEFAULT: Final = "File"
 """What the API server fills in before any webhook sees the pod: it cannot be distinguished from a written
 one."""
+_READ: Final = (GroupKind("argoproj.io", "Workflow"), GroupKind("tekton.dev", "TaskRun"))
+"""Owners whose operator reads the messages of their pods."""
 KEEPS: Final = "file"
 """The value of the annotation that keeps the API server's default."""
 
@@ -51,10 +57,11 @@ def with_log_ends(pod: Json, settings: JobRetries, facts: Facts, why: Reasons) -
 
 
 def _keeps_no_logs(pod: Json, settings: JobRetries, facts: Facts) -> bool:
-    """Whether the pod runs once: as a Job's, or to train."""
+    """Whether the pod runs once, as a Job's or to train, and no operator reads its messages."""
     view = facts.view(pod)
-    if not view.completes:
+    owner = None if view.owner is None else kind_of(view.owner)
+    if not view.completes or owner in _READ:
         return False
-    if view.owner is not None and kind_of(view.owner) == JOB:
+    if owner == JOB:
         return True
     return wants_accelerator(pod, facts) or has_label(labels_of(pod), settings.training_labels)

@@ -8,10 +8,17 @@ from typing import Final
 from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.kube.field_paths import field_path
-from policies.kube.group_kinds import KUBEFLOW_JOBS, GroupKind
-from policies.kube.json import dig, mapping, maps
+from policies.kube.group_kinds import DEPLOYMENT, JOB, KUBEFLOW_JOBS, REPLICA_SET, STATEFUL_SET, GroupKind
+from policies.kube.json import Json, dig, mapping, maps, text
+from policies.kube.metadata import annotations_of
+from policies.rollouts.rollouts import autoscaler_of
 
 _VOLCANO: Final = (GroupKind("batch.volcano.sh", "Job"), GroupKind("flow.volcano.sh", "JobTemplate"))
+_CONTROLLERS: Final = (DEPLOYMENT, REPLICA_SET, STATEFUL_SET, JOB)
+"""Kinds for whose pods Volcano itself makes one PodGroup, with the number in an annotation of the object."""
+_MIN_MEMBER: Final = "scheduling.volcano.sh/group-min-member"
+_GROUP_NAMES: Final = ("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name")
+"""Annotations of pods that put them in another PodGroup."""
 _FIXED_SIZE: Final = ("PyTorchJob", "JAXJob", "MPIJob")
 """Kubeflow's jobs whose processes wait until all are there. Those of the other kinds may begin earlier."""
 _FIXED_PLUGINS: Final = ("pytorch", "mpi")
@@ -21,6 +28,9 @@ _ELASTIC: Final = re.compile(r"elastic|horovod|min[-_]np|nnodes.{0,24}?\d:\d", r
 
 
 def check(target: Target, facts: Facts) -> Findings:
+    if target.kind in _CONTROLLERS:
+        yield from _of_controller(target, facts)
+        return
     volcano = target.kind in _VOLCANO
     steps = ("spec",) if volcano else ("spec", "runPolicy", "schedulingPolicy")
     least = _number(mapping(target.obj, *steps).get("minAvailable"))
@@ -50,6 +60,41 @@ def check(target: Target, facts: Facts) -> Findings:
             "scheduler may start a part of them, which holds its accelerators and waits for the rest.",
             f"Set minAvailable to {made}, or leave it out: the default is all pods of the job.",
         )
+
+
+def _of_controller(target: Target, facts: Facts) -> Findings:
+    written = annotations_of(target.obj).get(_MIN_MEMBER)
+    if not isinstance(written, str) or not re.fullmatch("[0-9]{1,6}", written):
+        return
+    least = int(written)
+    pod = target.templates[0].pod if len(target.templates) == 1 else {}
+    if text(pod, "spec", "schedulerName") != "volcano" or set(_GROUP_NAMES) & annotations_of(pod).keys():
+        return
+    spec, path = mapping(target.obj, "spec"), f"metadata.annotations[{_MIN_MEMBER}]"
+    if least > 1 and target.kind == STATEFUL_SET and spec.get("podManagementPolicy") != "Parallel":
+        yield Finding(
+            path,
+            f"Volcano starts the first pod only together with {least - 1} more, and this StatefulSet makes "
+            "the second pod once the first is ready: no pod ever starts.",
+            "Set podManagementPolicy to Parallel.",
+        )
+        return
+    made = _at_once(target.kind, spec)
+    if made and least > made and autoscaler_of(target.obj, facts) is None:
+        yield Finding(
+            path,
+            f"The {target.kind.kind} makes {made} {_plural(made)} at a time, and {_MIN_MEMBER} is {least}: "
+            "Volcano waits for the others, and no pod ever starts.",
+            f"Set the annotation to {made} at most.",
+        )
+
+
+def _at_once(kind: GroupKind, spec: Json) -> int | None:
+    """The pods that a controller makes at a time; None if something else may set the number."""
+    if kind != JOB:
+        return _number(spec.get("replicas"))
+    parallel = _number(spec.get("parallelism", 1))
+    return None if parallel is None else min(parallel, _number(spec.get("completions")) or parallel)
 
 
 def _pods(target: Target, template: PodTemplate) -> int | None:
@@ -82,4 +127,4 @@ def _plural(count: int) -> str:
     return "pod" if count == 1 else "pods"
 
 
-RULE = rule(__name__, check, (*KUBEFLOW_JOBS, *_VOLCANO))
+RULE = rule(__name__, check, (*KUBEFLOW_JOBS, *_VOLCANO, *_CONTROLLERS))

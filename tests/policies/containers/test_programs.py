@@ -37,6 +37,32 @@ def started(container: Json) -> tuple[tuple[str, ...], ...]:
         ({"command": ["uv", "run", "--with", "vllm", "vllm", "serve"]}, (("vllm", "serve"),)),
         ({"command": ["poetry", "run", "python", "-m", "mlserver"]}, (("mlserver",),)),
         ({"command": ["entrypoint.sh"]}, (("entrypoint.sh",),)),
+        (  # as Argo's workflow controller leaves a step
+            {
+                "command": [
+                    *("/var/run/argo/argoexec", "emissary", "--loglevel", "info", "--log-format", "text"),
+                    *("--gloglevel", "0", "--", "vllm", "serve"),
+                ],
+                "args": ["m"],
+            },
+            (("vllm", "serve", "m"),),
+        ),
+        (
+            {"command": ["argoexec", "wait", "--loglevel", "info"]},
+            (("argoexec", "wait", "--loglevel", "info"),),
+        ),
+        (  # as Tekton leaves a step
+            {
+                "command": ["/tekton/bin/entrypoint"],
+                "args": ["-wait_file", "/tekton/run/0/out", "-entrypoint", "vllm", "--", "serve", "m"],
+            },
+            (("vllm", "serve", "m"),),
+        ),
+        ({"command": ["/tekton/bin/entrypoint", "init"]}, (("entrypoint", "init"),)),
+        (
+            {"command": ["/tekton/bin/entrypoint", "-entrypoint", "--"]},
+            (("entrypoint", "-entrypoint", "--"),),
+        ),
     ],
 )
 def test_programs(container: Json, expected: tuple[tuple[str, ...], ...]) -> None:
