@@ -1,13 +1,14 @@
 """LoRA adapters of vLLM and SGLang: loaded and unloaded at run time, next to the server's own model.
 
-Source: vLLM 0.32 (entrypoints/openai/models/serving.py, lora/worker_manager.py) and SGLang
-(srt/entrypoints/http_server.py). Both list the adapters that they have in GET /v1/models, each with the path
-it was loaded from as `root`.
+Source: vLLM 0.32 (entrypoints/openai/models/serving.py, lora/worker_manager.py) and SGLang 0.5.6 to 0.5.23
+(srt/entrypoints/http_server.py, managers/tokenizer_control_mixin.py, lora/lora_registry.py). Both list the
+adapters that they have in GET /v1/models, each with the path it was loaded from as `root`.
 
-Law: a path that a server was given stays readable. vLLM reads an adapter again whenever it dropped it from
-memory, also for a request that came before the adapter was unloaded or replaced, and if it cannot, its engine
-ends. So each version has a path of its own, made of hard links, which outlives the model's directory. vLLM's
-`load_inplace` is not used: with it vLLM reads the adapter again for every batch.
+Law: each version of an adapter has a path of its own, made of hard links. A path that vLLM was given stays
+readable, longer than the model's directory: vLLM reads an adapter again whenever it dropped it from memory,
+also for a request that came before the adapter was unloaded or replaced, and if it cannot, its engine ends.
+A path that SGLang was given ends before the adapter is unloaded, since SGLang would load it again for the
+next request. vLLM's `load_inplace` is not used: with it vLLM reads the adapter again for every batch.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +31,6 @@ ADAPTER = "adapter_config.json"
 """PEFT writes it for every adapter, and the servers read it."""
 VERSIONS = "adapters"
 """Below the puller's own directory: `<name>/<version>`."""
-KEPT = 3600.0
-"""Seconds for which a version stays after another took its place: a request may wait for it so long."""
 _TRIAL = ".next"
 """What follows an adapter's name while a new version is tried; no name of a model has a dot."""
 _MAX_LIST = 64 << 20
@@ -49,6 +49,8 @@ class LoraServer(HttpServer):
     switches = "--enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"
     tries = True
     """Whether a new version is loaded under another name first: a bad one must not replace a good one."""
+    kept = 3600.0
+    """Seconds for which a version stays after another took its place: a request may wait for it so long."""
 
     def __init__(self, url: str, timeouts: Timeouts, model_dir: Path, seen_dir: Path, key: str = "") -> None:
         super().__init__(url, timeouts, key)
@@ -66,7 +68,7 @@ class LoraServer(HttpServer):
         now = asyncio.get_running_loop().time()
         if health is Health.DOWN or now - self._swept_at > _SWEEP:
             self._swept_at = now
-            await asyncio.to_thread(self._sweep, now, kept=0.0 if health is Health.DOWN else KEPT)
+            await asyncio.to_thread(self._sweep, now, kept=0.0 if health is Health.DOWN else self.kept)
         return health
 
     async def ready(self, name: str) -> bool:
@@ -87,7 +89,7 @@ class LoraServer(HttpServer):
             )
         if root:
             await self._try(name, path)
-            await self._drop(name)
+            await self._drop(name, next_path=path)
         await self._add(name, path)
         pauses = Pauses(self.timeouts.load)
         while await self._root(name) != path:
@@ -119,7 +121,8 @@ class LoraServer(HttpServer):
             return
         await self._drop(name)
 
-    async def _drop(self, name: str) -> None:
+    async def _drop(self, name: str, next_path: str = "") -> None:
+        """Unload an adapter; `next_path`: of the version that follows it."""
         status, answer = await self._post(self.unload_path, {"lora_name": name}, self.timeouts.unload)
         pauses = Pauses(self.timeouts.unload)
         while await self._root(name):
@@ -174,9 +177,10 @@ class LoraServer(HttpServer):
         version = self._version(directory)
         path = self._versions / name / version
         if not path.exists():
-            scratch = path.with_name(f".{version}")
+            scratch = self._model_dir / WORK / "new" / f"{name}.{VERSIONS}"  # swept at the start
             remove_tree(scratch)
-            scratch.parent.mkdir(parents=True, exist_ok=True)
+            for parent in (scratch.parent, path.parent):
+                parent.mkdir(parents=True, exist_ok=True)
             shutil.copytree(directory, scratch, symlinks=True, copy_function=_linked)
             scratch.rename(path)
         return str(self._seen / name / version)
@@ -224,10 +228,68 @@ def _linked(source: str, target: str) -> None:
 
 
 class SglangServer(LoraServer):
-    """SGLang may bound the number of adapters: none is loaded twice for a trial."""
+    """SGLang remembers the path of each adapter, and loads it again for a request that names it, also after
+    an unload. So an adapter that it put away for others (`--max-loaded-loras`) counts as loaded: to load it
+    would put away another one. An adapter is in memory once it is loaded; its files are not needed any more.
+
+    A trial of a new version could put away adapters that requests need: there is none.
+    """
 
     load_path = "/load_lora_adapter"
     unload_path = "/unload_lora_adapter"
-    alive_path = "/get_model_info"  # its /health generates a token
+    alive_path = "/model_info"  # /health generates a token, and /get_model_info logs a warning
     switches = "--enable-lora, --max-lora-rank and --lora-target-modules"
     tries = False
+    kept = 0.0
+
+    def __init__(self, url: str, timeouts: Timeouts, model_dir: Path, seen_dir: Path, key: str = "") -> None:
+        super().__init__(url, timeouts, model_dir, seen_dir, key)
+        self._given: dict[str, str] = {}
+        """The adapters that this server has loaded from us since its start, and their paths."""
+
+    async def health(self) -> Health:
+        health = await super().health()
+        if health is Health.DOWN:
+            self._given.clear()
+        return health
+
+    async def unload(self, name: str) -> None:
+        await asyncio.to_thread(self._remove_versions, name, "")  # it may be put away and not be listed
+        await super().unload(name)
+
+    async def _add(self, name: str, path: str) -> None:
+        try:
+            await super()._add(name, path)
+        except ServerError as error:
+            if error.reason is Reason.LOAD_FAILED:
+                with suppress(ServerError):
+                    await self._clean_up(name)
+            raise
+        self._given[name] = path
+
+    async def _clean_up(self, name: str) -> None:
+        """After a load that some of the server's processes carried out and others not: only an unload ends
+        that, and until then SGLang refuses to load the adapter."""
+        if not await self._root(name):
+            await self._post(self.unload_path, {"lora_name": name}, self.timeouts.unload)
+
+    async def _drop(self, name: str, next_path: str = "") -> None:
+        await asyncio.to_thread(self._remove_versions, name, Path(next_path).name)
+        self._given.pop(name, None)
+        await super()._drop(name, next_path)
+
+    async def _list(self) -> dict[str, str]:
+        listed = await super()._list()
+        if not self._given.items() & listed.items():  # the latest one is always listed: it was restarted
+            self._given.clear()
+        self._given |= {name: root for name, root in listed.items() if self._is_ours(name, root)}
+        return self._given | listed
+
+    def _remove_versions(self, name: str, but: str) -> None:
+        for path in (self._versions / name).glob("*"):
+            if path.name != but:
+                remove_tree(path)
+
+    def _explain(self, status: int, body: bytes) -> str:
+        hint = " (SGLang takes adapters only with --dp-size 1)" if status == 500 else ""
+        return super()._explain(status, body) + hint

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,10 +18,10 @@ from puller.servers.base import Health, ServerError, Timeouts
 from puller.servers.lora import LoraServer, SglangServer
 from tests.puller.conftest import World
 from tests.puller.fakes import tree_bytes, until
-from tests.puller.servers.lora_server import FakeLoraServer
+from tests.puller.servers.lora_server import FakeLoraServer, FakeSglangServer
 
 QUICK = Timeouts(probe=0.5, load=0.5, unload=0.5)
-KINDS: list[dict[str, Any]] = [{}, {"sglang": True}]
+KINDS = {"vllm": FakeLoraServer, "sglang": FakeSglangServer}
 
 
 @dataclass
@@ -34,7 +34,7 @@ class Loads:
 
     async def start(self, key: str = "") -> None:
         await self.fake.start()
-        kind = SglangServer if self.fake.sglang else LoraServer
+        kind = SglangServer if isinstance(self.fake, FakeSglangServer) else LoraServer
         self.server = kind(self.fake.url, QUICK, self.models, self.models, key)
 
     def adapter(self, name: str, weights: str) -> bytes:
@@ -48,9 +48,18 @@ class Loads:
         return tree_bytes(directory) or b""
 
 
-@pytest.fixture(params=KINDS, ids=["vllm", "sglang"])
+@pytest.fixture(params=list(KINDS))
 async def loads(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Loads]:
-    made = Loads(FakeLoraServer(**request.param), tmp_path)
+    made = Loads(KINDS[request.param](), tmp_path)
+    await made.start()
+    yield made
+    await made.server.close()
+    await made.fake.stop()
+
+
+@pytest.fixture
+async def sglang(tmp_path: Path) -> AsyncIterator[Loads]:
+    made = Loads(FakeSglangServer(), tmp_path)
     await made.start()
     yield made
     await made.server.close()
@@ -66,11 +75,12 @@ async def test_an_adapter_is_loaded_replaced_and_unloaded(loads: Loads) -> None:
     assert await server.ready("a")
     assert fake.serving == {"a": first}
     before = fake.adapters["a"][0]
+    keeps = not isinstance(fake, FakeSglangServer)
     second = loads.adapter("a", "2")
     await server.load("a", was_ready=True)
     assert fake.serving == {"a": second}
     assert fake.adapters["a"][0] != before, "a path of its own: the server caches by path"
-    assert tree_bytes(Path(before)) == first, "a request that is under way may still need it"
+    assert (tree_bytes(Path(before)) == first) == keeps, "a request in vLLM may still need it"
     await server.unload("a")
     assert fake.serving == {}
     await server.unload("a")
@@ -111,8 +121,10 @@ async def test_a_bad_version_does_not_replace_a_good_one(tmp_path: Path) -> None
 
 
 async def test_old_versions_go_after_a_while_or_with_the_server(
-    loads: Loads, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    loads = Loads(FakeLoraServer(), tmp_path)
+    await loads.start()
     monkeypatch.setattr(lora_module, "_SWEEP", -1.0)
 
     def kept() -> int:
@@ -123,17 +135,17 @@ async def test_old_versions_go_after_a_while_or_with_the_server(
         await loads.server.load("a", was_ready=version != "1")
         assert await loads.server.health() is Health.UP
     assert kept() == 3
-    monkeypatch.setattr(lora_module, "KEPT", 0.0)
+    monkeypatch.setattr(LoraServer, "kept", 0.0)
     await loads.server.health()
     assert kept() == 1
     shutil.rmtree(loads.models / "a")
-    monkeypatch.setattr(lora_module, "KEPT", 3600.0)
+    monkeypatch.setattr(LoraServer, "kept", 3600.0)
     await loads.server.health()
     assert kept() == 1
     await loads.fake.stop()
     assert await loads.server.health() is Health.DOWN
     assert kept() == 0
-    await loads.fake.start()
+    await loads.server.close()
 
 
 async def test_a_file_system_without_hard_links(loads: Loads, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,15 +211,103 @@ async def test_a_long_list_is_read_whole(tmp_path: Path) -> None:
     await loads.fake.stop()
 
 
+# --- SGLang, which loads again what a request names -----------------------------------------------
+
+
+async def test_an_update_ends_although_requests_come_all_the_time(sglang: Loads) -> None:
+    """They would load the version before again, between the unload and the load."""
+    fake = sglang.fake
+    assert isinstance(fake, FakeSglangServer)
+    sglang.adapter("a", "1")
+    await sglang.server.load("a", was_ready=False)
+    fake.wanted.add("a")
+    second = sglang.adapter("a", "2")
+    await sglang.server.load("a", was_ready=True)
+    assert await fake.request("a") == second
+
+
+async def test_a_removed_adapter_does_not_come_back_with_a_request(sglang: Loads) -> None:
+    fake = sglang.fake
+    assert isinstance(fake, FakeSglangServer)
+    sglang.adapter("a", "1")
+    await sglang.server.load("a", was_ready=False)
+    fake.wanted.add("a")
+    await sglang.server.unload("a")
+    with pytest.raises(LookupError):
+        await fake.request("a")
+    assert fake.serving == {}
+    content = sglang.adapter("a", "1")
+    await sglang.server.load("a", was_ready=False)
+    assert await fake.request("a") == content
+
+
+async def test_an_adapter_that_was_put_away_for_others_is_not_loaded_again(sglang: Loads) -> None:
+    """Each load would put away another one, for ever."""
+    fake = sglang.fake
+    assert isinstance(fake, FakeSglangServer)
+    fake.most = 2
+    contents = {name: sglang.adapter(name, name) for name in "abcde"}
+    for name in contents:
+        await sglang.server.load(name, was_ready=False)
+    for name in contents:
+        assert await sglang.server.ready(name)
+        await sglang.server.load(name, was_ready=True)
+    assert fake.calls["POST /load_lora_adapter"] == len(contents)
+    assert {name: await fake.request(name) for name in contents} == contents
+    await sglang.server.unload("a")
+    with pytest.raises(LookupError):
+        await fake.request("a")
+
+
+async def test_after_a_restart_nothing_counts_as_put_away(sglang: Loads) -> None:
+    fake = sglang.fake
+    assert isinstance(fake, FakeSglangServer)
+    fake.most = 1
+    for name in "ab":
+        sglang.adapter(name, name)
+        await sglang.server.load(name, was_ready=False)
+    await fake.restart()
+    await asyncio.sleep(lora_module._FRESH)
+    assert [await sglang.server.ready(name) for name in "ab"] == [False, False]
+    await fake.stop()
+    assert await sglang.server.health() is Health.DOWN
+    await fake.start()
+
+
+async def test_a_load_that_left_parts_in_the_server_succeeds_later(sglang: Loads) -> None:
+    fake = sglang.fake
+    assert isinstance(fake, FakeSglangServer)
+    content = sglang.adapter("a", "1")
+    fake.partial.add("a")
+    with pytest.raises(ServerError, match="out of memory"):
+        await sglang.server.load("a", was_ready=False)
+    await sglang.server.load("a", was_ready=False)
+    assert fake.serving == {"a": content}
+
+
+async def test_replicas_of_the_model_in_one_server_are_explained(sglang: Loads) -> None:
+    assert isinstance(sglang.fake, FakeSglangServer)
+    sglang.fake.data_parallel = 2
+    sglang.adapter("a", "1")
+    with pytest.raises(ServerError, match="--dp-size 1"):
+        await sglang.server.load("a", was_ready=False)
+
+
+async def test_asking_whether_sglang_is_alive_writes_no_warning(sglang: Loads) -> None:
+    """It logs a warning for each GET /get_model_info, and generates a token for /health."""
+    assert await sglang.server.health() is Health.UP
+    assert list(sglang.fake.calls) == ["GET /model_info"]
+
+
 # --- the whole puller -----------------------------------------------------------------------------
 
 
-@pytest.fixture(params=KINDS, ids=["vllm", "sglang"])
+@pytest.fixture(params=list(KINDS))
 async def lora(request: pytest.FixtureRequest, world: World) -> AsyncIterator[FakeLoraServer]:
-    fake = FakeLoraServer(**request.param)
+    fake = KINDS[request.param]()
     await fake.start()
     world.server = fake  # type: ignore[assignment]
-    world.set(server="sglang" if fake.sglang else "vllm", server_url=fake.url)
+    world.set(server=request.param, server_url=fake.url)
     yield fake
     await world.stop()
     await fake.stop()
@@ -226,7 +326,7 @@ async def test_adapters_follow_the_config(world: World, lora: FakeLoraServer) ->
     await world.serves({"a": "{}A2"})
     world.config.write({})
     await world.serves({})
-    assert all(tree_bytes(Path(path)) for path in lora.paths), "the server may read any of them again"
+    assert all(tree_bytes(Path(path)) for path in lora.paths), "vLLM may read any of them again"
 
 
 async def test_a_server_that_restarts_gets_its_adapters_back(world: World, lora: FakeLoraServer) -> None:
