@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import re
 import ssl
-from base64 import b64encode
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
+
+from puller.authorization import basic
 
 MAX_BODY = 65536
 """Bytes of a body that are read, unless more are asked for."""
@@ -57,8 +58,7 @@ class Client:
         if key:
             lines.append(f"Authorization: Bearer {key}")
         elif parts.username is not None:
-            user = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-            lines.append(f"Authorization: Basic {b64encode(user.encode()).decode()}")
+            lines.append(f"Authorization: {basic(unquote(parts.username), unquote(parts.password or ''))}")
         self._headers = "\r\n".join(lines)
         self._idle: list[_Connection] = []
 

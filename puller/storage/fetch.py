@@ -115,7 +115,7 @@ class Fetch:
                 await self._take_remote()
             return await in_thread(lambda: then(self._written()))
         except (StorageError, OSError) as error:
-            failure = error if isinstance(error, StorageError) else _unwritable(error)
+            failure = error if isinstance(error, StorageError) else _explained(error)
             await self._give_back(failure)
             raise failure from None
 
@@ -449,7 +449,9 @@ class Fetch:
         self.storage.budget.reserve(self.key, size, written)
 
 
-def _unwritable(error: OSError) -> StorageError:
+def _explained(error: OSError) -> StorageError:
+    if isinstance(error, TimeoutError) and error.errno is None:  # asyncio's: no system call failed
+        return StorageError(Reason.STORAGE_TIMEOUT, "the storage did not answer in time.")
     reason = Reason.DISK_FULL if error.errno in _FULL else Reason.MODEL_DIR_UNUSABLE
     return StorageError(reason, f"the model directory cannot be written: {error.strerror or error}.")
 

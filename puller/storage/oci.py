@@ -21,12 +21,13 @@ from urllib.parse import urlsplit
 import orjson
 from yarl import URL
 
+from puller.authorization import basic
 from puller.reasons import Reason
 from puller.spec import OCI_REFERENCE
 from puller.storage.base import Limits, StorageError, safe_path
 from puller.storage.objects import PAGES, Layer, RemoteObject, Source, check_listed
 from puller.storage.registry_auth import DOCKER_HUB, Credentials, credentials
-from puller.storage.web import WebStore
+from puller.storage.web import RangeError, WebStore
 from puller.storage.webclient import WebClient, body_of, web_url
 
 MODELS = "models"
@@ -134,8 +135,11 @@ class Registry:
     async def knows_ranges(self, blob: RemoteObject) -> bool:
         """Whether it gives a part of a blob."""
         store = WebStore(self.client, self.url("blobs", blob.key), self._headers)
-        async with store.get("", (0, 1)) as answer:
-            return answer.ranges
+        try:
+            async with store.get("", (0, 1)) as answer:
+                return answer.ranges
+        except RangeError:
+            return False
 
     @property
     def _headers(self) -> dict[str, str]:
@@ -152,7 +156,7 @@ class Registry:
         if self.known is not None and self.known.token:
             return f"Bearer {self.known.token}"
         if kind.lower() == "basic" and self.known is not None:
-            return self.known.basic
+            return basic(self.known.user, self.known.password)
         said = dict(_CHALLENGE.findall(rest))
         if kind.lower() != "bearer" or not said.get("realm"):
             raise StorageError(
@@ -162,12 +166,17 @@ class Registry:
 
     async def _token(self, challenge: Mapping[str, str]) -> str:
         """A token to pull, from the server that the challenge names. Raises StorageError."""
-        realm = web_url(challenge["realm"])
-        if realm.scheme != "https" and not (self.plain and realm.scheme == "http"):
+        try:
+            realm = web_url(challenge["realm"])
+            sound = bool(realm.host and realm.port)
+        except ValueError:
+            sound = False
+        if not sound or not (realm.scheme == "https" or (self.plain and realm.scheme == "http")):
             raise StorageError(Reason.STORAGE_UNAVAILABLE, "the registry's token server is not at https://.")
         scope = challenge.get("scope") or f"repository:{self.repository}:pull"
         asked = {"scope": scope} | ({"service": challenge["service"]} if challenge.get("service") else {})
-        headers = {"Authorization": self.known.basic} if self.known is not None else {}
+        known = self.known
+        headers = {"Authorization": basic(known.user, known.password)} if known is not None else {}
         async with asyncio.timeout(PAGES * self.limits.stall_timeout):
             async with self.client.get(realm.update_query(asked), headers) as found:
                 body, status = await self._body(found), found.status
@@ -226,9 +235,10 @@ def _chosen(index: Mapping[str, Any]) -> str:
     """The digest of the manifest for this machine; where there is none, of the first: a model is the same for
     all. Attestations (of platform unknown) are none."""
     machine = _MACHINES.get(platform.machine(), platform.machine())
+    listed = index.get("manifests")
     found = [
         (entry.get("platform") or {}, entry.get("digest"))
-        for entry in index.get("manifests") or ()
+        for entry in (listed if isinstance(listed, list) else ())
         if isinstance(entry, dict) and isinstance(entry.get("platform") or {}, dict)
     ]
     known = [(spot, digest) for spot, digest in found if spot.get("os") != "unknown"]

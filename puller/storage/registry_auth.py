@@ -7,7 +7,7 @@ are not run.
 from __future__ import annotations
 
 import json
-from base64 import b64decode, b64encode
+from base64 import b64decode
 from binascii import Error as Base64Error
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -30,11 +30,6 @@ class Credentials:
     user: str = ""
     password: str = field(default="", repr=False)
     token: str = field(default="", repr=False)
-
-    @property
-    def basic(self) -> str:
-        """The value of a header."""
-        return "Basic " + b64encode(f"{self.user}:{self.password}".encode()).decode()
 
 
 def credentials(host: str, repository: str, env: Mapping[str, str]) -> Credentials | None:

@@ -12,7 +12,6 @@ import os
 import socket
 import ssl
 import time
-from base64 import b64encode
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -27,6 +26,7 @@ from urllib.request import getproxies, proxy_bypass
 from aiohappyeyeballs import start_connection
 from yarl import URL
 
+from puller.authorization import basic
 from puller.log import logger
 from puller.reasons import Reason
 from puller.storage.addresses import (
@@ -229,8 +229,7 @@ class WebClient:
             if known is None:
                 return {}
             user, _, password = known
-        said = b64encode(f"{user or ''}:{password or ''}".encode()).decode()
-        return {header: f"Basic {said}"}
+        return {header: basic(user, password)}
 
     @cached_property
     def _trusted(self) -> ssl.SSLContext:

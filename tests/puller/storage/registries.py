@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 from base64 import b64encode
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,6 +64,11 @@ class FakeRegistry(Listening):
     uses: int = 1000
     ranges: bool = True
     cuts: int = 0
+    challenge: str = ""
+    """In place of the usual one, for all requests."""
+    ranges_status: int = 206
+    gate: asyncio.Event | None = None
+    """Answers begin, and end after it."""
     cut_after: int = 0
     asked: Counter[str] = field(default_factory=Counter)
     _token: int = 0
@@ -83,6 +90,16 @@ class FakeRegistry(Listening):
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         self.asked[request.path] += 1
+        if self.challenge:
+            return web.Response(status=401, headers={"WWW-Authenticate": self.challenge})
+        if self.gate is not None:
+            response = web.StreamResponse(headers={"Content-Length": "100"})
+            await response.prepare(request)
+            with suppress(ConnectionError):
+                while not self.gate.is_set():
+                    await response.write(b" ")
+                    await asyncio.sleep(0.01)
+            return response
         if request.path == "/token":
             return self._give_token(request)
         if refused := self._refused(request):
@@ -126,6 +143,8 @@ class FakeRegistry(Listening):
         if content is None:
             return web.Response(status=404)
         status, headers = 200, {}
+        if self.ranges_status == 416 and "Range" in request.headers:
+            return web.Response(status=416)
         if self.ranges and "Range" in request.headers:
             first, _, last = request.headers["Range"].removeprefix("bytes=").partition("-")
             start, end = int(first), min(int(last) + 1, len(content))

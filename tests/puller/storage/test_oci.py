@@ -323,6 +323,38 @@ async def test_refused_credentials_say_so(
     assert "wrong" not in str(raised.value)
 
 
+async def test_a_registry_that_trickles_is_late(registry: FakeRegistry, tmp_path: Path) -> None:
+    """Not the model directory's fault: asyncio's TimeoutError is an OSError."""
+    registry.gate = asyncio.Event()
+    limits = replace(LIMITS, stall_timeout=0.05)
+    with pytest.raises(StorageError) as raised:
+        await prepared(tmp_path, f"oci://{registry.name}/m:v1", limits=limits)()
+    assert raised.value.reason is Reason.STORAGE_TIMEOUT
+    registry.gate.set()
+
+
+@pytest.mark.parametrize("realm", ["http://[", "https://:x/", "https:///t", "ftp://h/t", "/token"])
+async def test_a_token_server_at_no_address(registry: FakeRegistry, tmp_path: Path, realm: str) -> None:
+    registry.challenge = f'Bearer realm="{realm}"'
+    with pytest.raises(StorageError, match="token server") as raised:
+        await fetch(tmp_path, f"oci://{registry.name}/m:v1")
+    assert raised.value.reason is Reason.STORAGE_UNAVAILABLE
+
+
+@pytest.mark.parametrize("listed", [5, "sha256", {}, None, [5, {"platform": 5}, {"digest": 5}]])
+async def test_an_index_of_garbage(registry: FakeRegistry, tmp_path: Path, listed: Any) -> None:
+    uri = registry.push("m:v1", json.dumps({"mediaType": INDEX, "manifests": listed}).encode())
+    with pytest.raises(StorageError) as raised:
+        await fetch(tmp_path, uri)
+    assert raised.value.reason is Reason.BAD_MANIFEST
+
+
+async def test_a_registry_that_refuses_ranges(registry: FakeRegistry, tmp_path: Path) -> None:
+    registry.ranges_status = 416
+    uri = registry.push("m:v1", registry.blobs.manifest([registry.blobs.file("a", b"x" * (1 << 17))]))
+    assert await fetch(tmp_path, uri) == {"a": b"x" * (1 << 17)}
+
+
 @pytest.mark.parametrize(
     ("key", "host", "repository", "matches"),
     [
