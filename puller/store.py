@@ -262,6 +262,16 @@ def write_file(path: Path, content: bytes) -> None:
         os.close(descriptor)
 
 
+def read_regular(path: Path, most: int) -> tuple[bytes, os.stat_result]:
+    """The first `most` bytes of a file. No link is followed and no pipe waited for. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with open(descriptor, "rb") as file:  # noqa: PTH123  (a descriptor, not a path)
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        return file.read(most), found
+
+
 def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
     """Replace a file's content; a reader sees the old or the new, never a part."""
     scratch = path.with_name(f".{path.name}.new")
@@ -319,11 +329,7 @@ def _sizes(directory: Path) -> Iterator[int]:
 def _marker(name: str, path: Path) -> tuple[ModelSpec, int | None] | None:
     """(spec, size if we wrote it) of a sound marker, ours or KServe's; None for an empty or broken one."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        with open(descriptor, "rb") as file:  # noqa: PTH123  (a descriptor, not a path)
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                return None
-            raw = json.loads(file.read(_MAX_MARKER))
+        raw = json.loads(read_regular(path, _MAX_MARKER)[0])
         size = raw.get("bytes") if isinstance(raw, dict) else None
         return from_json(name, raw), size if isinstance(size, int) and size >= 0 else None
     except (OSError, ValueError, RecursionError, RefusedError):

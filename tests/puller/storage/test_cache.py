@@ -118,8 +118,113 @@ def test_the_lock_of_a_holder_that_died_is_taken_over(tmp_path: Path) -> None:
     assert third.lock(SPEC) is None
 
 
+def test_of_two_waiters_one_takes_a_dead_holders_lock_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both saw the dead holder's lock; the slower one finds the other's in its place."""
+    clock = Clock()
+    quick, slow = Cache(tmp_path, clock=clock), Cache(tmp_path, clock=clock)
+    assert Cache(tmp_path).lock(SPEC) is not None
+    assert quick.lock(SPEC) is slow.lock(SPEC) is None
+    clock.now += STALE * 2
+    rename, taken = Path.rename, []
+
+    def late(path: Path, target: Path) -> Path:
+        monkeypatch.setattr(Path, "rename", rename)
+        taken.append(quick.lock(SPEC))
+        return path.rename(target)
+
+    monkeypatch.setattr(Path, "rename", late)
+    assert slow.lock(SPEC) is None
+    assert taken[0] is not None
+    assert taken[0]._mine()
+    taken[0].give_back()
+    assert slow.lock(SPEC) is not None
+
+
+def test_a_lock_whose_answer_was_lost_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An NFS client asks again, and the server refuses to make the link that it has made."""
+    link = os.link
+
+    def twice(source: Path, target: Path) -> None:
+        link(source, target)
+        raise FileExistsError(17, "File exists")
+
+    monkeypatch.setattr(os, "link", twice)
+    assert Cache(tmp_path).lock(SPEC) is not None
+
+
+def test_a_lock_is_in_the_directory_of_the_entries(tmp_path: Path) -> None:
+    """A client that made the lock asks the server for this directory's names again."""
+    held = Cache(tmp_path).lock(SPEC)
+    assert held is not None
+    assert held.path.parent == tmp_path
+
+
+def test_a_complete_entry_is_not_replaced(tmp_path: Path) -> None:
+    """Others may be copying from it."""
+    cache = Cache(tmp_path / "cache")
+    made = tree(tmp_path / "made", a="A")
+    assert cache.put(SPEC, made, going)
+    before = (tmp_path / "cache" / SPEC.digest).stat().st_ino
+    assert cache.put(SPEC, made, going)
+    assert (tmp_path / "cache" / SPEC.digest).stat().st_ino == before
+
+
+def test_a_server_that_only_says_no_to_a_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SFTP has one error for a name that is taken and all else."""
+    cache, rename = Cache(tmp_path / "cache"), Path.rename
+
+    def refuse(path: Path, target: Path) -> Path:
+        if target.exists():
+            raise PermissionError(1, "Operation not permitted")
+        return rename(path, target)
+
+    made = tree(tmp_path / "made", a="A")
+    cache.put(SPEC, made, going)
+    (tmp_path / "cache" / SPEC.digest / "entry.json").unlink()
+    monkeypatch.setattr(Path, "rename", refuse)
+    assert cache.put(SPEC, made, going)
+    assert cache.take(SPEC, tmp_path / "got", Progress(), going)
+
+
+def test_the_copy_of_a_holder_that_died_is_removed_by_the_next(tmp_path: Path) -> None:
+    cache = Cache(tmp_path / "cache")
+    left = tree(tmp_path / "cache" / ".work" / f"{SPEC.digest}.0123" / "files", a="x" * 1000)
+    others = tree(tmp_path / "cache" / ".work" / f"{'0' * 64}.0123" / "files", a="x" * 1000)
+    assert cache.put(SPEC, tree(tmp_path / "made", a="A"), going)
+    assert not left.exists()
+    assert others.exists(), "it may still be written"
+
+
+def test_only_entries_make_room(tmp_path: Path) -> None:
+    """The volume may hold other things, and a link is not followed."""
+    data = tree(tmp_path / "cache" / "datasets", a="x" * 1000)
+    outside = tree(tmp_path / "outside", a="x" * 1000)
+    (tmp_path / "cache" / ("f" * 64)).symlink_to(outside)
+    cache = Cache(tmp_path / "cache", limit=350)
+    made = tree(tmp_path / "made", a="x" * 100)
+    for n in range(4):
+        assert cache.put(ModelSpec("m", f"s3://bucket/{n}"), made, going)
+    assert (data / "a").exists()
+    assert (outside / "a").exists()
+
+
+def test_entries_that_cannot_be_removed_make_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = Cache(tmp_path / "cache", limit=350)
+    made = tree(tmp_path / "made", a="x" * 100)
+    assert cache.put(ModelSpec("m", "s3://bucket/0"), made, going)
+
+    def refuse(self: Cache, entry: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Cache, "_bury", refuse)
+    assert cache.put(ModelSpec("m", "s3://bucket/1"), made, going)
+    assert not cache.put(ModelSpec("m", "s3://bucket/2"), made, going)
+
+
 def test_the_least_used_entries_make_room(tmp_path: Path) -> None:
-    cache = Cache(tmp_path / "cache", limit=390)
+    cache = Cache(tmp_path / "cache", limit=350)
     made = tree(tmp_path / "made", a="x" * 100)
     specs = [ModelSpec("m", f"s3://bucket/{n}") for n in range(3)]
     for n, spec in enumerate(specs[:2]):
@@ -169,6 +274,40 @@ async def test_a_holder_that_is_cancelled_gives_way(
     assert ((await second) / "model.bin").read_bytes() == b"content"
 
 
+@pytest.mark.parametrize("garbage", ["bytes", "pipe", "directory", "link"])
+@pytest.mark.parametrize("place", ["lock", "marker"])
+async def test_garbage_in_the_cache_keeps_no_model_away(
+    world: World, tmp_path: Path, place: str, garbage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch_module, "_LOOK", 0.02)
+    monkeypatch.setattr(cache_module, "STALE", 0.0)
+    world.put("m", b"content")
+    root = tmp_path / "cache"
+    fetch = fetch_of(world, tmp_path / "pod", Cache(root))
+    digest = fetch.spec.digest
+    path = root / f".{digest}.lock" if place == "lock" else root / digest / "entry.json"
+    path.parent.mkdir(parents=True)
+    match garbage:
+        case "bytes":
+            path.write_bytes(b"\xff\xfe[" * 1000)
+        case "pipe":
+            os.mkfifo(path)
+        case "directory":
+            path.mkdir()
+        case "link":
+            path.symlink_to("/dev/zero")
+    assert ((await fetch.run()) / "model.bin").read_bytes() == b"content"
+
+
+def test_an_entry_that_leads_elsewhere_is_not_used(tmp_path: Path) -> None:
+    cache = Cache(tmp_path / "cache")
+    cache.put(SPEC, tree(tmp_path / "made", a="A"), going)
+    files = tmp_path / "cache" / SPEC.digest / "files"
+    files.rename(tmp_path / "secrets")
+    files.symlink_to(tmp_path / "secrets")
+    assert not cache.take(SPEC, tmp_path / "got", Progress(), going)
+
+
 @pytest.mark.parametrize("trouble", ["file", "read-only", "full"])
 async def test_a_cache_that_cannot_be_used_keeps_no_model_away(
     world: World, tmp_path: Path, trouble: str, monkeypatch: pytest.MonkeyPatch
@@ -180,7 +319,7 @@ async def test_a_cache_that_cannot_be_used_keeps_no_model_away(
     else:
         root.mkdir()
 
-    def refuse(path: Path, text: str) -> bool:
+    def refuse(path: Path, text: bytes, scratch: Path) -> bool:
         raise OSError(30, "Read-only file system")
 
     if trouble == "read-only":
