@@ -44,7 +44,7 @@ class Actions:
 
     def found(self, model: Model, stored: Stored | None) -> None:
         """Take over what an audit saw on disk."""
-        model.stored = stored.spec if stored else None
+        model.stored, model.size = (stored.spec, stored.size) if stored else (None, 0)
         self._noted.discard(model.name)
         if stored is None:
             self.storage.budget.release(model.name)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from puller.quantities import human
 from puller.reasons import Reason
 from puller.servers.base import Health
 from puller.spec import ModelSpec
-from puller.storage.base import human
 
 SUPERSEDED_GRACE = 5.0
 """Seconds that a download of an outdated spec may go on, so that a burst of edits costs one more
@@ -78,9 +78,9 @@ class Model:
     """All that is known of one model.
 
     `wanted`: what the config asks for. `held`: the config names it in a way that cannot be read; the
-    present model stays. `stored`: the complete tree on disk. `staged`: an unfinished one is there, too.
-    `checked`: `loaded` was read from the server since it was last (re)started or doubted. `fresh`: it was not
-    on disk before, so a load follows, which asks the server itself.
+    present model stays. `stored`: the complete tree on disk, of `size` bytes. `staged`: an unfinished one is
+    there, too. `checked`: `loaded` was read from the server since it was last (re)started or doubted.
+    `fresh`: it was not on disk before, so a load follows, which asks the server itself.
     """
 
     name: str
@@ -93,6 +93,7 @@ class Model:
     fresh: bool = False
     doing: Doing | None = None
     failure: Failure | None = None
+    size: int = 0
 
     @property
     def current(self) -> bool:

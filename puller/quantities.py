@@ -34,3 +34,13 @@ def decimal_of(text: str) -> Decimal | None:
         return None
     number, suffix = match.groups()
     return Decimal(number) * (_SUFFIX[suffix] if suffix in _SUFFIX else Decimal(f"1{suffix}"))
+
+
+def human(size: int) -> str:
+    """1610612736 -> "1.5 GiB"."""
+    value = float(size)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(value) < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"

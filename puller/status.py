@@ -18,10 +18,11 @@ from puller.log import logger
 from puller.metrics import Metrics
 from puller.options import Options
 from puller.plan import Act, Model, State
+from puller.quantities import human
 from puller.reasons import Reason
 from puller.servers.base import Health
 from puller.spec import Desired, SpecError
-from puller.storage.base import Progress, human, in_thread
+from puller.storage.base import Progress, in_thread
 from puller.storage.fetch import Fetch
 from puller.store import write_atomically
 
@@ -202,6 +203,8 @@ class Status:
             "reason": failure.reason if failure and state is State.FAILED else reason,
             "message": failure.message if failure and state is State.FAILED else progress.trouble or message,
             "attempts": failure.attempts if failure else 0,
+            "version": model.stored.version if model.stored else "",
+            "bytes": model.size,
             "bytesDone": progress.done,
             "bytesTotal": progress.total,
             "since": reported.since.isoformat(timespec="seconds") if reported else "",
@@ -269,6 +272,8 @@ def _refusal(name: str, message: str) -> dict[str, Any]:
         "reason": Reason.INVALID_SPEC,
         "message": message,
         "attempts": 0,
+        "version": "",
+        "bytes": 0,
         "bytesDone": 0,
         "bytesTotal": 0,
         "since": "",

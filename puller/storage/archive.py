@@ -26,9 +26,10 @@ from typing import IO, BinaryIO, cast
 
 import zstandard
 
+from puller.quantities import human
 from puller.reasons import Reason
 from puller.storage import central
-from puller.storage.base import MAX_DEPTH, Limits, StorageError, human, safe_path
+from puller.storage.base import MAX_DEPTH, Limits, StorageError, safe_path
 from puller.storage.objects import wanted
 from puller.store import reserved
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from puller.quantities import human
 from puller.reasons import Reason
 
 T = TypeVar("T")
@@ -124,16 +125,6 @@ class DiskBudget:
     def _set(self, key: str, size: int) -> None:
         self._total += size - self._held.get(key, 0)
         self._held[key] = size
-
-
-def human(size: int) -> str:
-    """1610612736 -> "1.5 GiB"."""
-    value = float(size)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(value) < 1024:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} TiB"
 
 
 MAX_DEPTH = 100

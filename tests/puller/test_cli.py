@@ -185,7 +185,8 @@ async def test_a_life(running: tuple[Running, ConfigVolume, FaultStore], tmp_pat
     assert await puller.get("/readyz") == (200, "ok\n")
     status, text = await puller.get("/v1/models")
     document = json.loads(text)
-    fields = {"name", "state", "reason", "message", "attempts", "bytesDone", "bytesTotal", "since"}
+    fields = {"name", "state", "reason", "message", "since", "attempts", "version"}
+    fields |= {"bytes", "bytesDone", "bytesTotal"}
     assert status == 200
     assert all(set(entry) == fields for entry in document["models"])
     assert {entry["name"]: entry["state"] for entry in document["models"]} == {"m": "Loaded", "bad": "Failed"}

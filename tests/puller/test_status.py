@@ -116,6 +116,15 @@ async def test_bytes_are_counted_while_they_come(world: World) -> None:
     assert world.entry("m")["bytesTotal"] == 3 << 20
     world.store.cuts = 0
     await world.serves({"m": bytes(3 << 20)})
+    assert world.entry("m")["bytes"] == 3 << 20
+
+
+def test_the_version_is_that_of_the_files_on_disk() -> None:
+    status = Status(Options())
+    updated = Model("a", wanted=ModelSpec("a", "s3://b/a", version="2"), loaded=Loaded.YES)
+    updated.stored, updated.size = ModelSpec("a", "s3://b/a", version="1"), 7
+    (entry,) = status.document({"a": updated}, {})["models"]
+    assert (entry["version"], entry["bytes"]) == ("1", 7)
 
 
 async def test_a_person_at_a_terminal_sees_a_line_when_something_moves(

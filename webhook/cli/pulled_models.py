@@ -16,6 +16,7 @@ import orjson
 from policies.kube.json import Json, integer, maps, text
 from policies.kube.printable import printable, printable_json
 from policies.models.sidecar import status_port
+from puller.quantities import human
 from webhook.admission.missed import runs
 from webhook.cli.output.table import aligned
 from webhook.kube import paths
@@ -25,7 +26,7 @@ from webhook.kube.errors import ApiError
 AT_ONCE: Final = 16
 """Pods that are asked at a time."""
 _SECONDS: Final = 10.0
-_COLUMNS: Final = ("pod", "node", "model", "state", "bytes", "since", "why")
+_COLUMNS: Final = ("pod", "node", "model", "state", "version", "bytes", "since", "why")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,21 +40,28 @@ class PulledModel:
     state: str = "Unknown"
     reason: str = ""
     message: str = ""
+    version: str = ""
+    bytes: int = 0
+    """On disk."""
     bytes_done: int = 0
+    """Of a download."""
     bytes_total: int = 0
     since: str = ""
 
     @property
     def cells(self) -> dict[str, str]:
         """A row of the table, by column."""
-        loading = f"{self.bytes_done} of {self.bytes_total}" if self.bytes_total else ""
+        size = human(self.bytes) if self.bytes else ""
+        if self.bytes_total:
+            size = f"{human(self.bytes_done)} of {human(self.bytes_total)}"
         why = ": ".join(each for each in (self.reason, self.message) if each)
         return {
             "pod": f"{self.namespace}/{self.pod}",
             "node": self.node,
             "model": self.name or "-",
             "state": self.state,
-            "bytes": loading,
+            "version": self.version,
+            "bytes": size,
             "since": self.since,
             "why": why,
         }
@@ -98,6 +106,8 @@ async def _models(api: ApiServer, pod: Json, port: int) -> list[PulledModel]:
             text(each, "state"),
             text(each, "reason"),
             text(each, "message"),
+            text(each, "version"),
+            integer(each, "bytes", default=0),
             integer(each, "bytesDone", default=0),
             integer(each, "bytesTotal", default=0),
             text(each, "since"),

@@ -11,12 +11,22 @@ from tests.webhook.cli.scanned import PODS, SERVER, Scan, named
 from tests.webhook.kube.apiserver import FakeApiServer
 
 PULLER: Json = {"name": "model-puller", "image": "puller", "command": ["chassis-puller"]}
-MODEL = {"name": "a", "state": "Loaded", "reason": "", "message": "", "since": "2026-11-22T10:00:00+00:00"}
+MODEL = {
+    "name": "a",
+    "state": "Loaded",
+    "reason": "",
+    "message": "",
+    "version": "v7",
+    "bytes": 3 << 30,
+    "since": "2026-11-22T10:00:00+00:00",
+}
 FAILED = {
     "name": "b",
     "state": "Failed",
     "reason": "NotFound",
     "message": "nothing\x1b[31m there",
+    "bytesDone": 1 << 20,
+    "bytesTotal": 4 << 20,
     "since": "",
 }
 
@@ -50,7 +60,10 @@ async def test_models_of_pods_that_answer_and_pods_that_do_not(pulling: FakeApiS
 
 async def test_the_table(pulling: FakeApiServer, chassis: Scan) -> None:
     out = (await chassis("--view", "models", "-n", "ml")).out
-    assert out.splitlines()[0].split() == ["POD", "NODE", "MODEL", "STATE", "BYTES", "SINCE", "WHY"]
+    head, loaded, failed, *_ = out.splitlines()
+    assert head.split() == ["POD", "NODE", "MODEL", "STATE", "VERSION", "BYTES", "SINCE", "WHY"]
+    assert loaded.split()[3:7] == ["Loaded", "v7", "3.0", "GiB"]
+    assert "1.0 MiB of 4.0 MiB" in failed
     assert "2 models, 1 loaded; 1 pods could not be asked" in out
     assert "\x1b" not in out
 
