@@ -385,13 +385,11 @@ def _has_endless_loop(nodes: list[ast.AST]) -> bool:
             leaving.add(node)
         if not left_by_counter.isdisjoint(inner) or (node in leaving and _tests_a_counter(node)):
             left_by_counter.add(node)
-        if isinstance(node, ast.While) and _is_true(node.test) and node not in left_by_counter:
-            return True
+        if node not in left_by_counter:
+            match node:
+                case ast.While(test=ast.Constant(value=always)) if always:
+                    return True
     return False
-
-
-def _is_true(test: ast.expr) -> bool:
-    return isinstance(test, ast.Constant) and bool(test.value)
 
 
 def _tests_a_counter(node: ast.AST) -> bool:

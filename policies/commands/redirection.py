@@ -58,12 +58,8 @@ def proxy_address(text: str) -> str:
     return re.sub(r"^(?:https?|all):(?!//)", "", text)
 
 
-def wget_proxies(commands: Iterable[str]) -> list[str]:
+def wget_proxies(commands: Iterable[str]) -> Iterator[str]:
     """The proxies among the settings that wget is given with `-e`."""
-    return list(_settings(commands))
-
-
-def _settings(commands: Iterable[str]) -> Iterator[str]:
     for command in commands:
         name, _, value = command.partition("=")
         if name.strip() in ("http_proxy", "https_proxy"):

@@ -283,12 +283,6 @@ class _Parser:
             if word != "elif":
                 return If(tuple(branches), otherwise)
 
-    def _while(self) -> Loop:
-        return self._conditional("while")
-
-    def _until(self) -> Loop:
-        return self._conditional("until")
-
     def _conditional(self, keyword: str) -> Loop:
         condition = self.script()
         return Loop(keyword, condition, self._do())
@@ -614,8 +608,8 @@ _COMPOUND: dict[str, Callable[[_Parser], Command]] = {
     "(": _Parser._subshell,
     "{": _Parser._braces,
     "if": _Parser._if,
-    "while": _Parser._while,
-    "until": _Parser._until,
+    "while": lambda parser: parser._conditional("while"),
+    "until": lambda parser: parser._conditional("until"),
     "for": _Parser._for,
     "select": _Parser._for,
     "case": _Parser._case,

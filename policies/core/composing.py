@@ -145,7 +145,8 @@ def _value(field: str, value: Any) -> Any:
     if field == "command" and isinstance(value, str):
         return None  # how it is split is the operator's
     if field.endswith("Probe"):
-        return value if isinstance(value, dict) and _is_probe(value) else None
+        handlers = {"httpGet", "exec", "tcpSocket", "grpc"}
+        return value if isinstance(value, dict) and handlers & set(value) else None
     return value
 
 
@@ -154,10 +155,6 @@ def _image(value: Any) -> str | None:
         return value or None
     repository, tag = text(value, "repository"), text(value, "tag")
     return (f"{repository}:{tag}" if tag else repository) or None
-
-
-def _is_probe(value: Json) -> bool:
-    return bool({"httpGet", "exec", "tcpSocket", "grpc"} & set(value))
 
 
 # --- patches -------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ def found_by_shape(obj: Json) -> Shapes:
     unread: list[tuple[str, str]] = []
     for steps, value in _walk(obj, ()):
         if isinstance(value, str):
-            if _holds_pods(value):
+            if "containers" in value and "image" in value:
                 unread.append((field_path(steps), "a string that describes containers"))
         elif str(steps[-1]).lower().endswith(_REFERENCES):
             unread.append((field_path(steps), "a reference to an object that may hold a pod template"))
@@ -87,10 +87,6 @@ def is_pod_spec(node: Json) -> bool:
 
 
 _SHORTEST: Final = len("containers: [{image: a}]")
-
-
-def _holds_pods(value: str) -> bool:
-    return "containers" in value and "image" in value
 
 
 def _template(obj: Json, kind: GroupKind, steps: Steps, spec: Json) -> PodTemplate:

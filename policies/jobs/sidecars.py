@@ -18,6 +18,7 @@ P = TypeVar("P")
 _STOPS: Final = re.compile(
     r"quitquitquit|/(?:quit|shutdown|stop)\b|\bp?kill(?:all)?\b|linkerd-await|\bscuttle\b|\btimeout\b"
 )
+"""Words by which a container visibly stops a sidecar."""
 _ENDS: Final = re.compile(
     # --quitquitquit switches the proxy's own way to be stopped on: somebody is to use it.
     r"exit[-_]after[-_]auth|quitquitquit|--exit-zero-on-sigterm|\bexit\b|\bp?kill\b|\btimeout\b"
@@ -43,16 +44,11 @@ def never_ending_beside_others(
         others = [each for each in mains if each.name not in known]
         if not others:
             continue
-        stopped = any(stops_another(each) for each in others)
+        stopped = any(_STOPS.search(" ".join(each.words)) for each in others)
         for each in mains:
             if each.name in known:
                 certainty = Certainty.LIKELY if stopped or may_end(each) else Certainty.SURE
                 yield template, each, known[each.name], certainty
-
-
-def stops_another(container: Container) -> bool:
-    """Whether what a container runs visibly stops a sidecar."""
-    return _STOPS.search(" ".join(container.words)) is not None
 
 
 def may_end(container: Container) -> bool:

@@ -96,9 +96,7 @@ def _name(pod: Json, key: str) -> str | None:
         return None
     if isinstance(value, str) and is_subdomain(value):
         return value
-    raise PullError(
-        _path(key), f"Annotation {key} is {value!r}, which is not a name.", "Write the object's name."
-    )
+    raise _wrong(key, f"is {value!r}, which is not a name", "Write the object's name.")
 
 
 def _directory(pod: Json) -> str | None:
@@ -107,15 +105,12 @@ def _directory(pod: Json) -> str | None:
         return None
     if isinstance(value, str) and re.fullmatch(r"(/[\w.-]+)+", value) and ".." not in value.split("/"):
         return value
-    raise PullError(
-        _path(MODEL_DIR),
-        f"Annotation {MODEL_DIR} is {value!r}, which is not an absolute path.",
-        "Write a path such as /mnt/models.",
-    )
+    what = f"is {value!r}, which is not an absolute path"
+    raise _wrong(MODEL_DIR, what, "Write a path such as /mnt/models.")
 
 
-def _path(key: str) -> str:
-    return f"metadata.annotations[{key}]"
+def _wrong(key: str, what: str, hint: str) -> PullError:
+    return PullError(f"metadata.annotations[{key}]", f"Annotation {key} {what}.", hint)
 
 
 # --- the containers that read the models ---------------------------------------------------------
@@ -128,12 +123,9 @@ def _targets(pod: Json, facts: Facts) -> tuple[Container, ...]:
         wanted = [name.strip() for name in named.split(",") if name.strip()]
         missing = set(wanted) - {container.name for container in mains}
         if missing or not wanted:
-            raise PullError(
-                _path(MODEL_CONTAINERS),
-                f"Annotation {MODEL_CONTAINERS} names containers that the pod doesn't have: "
-                f"{listed(sorted(missing))}.",
-                f"The containers are {listed(container.name for container in mains)}.",
-            )
+            what = f"names containers that the pod doesn't have: {listed(sorted(missing))}"
+            hint = f"The containers are {listed(container.name for container in mains)}."
+            raise _wrong(MODEL_CONTAINERS, what, hint)
         chosen = frozenset(wanted)
         return tuple(container for container in mains if container.name in chosen)
     serving = [container for container in serving_containers(pod, facts) if container.role is Role.MAIN]
@@ -149,11 +141,7 @@ def _server(pod: Json, targets: Iterable[Container], facts: Facts) -> tuple[str,
         next(iter(known), (None, None)),
     )
     if told is not None and told not in SERVERS:
-        raise PullError(
-            _path(MODEL_SERVER),
-            f"Annotation {MODEL_SERVER} is {told!r}.",
-            f"Write one of {', '.join(SERVERS)}.",
-        )
+        raise _wrong(MODEL_SERVER, f"is {told!r}", f"Write one of {', '.join(SERVERS)}.")
     api = told or (server.preset.repository_api if server else None) or "none"
     return api, _server_port(pod, container, server, api)
 
@@ -169,11 +157,9 @@ def _server_port(pod: Json, container: Container | None, server: Server | None, 
     if told is not None:
         port = port_number(spec, told)
         if port is None:
-            raise PullError(
-                _path(MODEL_SERVER_PORT),
-                f"Annotation {MODEL_SERVER_PORT} is {told!r}: neither a port number nor a port's name.",
-                "Write a number from 1 to 65535 or the name of a declared port.",
-            )
+            what = f"is {told!r}: neither a port number nor a port's name"
+            hint = "Write a number from 1 to 65535 or the name of a declared port."
+            raise _wrong(MODEL_SERVER_PORT, what, hint)
         return port
     if container and server and _loads_models(server, api):
         return server_port(container, server) or server.preset.port

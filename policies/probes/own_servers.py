@@ -36,7 +36,7 @@ _INTERPRETED: Final = (
     "torchrun",
 )
 """Interpreters of the user's programs. Versions such as `python3.12` begin like this too."""
-_OTHERS_MODULES: Final = ("http.server", "-c", "jupyter", "notebook")
+_OTHERS_MODULES: Final = {"http.server", "-c", "jupyter", "notebook"}
 """What Python runs that is no server of anybody's own."""
 _MODEL_FLAGS: Final = ("--model", "--model-path", "--model-dir", "--model-id", "--model_path", "--model_dir")
 _MODEL_VARIABLES: Final = frozenset(
@@ -129,12 +129,10 @@ def _is_private(image: str) -> bool:
 
 def _runs_code(container: Container) -> bool:
     """Whether a container's command interprets a program."""
-    for command in launched(container).commands:
-        if command.name.startswith(_INTERPRETED) and not any(
-            word in _OTHERS_MODULES for word in command.argv[1:4]
-        ):
-            return True
-    return False
+    return any(
+        command.name.startswith(_INTERPRETED) and not set(command.argv[1:4]) & _OTHERS_MODULES
+        for command in launched(container).commands
+    )
 
 
 def _has_a_model(container: Container) -> bool:
