@@ -372,7 +372,7 @@ def _past_istio(pod: Json, puller: Container, settings: ModelPuller, why: Reason
     rewritten = text(probe, "httpGet", "path") == f"/app-health/{puller.name}/startupz"
     ordinary = any(text(each, "name") == _ISTIO_PROXY for each in maps(pod, "spec", "containers"))
     ours = f"--port={settings.port}" in strings(puller.spec, "args")
-    if not (rewritten and ordinary and ours and puller.list == "initContainers"):
+    if not (rewritten and ordinary and ours and puller.list == "initContainers") or "exec" in probe:
         return pod
     command = ["python", "-c", _ASK_READY.format(port=settings.port)]
     kept = {key: value for key, value in probe.items() if key != "httpGet"}
