@@ -14,13 +14,7 @@ from policies.core.facts import Facts
 from policies.core.listing import Listing
 from policies.core.resources import Resource
 from policies.core.target import PodTemplate, Target
-from policies.kube.group_kinds import (
-    DEPLOYMENT,
-    LEADER_WORKER_SET,
-    REPLICA_SET,
-    ROLLOUT,
-    STATEFUL_SET,
-)
+from policies.kube.group_kinds import DEPLOYMENT, LEADER_WORKER_SET, REPLICA_SET, ROLLOUT, STATEFUL_SET
 from policies.kube.json import Json, dig, integer, mapping, maps, strings, text
 from policies.kube.metadata import controller
 from policies.kube.pods import Container, containers

@@ -6,11 +6,8 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import Final
 
-from policies.core.contracts import rule
-from policies.core.facts import Facts
-from policies.core.finding import Certainty, Finding
+from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.resources import Resource
-from policies.core.target import PodTemplate, Target
 from policies.kube.group_kinds import POD as POD_KIND
 from policies.kube.json import Json, dig, mapping, maps, text
 from policies.kube.metadata import controller
@@ -34,7 +31,7 @@ from policies.rollouts.rollouts import replicas_of
 _BOUNDS: Final = ("min", "max", "maxLimitRequestRatio")
 
 
-def check(target: Target, facts: Facts) -> Iterator[Finding]:
+def check(target: Target, facts: Facts) -> Findings:
     ranges = facts.listing(Resource.LIMIT_RANGES)
     if not ranges or target.kind == POD_KIND or controller(target.obj) is not None:
         return
@@ -57,7 +54,7 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
 # --- defaults --------------------------------------------------------------------------------------
 
 
-def _defaulted(template: PodTemplate, found: tuple[Resources, ...]) -> Iterator[Finding]:
+def _defaulted(template: PodTemplate, found: tuple[Resources, ...]) -> Findings:
     """Limits that a LimitRange gives and that do not go with what the container sets."""
     for each in found:
         for name, default in each.given.items():
@@ -101,7 +98,7 @@ def _in_memory(template: PodTemplate, container: Container) -> Iterator[tuple[st
 # --- bounds ----------------------------------------------------------------------------------------
 
 
-def _refused(template: PodTemplate, found: tuple[Resources, ...], limit_range: Json) -> Iterator[Finding]:
+def _refused(template: PodTemplate, found: tuple[Resources, ...], limit_range: Json) -> Findings:
     name = text(limit_range, "metadata", "name")
     for item in bounds(limit_range, CONTAINER):
         for each in found:

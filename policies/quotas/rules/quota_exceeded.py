@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from policies.core.contracts import rule
-from policies.core.facts import Facts
-from policies.core.finding import Certainty, Finding
-from policies.core.target import PodTemplate, Target
+from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.kube.group_kinds import POD
 from policies.kube.names import listed
 from policies.quotas.limit_ranges import shown
@@ -15,7 +10,7 @@ from policies.quotas.quotas import Judged, Room, in_use, is_running, judged, oth
 from policies.rollouts.rollouts import Outcome, outcome
 
 
-def check(target: Target, facts: Facts) -> Iterator[Finding]:
+def check(target: Target, facts: Facts) -> Findings:
     if target.kind == POD:
         return  # the API server refuses it at once
     for each in judged(target, facts):
@@ -28,7 +23,7 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
             return
 
 
-def _findings(target: Target, each: Judged, facts: Facts) -> Iterator[Finding]:
+def _findings(target: Target, each: Judged, facts: Facts) -> Findings:
     name = str(each.quota["metadata"]["name"])
     for template, pods in zip(each.templates, each.pods, strict=True):
         for container, missing in unset(each.quota, pods):
@@ -57,7 +52,7 @@ def _findings(target: Target, each: Judged, facts: Facts) -> Iterator[Finding]:
         yield from _next_to_others(target, each, facts)
 
 
-def _next_to_others(target: Target, each: Judged, facts: Facts) -> Iterator[Finding]:
+def _next_to_others(target: Target, each: Judged, facts: Facts) -> Findings:
     """Replicas that fit by themselves, but not next to what others take."""
     used, last = in_use(each.quota), True
     if used is None:

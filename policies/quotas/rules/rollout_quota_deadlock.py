@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from policies.core.contracts import rule
-from policies.core.facts import Facts
-from policies.core.finding import Certainty, Finding
-from policies.core.target import Target
+from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
 from policies.kube.group_kinds import DEPLOYMENT, LEADER_WORKER_SET
 from policies.quotas.limit_ranges import shown
 from policies.quotas.quotas import Judged, in_use, is_running, judged, others_in_set
 from policies.rollouts.rollouts import Outcome, outcome
 
 
-def check(target: Target, facts: Facts) -> Iterator[Finding]:
+def check(target: Target, facts: Facts) -> Findings:
     for each in judged(target, facts):
         try:
             found = _finding(target, each, facts)

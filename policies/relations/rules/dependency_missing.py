@@ -6,17 +6,14 @@ next object that is applied may be the missing one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
-from policies.core.contracts import rule
-from policies.core.facts import BY_NAME, Facts, WholeObjects
-from policies.core.finding import Certainty, Finding
+from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
+from policies.core.facts import BY_NAME, WholeObjects
 from policies.core.names import is_address, meanings
 from policies.core.pod_view import PodView
 from policies.core.resources import Resource
-from policies.core.target import PodTemplate, Target
 from policies.kube.group_kinds import CLAIM, SERVICE, GroupKind
 from policies.kube.json import dig, integer
 from policies.kube.metadata import controller
@@ -27,7 +24,7 @@ _MOST: Final = 8
 """Missing objects of one workload that are named."""
 
 
-def check(target: Target, facts: Facts) -> Iterator[Finding]:
+def check(target: Target, facts: Facts) -> Findings:
     cluster = facts.cluster
     if not isinstance(cluster, WholeObjects) or controller(target.obj) is not None:
         return
@@ -36,7 +33,7 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
     yield from islice(_missing(target, facts.namespace, cluster), _MOST)
 
 
-def _missing(target: Target, namespace: str, cluster: WholeObjects) -> Iterator[Finding]:
+def _missing(target: Target, namespace: str, cluster: WholeObjects) -> Findings:
     said: set[tuple[GroupKind, str]] = set()
     for link in blocking_links(target):
         service = _missing_service(link.host, target, namespace, cluster)

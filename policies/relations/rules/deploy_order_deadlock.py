@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
-from policies.core.contracts import rule
-from policies.core.facts import Facts
-from policies.core.finding import Certainty, Finding
+from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
 from policies.core.names import destination
 from policies.core.resources import Resource
 from policies.core.services import behind
-from policies.core.target import Target
 from policies.kube.group_kinds import DAEMON_SET, DEPLOYMENT, JOB, POD, STATEFUL_SET
 from policies.kube.json import Json, integer, text
 from policies.kube.metadata import controller, labels_of
@@ -25,7 +21,7 @@ _INSTANCE: Final = "app.kubernetes.io/instance"
 """Charts label the objects of one release with it; Argo CD labels those of one application."""
 
 
-def check(target: Target, facts: Facts) -> Iterator[Finding]:
+def check(target: Target, facts: Facts) -> Findings:
     if controller(target.obj) is not None or integer(target.spec, "replicas", default=1) == 0:
         return
     for link in blocking_links(target)[:_MOST]:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
 
 from policies.accelerators.placement import kept_apart
-from policies.core.contracts import rule
-from policies.core.facts import Facts, WholeObjects
-from policies.core.finding import Certainty, Finding
-from policies.core.target import Target
+from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
+from policies.core.facts import WholeObjects
 from policies.kube.group_kinds import DAEMON_SET, DEPLOYMENT, REPLICA_SET, STATEFUL_SET, GroupKind
 from policies.kube.json import indexed_maps, maps, text
 from policies.kube.metadata import controller
@@ -17,7 +14,7 @@ from policies.kube.nodes import HOSTNAME
 from policies.rollouts.rollouts import running_replicas
 
 
-def check(target: Target, facts: Facts) -> Iterator[Finding]:
+def check(target: Target, facts: Facts) -> Findings:
     if controller(target.obj) is not None:
         return
     for template in target.templates:

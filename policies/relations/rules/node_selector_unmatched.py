@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
 
 from policies.accelerators.node_affinity import is_surveyable, mentioned_keys
 from policies.accelerators.placement import placement
 from policies.accelerators.requests import GpuAffinity
-from policies.core.contracts import rule
-from policies.core.facts import Facts
-from policies.core.finding import Certainty, Finding
+from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.resources import Resource
-from policies.core.target import PodTemplate, Target
 from policies.kube.group_kinds import DAEMON_SET, POD
 from policies.kube.json import Json, mapping, text
 from policies.kube.metadata import controller
@@ -24,7 +20,7 @@ _SHOWN: Final = 3
 _MOST_POOLS: Final = 200
 
 
-def check(target: Target, facts: Facts) -> Iterator[Finding]:
+def check(target: Target, facts: Facts) -> Findings:
     if target.kind in (POD, DAEMON_SET) or controller(target.obj) is not None or not replicas_of(target.obj):
         return
     settings = facts.settings(GpuAffinity)

@@ -11,12 +11,10 @@ from typing import Final
 
 from policies.accelerators.node_affinity import tolerates
 from policies.accelerators.requests import GpuAffinity
-from policies.core.contracts import rule
-from policies.core.facts import BY_NAME, Facts
-from policies.core.finding import Certainty, Finding
+from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
+from policies.core.facts import BY_NAME
 from policies.core.listing import Listing
 from policies.core.resources import Resource
-from policies.core.target import PodTemplate, Target
 from policies.kube.group_kinds import JOB
 from policies.kube.json import Json, integer, mapping, maps, strings, text
 from policies.kube.metadata import controller, labels_of
@@ -32,7 +30,7 @@ _MOST_NODES: Final = 2_000
 _HINT_QUOTA: Final = "Ask for less, use another queue, or raise the quota of the ClusterQueue."
 
 
-def check(target: Target, facts: Facts) -> Iterator[Finding]:
+def check(target: Target, facts: Facts) -> Findings:
     name = labels_of(target.obj).get(_QUEUE)
     every = facts.cluster.listing(Resource.LOCAL_QUEUES)
     if not name or not isinstance(name, str) or not every or controller(target.obj) is not None:
@@ -70,7 +68,7 @@ def _no_queue(target: Target, name: str, own: Listing | tuple[()], namespace: st
     )
 
 
-def _unfit(target: Target, cluster: Json, facts: Facts) -> Iterator[Finding]:
+def _unfit(target: Target, cluster: Json, facts: Facts) -> Findings:
     catalogue = facts.settings(GpuAffinity).catalogue
     pods = _least_pods(target)
     for template in target.templates:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
-from policies.core.contracts import rule
-from policies.core.facts import Facts
-from policies.core.finding import Certainty, Finding
+from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.resources import Resource
 from policies.core.services import BY_NAMED_PORT, leads_only_to, named_ports, selects
-from policies.core.target import PodTemplate, Target
 from policies.kube.group_kinds import DEPLOYMENT, STATEFUL_SET
 from policies.kube.json import maps, text
 from policies.kube.metadata import annotations_of, controller, labels_of
@@ -24,7 +20,7 @@ _INJECTED: Final = ("inject", "sidecar")
 """Parts of labels and annotations by which somebody asks for further containers."""
 
 
-def check(target: Target, facts: Facts) -> Iterator[Finding]:
+def check(target: Target, facts: Facts) -> Findings:
     services = facts.listing(Resource.SERVICES)
     if not services or len(target.templates) != 1 or controller(target.obj) is not None:
         return

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import islice
 
-from policies.core.contracts import rule
-from policies.core.facts import Facts
-from policies.core.finding import Certainty, Finding
-from policies.core.target import Target
+from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
 from policies.kube.metadata import controller
 from policies.relations.links import Relation
 from policies.relations.waiters import Cycle, cycle_through, listed
@@ -17,7 +13,7 @@ MOST_NAMED = 4
 """Members of a cycle that a message names."""
 
 
-def check(target: Target, facts: Facts) -> Iterator[Finding]:
+def check(target: Target, facts: Facts) -> Findings:
     if controller(target.obj) is not None:
         return  # judged where a person writes it
     cycle = cycle_through(target, facts.namespace, facts.cluster)

@@ -9,13 +9,10 @@ from policies.accelerators.inventory import Node
 from policies.accelerators.node_affinity import REQUIRED, TERMS, admits, is_surveyable, mentioned_keys
 from policies.accelerators.placement import placement
 from policies.accelerators.requests import GpuAffinity
-from policies.core.contracts import rule
-from policies.core.facts import BY_NAME, Facts
-from policies.core.finding import Certainty, Finding
+from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
+from policies.core.facts import BY_NAME
 from policies.core.listing import Index
-from policies.core.pod_features import PodFeature
 from policies.core.resources import Resource
-from policies.core.target import PodTemplate, Target
 from policies.kube.group_kinds import STATEFUL_SET
 from policies.kube.json import Json, dig, indexed_maps, mapping, maps, replaced, strings, text
 from policies.kube.metadata import annotations_of, controller, labels_of
@@ -38,7 +35,7 @@ _SPANNING: Final = ("regional", "zrs")
 _IS_DEFAULT: Final = "storageclass.kubernetes.io/is-default-class"
 
 
-def check(target: Target, facts: Facts) -> Iterator[Finding]:
+def check(target: Target, facts: Facts) -> Findings:
     if controller(target.obj) is not None:
         return
     settings = facts.settings(GpuAffinity)
@@ -55,9 +52,7 @@ def check(target: Target, facts: Facts) -> Iterator[Finding]:
                 yield from _unbound(claim, path, found.nodes, facts)
 
 
-def _of_claims(
-    template: PodTemplate, nodes: Sequence[Node], facts: Facts, certainty: Certainty
-) -> Iterator[Finding]:
+def _of_claims(template: PodTemplate, nodes: Sequence[Node], facts: Facts, certainty: Certainty) -> Findings:
     claims = facts.listing(Resource.CLAIMS)
     for index, volume in indexed_maps(template.spec, "volumes")[:_MOST_VOLUMES]:
         name = text(volume, "persistentVolumeClaim", "claimName")
@@ -74,7 +69,7 @@ def _of_claims(
 
 def _bound(
     claim: str, bound: str, path: str, nodes: Sequence[Node], facts: Facts, certainty: Certainty
-) -> Iterator[Finding]:
+) -> Findings:
     volumes = facts.cluster.listing(Resource.VOLUMES)
     volume = volumes.by(BY_NAME).one(bound) if volumes else None
     required = dig(volume, "spec", "nodeAffinity", "required") if volume is not None else None
@@ -120,7 +115,7 @@ def _named(nodes: Sequence[Node]) -> str:
     return f"{', '.join(names)} and {more} more" if more else listed(names)
 
 
-def _unbound(claim: Json, path: str, nodes: Sequence[Node], facts: Facts) -> Iterator[Finding]:
+def _unbound(claim: Json, path: str, nodes: Sequence[Node], facts: Facts) -> Findings:
     """A claim that gets a volume in any zone before its pod is scheduled."""
     every = facts.nodes()
     storage = _class_of(claim, facts)

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
 
-from policies.core.contracts import rule
-from policies.core.facts import Facts
-from policies.core.finding import Finding
-from policies.core.target import Target
+from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.kube.group_kinds import DEPLOYMENT, ROLLOUT, kind_of
 from policies.kube.json import Json, integer, mapping
 from policies.kube.pods import Role, containers
@@ -23,7 +19,7 @@ NO_PROGRESS_DEADLINE: Final = 2**31 - 1
 """The value that switches the deadline off."""
 
 
-def check(target: Target, facts: Facts) -> Iterator[Finding]:
+def check(target: Target, facts: Facts) -> Findings:
     given = target.spec.get("progressDeadlineSeconds")
     deadline = integer(target.spec, "progressDeadlineSeconds", default=DEFAULT_PROGRESS_DEADLINE)
     if (

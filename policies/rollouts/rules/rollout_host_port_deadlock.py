@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from policies.core.contracts import rule
-from policies.core.facts import Facts
-from policies.core.finding import Certainty, Finding
-from policies.core.pod_features import PodFeature
-from policies.core.target import Target
+from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, Target, rule
 from policies.kube.group_kinds import DAEMON_SET, DEPLOYMENT
 from policies.kube.names import listed
 from policies.kube.nodes import pinned_to_one_node
@@ -16,7 +10,7 @@ from policies.kube.pods import Role
 from policies.rollouts.rollouts import Outcome, host_ports, outcome, pending, running_update
 
 
-def check(target: Target, facts: Facts) -> Iterator[Finding]:
+def check(target: Target, facts: Facts) -> Findings:
     update = running_update(target.obj, facts)
     if update is None:
         return

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from policies.core.contracts import rule
-from policies.core.facts import Facts
-from policies.core.finding import Certainty, Finding
-from policies.core.target import Target
+from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
 from policies.kube.group_kinds import DEPLOYMENT, STATEFUL_SET
 from policies.probes.serving import serving_containers
 from policies.rollouts.rollouts import is_recreate, rolling_update, running_replicas
 
 
-def check(target: Target, facts: Facts) -> Iterator[Finding]:
+def check(target: Target, facts: Facts) -> Findings:
     replicas = running_replicas(target.obj, facts)
     if replicas < 2 or not any(serving_containers(template.pod, facts) for template in target.templates):
         return

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
 
-from policies.core.contracts import rule
-from policies.core.facts import BY_NAME, Facts
-from policies.core.finding import Certainty, Finding
-from policies.core.pod_features import PodFeature
+from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
+from policies.core.facts import BY_NAME
 from policies.core.resources import Resource
-from policies.core.target import PodTemplate, Target
 from policies.kube.group_kinds import DEPLOYMENT
 from policies.kube.json import indexed_maps, strings, text
 from policies.kube.nodes import pinned_to_one_node
@@ -21,7 +17,7 @@ _HINT: Final = (
 )
 
 
-def check(target: Target, facts: Facts) -> Iterator[Finding]:
+def check(target: Target, facts: Facts) -> Findings:
     update = running_update(target.obj, facts)
     claims = facts.listing(Resource.CLAIMS)
     if update is None or not claims:
