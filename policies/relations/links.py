@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Final
 
 from policies.commands import Host, Reach, reach_of
@@ -33,10 +34,6 @@ class Relation(StrEnum):
     """A liveness probe asks the other one."""
     CALLS = "calls"
     """Its environment names the other one. Reported, never judged."""
-
-
-BLOCKING: Final = frozenset({Relation.WAITS, Relation.NEEDS_READY})
-"""Relations that keep a pod from becoming ready."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,45 +88,30 @@ def _first(links: Iterator[Link]) -> tuple[Link, ...]:
 
 def _blocking(template: PodTemplate) -> Iterator[Link]:
     for container in template.containers(Role.INIT):
-        who = f"init container {container.name}"
+        link = partial(_link, template, container, f"init container {container.name}")
         for wait in init_waits(template, container):
-            yield from _link(Relation.WAITS, wait.host, wait.path, who, wait.certainty, template, container)
-        path = _command_path(template, container)
+            yield from link(Relation.WAITS, wait.host, wait.path, wait.certainty)
+        path = template.at_words(container)
         for host, limit in _given_up(template, container):
-            yield from _link(Relation.WAITS, host, path, who, Certainty.SURE, template, container, limit)
+            yield from link(Relation.WAITS, host, path, Certainty.SURE, limit=limit)
     running = template.containers(Role.MAIN, Role.SIDECAR)
     for container in running:
-        who = f"the command of container {container.name}"
+        link = partial(_link, template, container, f"the command of container {container.name}")
         sure = Certainty.SURE if len(running) == 1 else Certainty.UNDECIDED
         for host in _awaited_by_command(template, container):
-            yield from _link(
-                Relation.WAITS, host, _command_path(template, container), who, sure, template, container
-            )
+            yield from link(Relation.WAITS, host, template.at_words(container), sure)
         for called, wait in probe_waits(template, container):
             if _is_asked_by_kubelet(wait.host):
                 continue
-            who = f"the {called} probe of container {container.name}"
+            link = partial(_link, template, container, f"the {called} probe of container {container.name}")
             # After the start the startup probe is not asked again.
-            probe = container.spec.get("readinessProbe")
-            yield from _link(
-                Relation.NEEDS_READY,
-                wait.host,
-                wait.path,
-                who,
-                wait.certainty,
-                template,
-                container,
-                tolerates=give_up(probe) if called == "readiness" else None,
-            )
+            tolerates = give_up(container.spec.get("readinessProbe")) if called == "readiness" else None
+            yield from link(Relation.NEEDS_READY, wait.host, wait.path, wait.certainty, tolerates=tolerates)
 
 
 def _is_asked_by_kubelet(host: Host) -> bool:
     """Whether a name is resolved on the node, where names of Services mean nothing."""
     return host.client in ("httpGet", "tcpSocket") and not is_address(host.name)
-
-
-def _command_path(template: PodTemplate, container: Container) -> str:
-    return template.at(container, "command" if strings(container.spec, "command") else "args")
 
 
 def _awaited_by_command(template: PodTemplate, container: Container) -> Iterator[Host]:
@@ -154,33 +136,17 @@ def _liveness(template: PodTemplate) -> Iterator[Link]:
     for container in template.containers(Role.MAIN, Role.SIDECAR):
         who = f"the liveness probe of container {container.name}"
         tolerates = give_up(container.spec.get("livenessProbe"))
+        link = partial(_link, template, container, who, Relation.NEEDS_ALIVE, tolerates=tolerates)
         for handler in ("httpGet", "tcpSocket"):
             name = text(container.spec, "livenessProbe", handler, "host")
-            if name:
-                path = template.at(container, "livenessProbe", handler, "host")
-                host = Host(name.lower(), reach_of(name), handler)
-                if not _is_asked_by_kubelet(host):
-                    yield from _link(
-                        Relation.NEEDS_ALIVE,
-                        host,
-                        path,
-                        who,
-                        Certainty.SURE,
-                        template,
-                        container,
-                        tolerates=tolerates,
-                    )
+            host = Host(name.lower(), reach_of(name), handler)
+            if name and not _is_asked_by_kubelet(host):
+                yield from link(
+                    host, template.at(container, "livenessProbe", handler, "host"), Certainty.SURE
+                )
         for host in dict.fromkeys(exec_command(template, container, "livenessProbe").hosts):
-            path = template.at(container, "livenessProbe", "exec.command")
-            yield from _link(
-                Relation.NEEDS_ALIVE,
-                host,
-                path,
-                who,
-                Certainty.UNDECIDED,
-                template,
-                container,
-                tolerates=tolerates,
+            yield from link(
+                host, template.at(container, "livenessProbe", "exec.command"), Certainty.UNDECIDED
             )
 
 
@@ -193,9 +159,7 @@ def _calls(template: PodTemplate) -> Iterator[Link]:
             if is_url(value) or (value and _URL_VARIABLE.search(name.upper())):
                 path = template.at(container, f"env[{index}]", "value")
                 for host in url_hosts(value, "env"):
-                    yield from _link(
-                        Relation.CALLS, host, path, who, Certainty.UNDECIDED, template, container
-                    )
+                    yield from _link(template, container, who, Relation.CALLS, host, path)
         who = f"the arguments of container {container.name}"
         for place in ("command", "args"):
             for index, word in enumerate(strings(container.spec, place)):
@@ -203,21 +167,19 @@ def _calls(template: PodTemplate) -> Iterator[Link]:
                 if is_url(value):
                     path = template.at(container, f"{place}[{index}]")
                     for host in url_hosts(value, place):
-                        yield from _link(
-                            Relation.CALLS, host, path, who, Certainty.UNDECIDED, template, container
-                        )
+                        yield from _link(template, container, who, Relation.CALLS, host, path)
 
 
 def _link(
+    template: PodTemplate,
+    container: Container,
+    who: str,
     relation: Relation,
     host: Host,
     path: str,
-    who: str,
-    certainty: Certainty,
-    template: PodTemplate,
-    container: Container,
-    limit: float | None = None,
+    certainty: Certainty = Certainty.UNDECIDED,
     *,
+    limit: float | None = None,
     tolerates: int | None = None,
 ) -> Iterator[Link]:
     """The link to a host, if the text names one outside the pod."""
