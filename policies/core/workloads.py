@@ -142,13 +142,6 @@ class Workload(Model):
         return GroupKind(self.api_group, self.kind)
 
     @property
-    def is_read(self) -> bool:
-        """Whether any part of an object of the kind is read."""
-        return bool(
-            self.templates or self.specs or self.containers or self.composed or self.overrides or self.objects
-        )
-
-    @property
     def whole(self) -> bool:
         """Whether reading an object of the kind reads all there is of its pods."""
         return not (self.containers or self.composed or self.overrides or self.unread)

@@ -66,16 +66,11 @@ def published() -> tuple[tuple[str, bool, Published], ...]:
     return tuple((f"-{each.name}-", bool(_counts(each.name)), each) for each in found)
 
 
-def weights(texts: Iterable[str], flags: Iterable[str | None] = ()) -> int | None:
-    """Bytes of the largest model that one of the texts names; None where none names any.
+def heaviest(texts: Iterable[str], flags: Iterable[str | None] = ()) -> tuple[int, str]:
+    """Bytes of the largest model that one of the texts names, and that text; 0 and an empty one if none does.
 
     `flags` are the values of `--quantization` and `--dtype`; a name with a number format wins.
     """
-    return heaviest(texts, flags)[0] or None
-
-
-def heaviest(texts: Iterable[str], flags: Iterable[str | None] = ()) -> tuple[int, str]:
-    """`weights`, and the text that names the model; 0 and an empty text if none names any."""
     written = [_BY_FLAG[flag] for flag in flags if flag in _BY_FLAG]
     usual = max(written, default=_PLAIN)
     return max(((size, each) for each in texts if (size := _size(each, usual))), default=(0, ""))

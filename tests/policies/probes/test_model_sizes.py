@@ -2,7 +2,7 @@
 
 import pytest
 
-from policies.probes.model_sizes import Published, published, weights
+from policies.probes.model_sizes import Published, heaviest, published
 
 GB = 10**9
 
@@ -46,7 +46,7 @@ GB = 10**9
     ],
 )
 def test_size_by_name(name: str, size: float) -> None:
-    assert weights([name]) == round(size * GB)
+    assert heaviest([name])[0] == round(size * GB)
 
 
 @pytest.mark.parametrize(
@@ -66,15 +66,15 @@ def test_size_by_name(name: str, size: float) -> None:
     ],
 )
 def test_names_without_a_size(name: str) -> None:
-    assert weights([name]) is None
+    assert heaviest([name]) == (0, "")
 
 
 def test_the_largest_of_several_and_the_flags() -> None:
-    assert weights(["drafter-1B", "base-70B"]) == 140 * GB
-    assert weights(["base-7B"], ["awq", None]) == round(0.65 * 7 * GB)
-    assert weights(["base-7B"], [None, "float32"]) == 28 * GB
-    assert weights(["base-7B"], ["fp8", "bfloat16"]) == 14 * GB, "what is loaded is written in full"
-    assert weights(["base-7B-AWQ"], ["gptq"]) == round(0.65 * 7 * GB), "the name wins"
+    assert heaviest(["drafter-1B", "base-70B"])[0] == 140 * GB
+    assert heaviest(["base-7B"], ["awq", None])[0] == round(0.65 * 7 * GB)
+    assert heaviest(["base-7B"], [None, "float32"])[0] == 28 * GB
+    assert heaviest(["base-7B"], ["fp8", "bfloat16"])[0] == 14 * GB, "what is loaded is written in full"
+    assert heaviest(["base-7B-AWQ"], ["gptq"])[0] == round(0.65 * 7 * GB), "the name wins"
 
 
 BYTES = {"bfloat16": (2, 2), "fp8": (1, 1.01), "mxfp4": (0.53125, 0.7)}
