@@ -44,7 +44,7 @@ def preset_health(container: Container, settings: StandardProbes) -> Health | No
 def _preset_health(container: Container, settings: StandardProbes) -> Health | None:
     server = settings.recogniser.server(container)
     port = server_port(container, server) if server else None
-    if server is None or port is None or unsure(container, server):
+    if server is None or port is None or unsure(container, server, port):
         return None
     source = f"preset {server.name}"
     if server.preset.protocol is Protocol.GRPC:
@@ -64,9 +64,9 @@ def may_be_asked(server: Server) -> bool:
     return not (server.sometimes or elsewhere or server.part is not Part.SERVES)
 
 
-def unsure(container: Container, server: Server) -> tuple[str, str] | None:
+def unsure(container: Container, server: Server, port: int | None) -> tuple[str, str] | None:
     """Why a probe of a recognised server could fail although all is well, and how to mend that, each as part
-    of a sentence; None where it could not."""
+    of a sentence; None where it could not. `port`: see `server_port`."""
     preset = server.preset
     if server.sometimes:
         return "a script starts it only in some cases", "Write probes for the pods in which it serves"
@@ -93,7 +93,6 @@ def unsure(container: Container, server: Server) -> tuple[str, str] | None:
         return "a mounted file may change its port or require TLS", _ANNOTATE
     if _answers_elsewhere(server):
         return "its options move its health endpoint or keep it from everybody", _ANNOTATE
-    port = server_port(container, server)
     if port is None:
         return ("its port is not certain", "Declare the port it listens on, or give it in a flag")
     if preset.protocol is Protocol.GRPC:

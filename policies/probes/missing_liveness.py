@@ -8,7 +8,7 @@ from policies.core.facts import Facts
 from policies.core.target import PodTemplate, Target
 from policies.kube.names import listed
 from policies.kube.pods import Container
-from policies.probes.endpoints import unsure
+from policies.probes.endpoints import server_port, unsure
 from policies.probes.own_servers import is_bare, is_own_server
 from policies.probes.recognition import Part
 from policies.probes.serving import recognised, serving_containers
@@ -44,7 +44,7 @@ def what_to_write(container: Container, facts: Facts) -> str | None:
     """The liveness endpoint of the known server in a container, if it can't be injected; None for an unknown
     one."""
     server = recognised(container, facts)
-    doubt = unsure(container, server) if server else None
+    doubt = unsure(container, server, server_port(container, server)) if server else None
     if server is None or doubt is None:
         return None
     why, advice = doubt

@@ -21,7 +21,6 @@ from policies.kube.pods import Container
 from policies.probes.endpoints import preset_health
 from policies.probes.preset import Progress
 from policies.probes.recognition import Server, version_of
-from policies.probes.serving import recognised
 from policies.probes.settings import Liveness, StandardProbes
 
 TIMEOUT: Final = 30
@@ -68,7 +67,7 @@ def progress_check(
     """
     settings = facts.settings(StandardProbes)
     wanted = annotated_liveness(pod, container, facts)
-    server = recognised(container, facts)
+    server = settings.recogniser.server(container)
     if (wanted or settings.liveness) is Liveness.ENDPOINT or server is None:
         return None
     progress = server.preset.progress
@@ -89,7 +88,7 @@ def blind_because(pod: Json, container: Container, facts: Facts) -> str | None:
     """Why a container's livenessProbe asks an endpoint that does not notice a hang, although a check is known
     that does; None where it does not, or where somebody chose the endpoint."""
     settings = facts.settings(StandardProbes)
-    server, probe = recognised(container, facts), container.spec.get("livenessProbe")
+    server, probe = settings.recogniser.server(container), container.spec.get("livenessProbe")
     if server is None or server.preset.progress is None or is_program(probe):
         return None
     if text(probe, "httpGet", "path") != server.preset.live_path:

@@ -14,7 +14,7 @@ from policies.kube.json import Json
 from policies.kube.metadata import annotations_of
 from policies.kube.pods import Container, Role
 from policies.kube.results import Result
-from policies.probes.recognition import Part, Server, is_idle
+from policies.probes.recognition import Part, Recogniser, Server, is_idle
 from policies.probes.settings import StandardProbes
 
 HEALTH_ANNOTATIONS: Final = (HEALTH_PATH, HEALTH_PORT, LIVE_PATH, READY_PATH)
@@ -62,9 +62,12 @@ def _serving(pod: Json, facts: Facts) -> list[Container]:
     view = facts.view(pod)
     if view.completes:
         return []
-    found = [each for each in view.running if not (is_infrastructure(each, facts) or _ends(each))]
+    recogniser = facts.settings(StandardProbes).recogniser
+    found = [each for each in view.running if not (recogniser.is_infrastructure(each) or _ends(each))]
     return [
-        each for each in found if _serves(each, facts) or _annotated(view.ours, each, alone=len(found) == 1)
+        each
+        for each in found
+        if _serves(each, recogniser) or _annotated(view.ours, each, alone=len(found) == 1)
     ]
 
 
@@ -80,8 +83,8 @@ def _annotated(annotations: Mapping[str, str], container: Container, *, alone: b
     )
 
 
-def _serves(container: Container, facts: Facts) -> bool:
-    server = recognised(container, facts)
+def _serves(container: Container, recogniser: Recogniser) -> bool:
+    server = recogniser.server(container)
     part = Part.SERVES if server is None else server.part
     if part is Part.WORKER or is_idle(container):
         return False

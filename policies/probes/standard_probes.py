@@ -29,7 +29,7 @@ from policies.kube.json import Json, dig, integer, text
 from policies.kube.metadata import annotations_of
 from policies.kube.names import is_label_key, listed
 from policies.kube.pods import Container, Role, edited
-from policies.probes.endpoints import preset_health, unsure
+from policies.probes.endpoints import preset_health, server_port, unsure
 from policies.probes.group_formation import deadlocks, left_unready, waits_for
 from policies.probes.health import (
     ANNOTATION,
@@ -459,7 +459,7 @@ def _left_alone(pod: Json, container: Container, settings: StandardProbes) -> Fi
     server = settings.recogniser.server(container)
     why = "its health endpoint is unknown"
     hint = "Annotate the pod template with mlchassis.dev/health-path"
-    if server is not None and (doubt := unsure(container, server)):
+    if server is not None and (doubt := unsure(container, server, server_port(container, server))):
         why, hint = f"it runs {server.name}, and {doubt[0]}", doubt[1]
     elif dig(container.spec, "readinessProbe", "exec") is not None:
         why = "its readinessProbe runs a command, and a failing command must not restart it"

@@ -31,7 +31,7 @@ from policies.kube.results import Result, Results
 from policies.probes.model_sizes import heaviest
 from policies.probes.observed import observed
 from policies.probes.recognition import Server
-from policies.probes.serving import is_infrastructure, recognised, serving_containers
+from policies.probes.serving import serving_containers
 from policies.probes.settings import Learning, StandardProbes
 from puller import spec as model_spec
 
@@ -92,7 +92,7 @@ def start_of(pod: Json, container: Container, facts: Facts) -> Start | None:
 
 def _start_of(pod: Json, container: Container, facts: Facts) -> Start | None:
     settings = facts.settings(StandardProbes)
-    if is_infrastructure(container, facts):
+    if settings.recogniser.is_infrastructure(container):
         return None
     annotated = _annotation(pod, container, EXPECTED_START, facts)
     if annotated is not None:
@@ -102,7 +102,7 @@ def _start_of(pod: Json, container: Container, facts: Facts) -> Start | None:
             pass
         else:
             return Start(seconds, f"the annotation {EXPECTED_START}", 0, seconds, told=True, annotated=True)
-    server = recognised(container, facts)
+    server = settings.recogniser.server(container)
     usual = (server and server.preset.expected_start) or 0
     told, source = told_size(pod, container, facts)
     size = told or 0

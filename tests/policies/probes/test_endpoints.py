@@ -134,7 +134,7 @@ def test_where_a_probe_could_fail_none_is_known_and_why(spec: Json, why: str) ->
     server = recognised(of, Facts())
     assert server is not None
     assert preset_health(of, StandardProbes()) is None
-    doubt = unsure(of, server)
+    doubt = unsure(of, server, server_port(of, server))
     assert doubt is not None
     assert why in doubt[0]
 
