@@ -38,5 +38,4 @@ def kill_budget(probe: Any) -> int:
 
 def timed(handler: Json, period: int, timeout: int, failures: int) -> Json:
     """A probe with these numbers."""
-    numbers = {"periodSeconds": period, "timeoutSeconds": timeout, "failureThreshold": failures}
-    return {**handler, **numbers}
+    return {**handler, "periodSeconds": period, "timeoutSeconds": timeout, "failureThreshold": failures}
