@@ -232,18 +232,17 @@ class ManifestCluster(WholeObjects):
         return {key: Listing(objects) for key, objects in found.items()}
 
     @cached_property
-    def _named(self) -> dict[tuple[GroupKind, str, str], Json]:
-        return {
-            (
-                kind_of(obj),
-                text(obj, "metadata", "namespace") or "default",
-                text(obj, "metadata", "name"),
-            ): obj
-            for obj in self._objects
-        }
+    def _named(self) -> dict[tuple[GroupKind, str], dict[str, Json]]:
+        """The objects by kind and namespace, then by name."""
+        found: dict[tuple[GroupKind, str], dict[str, Json]] = {}
+        for obj in self._objects:
+            metadata = mapping(obj, "metadata")
+            key = kind_of(obj), text(metadata, "namespace") or "default"
+            found.setdefault(key, {})[text(metadata, "name")] = obj
+        return found
 
     def named(self, kind: GroupKind, namespace: str, name: str) -> Json | None:
-        return self._named.get((kind, namespace or "default", name))
+        return self._named.get((kind, namespace or "default"), {}).get(name)
 
     def lacks(self, kind: GroupKind, namespace: str, name: str) -> bool:
         """True only if the set makes the namespace too, so that nothing can be in it before.
@@ -253,11 +252,9 @@ class ManifestCluster(WholeObjects):
         """
         if not self.whole or self.named(NAMESPACE, "", namespace) is None or kind == SECRET:
             return False
-        if kind == CONFIG_MAP:
-            others = (other for known, place, other in self._named if (known, place) == (kind, namespace))
-            if not closest(name, others, _ALIKE):
-                return False
-        return self.leaves_out(kind, namespace, name)
+        if not self.leaves_out(kind, namespace, name):
+            return False
+        return kind != CONFIG_MAP or bool(closest(name, self._named.get((kind, namespace), ()), _ALIKE))
 
     def leaves_out(self, kind: GroupKind, namespace: str, name: str) -> bool:
         """Whether applying the set makes no such object, neither by itself nor through a controller."""
@@ -269,15 +266,17 @@ class ManifestCluster(WholeObjects):
 
     def _makes_others(self, kind: GroupKind) -> bool:
         """Whether an operator or a program of the set may make objects of a kind."""
-        return self._has_operators or any(
-            _grants_creating(obj, kind) or (kind == CLAIM and maps(obj, "spec", "volumeClaimTemplates"))
-            for obj in self._objects
-        )
+        return self._has_operators or not self._creatable.isdisjoint((kind.resource, "*"))
 
     @cached_property
     def _has_operators(self) -> bool:
-        kinds = {kind_of(obj) for obj in self._objects}
+        kinds = {kind for kind, _ in self._named}
         return CUSTOM_RESOURCE_DEFINITION in kinds or any(kind.group not in _BUILT_IN for kind in kinds)
+
+    @cached_property
+    def _creatable(self) -> frozenset[str]:
+        """The resources that roles of the set allow to create, or that StatefulSets create."""
+        return frozenset(chain.from_iterable(map(_created_by, self._objects)))
 
     def listing(self, resource: Resource, namespace: str | None = None) -> Listing | None:
         if resource is Resource.OBSERVED:
@@ -313,12 +312,12 @@ _MADE_BY_CLUSTERS: Final = frozenset(
 """Objects that controllers make in every namespace."""
 
 
-def _grants_creating(role: Json, kind: GroupKind) -> bool:
-    return any(
-        not {"create", "*"}.isdisjoint(strings(rule, "verbs"))
-        and not {kind.resource, "*"}.isdisjoint(strings(rule, "resources"))
-        for rule in maps(role, "rules")
-    )
+def _created_by(obj: Json) -> Iterator[str]:
+    for rule in maps(obj, "rules"):
+        if not {"create", "*"}.isdisjoint(strings(rule, "verbs")):
+            yield from strings(rule, "resources")
+    if maps(obj, "spec", "volumeClaimTemplates"):
+        yield CLAIM.resource
 
 
 def is_whole(paths: Sequence[str], problems: Sequence[UserError]) -> bool:

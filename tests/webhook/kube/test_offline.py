@@ -1,10 +1,14 @@
 """Manifests as documents and as cluster facts."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from policies.core.resources import Resource
+from policies.kube.group_kinds import CLAIM, GroupKind
+from policies.kube.group_kinds import SERVICE as SERVICES
+from policies.kube.json import Json
 from webhook.errors import UserError
 from webhook.kube.offline import ManifestCluster, read, read_what_can_be
 
@@ -118,3 +122,46 @@ def test_a_directory_without_manifests_is_a_slip(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("nothing")
     with pytest.raises(UserError, match=r"holds no \.yaml, \.yml or \.json file"):
         read([str(tmp_path)])
+
+
+class _Counted(list[Json]):
+    """Objects that count how often all of them are gone through."""
+
+    passes = 0
+
+    def __iter__(self) -> Iterator[Json]:
+        self.passes += 1
+        return super().__iter__()
+
+
+def test_objects_are_not_gone_through_for_each_missing_name() -> None:
+    role = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "Role",
+        "metadata": {"name": "reader", "namespace": "ml"},
+        "rules": [{"verbs": ["get"], "resources": ["services"]}],
+    }
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ml"}}
+    objects = _Counted([namespace, role])
+    cluster = ManifestCluster(objects, whole=True)
+    assert cluster.lacks(SERVICES, "ml", "first")
+    passes = objects.passes
+    assert all(cluster.lacks(SERVICES, "ml", f"missing-{number}") for number in range(100))
+    assert all(cluster.lacks(CLAIM, "ml", f"missing-{number}") for number in range(100))
+    assert objects.passes == passes
+
+
+@pytest.mark.parametrize(
+    ("made_by", "kind"),
+    [
+        ({"kind": "Role", "rules": [{"verbs": ["create"], "resources": ["services"]}]}, SERVICES),
+        ({"kind": "ClusterRole", "rules": [{"verbs": ["*"], "resources": ["*"]}]}, CLAIM),
+        ({"kind": "StatefulSet", "spec": {"volumeClaimTemplates": [{"metadata": {"name": "a"}}]}}, CLAIM),
+    ],
+)
+def test_what_the_set_may_make_is_not_missing(made_by: Json, kind: GroupKind) -> None:
+    group = "apps/v1" if "spec" in made_by else "rbac.authorization.k8s.io/v1"
+    maker = {"apiVersion": group, "metadata": {"name": "maker", "namespace": "ml"}, **made_by}
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ml"}}
+    assert ManifestCluster([namespace], whole=True).lacks(kind, "ml", "gone")
+    assert not ManifestCluster([namespace, maker], whole=True).lacks(kind, "ml", "gone")
