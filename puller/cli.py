@@ -10,7 +10,9 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from puller import http
 from puller.flags import Flags, boolean
@@ -90,43 +92,23 @@ def server_of(options: Options) -> ModelServer:
 
 def options_of(arguments: argparse.Namespace) -> Options:
     """Parsed arguments -> Options."""
-    url = arguments.server_url or f"http://127.0.0.1:{arguments.component_port}"
-    return Options(
-        config_dir=arguments.config_dir,
-        model_dir=arguments.model_dir,
-        claims_dir=arguments.pvc_dir,
-        server=arguments.server,
-        server_url=url,
-        server_model_dir=arguments.server_model_dir,
-        server_api_key=arguments.server_api_key,
-        host=arguments.host,
-        port=arguments.port,
-        ready_when=arguments.ready_when,
-        downloads=arguments.num_workers,
-        loads=arguments.load_workers,
-        max_disk=arguments.max_disk,
-        max_memory=arguments.max_memory,
-        resync=arguments.resync,
-        config_poll=arguments.config_poll,
-        server_poll=arguments.server_poll,
-        backoff_initial=arguments.backoff_initial,
-        backoff_max=arguments.backoff_max,
-        grace=arguments.grace,
-        schemes=tuple(dict.fromkeys((*arguments.schemes, *arguments.further_schemes))),
-        pod_uid=arguments.pod_uid,
-        cache_dir=arguments.cache_dir,
-        cache_size=arguments.cache_size,
-        timeouts=Timeouts(arguments.probe_timeout, arguments.load_timeout, arguments.unload_timeout),
-        limits=Limits(
-            connections=arguments.connections,
-            connect_timeout=arguments.connect_timeout,
-            stall_timeout=arguments.stall_timeout,
-            allow_link_local=arguments.allow_link_local,
-            plain_registries=frozenset(arguments.plain_registries),
-            max_entries=arguments.max_archive_entries,
-            max_expansion=arguments.max_archive_expansion,
-        ),
-    )
+    given = {
+        **vars(arguments),
+        "claims_dir": arguments.pvc_dir,
+        "downloads": arguments.num_workers,
+        "loads": arguments.load_workers,
+        "server_url": arguments.server_url or f"http://127.0.0.1:{arguments.component_port}",
+        "schemes": tuple(dict.fromkeys((*arguments.schemes, *arguments.further_schemes))),
+        "plain_registries": frozenset(arguments.plain_registries),
+        "max_entries": arguments.max_archive_entries,
+        "max_expansion": arguments.max_archive_expansion,
+        "timeouts": Timeouts(arguments.probe_timeout, arguments.load_timeout, arguments.unload_timeout),
+    }
+    return Options(**_of(Options, given), limits=Limits(**_of(Limits, given)))
+
+
+def _of(kind: type[Options | Limits], given: Mapping[str, Any]) -> dict[str, Any]:
+    return {field.name: given[field.name] for field in fields(kind) if field.name in given}
 
 
 def parser(env: Mapping[str, str]) -> argparse.ArgumentParser:

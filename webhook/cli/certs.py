@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from webhook.errors import UserError
+from webhook.server import pki
 
 OK, DUE, BAD = 0, 1, 2
 
@@ -37,8 +38,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _issue(args: argparse.Namespace) -> int:
-    from webhook.server import pki
-
     names = ("ca.crt", "tls.crt", "tls.key")
     there = [name for name in names if (args.directory / name).exists()]
     if there and not args.force:
@@ -58,8 +57,6 @@ def _issue(args: argparse.Namespace) -> int:
 
 
 def _show(args: argparse.Namespace) -> int:
-    from webhook.server import pki
-
     try:
         bundle = pki.Bundle(args.file.read_bytes(), b"")
         ends, hosts = pki.expiry(bundle), pki.hosts_of(bundle)

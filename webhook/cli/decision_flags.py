@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from webhook.cli.exit_status import DENIED, OK
+from webhook.cli.output.review import Tally
 from webhook.errors import UserError
-
-if TYPE_CHECKING:
-    from webhook.cli.output.review import Tally
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

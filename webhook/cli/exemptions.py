@@ -9,25 +9,27 @@ import argparse
 import sys
 from collections.abc import Iterable, Iterator
 from datetime import date, datetime
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import orjson
 
+from policies.core.target import pod_templates
+from policies.kube.json import Json, text
+from policies.kube.metadata import annotations_of
 from policies.kube.printable import printable, printable_json
+from webhook.admission.configuration import Config
+from webhook.admission.exemptions import SOON, State, exemptions_in
+from webhook.cli import files_or_cluster
 from webhook.cli.exit_status import OK
-
-if TYPE_CHECKING:
-    from policies.kube.json import Json
-    from webhook.admission.configuration import Config
-    from webhook.cli.output.review import Review
+from webhook.cli.files_or_cluster import chosen
+from webhook.cli.output.review import Review
+from webhook.cli.output.table import aligned
 
 _COLUMNS: Final = ("object", "rule", "state", "until", "age", "used", "reason")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `chassis exemptions`."""
-    from webhook.cli import files_or_cluster
-
     parser.description = (
         "Every exemption that objects or their pod templates carry, and every override with an end: whether "
         "it counts, when it ends, how old it is, and whether there is anything that it exempts from."
@@ -39,8 +41,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the exemptions; the exit status."""
-    from webhook.cli.files_or_cluster import chosen
-
     with chosen(args) as read:
         found = [*_exemptions(read.reviews(), read.config), *_overrides(read.config)]
     if args.output == "json":
@@ -51,11 +51,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _exemptions(reviews: Iterable[Review], config: Config) -> Iterator[Json]:
-    from policies.core.target import pod_templates
-    from policies.kube.json import text
-    from policies.kube.metadata import annotations_of
-    from webhook.admission.exemptions import exemptions_in
-
     for review in reviews:
         document = review.document
         namespace = document.namespace or "default"
@@ -84,8 +79,6 @@ def _exemptions(reviews: Iterable[Review], config: Config) -> Iterator[Json]:
 
 def _overrides(config: Config) -> Iterator[Json]:
     """The overrides of the policy that have an end."""
-    from webhook.admission.exemptions import SOON, State
-
     for index, override in enumerate(config.webhook.overrides):
         if override.until is None:
             continue
@@ -119,8 +112,6 @@ def _table(found: list[Json]) -> Iterator[str]:
     if not found:
         yield "no exemptions"
         return
-    from webhook.cli.output.table import aligned
-
     rows = (tuple(_cell(each, name) for name in _COLUMNS) for each in found)
     yield from aligned([tuple(map(str.upper, _COLUMNS)), *rows])
 

@@ -6,15 +6,19 @@ import argparse
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from policies.core.facts import Cluster
+from policies.kube.json import Json
+from webhook.admission.configuration import Config
+from webhook.cli import against, connection
+from webhook.cli.against import applied
+from webhook.cli.connection import chosen_namespace, connected
+from webhook.cli.named_policy import read_policy
+from webhook.cli.output.review import Review
+from webhook.cli.review import review_documents
+from webhook.cli.scan import Scan, policy_of
 from webhook.errors import UserError
-
-if TYPE_CHECKING:
-    from policies.core.facts import Cluster
-    from policies.kube.json import Json
-    from webhook.admission.configuration import Config
-    from webhook.cli.output.review import Review
+from webhook.kube.offline import ManifestCluster, read
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +35,6 @@ class Input:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments that choose the input and the policy."""
-    from webhook.cli import against, connection
-
     parser.add_argument("paths", nargs="*", metavar="PATH", help="manifests (default: the cluster)")
     connection.add_scope(parser)
     connection.add_arguments(parser)
@@ -45,10 +47,6 @@ def chosen(args: argparse.Namespace) -> Iterator[Input]:
     if args.against and not args.paths:
         raise UserError("--against goes with manifests")
     if args.against:
-        from webhook.cli.against import applied
-        from webhook.cli.review import review_documents
-        from webhook.kube.offline import read
-
         with applied(args, read(args.paths)) as into:
             yield Input(
                 into.config,
@@ -57,10 +55,6 @@ def chosen(args: argparse.Namespace) -> Iterator[Input]:
                 lambda: review_documents(into.documents, into.config, into.cluster),
             )
     elif args.paths:
-        from webhook.cli.named_policy import read_policy
-        from webhook.cli.review import review_documents
-        from webhook.kube.offline import ManifestCluster, read
-
         config = read_policy(args.policy, None, args.kubeconfig, args.context)
         documents = read(args.paths)
         objects = [document.obj for document in documents]
@@ -69,9 +63,6 @@ def chosen(args: argparse.Namespace) -> Iterator[Input]:
             config, cluster, lambda: iter(objects), lambda: review_documents(documents, config, cluster)
         )
     else:
-        from webhook.cli.connection import chosen_namespace, connected
-        from webhook.cli.scan import Scan, policy_of
-
         with connected(args.kubeconfig, args.context) as (api, wait):
             namespace = chosen_namespace(args, api)
             config, _ = wait(policy_of(api, args.policy))

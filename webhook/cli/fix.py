@@ -17,19 +17,26 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from policies.core import registry
+from policies.core.facts import Cluster
+from policies.core.mode import Mode
+from policies.kube.field_paths import steps_in
+from policies.kube.json import Json, dig, replaced
 from policies.kube.printable import printable
+from webhook.admission.configuration import Config, Override
+from webhook.admission.decision import Result
+from webhook.admission.patch import diff, same
 from webhook.cli.exit_status import BAD_INPUT, OK
+from webhook.cli.named_policy import read_policy
+from webhook.cli.output.review import Review
+from webhook.cli.review import review_documents
+from webhook.cli.text_edits import NotEditable, applied, edited
+from webhook.config.load import rules
+from webhook.config.location import WHERE
 from webhook.errors import UserError
-
-if TYPE_CHECKING:
-    from policies.core.facts import Cluster
-    from policies.kube.json import Json
-    from webhook.admission.configuration import Config
-    from webhook.admission.decision import Result
-    from webhook.cli.output.review import Review
-    from webhook.kube.offline import Document
+from webhook.kube.offline import Document, ManifestCluster, parse, read_what_can_be
 
 ROUNDS: Final = 4
 """How often an object is decided again after a remedy: one remedy may call for another."""
@@ -37,8 +44,6 @@ ROUNDS: Final = 4
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `chassis fix`."""
-    from webhook.config.location import WHERE
-
     parser.description = (
         "Write into YAML manifests what the policies would add to their objects, and what mends a finding in "
         "one value. Comments, order and every other line stay. A file that can't be read, such as a template "
@@ -60,9 +65,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Mend the manifests; the exit status."""
-    from webhook.cli.named_policy import read_policy
-    from webhook.kube.offline import ManifestCluster, read_what_can_be
-
     if "-" in args.paths:
         raise UserError("fix: give files or directories, not standard input")
     config = _only(_quiet(read_policy(args.policy, args.profile)), args.only)
@@ -150,11 +152,6 @@ def _quiet(config: Config) -> Config:
 
 def _only(config: Config, wanted: Sequence[str]) -> Config:
     """The same policy with no other mutating policies than those; all of them where none is named."""
-    from policies.core import registry
-    from policies.core.mode import Mode
-    from webhook.admission.configuration import Override
-    from webhook.config.load import rules
-
     for name in wanted:
         if name not in registry.mutators() and name not in REMEDIES:
             what = "has no remedy that can be written" if name in rules() else "is no policy or rule"
@@ -175,9 +172,6 @@ def _fixed(
 ) -> _Fixed | None:
     """The text of a file with its objects mended; None where there is nothing to mend. UserError where it
     can't be written."""
-    from webhook.admission.patch import diff
-    from webhook.cli.text_edits import NotEditable, applied, edited
-
     edits = []
     mended: dict[str, None] = {}
     wanted = []
@@ -208,9 +202,6 @@ def _fixed(
 
 def _says(text: str, wanted: Iterable[Json]) -> bool:
     """Whether a text is read as exactly those objects."""
-    from webhook.admission.patch import same
-    from webhook.kube.offline import parse
-
     try:
         found = [document.obj for document in parse("", text)]
     except UserError:
@@ -222,8 +213,6 @@ def _mended(
     document: Document, config: Config, cluster: Cluster, only: Sequence[str]
 ) -> tuple[Json, list[str]]:
     """The object with what the policies would add, without the findings that have a remedy; what did it."""
-    from webhook.cli.review import review_documents
-
     by: dict[str, None] = {}
     for _ in range(ROUNDS):
         (review,) = review_documents([document], config, cluster)
@@ -248,18 +237,12 @@ def _set(value: int) -> Callable[[Json, Result], Json]:
     """A remedy that gives a finding's field a value."""
 
     def remedy(obj: Json, result: Result) -> Json:
-        from policies.kube.field_paths import steps_in
-        from policies.kube.json import replaced
-
         return replaced(obj, steps_in(obj, result.finding.path), value)
 
     return remedy
 
 
 def _period_as_timeout(obj: Json, result: Result) -> Json:
-    from policies.kube.field_paths import steps_in
-    from policies.kube.json import dig, replaced
-
     *probe, timeout = steps_in(obj, result.finding.path)
     return replaced(obj, (*probe, "periodSeconds"), dig(obj, *probe, timeout))
 

@@ -7,21 +7,20 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from policies.relations.graph import Blast, graph_of
+from webhook.cli import files_or_cluster
 from webhook.cli.exit_status import DENIED, OK
+from webhook.cli.files_or_cluster import chosen
+from webhook.cli.output.graph import written
 from webhook.errors import UserError
-
-if TYPE_CHECKING:
-    from policies.relations.graph import Blast
 
 FORMATS: Final = ("text", "json", "mermaid", "dot", "html")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `chassis graph`."""
-    from webhook.cli import files_or_cluster
-
     parser.description = (
         "The dependencies between workloads, Services, hosts and volumes, read from manifests or a cluster. "
         "Exit status: 0 no workloads wait for each other, 1 some do, 2 something could not be read."
@@ -40,10 +39,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the graph; the exit status."""
-    from policies.relations.graph import graph_of
-    from webhook.cli.files_or_cluster import chosen
-    from webhook.cli.output.graph import written
-
     with chosen(args) as read:
         graph = graph_of(read.objects(), read.config.workloads, read.cluster)
     blasts: list[Blast] = []

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from webhook.admission.configuration import Config
+from webhook.admission.configuration import Config
+from webhook.config.load import load
+from webhook.config.location import CONFIG_MAP, config_map, read_config_map, read_files
 
 BUILT_IN: Final = "built-in"
 """How the defaults are named where two policies are compared."""
@@ -18,13 +19,9 @@ def read_policy(
 
     UserError if it can't be had.
     """
-    from webhook.config.load import load
-
     if where is None:
         config = load({})
     else:
-        from webhook.config.location import CONFIG_MAP, config_map, read_config_map, read_files
-
         if where.startswith(CONFIG_MAP):
             config_map(where)  # before a cluster is looked for
             from webhook.cli.connection import connected

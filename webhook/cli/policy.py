@@ -8,6 +8,7 @@ import json
 from webhook.cli import connection, policy_diff
 from webhook.cli.exit_status import OK
 from webhook.cli.named_policy import read_policy
+from webhook.config.load import schema
 from webhook.config.location import WHERE
 
 
@@ -31,7 +32,5 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _schema(_: argparse.Namespace) -> int:
-    from webhook.config.load import schema
-
     print(json.dumps(schema(), indent=2))
     return OK

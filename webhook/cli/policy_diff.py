@@ -7,22 +7,34 @@ Objects are read as they come and released, and each difference is printed when 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
+from policies.core.mode import Mode
 from policies.kube.printable import printable_json
+from webhook.admission.configuration import Config
+from webhook.admission.decision import Change, Decision
+from webhook.admission.messages import places
+from webhook.admission.patch import diff
+from webhook.cli import connection
+from webhook.cli.connection import chosen_namespace, connected
 from webhook.cli.exit_status import DENIED, OK
+from webhook.cli.named_policy import BUILT_IN, read_policy
+from webhook.cli.output.json import subject
+from webhook.cli.output.review import Review
+from webhook.cli.output.show import show_lines
+from webhook.cli.output.text import Line, plural
 from webhook.cli.output.weight import Weight, verdict, weights
+from webhook.cli.review import review_documents
+from webhook.cli.scan import Scan
+from webhook.config.load import models
+from webhook.config.location import WHERE
 from webhook.errors import UserError
-
-if TYPE_CHECKING:
-    from webhook.admission.configuration import Config
-    from webhook.admission.decision import Decision
-    from webhook.cli.output.review import Review
-    from webhook.cli.output.text import Line
+from webhook.kube.offline import ManifestCluster, read
 
 Pair: TypeAlias = "tuple[Review, Review]"
 """One object's review under the old policy, and under the new one."""
@@ -30,10 +42,6 @@ Pair: TypeAlias = "tuple[Review, Review]"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `chassis policy diff`."""
-    from webhook.cli import connection
-    from webhook.cli.named_policy import BUILT_IN
-    from webhook.config.location import WHERE
-
     parser.description = (
         "Review manifests, or the objects of a cluster, under two policies, and show the differences: "
         "verdicts, findings and injected fields. No object is changed. Exit status: 0 no object would be "
@@ -59,8 +67,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print what NEW decides otherwise than OLD; the exit status."""
-    from webhook.cli.named_policy import BUILT_IN, read_policy
-
     if args.old == args.new == "-":
         raise UserError("policy diff: only one of the two policies can be on standard input")
     if args.paths and (args.all_namespaces or args.namespace):
@@ -73,9 +79,6 @@ def run(args: argparse.Namespace) -> int:
     if args.paths:
         _show(old, new, _of_manifests(args.paths, old, new), totals, args.output)
     else:
-        from webhook.cli.connection import chosen_namespace, connected
-        from webhook.cli.scan import Scan
-
         with connected(args.kubeconfig, args.context) as (api, wait):
             namespace = chosen_namespace(args, api)
             scan: Scan = wait(Scan.prepare(api, namespace, old, new))
@@ -85,9 +88,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _of_manifests(paths: Iterable[str], old: Config, new: Config) -> Iterator[Pair]:
-    from webhook.cli.review import review_documents
-    from webhook.kube.offline import ManifestCluster, read
-
     documents = read(paths)
     cluster = ManifestCluster([document.obj for document in documents])
     before, after = (review_documents(documents, config, cluster) for config in (old, new))
@@ -101,8 +101,6 @@ def _show(old: Config, new: Config, pairs: Iterable[Pair], totals: Totals, outpu
         for piece in _pieces(old, new, settings, differences, totals):
             sys.stdout.write(printable_json(piece))
     else:
-        from webhook.cli.output.show import show_lines
-
         show_lines(_lines(old, new, settings, differences, totals))
 
 
@@ -146,8 +144,6 @@ class Difference:
 
 def changed_settings(old: Config, new: Config) -> Iterator[Setting]:
     """The settings with other values, defaults included, in the order of the keys."""
-    from webhook.config.load import models
-
     for file, model in sorted(models().items()):
         before, after = (
             dict(_flat(config.value(model).model_dump(mode="json", by_alias=True))) for config in (old, new)
@@ -185,11 +181,6 @@ def _moved(before: Decision, after: Decision) -> Iterator[Moved]:
 
 
 def _fields(before: Review, after: Review) -> dict[str, list[str]]:
-    from policies.core.mode import Mode
-    from webhook.admission.decision import Change
-    from webhook.admission.messages import places
-    from webhook.admission.patch import diff
-
     operations = diff(before.final, after.final)
     found: dict[str, list[str]] = {}
     for kind in ("add", "remove", "replace"):
@@ -259,8 +250,6 @@ def _became(old: Weight, new: Weight) -> Iterator[str]:
 def _lines(
     old: Config, new: Config, settings: Sequence[Setting], differences: Iterable[Difference], totals: Totals
 ) -> Iterator[Line]:
-    from webhook.cli.output.text import plural
-
     yield f"--- {_named(old)}", "bold"
     yield f"+++ {_named(new)}", "bold"
     for each in settings:
@@ -303,8 +292,6 @@ def _said(weight: Weight) -> str:
 
 
 def _short(value: Any) -> str:
-    import json
-
     text = "not set" if value is None else value if isinstance(value, str) else json.dumps(value)
     return text if len(text) <= 60 else f"{text[:59]}…"
 
@@ -330,8 +317,6 @@ def _pieces(
     old: Config, new: Config, settings: Sequence[Setting], differences: Iterable[Difference], totals: Totals
 ) -> Iterator[str]:
     """One JSON object, written while differences are found; its totals come last."""
-    import json
-
     head = {
         "old": {"profile": str(old.rules.profile), "digest": old.digest},
         "new": {"profile": str(new.rules.profile), "digest": new.digest},
@@ -353,8 +338,6 @@ def _pieces(
 
 
 def _record(found: Difference) -> dict[str, Any]:
-    from webhook.cli.output.json import subject
-
     before, after = found.verdicts
     return {
         **subject(found.after.document),

@@ -6,16 +6,27 @@ import argparse
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
+from policies.core.facts import Cluster
+from policies.core.fragments import is_fragment
+from webhook.admission.configuration import Config
+from webhook.admission.engine import decide
 from webhook.cli import against, decision_flags
+from webhook.cli.named_policy import read_policy
+from webhook.cli.output.review import Review, Subject
+from webhook.cli.output.show import show
+from webhook.cli.progress import progress
 from webhook.errors import UserError
-
-if TYPE_CHECKING:
-    from policies.core.facts import Cluster
-    from webhook.admission.configuration import Config
-    from webhook.cli.output.review import Review
-    from webhook.kube.offline import Document
+from webhook.kube.offline import (
+    Document,
+    ManifestCluster,
+    is_complete,
+    is_whole,
+    observed_in,
+    read,
+    read_what_can_be,
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,19 +77,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the decisions about the manifests; the exit status."""
-    from webhook.cli.named_policy import read_policy
-    from webhook.cli.output.review import Subject
-    from webhook.cli.output.show import show
-    from webhook.cli.progress import progress
-    from webhook.kube.offline import (
-        ManifestCluster,
-        is_complete,
-        is_whole,
-        observed_in,
-        read,
-        read_what_can_be,
-    )
-
     decision_flags.check(args)
     paths = [*args.paths, *args.filename]
     if not paths:
@@ -134,12 +132,6 @@ def review_documents(
     quiet: bool = False,
 ) -> Iterator[Review]:
     """The decision about each document, as it is asked for. `quiet`: unknown kinds are counted only."""
-    from dataclasses import replace
-
-    from policies.core.fragments import is_fragment
-    from webhook.admission.engine import decide
-    from webhook.cli.output.review import Review
-
     before = {document.identity: document.obj for document in old}
     for document in documents:
         earlier = before.get(document.identity) if operation == "UPDATE" else None

@@ -26,12 +26,15 @@ from policies.kube.json import Json, maps, text
 from policies.kube.metadata import controller
 from webhook.admission.configuration import Config
 from webhook.admission.engine import decide, in_scope
-from webhook.cli import connection, decision_flags
+from webhook.cli import connection, decision_flags, pulled_models
+from webhook.cli.ask import asked
 from webhook.cli.connection import Wait
 from webhook.cli.exit_status import DENIED, OK
 from webhook.cli.output import policyreport as policy_reports
+from webhook.cli.output import servers
 from webhook.cli.output.review import Review, Subject
 from webhook.cli.output.show import show
+from webhook.cli.repair import scan_missed
 from webhook.cli.tell import tell
 from webhook.config.load import load, rules
 from webhook.config.location import CONFIG_MAP as LOCATED
@@ -168,8 +171,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _missed(args: argparse.Namespace, api: ApiServer, namespace: str, config: Config, wait: Wait) -> int:
-    from webhook.cli.repair import scan_missed
-
     cluster, unknown = wait(facts_of(api, namespace))
     if unknown:
         tell(f"not known to the policies, since you may not read them: {', '.join(unknown)}")
@@ -180,8 +181,6 @@ def _missed(args: argparse.Namespace, api: ApiServer, namespace: str, config: Co
 
 
 def _models(args: argparse.Namespace, api: ApiServer, namespace: str, wait: Wait) -> int:
-    from webhook.cli import pulled_models
-
     found = wait(pulled_models.pulled(api, namespace))
     sys.stdout.writelines((pulled_models.as_json if args.output == "json" else pulled_models.table)(found))
     return OK
@@ -190,9 +189,6 @@ def _models(args: argparse.Namespace, api: ApiServer, namespace: str, wait: Wait
 def _servers(
     args: argparse.Namespace, api: ApiServer, reviews: Iterable[Review], subject: Subject, wait: Wait
 ) -> int:
-    from webhook.cli.ask import asked
-    from webhook.cli.output import servers
-
     found = servers.servings(reviews, subject)
     if args.ask:
         found = asked(api, wait, found)
