@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
 from webhook.errors import UserError
 from webhook.server import pki
 
-OK, DUE, BAD = 0, 1, 2
+OK, DUE = 0, 1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,8 +60,8 @@ def _show(args: argparse.Namespace) -> int:
         bundle = pki.Bundle(args.file.read_bytes(), b"")
         ends, hosts = pki.expiry(bundle), pki.hosts_of(bundle)
     except (OSError, pki.CertificateError) as error:
-        print(f"chassis certs: {args.file}: {error}", file=sys.stderr)
-        return BAD
+        why = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"{args.file}: {why}") from None
     now = datetime.now(UTC)
     state = "ended" if ends <= now else "due for renewal" if pki.needs_renewal(bundle, now) else "fine"
     print(f"hosts:  {', '.join(hosts) or 'none'}")

@@ -24,6 +24,7 @@ from policies.core.annotations import POLICY_LABEL
 from policies.kube.json import Json, dig, text
 from policies.kube.metadata import labels_of
 from webhook.cli import manifests
+from webhook.cli.generated import update
 from webhook.config.load import schema
 from webhook.errors import UserError
 
@@ -424,25 +425,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--root", type=Path, default=CHART, help="the chart's directory (default: %(default)s)"
     )
     args = parser.parse_args(argv)
-    wanted = templates()
-    there = {str(path.relative_to(args.root)) for path in (args.root / "templates").glob("*.yaml")}
-    stale = [name for name, content in wanted.items() if _read(args.root / name) != content]
-    for name in [*stale, *sorted(there - set(wanted))]:
-        path: Path = args.root / name
-        if args.check:
-            print(f"{path} is stale: run make chart", file=sys.stderr)
-        elif name in wanted:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(wanted[name], encoding="utf-8")
-            print(path)
-        else:
-            path.unlink()
-            print(f"{path} removed")
-    return int(args.check and bool(stale or there - set(wanted)))
-
-
-def _read(path: Path) -> str | None:
-    return path.read_text(encoding="utf-8") if path.is_file() else None
+    wanted = {args.root / name: content for name, content in templates().items()}
+    leftovers = set((args.root / "templates").glob("*.yaml")) - set(wanted)
+    return update(wanted, "chart", check=args.check, leftovers=leftovers)
 
 
 if __name__ == "__main__":

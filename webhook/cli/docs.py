@@ -18,6 +18,7 @@ from pydantic import BaseModel
 
 from policies.core import registry
 from webhook.cli import explain, manifests, scan_role
+from webhook.cli.generated import text_of, update
 from webhook.cli.pictures import with_pictures
 from webhook.cli.settings import default_of_field, kind_of_field
 from webhook.config.load import models, schema
@@ -149,21 +150,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     files = {args.root / name: content for name, content in pages().items()}
     files[args.manifests / scan_role.FILE] = scan_role.manifest()
-    if (pictured := _read(args.root / PICTURED)) is not None:
+    if (pictured := text_of(args.root / PICTURED)) is not None:
         files[args.root / PICTURED] = with_pictures(pictured)
-    stale = [(path, content) for path, content in files.items() if _read(path) != content]
-    for path, content in stale:
-        if args.check:
-            print(f"{path} is stale: run make docs", file=sys.stderr)
-        else:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(content, encoding="utf-8")
-            print(path)
-    return int(args.check and bool(stale))
-
-
-def _read(path: Path) -> str | None:
-    return path.read_text(encoding="utf-8") if path.is_file() else None
+    return update(files, "docs", check=args.check)
 
 
 if __name__ == "__main__":

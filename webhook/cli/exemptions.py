@@ -11,19 +11,16 @@ from collections.abc import Iterable, Iterator
 from datetime import date, datetime
 from typing import Final
 
-import orjson
-
 from policies.core.target import pod_templates
 from policies.kube.json import Json, text
 from policies.kube.metadata import annotations_of
-from policies.kube.printable import printable, printable_json
 from webhook.admission.configuration import Config
 from webhook.admission.exemptions import SOON, State, exemptions_in
 from webhook.cli import files_or_cluster
 from webhook.cli.exit_status import OK
 from webhook.cli.files_or_cluster import chosen
+from webhook.cli.output.plain import as_json, table
 from webhook.cli.output.review import Review
-from webhook.cli.output.table import aligned
 
 _COLUMNS: Final = ("object", "rule", "state", "until", "age", "used", "reason")
 
@@ -44,9 +41,10 @@ def run(args: argparse.Namespace) -> int:
     with chosen(args) as read:
         found = [*_exemptions(read.reviews(), read.config), *_overrides(read.config)]
     if args.output == "json":
-        print(printable_json(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode()))
+        sys.stdout.write(as_json(found))
     else:
-        sys.stdout.writelines(f"{printable(line)}\n" for line in _table(found))
+        rows = ([_cell(each, name) for name in _COLUMNS] for each in found)
+        sys.stdout.writelines(table(_COLUMNS, rows) if found else ["no exemptions\n"])
     return OK
 
 
@@ -105,15 +103,6 @@ def _age(since: str, today: date) -> int | None:
         return (today - datetime.fromisoformat(since.replace("Z", "+00:00")).date()).days
     except ValueError:
         return None
-
-
-def _table(found: list[Json]) -> Iterator[str]:
-    """A line for each exemption under a head; the last column is as long as it is."""
-    if not found:
-        yield "no exemptions"
-        return
-    rows = (tuple(_cell(each, name) for name in _COLUMNS) for each in found)
-    yield from aligned([tuple(map(str.upper, _COLUMNS)), *rows])
 
 
 def _cell(each: Json, name: str) -> str:

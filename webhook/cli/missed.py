@@ -11,16 +11,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-import orjson
-
 from policies.core.facts import Cluster
 from policies.kube.group_kinds import POD, GroupKind, kind_of
 from policies.kube.json import Json, dig, maps, text
 from policies.kube.metadata import controller
-from policies.kube.printable import printable, printable_json
+from policies.kube.printable import printable
 from policies.kube.times import moment_of, seconds_of
 from webhook.admission.configuration import Config
 from webhook.admission.missed import How, Missed, excluded, missed, runs
+from webhook.cli.output.plain import as_json, plural
 from webhook.cli.owners import Owners
 from webhook.cli.tell import tell
 from webhook.config.location import CONFIG_MAP, INSTALLED, config_map
@@ -273,7 +272,7 @@ def print_report(report: Report, output: str, *, hint: bool = True) -> None:
             "installed": None if report.history.installed is None else moment_of(report.history.installed),
             "outages": [[moment_of(each.begin), moment_of(each.end)] for each in report.history.outages],
         }
-        print(printable_json(orjson.dumps(whole, option=orjson.OPT_INDENT_2).decode()))
+        sys.stdout.write(as_json(whole))
         return
     sys.stdout.writelines(f"{printable(line)}\n" for line in _lines(report, hint))
 
@@ -303,4 +302,4 @@ def _lines(report: Report, hint: bool) -> Iterator[str]:
 def _pods(names: Iterable[str]) -> str:
     listed = list(names)
     shown = ", ".join(listed[:3]) + (", ..." if len(listed) > 3 else "")
-    return f"{len(listed)} pod{'' if len(listed) == 1 else 's'} ({shown})"
+    return f"{plural(len(listed), 'pod')} ({shown})"

@@ -25,9 +25,10 @@ from webhook.cli.connection import chosen_namespace, connected
 from webhook.cli.exit_status import DENIED, OK
 from webhook.cli.named_policy import BUILT_IN, read_policy
 from webhook.cli.output.json import subject
+from webhook.cli.output.plain import plural
 from webhook.cli.output.review import Review
 from webhook.cli.output.show import show_lines
-from webhook.cli.output.text import Line, plural
+from webhook.cli.output.text import Line
 from webhook.cli.output.weight import Weight, verdict, weights
 from webhook.cli.review import review_documents
 from webhook.cli.scan import Scan

@@ -27,9 +27,10 @@ from webhook.admission.configuration import Config
 from webhook.admission.patch import same
 from webhook.cli.exit_status import DENIED, OK
 from webhook.cli.named_policy import read_policy
+from webhook.cli.output.plain import plural
 from webhook.cli.output.review import Review
 from webhook.cli.output.show import show_lines
-from webhook.cli.output.text import Line, plural
+from webhook.cli.output.text import Line
 from webhook.cli.output.weight import Weight, weights
 from webhook.cli.review import review_documents
 from webhook.config.load import invalid, rules

@@ -11,14 +11,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Final
 
-import orjson
-
 from policies.kube.json import Json, integer, maps, text
-from policies.kube.printable import printable, printable_json
 from policies.models.sidecar import status_port
 from puller.quantities import human
 from webhook.admission.missed import runs
-from webhook.cli.output.table import aligned
+from webhook.cli.output import plain
 from webhook.kube import paths
 from webhook.kube.api import ApiServer
 from webhook.kube.errors import ApiError
@@ -119,9 +116,7 @@ async def _models(api: ApiServer, pod: Json, port: int) -> list[PulledModel]:
 def table(found: Iterable[PulledModel]) -> Iterator[str]:
     """A line for each model, and how many there are."""
     models = list(found)
-    cells = [[printable(each.cells[name]) for name in _COLUMNS] for each in models]
-    for line in aligned([list(map(str.upper, _COLUMNS)), *cells]):
-        yield line.rstrip() + "\n"
+    yield from plain.table(_COLUMNS, ([each.cells[name] for name in _COLUMNS] for each in models))
     named = [each for each in models if each.name]
     loaded = sum(each.state == "Loaded" for each in named)
     yield f"\n{len(named)} models, {loaded} loaded; {len(models) - len(named)} pods could not be asked\n"
@@ -131,4 +126,4 @@ def as_json(found: Iterable[PulledModel]) -> Iterator[str]:
     """An array of objects, with keys in the style of the other outputs."""
     renamed = {"bytes_done": "bytesDone", "bytes_total": "bytesTotal"}
     entries = [{renamed.get(key, key): value for key, value in asdict(each).items()} for each in found]
-    yield printable_json(orjson.dumps(entries, option=orjson.OPT_INDENT_2).decode()) + "\n"
+    yield plain.as_json(entries)

@@ -23,10 +23,11 @@ from webhook.admission.configuration import Config
 from webhook.admission.missed import missed, runs
 from webhook.cli.connection import Wait
 from webhook.cli.missed import RESOURCES, Looking, Report, Row, print_report, way_of
-from webhook.cli.tell import tell
+from webhook.cli.tell import agreed, tell
 from webhook.errors import UserError
 from webhook.kube import paths
-from webhook.kube.api import STRATEGIC_MERGE, ApiServer
+from webhook.kube.api import ApiServer
+from webhook.kube.calls import STRATEGIC_MERGE
 from webhook.kube.errors import ApiError
 
 RESTARTED: Final = "kubectl.kubernetes.io/restartedAt"
@@ -101,9 +102,7 @@ def repair_rows(api: ApiServer, wait: Wait, looking: Looking, rows: Sequence[Row
 def _agreed(count: int) -> bool:
     if not sys.stdin.isatty():
         raise UserError("--repair asks first, and there is nobody to ask: add --yes")
-    workloads = "1 workload" if count == 1 else f"{count} workloads, one after the other"
-    print(f"Restart {workloads}? [y/N] ", end="", flush=True)
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+    return agreed(f"Restart {'1 workload' if count == 1 else f'{count} workloads, one after the other'}?")
 
 
 async def restart(api: ApiServer, looking: Looking, top: Json, *, longest: float = LONGEST_SECONDS) -> str:

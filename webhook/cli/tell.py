@@ -1,4 +1,4 @@
-"""Notes about a scan or another reading of a cluster itself."""
+"""Notes and questions for a person, in addition to the output."""
 
 from __future__ import annotations
 
@@ -7,6 +7,12 @@ import sys
 from policies.kube.printable import printable
 
 
-def tell(sentence: str, command: str = "scan") -> None:
-    """Print a sentence for a person in addition to the output."""
-    print(printable(f"chassis {command}: {sentence}"), file=sys.stderr)
+def tell(sentence: str) -> None:
+    """Print a sentence on standard error."""
+    print(printable(f"chassis: {sentence}"), file=sys.stderr)
+
+
+def agreed(question: str) -> bool:
+    """Whether a person answers a question with yes."""
+    print(f"{question} [y/N] ", end="", flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")

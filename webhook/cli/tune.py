@@ -8,35 +8,40 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import Final
 
+import yaml
+
+from policies.core.reasons import lasting
+from policies.kube.group_kinds import GroupKind
+from policies.kube.json import Json, dig, mapping
+from policies.kube.printable import printable
+from policies.probes.observed import OBSERVED
+from webhook.cli import connection
+from webhook.cli.connection import chosen_namespace, connected
 from webhook.cli.exit_status import OK
-
-if TYPE_CHECKING:
-    from policies.kube.json import Json
-    from webhook.kube.api import ApiServer
-    from webhook.observed.record import Record
-    from webhook.observed.tuning import Row
+from webhook.cli.missed import RESOURCES
+from webhook.cli.output.plain import as_json, table
+from webhook.cli.prometheus import asked
+from webhook.cli.scan import facts_of, policy_of
+from webhook.cli.tell import agreed, tell
+from webhook.config.location import INSTALLED, config_map
+from webhook.kube import paths
+from webhook.kube.api import ApiServer
+from webhook.kube.calls import JSON_MERGE
+from webhook.kube.errors import ApiError
+from webhook.observed.record import Record
+from webhook.observed.tuning import Row, rows
 
 _COLUMNS: Final = (
-    "NAMESPACE",
-    "WORKLOAD",
-    "CONTAINER",
-    "BUDGET",
-    "BY",
-    "STARTS",
-    "P50",
-    "P99",
-    "MAX",
-    "VERDICT",
+    *("namespace", "workload", "container", "budget", "by"),
+    *("starts", "p50", "p99", "max", "verdict"),
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `chassis tune`."""
-    from webhook.cli import connection
-
     parser.description = (
         "Startup budgets next to the starts that were observed, how runs ended, and what to change. It reads "
         "pods, events, and the webhook's record of starts and ends if there is one. Nothing is changed "
@@ -67,11 +72,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the table, the patches or JSON, and apply the confirmed changes; the exit status."""
-    from webhook.cli.connection import chosen_namespace, connected
-    from webhook.cli.prometheus import asked
-    from webhook.cli.scan import facts_of, policy_of
-    from webhook.observed.tuning import rows
-
     with connected(args.kubeconfig, args.context) as (api, wait):
         namespace = chosen_namespace(args, api)
         config, _ = wait(policy_of(api, args.policy))
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
         _print(found, args.output)
         if args.apply:
             sys.stdout.flush()
-            wait(_apply(api, found, _agreed))
+            wait(_apply(api, found, agreed))
     return OK
 
 
@@ -90,8 +90,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _read(api: ApiServer, namespace: str) -> tuple[list[Json], list[Json], Record]:
-    from webhook.kube import paths
-
     pods = [each async for each in _items(api, paths.collection("v1", "pods", namespace), {})]
     killing = {"fieldSelector": "reason=Killing"}
     events = [each async for each in _items(api, paths.collection("v1", "events", namespace), killing)]
@@ -106,26 +104,16 @@ async def _items(api: ApiServer, path: str, query: dict[str, str]) -> AsyncItera
 
 async def _record(api: ApiServer) -> Record:
     """The webhook's record; an empty one if there is none, or it may not be read."""
-    from policies.kube.json import mapping
-    from policies.probes.observed import OBSERVED
-    from webhook.cli.tell import tell
-    from webhook.config.location import INSTALLED, config_map
-    from webhook.kube import paths
-    from webhook.kube.errors import ApiError
-    from webhook.observed.record import Record
-
     namespace, _ = config_map(INSTALLED)
     try:
         found = await api.get(paths.one("v1", "configmaps", OBSERVED, namespace))
     except ApiError as error:
         if error.status != 403:
             raise
-        tell(
-            f"earlier starts and ends are left out: you may not read ConfigMap {namespace}/{OBSERVED}", "tune"
-        )
+        tell(f"earlier starts and ends are left out: you may not read ConfigMap {namespace}/{OBSERVED}")
         return Record()
     if found is None:
-        tell("the webhook has recorded nothing: only pods and events of now are known", "tune")
+        tell("the webhook has recorded nothing: only pods and events of now are known")
     return Record.load(mapping(found, "data"))
 
 
@@ -133,34 +121,18 @@ async def _record(api: ApiServer) -> Record:
 
 
 def _print(found: Sequence[Row], output: str) -> None:
-    import orjson
-    import yaml
-
-    from policies.kube.printable import printable, printable_json
-
     if output == "json":
-        text = orjson.dumps([row.as_json() for row in found], option=orjson.OPT_INDENT_2).decode()
-        print(printable_json(text))
+        sys.stdout.write(as_json([row.as_json() for row in found]))
     elif output == "yaml":
         patches = [patch for row in found if (patch := patch_of(row))]
         sys.stdout.write(yaml.safe_dump_all(patches, sort_keys=False) if patches else "")
+    elif found:
+        sys.stdout.writelines(table(_COLUMNS, map(_cells, found)))
     else:
-        for line in _table(found):
-            print(printable(line))
-
-
-def _table(found: Sequence[Row]) -> Iterator[str]:
-    from webhook.cli.output.table import aligned
-
-    if not found:
-        yield "No container serves or runs to completion."
-        return
-    yield from aligned([_COLUMNS, *(_cells(row) for row in found)])
+        print("No container serves or runs to completion.")
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    from policies.core.reasons import lasting
-
     def seconds(value: int | None) -> str:
         return "-" if value is None else f"{value} s"
 
@@ -180,9 +152,6 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 def patch_of(row: Row) -> Json | None:
     """A strategic merge patch for the workload, if a change of its probes helps; it names what it patches."""
-    from policies.kube.group_kinds import GroupKind
-    from webhook.cli.missed import RESOURCES
-
     kind, _, name = row.workload.partition("/")
     if GroupKind("apps", kind) not in RESOURCES or not (row.annotation or row.startup_failures):
         return None
@@ -199,22 +168,8 @@ def patch_of(row: Row) -> Json | None:
 # --- patches --------------------------------------------------------------------------------------------
 
 
-def _agreed(question: str) -> bool:
-    try:
-        return input(question).strip().lower() in ("y", "yes")
-    except EOFError:
-        return False
-
-
 async def _apply(api: ApiServer, found: Iterable[Row], agreed: Callable[[str], bool]) -> None:
     """Write the annotations that the user agrees to."""
-    from policies.kube.group_kinds import GroupKind
-    from policies.kube.json import dig, mapping
-    from policies.kube.printable import printable
-    from webhook.cli.missed import RESOURCES
-    from webhook.kube import paths
-    from webhook.kube.api import JSON_MERGE
-
     for row in found:
         patch = patch_of(row)
         if patch is None or row.annotation is None:
@@ -229,7 +184,7 @@ async def _apply(api: ApiServer, found: Iterable[Row], agreed: Callable[[str], b
         if before is not None:
             print(printable(f"- {key}: {before}"))
         print(f"+ {key}: {value}", flush=True)
-        if not await asyncio.to_thread(agreed, "This rolls out its pods again. Apply? [y/N] "):
+        if not await asyncio.to_thread(agreed, "This rolls out its pods again. Apply?"):
             continue
         body = {"spec": dig(patch, "spec")}
         await api.call("PATCH", path, body=body, content_type=JSON_MERGE)

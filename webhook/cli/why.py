@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
-
-import orjson
 
 from policies.core import registry
 from policies.core.annotations import CHANGED
@@ -26,13 +25,14 @@ from policies.kube.field_paths import named_path, value_at, without
 from policies.kube.group_kinds import JOB, POD, kind_of
 from policies.kube.json import Json, mapping, text
 from policies.kube.metadata import annotations_of, labels_of
-from policies.kube.printable import printable, printable_json
+from policies.kube.printable import printable
 from webhook.admission.changed import Changed
 from webhook.admission.configuration import Config
 from webhook.admission.context import Context
 from webhook.admission.engine import decide
 from webhook.cli import connection, remedies
 from webhook.cli.exit_status import OK
+from webhook.cli.output.plain import as_json
 from webhook.cli.owners import Owners
 from webhook.cli.provenance import OF_JOB, By, Field, fields_of, last_applied, of_note
 from webhook.cli.scan import facts_of
@@ -117,7 +117,7 @@ def run(args: argparse.Namespace) -> int:
     kubectl = remedies.Kubectl(tuple(f"{flag}={value}" for flag, value in flags if value))
     told = [_told(answer, policy, kubectl) for answer in answers]
     if args.output == "json":
-        print(printable_json(orjson.dumps(told, option=orjson.OPT_INDENT_2).decode()))
+        sys.stdout.write(as_json(told))
     else:
         print("\n\n".join("\n".join(map(printable, _lines(each))) for each in told))
     return OK

@@ -24,6 +24,7 @@ from webhook.config import override
 from webhook.config.keys import as_text, keys
 from webhook.config.load import PolicyError, load
 from webhook.kube import events, paths
+from webhook.kube.calls import Writes
 from webhook.kube.errors import ApiError
 from webhook.kube.pulse import SHORT_SECONDS, Pulse
 from webhook.kube.reflector import Lister, Reflector
@@ -186,7 +187,7 @@ class ConfigMap:
     """One ConfigMap, read and watched through the API, with `mlchassis-override` over it."""
 
     def __init__(
-        self, lister: Lister, recorder: events.Events, namespace: str, name: str, pulse: Pulse | None = None
+        self, lister: Lister, recorder: Writes, namespace: str, name: str, pulse: Pulse | None = None
     ) -> None:
         self._lister, self._recorder, self._pulse = lister, recorder, pulse
         self._namespace, self._name = namespace, name
@@ -213,9 +214,7 @@ class ConfigMap:
 class _Layers:
     """The policy and the override over it, offered once both have been asked for."""
 
-    def __init__(
-        self, policy: LivePolicy, recorder: events.Events, origin: str, tasks: asyncio.TaskGroup
-    ) -> None:
+    def __init__(self, policy: LivePolicy, recorder: Writes, origin: str, tasks: asyncio.TaskGroup) -> None:
         self._policy, self._recorder, self._origin, self._tasks = policy, recorder, origin, tasks
         self._below: Json | None = None
         self._above: Json | None = None

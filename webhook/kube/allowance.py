@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from policies.kube.json import Json
-from webhook.kube.events import Events
+from webhook.kube.calls import Writes
 
 
 class Allowance:
@@ -43,15 +43,13 @@ _ROUNDING = 1e-9
 
 
 class Paced:
-    """Writes Events within an allowance: each call counts."""
+    """Writes within an allowance: each call counts."""
 
-    def __init__(self, events: Events, allowance: Allowance) -> None:
-        self._events, self._allowance = events, allowance
+    def __init__(self, api: Writes, allowance: Allowance) -> None:
+        self._api, self._allowance = api, allowance
 
-    async def create_event(self, event: Json) -> bool:
+    async def unless_conflict(
+        self, method: str, path: str, body: Json, content_type: str = "application/json"
+    ) -> bool:
         await self._allowance.take()
-        return await self._events.create_event(event)
-
-    async def patch_event(self, namespace: str, name: str, fields: Json) -> None:
-        await self._allowance.take()
-        await self._events.patch_event(namespace, name, fields)
+        return await self._api.unless_conflict(method, path, body, content_type)

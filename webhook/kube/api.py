@@ -3,8 +3,8 @@
 Law: objects are plain JSON in dicts, never typed models (those drop fields they don't know), and every call
 has a timeout. The kubernetes client gives the connection: kubeconfig, in-cluster token, TLS, proxies.
 
-Callers elsewhere depend on small protocols (`certs.Secrets`, `events.Events`, `reflector.Lister`),
-which `ApiServer` fulfils.
+Callers elsewhere depend on small protocols (`calls.Calls`, `calls.Writes`, `reflector.Lister`), which
+`ApiServer` fulfils.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ import orjson
 
 from policies.kube.json import Json, dig, integer, mapping, text
 from webhook.errors import UserError
-from webhook.kube import paths
 from webhook.kube.errors import ApiError
 from webhook.kube.own_pod import own_namespace
 
@@ -50,8 +49,6 @@ SILENCE_SECONDS = 90
 
 ADMISSION_REGISTRATION = "admissionregistration.k8s.io/v1"
 BAD_ANSWER, TOO_LARGE, UNREACHABLE = "BadAnswer", "TooLarge", "Unreachable"
-STRATEGIC_MERGE = "application/strategic-merge-patch+json"
-JSON_MERGE = "application/merge-patch+json"
 
 
 class NoApiServer(UserError):
@@ -265,22 +262,6 @@ class ApiServer:
         response: aiohttp.ClientResponse = sent.response
         return response
 
-    # --- Secrets and ConfigMaps ------------------------------------------------------------------------
-
-    async def get_secret(self, namespace: str, name: str) -> Json | None:
-        return await self.get(paths.one("v1", "secrets", name, namespace))
-
-    async def create_secret(self, secret: Json) -> bool:
-        """False if the name is taken."""
-        path = paths.collection("v1", "secrets", secret["metadata"]["namespace"])
-        return await self.unless_conflict("POST", path, secret)
-
-    async def replace_secret(self, secret: Json) -> bool:
-        """Compare-and-swap by the resourceVersion in `secret`; False if it changed or went away since."""
-        metadata = secret["metadata"]
-        path = paths.one("v1", "secrets", metadata["name"], metadata["namespace"])
-        return await self.unless_conflict("PUT", path, secret)
-
     async def unless_conflict(
         self, method: str, path: str, body: Json, content_type: str = "application/json"
     ) -> bool:
@@ -292,29 +273,6 @@ class ApiServer:
                 return False
             raise
         return True
-
-    # --- Events ----------------------------------------------------------------------------------------
-
-    async def create_event(self, event: Json) -> bool:
-        """Create a core/v1 Event; False if one of that name is there."""
-        path = paths.collection("v1", "events", event["metadata"]["namespace"])
-        return await self.unless_conflict("POST", path, event)
-
-    async def patch_event(self, namespace: str, name: str, fields: Json) -> None:
-        path = paths.one("v1", "events", name, namespace)
-        await self.call("PATCH", path, body=fields, content_type=JSON_MERGE)
-
-    # --- webhook configurations ------------------------------------------------------------------------
-
-    async def get_registration(self, resource: str, name: str) -> Json | None:
-        """`resource` is `mutatingwebhookconfigurations` or its validating sibling."""
-        return await self.get(paths.one(ADMISSION_REGISTRATION, resource, name))
-
-    async def patch_registration(self, resource: str, name: str, fields: Json) -> bool:
-        """Strategic merge: entries are found by name. A resourceVersion in `fields` keeps an entry that
-        somebody removes meanwhile from being put back; False if the configuration changed or went away."""
-        path = paths.one(ADMISSION_REGISTRATION, resource, name)
-        return await self.unless_conflict("PATCH", path, fields, STRATEGIC_MERGE)
 
 
 def items_of(answer: Json) -> list[Json]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import hashlib
 from datetime import UTC, datetime
-from typing import Protocol
 
 import structlog
 
 from policies.kube.json import Json
 from policies.kube.names import shortened
+from webhook.kube import paths
+from webhook.kube.calls import JSON_MERGE, Writes
 from webhook.kube.errors import ApiError
 
 log = structlog.get_logger()
@@ -22,25 +23,17 @@ LONGEST_MESSAGE = 1024
 """The API server refuses longer ones."""
 
 
-class Events(Protocol):
-    """The part of `ApiServer` that writes Events."""
-
-    async def create_event(self, event: Json) -> bool: ...
-
-    async def patch_event(self, namespace: str, name: str, fields: Json) -> None: ...
-
-
-async def warn(events: Events, regarding: Json, reason: str, message: str) -> None:
+async def warn(api: Writes, regarding: Json, reason: str, message: str) -> None:
     """As `record`; failures are logged only."""
     try:
-        await record(events, regarding, reason, message)
+        await record(api, regarding, reason, message)
     except ApiError as error:
         name = regarding["metadata"]["name"]
         log.warning("event not recorded", reason=reason, regarding=name, error=str(error))
 
 
 async def record(
-    events: Events, regarding: Json, reason: str, message: str, *, kind: str = "Warning", key: str = ""
+    api: Writes, regarding: Json, reason: str, message: str, *, kind: str = "Warning", key: str = ""
 ) -> None:
     """Record an Event on the object `regarding` (apiVersion, kind, metadata). Raises ApiError.
 
@@ -72,5 +65,6 @@ async def record(
         "lastTimestamp": now,
         "count": 1,
     }
-    if not await events.create_event(event):
-        await events.patch_event(namespace, name, {"lastTimestamp": now, "message": message})
+    if not await api.unless_conflict("POST", paths.collection("v1", "events", namespace), event):
+        again = {"lastTimestamp": now, "message": message}
+        await api.unless_conflict("PATCH", paths.one("v1", "events", name, namespace), again, JSON_MERGE)

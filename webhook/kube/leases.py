@@ -1,23 +1,13 @@
-"""What all users of Leases share: the calls that they need, and the time of the last renewal."""
+"""What all users of Leases share: their API, and the time of the last renewal."""
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Final
 
 from policies.kube.json import Json, text
 from policies.kube.times import moment_of, seconds_of
 
 LEASES: Final = "coordination.k8s.io/v1"
-
-
-class Leases(Protocol):
-    """The calls of the API server; each may raise ApiError."""
-
-    def now(self) -> float: ...
-
-    async def get(self, path: str) -> Json | None: ...
-
-    async def unless_conflict(self, method: str, path: str, body: Json) -> bool: ...
 
 
 def renewed_at(lease: Json) -> float | None:

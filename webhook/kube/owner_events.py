@@ -35,6 +35,7 @@ from webhook.admission.envelope import Request
 from webhook.admission.messages import sentence
 from webhook.kube import events, paths
 from webhook.kube.allowance import Allowance
+from webhook.kube.calls import Writes
 from webhook.kube.errors import ApiError, is_missing_right
 
 log = structlog.get_logger()
@@ -55,7 +56,7 @@ OwnerRule = tuple[str, str]
 """The owner's uid and a rule."""
 
 
-class Pods(events.Events, Protocol):
+class Pods(Writes, Protocol):
     """The part of `ApiServer` that is needed."""
 
     async def get(self, path: str) -> Json | None: ...

@@ -18,8 +18,9 @@ from policies.core.annotations import OUTAGES
 from policies.kube.json import Json, mapping, text
 from policies.kube.metadata import annotations_of
 from webhook.kube import paths
+from webhook.kube.calls import Calls
 from webhook.kube.errors import ApiError
-from webhook.kube.leases import LEASES, Leases, renewal, renewed_at
+from webhook.kube.leases import LEASES, renewal, renewed_at
 
 log = structlog.get_logger()
 
@@ -49,7 +50,7 @@ class Outage:
 class Uptime:
     """Renews the Lease while this process is ready."""
 
-    def __init__(self, api: Leases, namespace: str, identity: str, ready: Callable[[], bool]) -> None:
+    def __init__(self, api: Calls, namespace: str, identity: str, ready: Callable[[], bool]) -> None:
         self._api, self._identity, self._ready = api, identity, ready
         self._collection = paths.collection(LEASES, "leases", namespace)
         self._path = paths.one(LEASES, "leases", NAME, namespace)

@@ -24,8 +24,8 @@ from policies.probes.observed import OBSERVED
 from policies.probes.settings import Learning, StandardProbes
 from webhook.admission.configuration import Config
 from webhook.kube import paths
+from webhook.kube.calls import Calls
 from webhook.kube.errors import ApiError
-from webhook.kube.leases import Leases
 from webhook.kube.pulse import Pulse
 from webhook.kube.reflector import Lister, Reflector
 from webhook.observed.leader import RENEW_SECONDS, Leadership, Sleep, spread
@@ -42,7 +42,7 @@ MOST_PENDING: Final = 5_000
 """Observations that wait for the next write; the oldest are given up."""
 
 
-class Api(Leases, Lister, Protocol):
+class Api(Calls, Lister, Protocol):
     """The part of `ApiServer` that is needed."""
 
 

@@ -13,7 +13,8 @@ from typing import Final
 
 from policies.kube.json import Json, integer, mapping, text
 from webhook.kube import paths
-from webhook.kube.leases import LEASES, Leases, renewal, renewed_at
+from webhook.kube.calls import Calls
+from webhook.kube.leases import LEASES, renewal, renewed_at
 
 LEASE: Final = "mlchassis-observer"
 RENEW_SECONDS: Final = 15.0
@@ -24,7 +25,7 @@ EXPIRES_SECONDS: Final = 45
 class Leadership:
     """Whether this process leads."""
 
-    def __init__(self, api: Leases, namespace: str, identity: str, clock: Callable[[], float]) -> None:
+    def __init__(self, api: Calls, namespace: str, identity: str, clock: Callable[[], float]) -> None:
         """`identity` differs between all processes; `clock`: seconds that only go forward."""
         self._api, self._namespace, self._identity, self._clock = api, namespace, identity, clock
         self._renewed: float | None = None

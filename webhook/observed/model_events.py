@@ -31,6 +31,7 @@ from policies.models.sidecar import status_port
 from webhook.admission.configuration import Config
 from webhook.kube import events
 from webhook.kube.allowance import Allowance, Paced
+from webhook.kube.calls import Writes
 from webhook.kube.errors import ApiError, is_missing_right
 from webhook.observed.leader import Sleep, spread
 from webhook.observed.status_pages import Ask, Page, Unanswered, Unloaded, asking
@@ -128,7 +129,7 @@ class ModelEvents:
 
     def __init__(
         self,
-        api: events.Events,
+        api: Writes,
         config: Callable[[], Config],
         cluster: Cluster,
         *,

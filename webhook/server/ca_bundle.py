@@ -27,6 +27,7 @@ from policies.kube.json import Json, text
 from policies.kube.metadata import annotations_of
 from webhook.kube import paths
 from webhook.kube.api import ADMISSION_REGISTRATION
+from webhook.kube.calls import STRATEGIC_MERGE, Calls
 from webhook.kube.errors import ApiError
 from webhook.kube.reflector import Lister, Reflector
 from webhook.server import pki
@@ -51,14 +52,8 @@ CLOCK_SKEW: Final = timedelta(minutes=1)
 TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
 
 
-class Registrations(Lister, Protocol):
-    """The part of `ApiServer` that this module needs. A patch answers False if somebody else was first."""
-
-    async def get_registration(self, resource: str, name: str) -> Json | None: ...
-
-    async def patch_registration(self, resource: str, name: str, fields: Json) -> bool: ...
-
-    def now(self) -> float: ...
+class Registrations(Lister, Calls, Protocol):
+    """The part of `ApiServer` that this module needs."""
 
 
 @dataclass(frozen=True)
@@ -179,14 +174,15 @@ class Registration:
         return all([await self._kept(resource, wanted) for resource in RESOURCES])
 
     async def _kept(self, resource: str, wanted: bytes) -> bool:
+        path = paths.one(ADMISSION_REGISTRATION, resource, self._name)
         for _ in range(SWAP_ATTEMPTS):
-            configuration = await self._api.get_registration(resource, self._name)
+            configuration = await self._api.get(path)
             if configuration is None:
                 return True
             if self._fails_open() and (closed := opened(configuration)):
                 unchanged = {"resourceVersion": text(configuration, "metadata", "resourceVersion")}
                 fields: Json = {"metadata": unchanged, "webhooks": closed}
-                if await self._api.patch_registration(resource, self._name, fields):
+                if await self._patched(path, fields):
                     log.info(
                         "failurePolicy set to Ignore by the override", resource=resource, entries=len(closed)
                     )
@@ -195,12 +191,17 @@ class Registration:
             trust = trusting(configuration, wanted, now)
             if trust.patch is None:
                 return trust.in_force(now)
-            if await self._api.patch_registration(resource, self._name, trust.patch):
+            if await self._patched(path, trust.patch):
                 entries = len(trust.patch.get("webhooks", ()))
                 log.info("caBundle written", resource=resource, configuration=self._name, entries=entries)
                 return trust.in_force(now)
         self._stale.set()  # other replicas were first each time, perhaps with something else
         return False
+
+    async def _patched(self, path: str, fields: Json) -> bool:
+        """Entries are found by name. The resourceVersion in `fields` keeps an entry that somebody removes
+        meanwhile from being put back; False if the configuration changed or went away."""
+        return await self._api.unless_conflict("PATCH", path, fields, STRATEGIC_MERGE)
 
 
 class _Wake:

@@ -25,6 +25,8 @@ import structlog
 
 from policies.kube.json import Json
 from policies.kube.metadata import labels_of
+from webhook.kube import paths
+from webhook.kube.calls import Calls
 from webhook.server import pki
 from webhook.server.pki import Bundle, CertificateError, expiry, issue, made_by_us, renewed, repaired
 
@@ -50,19 +52,6 @@ class CertificateSource(Protocol):
 
     def changes(self) -> AsyncIterator[None]:
         """Yield, without end, whenever `read` may give something new."""
-
-
-class Secrets(Protocol):
-    """The part of the API that `ManagedSecret` needs. Writes answer False when somebody else was first."""
-
-    async def get_secret(self, namespace: str, name: str) -> Json | None: ...
-
-    async def create_secret(self, secret: Json) -> bool: ...
-
-    async def replace_secret(self, secret: Json) -> bool: ...
-
-    def now(self) -> float:
-        """Seconds since the epoch by the API server's clock, from its last answer."""
 
 
 # --- serving -------------------------------------------------------------------------------------------
@@ -294,27 +283,26 @@ class ManagedSecret:
     is, and its Secret is never written.
     """
 
-    def __init__(self, secrets: Secrets, namespace: str, name: str, hosts: Iterable[str]) -> None:
-        self._secrets, self._namespace, self._name = secrets, namespace, name
+    def __init__(self, api: Calls, namespace: str, name: str, hosts: Iterable[str]) -> None:
+        self._api, self._namespace, self._name = api, namespace, name
         self._path = f"{namespace}/{name}"
         self._hosts = tuple(hosts)
 
     async def read(self) -> Bundle:
+        collection = paths.collection("v1", "secrets", self._namespace)
+        path = paths.one("v1", "secrets", self._name, self._namespace)
         for _ in range(SWAP_ATTEMPTS):
-            secret = await self._secrets.get_secret(self._namespace, self._name)
+            secret = await self._api.get(path)
             present = _from_secret(secret) if secret else None
             if present and not _ours(secret or {}, present):
                 return present
             # The API server's clock: it is the one that verifies, and one replica whose own runs ahead would
             # renew for all of them with a certificate that is not valid yet.
-            wanted = self._successor(present, datetime.fromtimestamp(self._secrets.now(), UTC))
+            wanted = self._successor(present, datetime.fromtimestamp(self._api.now(), UTC))
             if wanted is present:
                 return wanted
-            if secret is None:
-                written = await self._secrets.create_secret(_to_secret(wanted, self._empty()))
-            else:
-                written = await self._secrets.replace_secret(_to_secret(wanted, secret))
-            if written:
+            target = ("POST", collection) if secret is None else ("PUT", path)
+            if await self._api.unless_conflict(*target, _to_secret(wanted, secret or self._empty())):
                 log.info("certificate issued", secret=self._path, until=str(expiry(wanted)))
                 return wanted
         raise CertificateError(f"Secret {self._path} was changed under us {SWAP_ATTEMPTS} times in a row")

@@ -26,7 +26,6 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 from prometheus_client.registry import Collector
@@ -34,8 +33,6 @@ from prometheus_client.registry import Collector
 from webhook.version import version
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # they double the number of series and are not needed
-
-CONTENT_TYPE = CONTENT_TYPE_LATEST
 
 OTHER = "other"
 """The label of a kind that is not in the table of workloads, and of requests without a kind."""
@@ -101,25 +98,26 @@ class Metrics:
         server consists of. `fast_path`: whether it is on."""
         self.registry = CollectorRegistry()
         self._kinds = frozenset(kinds)
-        # Not counted by workers: the same in the answer of each.
         self._unsettled: list[Tally] = []
-        self.registry.register(_Settled(self))
-        self._common: Sequence[Collector] = (
-            _Build(),
-            _Restarts(restarts),
-            _Processes(processes),
-            _FastPath(fast_path),
+        # Not counted by workers: the same in the answer of each.
+        common = (
+            _build,
+            partial(_restarts, restarts),
+            partial(_of_processes, processes),
+            partial(_fast_path, fast_path),
         )
-        for collector in self._common:
+        self._common = tuple(map(_Collected, common))
+        # Before the counters: it collects no metric, but brings them up to date.
+        for collector in (_Collected(self._settled), *self._common):
             self.registry.register(collector)
+        counter, gauge = partial(Counter, registry=self.registry), partial(Gauge, registry=self.registry)
         self._children: dict[tuple[Counter, tuple[str, ...]], Counter] = {}
-        self.requests = Counter(
+        self.requests = counter(
             "chassis_admission_requests",
             "Admission reviews answered; outcome is allowed, changed, warned, denied, failed, rejected or "
             "undecidable (rejected: not a review that can be answered, see the HTTP status; undecidable: let "
             "in unread, since it has ended a worker before or has too many values)",
             ("endpoint", "outcome", "kind"),
-            registry=self.registry,
         )
         self.seconds = Histogram(
             "chassis_admission_seconds",
@@ -128,110 +126,93 @@ class Metrics:
             buckets=LATENCY_BUCKETS,
             registry=self.registry,
         )
-        self.in_flight = Gauge(
+        self.in_flight = gauge(
             "chassis_admission_in_flight",
             "Reviews being answered",
             multiprocess_mode="livesum",
-            registry=self.registry,
         )
-        self.refused = Counter(
+        self.refused = counter(
             "chassis_refused",
             "Connections and bodies turned away on their way to a review: no-handshake, no-http, slow-head, "
             "slow-body, no-room (other bodies took the memory), too-many-connections, answer-not-taken, "
             "not-accepted (no descriptor was free)",
             ("reason",),
-            registry=self.registry,
         )
-        self.mutations = Counter(
+        self.mutations = counter(
             "chassis_mutations",
             "Objects that a policy changed (mode enforce), or would change (warn, audit)",
             ("policy", "mode"),
-            registry=self.registry,
         )
-        self.findings = Counter(
+        self.findings = counter(
             "chassis_findings",
             "Findings of a rule or policy by the mode they were answered in",
             ("rule", "mode"),
-            registry=self.registry,
         )
-        self.namespaces = Counter(
+        self.namespaces = counter(
             "chassis_namespace_findings",
             "Findings by the namespace of the object; the namespaces beyond the first hundred count as other",
             ("namespace", "mode"),
-            registry=self.registry,
         )
         self._namespaces: set[str] = set()
-        self.not_read = Counter(
+        self.not_read = counter(
             "chassis_not_reviewed",
             "Objects of which pods may not have been read, by how much was: partly reviewed or not reviewed; "
             "unknown kinds beyond the first hundred count as other",
             ("kind", "reading"),
-            registry=self.registry,
         )
         self._unknown_kinds: set[str] = set()
-        self.exemptions = Counter(
-            "chassis_exemptions", "Findings let pass by an exemption", ("rule",), registry=self.registry
-        )
-        self.errors = Counter(
+        self.exemptions = counter("chassis_exemptions", "Findings let pass by an exemption", ("rule",))
+        self.errors = counter(
             "chassis_policy_errors",
             "Policies and rules that raised an error and were left out of a decision",
             ("policy",),
-            registry=self.registry,
         )
-        self._memo = Counter(
+        self._memo = counter(
             "chassis_memo",
             "Reviews answered from the memo of decisions (hit) and decided by the engine (miss); "
             "answers removed to make room (evicted)",
             ("outcome",),
-            registry=self.registry,
         )
         self._memo_tallies = {
             each: Tally([self._memo.labels(each)], self._unsettled) for each in ("hit", "miss", "evicted")
         }
-        self._events = Counter(
+        self._events = counter(
             "chassis_events",
             "Findings in pods of owners of unknown kinds, as Events on the owners: written, failed (the API "
             "server did not take it); and pods left out: dropped (too many, or not there as reviewed)",
             ("outcome",),
-            registry=self.registry,
         )
-        self.policy_valid = Gauge(
+        self.policy_valid = gauge(
             "chassis_policy_valid",
             "1 while the policy last read is the one in force, 0 after a bad edit",
             multiprocess_mode="livemin",
-            registry=self.registry,
         )
-        self.policy_loaded = Gauge(
+        self.policy_loaded = gauge(
             "chassis_policy_loaded_timestamp_seconds",
             "When the policy in force was loaded",
             multiprocess_mode="livemax",
-            registry=self.registry,
         )
-        self.policy_info = Gauge(
+        self.policy_info = gauge(
             "chassis_policy_info",
             "1 for the policy in force; equal digests mean that replicas agree",
             ("digest", "profile"),
             multiprocess_mode="livemax",
-            registry=self.registry,
         )
-        self.certificate_expiry = Gauge(
+        self.certificate_expiry = gauge(
             "chassis_certificate_expiry_timestamp_seconds",
             "When the serving certificate ends",
             multiprocess_mode="livemin",
-            registry=self.registry,
         )
-        self.facts_synced = Gauge(
+        self.facts_synced = gauge(
             "chassis_facts_synced",
             "1 while a resource of the cluster is known to policies and rules",
             ("resource",),
             multiprocess_mode="livemin",
-            registry=self.registry,
         )
-        self.oldest_kubelet = Gauge(
+        self.oldest_kubelet = gauge(
             "chassis_oldest_kubelet_minor",
             "Minor version of the oldest kubelet, 0 while it is unknown; what it can't do, no pod gets",
             multiprocess_mode="livemostrecent",
-            registry=self.registry,
         )
 
     def request(self, endpoint: str, outcome: str, kind: str) -> None:
@@ -276,6 +257,10 @@ class Metrics:
         """Add the counts of tallies to the counters. Readers of the registry need not call this."""
         settle(self._unsettled)
 
+    def _settled(self) -> Iterator[Metric]:
+        self.settle()
+        yield from ()
+
     def memo(self, outcome: str) -> None:
         """Count a look into the memo of decisions, or an answer that it gave up."""
         self._memo_tallies[outcome].increment()
@@ -309,73 +294,55 @@ class Metrics:
         return generate_latest(together)
 
 
-class _Settled(Collector):
-    """Comes before the counters: collects no metric, but brings them up to date."""
+class _Collected(Collector):
+    """Asks a function for metrics whenever they are read."""
 
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
+    def __init__(self, collect: Callable[[], Iterator[Metric]]) -> None:
+        self._collect = collect
 
     def collect(self) -> Iterator[Metric]:
-        self._metrics.settle()
-        yield from ()
+        return self._collect()
 
 
-class _Restarts(Collector):
+def _restarts(counts: Callable[[], Mapping[str, int]]) -> Iterator[Metric]:
     """Counted by the supervisor, which serves no metrics."""
-
-    def __init__(self, counts: Callable[[], Mapping[str, int]]) -> None:
-        self._counts = counts
-
-    def collect(self) -> Iterator[CounterMetricFamily]:
-        family = CounterMetricFamily(
-            "chassis_worker_restarts",
-            "Worker processes restarted; reason is hung (a review held it too long), stalled (its event "
-            "loop stopped) or died",
-            labels=("reason",),
-        )
-        for reason, count in self._counts().items():
-            family.add_metric((reason,), count)
-        yield family
+    family = CounterMetricFamily(
+        "chassis_worker_restarts",
+        "Worker processes restarted; reason is hung (a review held it too long), stalled (its event "
+        "loop stopped) or died",
+        labels=("reason",),
+    )
+    for reason, count in counts().items():
+        family.add_metric((reason,), count)
+    yield family
 
 
-class _Build(Collector):
+def _build() -> Iterator[Metric]:
     """Which version answers, for dashboards during an upgrade."""
-
-    def collect(self) -> Iterator[InfoMetricFamily]:
-        told = {"version": version(), "python": platform.python_version()}
-        yield InfoMetricFamily("chassis_build", "The version that runs", value=told)
+    told = {"version": version(), "python": platform.python_version()}
+    yield InfoMetricFamily("chassis_build", "The version that runs", value=told)
 
 
-class _FastPath(Collector):
+def _fast_path(on: Callable[[], bool]) -> Iterator[Metric]:
     """A switch of the flags and the policy, which are the same in every worker."""
-
-    def __init__(self, on: Callable[[], bool]) -> None:
-        self._on = on
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        yield GaugeMetricFamily(
-            "chassis_fast_path",
-            "1 while answers may come from the fast path, 0 while aiohttp and the engine give all of them",
-            self._on(),
-        )
+    yield GaugeMetricFamily(
+        "chassis_fast_path",
+        "1 while answers may come from the fast path, 0 while aiohttp and the engine give all of them",
+        on(),
+    )
 
 
-class _Processes(Collector):
+def _of_processes(processes: Callable[[], Iterable[int]]) -> Iterator[Metric]:
     """Memory, CPU and descriptors of the supervisor and its workers together, under the usual names."""
-
-    def __init__(self, processes: Callable[[], Iterable[int]]) -> None:
-        self._processes = processes
-
-    def collect(self) -> Iterator[Metric]:
-        found: dict[str, Metric] = {}
-        for process in self._processes():
-            for family in ProcessCollector(pid=partial(int, process), registry=None).collect():
-                whole = found.setdefault(family.name, family)
-                if whole is not family:
-                    combine = _OF_SEVERAL.get(family.name, operator.add)
-                    value = combine(whole.samples[0].value, family.samples[0].value)
-                    whole.samples[0] = whole.samples[0]._replace(value=value)
-        yield from found.values()
+    found: dict[str, Metric] = {}
+    for process in processes():
+        for family in ProcessCollector(pid=partial(int, process), registry=None).collect():
+            whole = found.setdefault(family.name, family)
+            if whole is not family:
+                combine = _OF_SEVERAL.get(family.name, operator.add)
+                value = combine(whole.samples[0].value, family.samples[0].value)
+                whole.samples[0] = whole.samples[0]._replace(value=value)
+    yield from found.values()
 
 
 _OF_SEVERAL: Final = {"process_start_time_seconds": min, "process_max_fds": min}

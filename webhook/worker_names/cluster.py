@@ -139,11 +139,10 @@ class LiveWorkers:
     def _path(self, lease: Json) -> str:
         return paths.one(LEASES, "leases", lease["metadata"]["name"], self._namespace)
 
-    async def create_event(self, event: Json) -> bool:
-        return await self._api.create_event(event)
-
-    async def patch_event(self, namespace: str, name: str, fields: Json) -> None:
-        await self._api.patch_event(namespace, name, fields)
+    async def unless_conflict(
+        self, method: str, path: str, body: Json, content_type: str = "application/json"
+    ) -> bool:
+        return await self._api.unless_conflict(method, path, body, content_type)
 
 
 def _selecting(labels: Mapping[str, str]) -> dict[str, str]:

@@ -50,6 +50,7 @@ from webhook.admission.configuration import Config
 from webhook.admission.envelope import Request, Response, allowed, denied, patched
 from webhook.admission.patch import diff
 from webhook.kube import events
+from webhook.kube.calls import Writes
 from webhook.kube.errors import ApiError
 from webhook.worker_names.leases import (
     NoScale,
@@ -78,7 +79,7 @@ class Listed:
     version: str
 
 
-class Workers(events.Events, Protocol):
+class Workers(Writes, Protocol):
     """The live state that names are allocated against; `cluster.LiveWorkers` in a running webhook.
 
     Every method may raise ApiError.

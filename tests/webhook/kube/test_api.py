@@ -17,7 +17,7 @@ import structlog
 from policies.core.resources import Resource
 from policies.kube.json import Json
 from tests.webhook.kube.apiserver import FakeApiServer, running, until
-from webhook.kube import events, reflector
+from webhook.kube import events, paths, reflector
 from webhook.kube.api import ApiServer, NoApiServer
 from webhook.kube.caches import ClusterCache
 from webhook.kube.errors import ApiError
@@ -149,17 +149,18 @@ async def test_a_missing_object_is_none_a_forbidden_one_an_error(fake: FakeApiSe
 
 
 async def test_secrets_are_written_by_compare_and_swap(fake: FakeApiServer, api: ApiServer) -> None:
-    secret = named("tls", data={"a": "MQ=="})
-    assert await api.create_secret(secret)
-    assert not await api.create_secret(secret)
-    mine, theirs = await api.get_secret("ml", "tls"), await api.get_secret("ml", "tls")
+    secret, collection = named("tls", data={"a": "MQ=="}), paths.collection("v1", "secrets", "ml")
+    path = paths.one("v1", "secrets", "tls", "ml")
+    assert await api.unless_conflict("POST", collection, secret)
+    assert not await api.unless_conflict("POST", collection, secret)
+    mine, theirs = await api.get(path), await api.get(path)
     assert mine is not None
     assert theirs is not None
-    assert await api.replace_secret({**theirs, "data": {"a": "Mg=="}})
-    assert not await api.replace_secret({**mine, "data": {"a": "Mw=="}})
+    assert await api.unless_conflict("PUT", path, {**theirs, "data": {"a": "Mg=="}})
+    assert not await api.unless_conflict("PUT", path, {**mine, "data": {"a": "Mw=="}})
     assert fake.objects["/api/v1/namespaces/ml/secrets/tls"]["data"] == {"a": "Mg=="}
     await fake.delete("/api/v1/namespaces/ml/secrets/tls")
-    assert not await api.replace_secret(mine)
+    assert not await api.unless_conflict("PUT", path, mine)
 
 
 async def test_lists_come_in_pages(fake: FakeApiServer, api: ApiServer) -> None:

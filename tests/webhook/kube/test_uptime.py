@@ -44,7 +44,7 @@ class Leases:
             raise self.fails
         return self.lease
 
-    async def unless_conflict(self, method: str, path: str, body: Json) -> bool:
+    async def unless_conflict(self, method: str, path: str, body: Json, content_type: str = "") -> bool:
         version = self.lease["metadata"]["resourceVersion"] if self.lease else None
         if body["metadata"].get("resourceVersion") != version:
             return False

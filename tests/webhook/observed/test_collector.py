@@ -278,7 +278,7 @@ class Leases:
             raise ApiError(0, "Unreachable", "away")
         return self.lease
 
-    async def unless_conflict(self, method: str, path: str, body: Json) -> bool:
+    async def unless_conflict(self, method: str, path: str, body: Json, content_type: str = "") -> bool:
         if not self.conflict:
             self.lease = body
         return not self.conflict

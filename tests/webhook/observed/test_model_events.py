@@ -81,22 +81,15 @@ class Setting:
         self._sleepers.append((self.now + seconds, woken))
         await woken.wait()
 
-    async def create_event(self, event: Json) -> bool:
-        self._write()
-        name = event["metadata"]["name"]
-        if name in self.events:
-            return False
-        self.events[name] = event
-        return True
-
-    async def patch_event(self, namespace: str, name: str, fields: Json) -> None:
-        self._write()
-        self.events[name] = {**self.events[name], **fields}
-
-    def _write(self) -> None:
+    async def unless_conflict(self, method: str, path: str, body: Json, content_type: str = "") -> bool:
         self.writes.append(self.now)
         if self.refuses is not None:
             raise self.refuses
+        name = body["metadata"]["name"] if method == "POST" else path.rpartition("/")[2]
+        if (method == "POST") is (name in self.events):
+            return False
+        self.events[name] = {**self.events.get(name, {}), **body}
+        return True
 
     @asynccontextmanager
     async def asking(self, connections: int) -> AsyncIterator[Ask]:

@@ -353,18 +353,18 @@ class Secrets:
     def now(self) -> float:
         return self.clock.timestamp()
 
-    async def get_secret(self, namespace: str, name: str) -> dict[str, Any] | None:
+    async def get(self, path: str) -> dict[str, Any] | None:
         found = self.stored
         await asyncio.sleep(0)
         return found
 
-    async def create_secret(self, secret: dict[str, Any]) -> bool:
+    async def unless_conflict(
+        self, method: str, path: str, body: dict[str, Any], content_type: str = ""
+    ) -> bool:
         await asyncio.sleep(0)
-        return self.stored is None and self._write(secret)
-
-    async def replace_secret(self, secret: dict[str, Any]) -> bool:
-        await asyncio.sleep(0)
-        return secret["metadata"]["resourceVersion"] == str(self.version) and self._write(secret)
+        if method == "POST":
+            return self.stored is None and self._write(body)
+        return body["metadata"]["resourceVersion"] == str(self.version) and self._write(body)
 
     def _write(self, secret: dict[str, Any]) -> bool:
         self.version += 1
@@ -454,7 +454,11 @@ async def test_a_deleted_secret_comes_back_with_a_new_ca_that_all_replicas_agree
 
 async def test_a_secret_that_is_deleted_while_it_is_renewed_is_created_again() -> None:
     class Deleted(Secrets):
-        async def replace_secret(self, secret: dict[str, Any]) -> bool:
+        async def unless_conflict(
+            self, method: str, path: str, body: dict[str, Any], content_type: str = ""
+        ) -> bool:
+            if method == "POST":
+                return await super().unless_conflict(method, path, body)
             self.stored = None
             return False
 
@@ -487,7 +491,9 @@ async def test_an_empty_secret_that_somebody_made_is_filled() -> None:
 
 async def test_a_secret_that_never_holds_still_is_an_error_not_a_loop() -> None:
     class Restless(Secrets):
-        async def create_secret(self, secret: dict[str, Any]) -> bool:
+        async def unless_conflict(
+            self, method: str, path: str, body: dict[str, Any], content_type: str = ""
+        ) -> bool:
             return False
 
     with pytest.raises(CertificateError, match="changed under us"):

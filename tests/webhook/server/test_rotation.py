@@ -109,20 +109,21 @@ class World:
         self.secret = {**secret, "metadata": metadata}
         return True
 
-    async def get_secret(self, namespace: str, name: str) -> Json | None:
+    async def get(self, path: str) -> Json | None:
         await call()
-        return self.secret
+        _, resource, _ = path.rsplit("/", 2)
+        return self.secret if resource == "secrets" else self.configurations[resource]
 
-    async def create_secret(self, secret: Json) -> bool:
+    async def unless_conflict(self, method: str, path: str, body: Json, content_type: str = "") -> bool:
         await call()
-        return self.secret is None and self.put(secret)
-
-    async def replace_secret(self, secret: Json) -> bool:
-        await call()
+        if method == "PATCH":
+            return self._patched(path.rsplit("/", 2)[1], body)
+        if method == "POST":
+            return self.secret is None and self.put(body)
         if self.secret is None:
             return False
         expected = self.secret["metadata"]["resourceVersion"]
-        return bool(secret["metadata"]["resourceVersion"] == expected and self.put(secret))
+        return bool(body["metadata"]["resourceVersion"] == expected and self.put(body))
 
     # --- the configurations ----------------------------------------------------------------------------
 
@@ -134,12 +135,7 @@ class World:
         }
         self.history[resource].append((since, trusted))
 
-    async def get_registration(self, resource: str, name: str) -> Json | None:
-        await call()
-        return self.configurations[resource]
-
-    async def patch_registration(self, resource: str, name: str, fields: Json) -> bool:
-        await call()
+    def _patched(self, resource: str, fields: Json) -> bool:
         found = self.configurations[resource]
         if fields["metadata"]["resourceVersion"] != found["metadata"]["resourceVersion"]:
             return False

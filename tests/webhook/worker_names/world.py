@@ -173,10 +173,7 @@ class FakeWorkers:
         self.world.lease = {**lease, "metadata": metadata}
         return True
 
-    async def create_event(self, event: Json) -> bool:
-        raise AssertionError("the allocation writes no Events")
-
-    async def patch_event(self, namespace: str, name: str, fields: Json) -> None:
+    async def unless_conflict(self, method: str, path: str, body: Json, content_type: str = "") -> bool:
         raise AssertionError("the allocation writes no Events")
 
 

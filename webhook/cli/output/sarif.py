@@ -19,10 +19,10 @@ from policies.core import registry
 from policies.core.mode import Mode
 from policies.kube.field_paths import named
 from policies.kube.json import Json
-from policies.kube.printable import printable_json
 from webhook.admission import messages
 from webhook.admission.decision import Crash, Result
 from webhook.cli import explain
+from webhook.cli.output.plain import as_json
 from webhook.cli.output.review import Review, Subject
 from webhook.config.load import rules
 from webhook.version import version
@@ -63,7 +63,7 @@ def pieces(reviews: Iterable[Review], subject: Subject) -> Iterator[str]:
         "version": "2.1.0",
         "runs": [run],
     }
-    yield printable_json(orjson.dumps(log, option=orjson.OPT_INDENT_2).decode()) + "\n"
+    yield as_json(log)
 
 
 def _rules(docs: str) -> Iterator[Json]:

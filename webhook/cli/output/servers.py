@@ -11,8 +11,6 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Final
 
-import orjson
-
 from policies.containers.programs import option
 from policies.core import data
 from policies.core.annotations import MODEL_CONFIG
@@ -25,7 +23,7 @@ from policies.kube.images import repository_and_tag
 from policies.kube.json import Json, integer, mapping
 from policies.kube.metadata import annotations_of
 from policies.kube.pods import Container
-from policies.kube.printable import printable, printable_json
+from policies.kube.printable import printable
 from policies.probes.endpoints import health_paths, server_port
 from policies.probes.probe import LIVENESS, READINESS, STARTUP
 from policies.probes.recognition import Server, version_of
@@ -33,9 +31,9 @@ from policies.probes.serving import recognised, serving_containers
 from policies.probes.start import budget_of, models_of, named_size
 from webhook.admission.bounds import allowance, bounded
 from webhook.admission.context import Context
+from webhook.cli.output import plain
 from webhook.cli.output.html.timeline import Timeline, timelines
 from webhook.cli.output.review import Review, Subject
-from webhook.cli.output.table import aligned
 
 MODEL_FLAGS: Final = ("--model", "--model-path", "--model-id", "--model_path", "--served-model-name")
 ROUNDED_SECONDS: Final = 60
@@ -225,20 +223,18 @@ def text(found: Iterable[Serving]) -> Iterator[str]:
     """A table: a line for each container, and what its probes notice below it."""
     rows = [each.cells for each in found]
     columns = [name for name in _COLUMNS if name != "notices"]
-    cells = [[printable(row[name]) for name in columns] for row in rows]
-    lines = aligned([[name.upper() for name in columns], *cells])
+    lines = plain.table(columns, ([row[name] for name in columns] for row in rows))
     for line, notices in zip(lines, ["", *(row["notices"] for row in rows)], strict=True):
-        yield line.rstrip() + "\n"
+        yield line
         for notice in notices.split("; "):
             if notice:
                 yield printable(f"    {notice}") + "\n"
-    yield f"\n{len(rows)} serving container{'' if len(rows) == 1 else 's'}\n"
+    yield f"\n{plain.plural(len(rows), 'serving container')}\n"
 
 
 def json(found: Iterable[Serving]) -> Iterator[str]:
     """An array with an element for each container."""
-    records = [each.record for each in found]
-    yield printable_json(orjson.dumps(records, option=orjson.OPT_INDENT_2).decode()) + "\n"
+    yield plain.as_json([each.record for each in found])
 
 
 def html(found: Iterable[Serving], subject: Subject) -> Iterator[str]:

@@ -6,14 +6,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-import orjson
-
 from policies.core.fragments import is_fragment
 from policies.core.target import pod_templates
 from policies.kube.json import Json
 from webhook.admission.configuration import Config
+from webhook.cli.output.plain import as_json, plural
 from webhook.cli.output.review import Review, Subject
-from webhook.cli.output.text import Line, plural
+from webhook.cli.output.text import Line
 
 
 @dataclass
@@ -80,7 +79,7 @@ class Statistics:
 
     def json(self) -> str:
         """The figures as one JSON object."""
-        return orjson.dumps(self.record(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
+        return as_json(self.record())
 
     def lines(self) -> Iterator[Line]:
         """The figures for a person."""

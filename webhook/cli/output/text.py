@@ -12,6 +12,7 @@ from typing import Final, TypeAlias
 from policies.core.coverage import Reading
 from webhook.admission import messages
 from webhook.admission.decision import Result
+from webhook.cli.output.plain import plural
 from webhook.cli.output.review import Review
 from webhook.cli.output.weight import Weight, weight
 
@@ -142,7 +143,3 @@ def _wrapped(mark: str, sentence: str, style: str, indent: int = 2) -> Iterator[
 def _width() -> int:
     """Columns of text for people: the terminal's, within reason."""
     return max(40, min(100, shutil.get_terminal_size().columns)) if sys.stdout.isatty() else 100
-
-
-def plural(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -6,18 +6,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
-import orjson
-
 from policies.kube.printable import printable
 from policies.relations.graph import Blast, Edge, Graph, Node
 from policies.relations.waiters import Cycle
+from webhook.cli.output.plain import as_json, plural
 
 
 def written(graph: Graph, form: str, blasts: Sequence[Blast] = ()) -> Iterator[str]:
     """The lines of a graph in one of the formats; `blasts` are the failures that a person asked about."""
     match form:
         case "json":
-            yield orjson.dumps(_json(graph, blasts), option=orjson.OPT_INDENT_2).decode() + "\n"
+            yield as_json(_json(graph, blasts))
         case "mermaid":
             yield from _mermaid(graph)
         case "dot":
@@ -45,8 +44,8 @@ def _text(graph: Graph, blasts: Sequence[Blast]) -> Iterator[str]:
         yield f"cycle ({cycle.certainty.value}): {printable(_round(cycle))}\n"
     workloads = sum(node.replicas is not None for node in graph.nodes)
     yield (
-        f"{_many(workloads, 'workload')}, {_many(len(graph.edges), 'dependency', 'dependencies')}, "
-        f"{_many(len(graph.cycles), 'cycle')}\n"
+        f"{plural(workloads, 'workload')}, {plural(len(graph.edges), 'dependency', 'dependencies')}, "
+        f"{plural(len(graph.cycles), 'cycle')}\n"
     )
     if graph.truncated:
         yield "The graph is too large: some dependencies are left out.\n"
@@ -58,10 +57,10 @@ def _fate(blast: Blast) -> Iterator[str]:
     if not restarted and not unready:
         yield "  no probe of another workload fails\n"
     if restarted:
-        pods = _many(blast.pods_restarted, "pod")
-        yield f"  restarted: {pods} of {_many(len(restarted), 'workload')}: {_listed(restarted, blast)}\n"
+        pods = plural(blast.pods_restarted, "pod")
+        yield f"  restarted: {pods} of {plural(len(restarted), 'workload')}: {_listed(restarted, blast)}\n"
     if unready:
-        yield f"  not ready: {_many(len(unready), 'workload')}: {_listed(unready, blast)}\n"
+        yield f"  not ready: {plural(len(unready), 'workload')}: {_listed(unready, blast)}\n"
 
 
 def _listed(nodes: Iterable[Node], blast: Blast) -> str:
@@ -75,10 +74,6 @@ def _term(edge: Edge) -> str:
 def _round(cycle: Cycle) -> str:
     names = [f"{step.waiter.kind} {step.waiter.namespace}/{step.waiter.name}" for step in cycle.steps]
     return " -> ".join((*names, names[0]))
-
-
-def _many(count: int, one: str, several: str = "") -> str:
-    return f"{count} {one if count == 1 else several or one + 's'}"
 
 
 def _plain(node: Node) -> str:
