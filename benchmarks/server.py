@@ -33,7 +33,7 @@ from webhook import fast_path
 from webhook.config.source import LivePolicy
 from webhook.fast_path.memo import Memo
 from webhook.server import certificates as certs
-from webhook.server import log, pki, process
+from webhook.server import endpoints, log, pki
 from webhook.server.connections import FastPath
 from webhook.server.http import Readiness, Server, listen
 from webhook.server.metrics import Metrics
@@ -64,9 +64,9 @@ async def _chassis(listener: socket.socket, tls: ssl.SSLContext) -> None:
     metrics = Metrics(["Pod"])
     policy = LivePolicy(metrics)
     policy.offer({}, "benchmark")
-    endpoints = process.endpoints(policy, NoCluster(), memo=Memo(count=metrics.memo))
+    answering = endpoints.endpoints(policy, NoCluster(), memo=Memo(count=metrics.memo))
     server = Server(
-        endpoints, process.on_error(policy), metrics, Readiness(str), fast_path=cast(FastPath, fast_path)
+        answering, endpoints.on_error(policy), metrics, Readiness(str), fast_path=cast(FastPath, fast_path)
     )
     await server.start(listener, lambda: tls)
 

@@ -35,7 +35,7 @@ from webhook.admission.canonical import CONSTANT, CONSTANTS, TOKEN_PREFIX
 from webhook.admission.envelope import BadReview, Request, Response, allowed, parse, render
 from webhook.admission.messages import respond
 from webhook.config.source import LivePolicy
-from webhook.server import http, journal, log, process
+from webhook.server import endpoints, http, journal, log
 from webhook.server.connections import FastPath
 from webhook.server.http import Readiness, Server
 from webhook.server.metrics import Metrics
@@ -162,7 +162,7 @@ class Round:
         memo = fast_path.Memo(MEMO, self._counted)
         self.counts = Counter[str]()
         self.server = Server(
-            process.endpoints(self.policy, self.world.cluster, memo=memo),
+            endpoints.endpoints(self.policy, self.world.cluster, memo=memo),
             self._failed,
             self.metrics,
             Readiness(str),

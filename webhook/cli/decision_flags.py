@@ -7,6 +7,7 @@ from pathlib import Path
 
 from webhook.cli.exit_status import DENIED, OK
 from webhook.cli.output.review import Tally
+from webhook.cli.output.show import add_color
 from webhook.errors import UserError
 
 
@@ -41,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="objects of unknown kinds: name and count them, also exit with 1, or only count them; "
         "default: %(default)s",
     )
+    add_color(parser)
     parser.add_argument("--warnings-as-errors", action="store_true", help="exit with 1 on warnings too")
 
 

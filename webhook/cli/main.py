@@ -13,7 +13,7 @@ import importlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, NoReturn
 
 from webhook.cli.exit_status import BAD_INPUT
 from webhook.errors import UserError
@@ -67,6 +67,8 @@ def _process(prog: str) -> int:
 
 def _run(prog: str, argv: Sequence[str]) -> int:
     args = _parser(prog, argv).parse_args(argv)
+    if (color := getattr(args, "color", "auto")) != "auto":
+        os.environ |= {"NO_COLOR": "1" if color == "never" else "", "FORCE_COLOR": "1"}
     try:
         status: int = args.run(args)
         sys.stdout.flush()
@@ -91,7 +93,7 @@ def whole_parser() -> argparse.ArgumentParser:
 
 
 def _parser(prog: str, argv: Sequence[str]) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog=prog,
         description="The admission webhook that gives ML workloads their chassis.",
         formatter_class=_Grouped,
@@ -103,12 +105,24 @@ def _parser(prog: str, argv: Sequence[str]) -> argparse.ArgumentParser:
         help="show program's version number and exit; with -v also the Python and the fast path",
     )
     parser.add_argument("-v", action="store_true", help=argparse.SUPPRESS)
+    parser.command = next((each for each in argv if each in COMMANDS), "")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for name, (module, help) in COMMANDS.items():
         command = commands.add_parser(name, help=help)
         if name in argv:
             importlib.import_module(module).add_arguments(command)
     return parser
+
+
+class _Parser(argparse.ArgumentParser):
+    """Prints an error in one line, as all others are printed, and not below a usage that fills the screen."""
+
+    command = ""
+    """Which one unknown arguments are for: argparse finds them after it has parsed the command's own."""
+
+    def error(self, message: str) -> NoReturn:
+        asked = f"{self.prog} {self.command}".rstrip()
+        self.exit(BAD_INPUT, f"{asked}: {message}; {asked} --help lists the arguments\n")
 
 
 class _Grouped(argparse.HelpFormatter):

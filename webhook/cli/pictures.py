@@ -25,7 +25,7 @@ ROOTS: Final = ("webhook", "policies", "puller")
 SOURCE: Final = Path(__file__).resolve().parents[2]
 STEPS: Final = (
     "webhook.server.reviews:Reviews.answer",
-    "webhook.server.process:Decider.__call__",
+    "webhook.server.endpoints:Decider.__call__",
     "webhook.server.journal:Journal.record",
     "webhook.admission.envelope:parse",
     "webhook.admission.engine:mutate",
@@ -197,9 +197,9 @@ def _answering(endpoint: str, obj: Json) -> Any:
     from webhook.admission.engine import mutate, validate
     from webhook.config.load import load
     from webhook.config.source import LivePolicy
+    from webhook.server.endpoints import Decider, on_error
     from webhook.server.journal import Journal
     from webhook.server.metrics import Metrics
-    from webhook.server.process import Decider, on_error
     from webhook.server.record import SharedRecords
     from webhook.server.reviews import Reviews
 

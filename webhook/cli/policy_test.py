@@ -29,7 +29,7 @@ from webhook.cli.exit_status import DENIED, OK
 from webhook.cli.named_policy import read_policy
 from webhook.cli.output.plain import plural
 from webhook.cli.output.review import Review
-from webhook.cli.output.show import show_lines
+from webhook.cli.output.show import add_color, show_lines
 from webhook.cli.output.text import Line
 from webhook.cli.output.weight import Weight, weights
 from webhook.cli.review import review_documents
@@ -119,6 +119,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", choices=("text", "junit"), default="text", help="default: %(default)s"
     )
+    add_color(parser)
     parser.set_defaults(run=run)
 
 

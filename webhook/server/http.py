@@ -19,6 +19,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, cast
 
 from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST
 
 from webhook.server import bodies, connections
 from webhook.server import metrics as m
@@ -212,7 +213,7 @@ class Server:
         return web.Response(text="ok\n")
 
     async def _render_metrics(self, _: web.Request) -> web.Response:
-        return web.Response(body=self._metrics.render(), headers={"Content-Type": m.CONTENT_TYPE})
+        return web.Response(body=self._metrics.render(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
 def listen(host: str, port: int) -> socket.socket:

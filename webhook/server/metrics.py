@@ -100,7 +100,7 @@ class Metrics:
         self._kinds = frozenset(kinds)
         self._unsettled: list[Tally] = []
         # Not counted by workers: the same in the answer of each.
-        common = (
+        common: tuple[Callable[[], Iterator[Metric]], ...] = (
             _build,
             partial(_restarts, restarts),
             partial(_of_processes, processes),

@@ -14,8 +14,6 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
-from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,12 +28,6 @@ from policies.core import registry
 from policies.core.facts import Cluster, NoCluster
 from policies.core.resources import Resource
 from policies.core.workloads import known_workloads
-from webhook.admission import engine
-from webhook.admission.configuration import Config
-from webhook.admission.decision import Decision
-from webhook.admission.envelope import Request, Response, allowed, denied
-from webhook.admission.messages import Answer, Recalled, respond
-from webhook.admission.ratcheting import untouchable
 from webhook.config.load import rules
 from webhook.config.location import CONFIG_MAP, config_map
 from webhook.config.source import ConfigMap, Defaults, Directory, LivePolicy, PolicySource
@@ -56,12 +48,12 @@ from webhook.server import certificates as certs
 from webhook.server import pki
 from webhook.server.ca_bundle import Registration
 from webhook.server.connections import FastPath, raise_descriptors
+from webhook.server.endpoints import endpoints, on_error
 from webhook.server.http import Readiness, Server, listen
 from webhook.server.metrics import Metrics, Tally, metrics_of_ended
 from webhook.server.options import Options
 from webhook.server.prefork import processes, stopping_signals, supervise
 from webhook.server.record import SharedRecords
-from webhook.server.reviews import Endpoint, OnError
 from webhook.server.tracing import Off, otlp
 from webhook.server.unmutated import Unmutated
 from webhook.worker_names.cluster import LiveWorkers
@@ -69,11 +61,10 @@ from webhook.worker_names.endpoint import NameMetrics, Namer
 from webhook.worker_names.leases import Sweep
 
 if TYPE_CHECKING:  # it may have been deleted
-    from webhook.fast_path import Memo
+    pass
 
 log = structlog.get_logger()
 
-Decide = Callable[[Request, Config, Cluster], Decision]
 Work = Callable[[], Awaitable[None]]
 
 RESTART_SECONDS = 5.0
@@ -251,53 +242,6 @@ async def _await_policy(policy: LivePolicy, readiness: Readiness) -> None:
 # --- the parts -----------------------------------------------------------------------------------------
 
 
-def endpoints(
-    policy: LivePolicy, cluster: Cluster, namer: Namer | None = None, memo: Memo | None = None
-) -> dict[str, Endpoint]:
-    """The admission endpoints, by the name under which they are posted to.
-
-    Without a namer (there is no API server to ask) every pod keeps the name it has; without a memo every
-    request is decided again.
-    """
-
-    async def name(request: Request, deadline: float) -> Answer:
-        return Answer(await namer.review(request, deadline) if namer else allowed())
-
-    judge = partial(engine.validate, folding=memo.folds) if memo else engine.validate
-    return {
-        "mutate": Decider("mutate", policy, cluster, engine.mutate, memo, engine.mutate),
-        "validate": Decider("validate", policy, cluster, engine.validate, memo, judge),
-        "name": name,
-    }
-
-
-@dataclass(frozen=True)
-class Decider:
-    """An endpoint that decides by the policy in force."""
-
-    name: str
-    policy: LivePolicy
-    cluster: Cluster
-    decide: Decide
-    memo: Memo | None
-    """The memo of earlier decisions, if the fast path is installed."""
-    remembered: Decide
-    """As `decide`, of what the memo does not know."""
-
-    def __call__(self, request: Request, _: float) -> Answer:
-        config = self.policy.config
-        if self.memo is not None and config.webhook.fast_path:
-            return self.memo.answer(self.name, request, config, self.cluster, self.remembered)
-        decision = self.decide(request, config, self.cluster)
-        return Answer(respond(decision), decision)
-
-    def recall(self, body: bytes) -> Recalled | None:
-        """See `webhook.server.reviews.Recalling`."""
-        if self.memo is None:
-            return None
-        return self.memo.recall(self.name, body, self.policy.config, self.cluster)
-
-
 def _fast_path(options: Options) -> ModuleType | None:
     """The package, if it is there and not switched off."""
     if options.fast_path == "off":
@@ -306,19 +250,6 @@ def _fast_path(options: Options) -> ModuleType | None:
         log.warning("there is no fast path in this build")
         return None
     return import_module("webhook.fast_path")
-
-
-def on_error(policy: LivePolicy) -> OnError:
-    """The answer where an endpoint has failed as a whole, which is a bug of ours."""
-
-    def respond(name: str, request: Request) -> Response:
-        sentence = f"ML Chassis failed to {name} this object (see its log); please report it"
-        denies = name == "validate" and policy.config.webhook.on_error == "deny"
-        if denies and not untouchable(request, policy.config):
-            return denied(f"{sentence}. The policy sets onError: deny.")
-        return allowed([f"{sentence}. It was admitted unchanged."])
-
-    return respond
 
 
 async def _connect(options: Options, stack: AsyncExitStack) -> ApiServer | None:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -502,6 +503,41 @@ def test_colours_are_for_terminals_and_for_who_asks(
     monkeypatch.setattr(sys, "stdout", out := Terminal() if terminal else io.StringIO())
     cli.main(["review", str(files / "bad.yaml")])
     assert ("\x1b[" in out.getvalue()) == coloured
+
+
+@pytest.mark.parametrize(
+    ("color", "variable", "terminal"),
+    [("always", "NO_COLOR", False), ("never", "FORCE_COLOR", True), ("never", "TERM", True)],
+)
+def test_the_flag_for_colours_wins_over_the_environment(
+    monkeypatch: pytest.MonkeyPatch, files: Path, color: str, variable: str, terminal: bool
+) -> None:
+    monkeypatch.setattr(os, "environ", {"TERM": "xterm", variable: "1"})
+    monkeypatch.setattr(sys, "stdout", out := Terminal() if terminal else io.StringIO())
+    cli.main(["review", "--color", color, str(files / "bad.yaml")])
+    assert ("\x1b[" in out.getvalue()) == (color == "always")
+
+
+@pytest.mark.parametrize(
+    ("argv", "command"),
+    [
+        (["review", "--nope"], "chassis review"),
+        (["policy", "diff", "a"], "chassis policy diff"),
+        (["scan", "-o", "nope"], "chassis scan"),
+        (["nope"], "chassis"),
+        ([], "chassis"),
+    ],
+)
+def test_a_wrong_argument_is_one_line(
+    capsys: pytest.CaptureFixture[str], argv: list[str], command: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(argv)
+    assert ended.value.code == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith(f"{command}: ")
+    assert shown.endswith(f"; {command} --help lists the arguments\n")
+    assert shown.count("\n") == 1
 
 
 def test_a_manifest_cannot_control_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

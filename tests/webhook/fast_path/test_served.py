@@ -22,8 +22,8 @@ from webhook.admission.decision import Decision
 from webhook.admission.envelope import Request, parse
 from webhook.admission.messages import Recalled
 from webhook.fast_path.memo import DEFAULT_BYTES, Memo, outline
+from webhook.server import endpoints, log, process, reviews
 from webhook.server import http as server
-from webhook.server import log, process, reviews
 from webhook.server import options as serve
 from webhook.server.connections import FastPath
 from webhook.server.metrics import Metrics
@@ -39,7 +39,7 @@ def _no_handshakes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def wired_with(memo: Memo | None, policy: dict[str, str] | None = None) -> Wired:
     wired = Wired(policy or {})
-    wired.endpoints = process.endpoints(wired.policy, NoCluster(), memo=memo)
+    wired.endpoints = endpoints.endpoints(wired.policy, NoCluster(), memo=memo)
     wired.fast_path = cast(FastPath, fast_path) if memo else None
     return wired
 
@@ -47,7 +47,7 @@ def wired_with(memo: Memo | None, policy: dict[str, str] | None = None) -> Wired
 async def test_a_pod_seen_before_is_answered_counted_and_logged_as_the_first_one() -> None:
     wired = wired_with(None)
     memo = Memo(2**20, wired.metrics.memo)
-    wired.endpoints = process.endpoints(wired.policy, NoCluster(), memo=memo)
+    wired.endpoints = endpoints.endpoints(wired.policy, NoCluster(), memo=memo)
     again = {**REVIEW, "request": {**REVIEW["request"], "uid": "2"}}
     with structlog.testing.capture_logs() as lines:
         answers = [await wired.post("mutate", review) for review in (REVIEW, again)]

@@ -125,7 +125,7 @@ async def test_of_two_that_take_over_at_once_one_holds_it() -> None:
     assert await Replica(leases, "three").beat()
     winner, leases.lease = leases.lease, read
 
-    async def late(method: str, path: str, body: Json) -> bool:
+    async def late(method: str, path: str, body: Json, content_type: str = "") -> bool:
         leases.lease = winner
         return await Leases.unless_conflict(leases, method, path, body)
 

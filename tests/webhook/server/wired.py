@@ -8,7 +8,7 @@ import orjson
 from policies.core.facts import NoCluster
 from policies.kube.json import Json
 from webhook.config.source import LivePolicy
-from webhook.server import process
+from webhook.server import endpoints
 from webhook.server.connections import FastPath
 from webhook.server.http import Readiness, Server, listen
 from webhook.server.journal import Notice
@@ -48,9 +48,9 @@ class Wired:
         self.metrics = Metrics(["Pod"])
         self.policy = LivePolicy(self.metrics)
         self.policy.offer(policy, "test")
-        self.endpoints = process.endpoints(self.policy, NoCluster())
+        self.endpoints = endpoints.endpoints(self.policy, NoCluster())
         self.fast_path: FastPath | None = None
-        self.on_error = process.on_error(self.policy)
+        self.on_error = endpoints.on_error(self.policy)
         self.notice: Notice | None = None
         self.shared: SharedRecords | None = None
         self.tracing: Tracing | None = None

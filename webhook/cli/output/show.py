@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from collections.abc import Iterable
@@ -57,6 +58,16 @@ def show(
 
 def _format(output: str) -> ModuleType:
     return import_module(f"webhook.cli.output.{output}")
+
+
+def add_color(parser: argparse.ArgumentParser) -> None:
+    """The flag of commands that print lines. `webhook.cli.main` hands it on as NO_COLOR or FORCE_COLOR."""
+    parser.add_argument(
+        "--color",
+        choices=("auto", "always", "never"),
+        default="auto",
+        help="default: on a terminal, unless NO_COLOR or FORCE_COLOR is set",
+    )
 
 
 def show_lines(lines: Iterable[Line]) -> None:

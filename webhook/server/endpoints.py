@@ -1,0 +1,84 @@
+"""The admission endpoints: a request and the policy in force become an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from policies.core.facts import Cluster
+from webhook.admission import engine
+from webhook.admission.configuration import Config
+from webhook.admission.decision import Decision
+from webhook.admission.envelope import Request, Response, allowed, denied
+from webhook.admission.messages import Answer, Recalled, respond
+from webhook.admission.ratcheting import untouchable
+from webhook.config.source import LivePolicy
+from webhook.server.reviews import Endpoint, OnError
+from webhook.worker_names.endpoint import Namer
+
+if TYPE_CHECKING:  # it may have been deleted
+    from webhook.fast_path import Memo
+
+Decide = Callable[[Request, Config, Cluster], Decision]
+
+
+def endpoints(
+    policy: LivePolicy, cluster: Cluster, namer: Namer | None = None, memo: Memo | None = None
+) -> dict[str, Endpoint]:
+    """The admission endpoints, by the name under which they are posted to.
+
+    Without a namer (there is no API server to ask) every pod keeps the name it has; without a memo every
+    request is decided again.
+    """
+
+    async def name(request: Request, deadline: float) -> Answer:
+        return Answer(await namer.review(request, deadline) if namer else allowed())
+
+    judge = partial(engine.validate, folding=memo.folds) if memo else engine.validate
+    return {
+        "mutate": Decider("mutate", policy, cluster, engine.mutate, memo, engine.mutate),
+        "validate": Decider("validate", policy, cluster, engine.validate, memo, judge),
+        "name": name,
+    }
+
+
+@dataclass(frozen=True)
+class Decider:
+    """An endpoint that decides by the policy in force."""
+
+    name: str
+    policy: LivePolicy
+    cluster: Cluster
+    decide: Decide
+    memo: Memo | None
+    """The memo of earlier decisions, if the fast path is installed."""
+    remembered: Decide
+    """As `decide`, of what the memo does not know."""
+
+    def __call__(self, request: Request, _: float) -> Answer:
+        config = self.policy.config
+        if self.memo is not None and config.webhook.fast_path:
+            return self.memo.answer(self.name, request, config, self.cluster, self.remembered)
+        decision = self.decide(request, config, self.cluster)
+        return Answer(respond(decision), decision)
+
+    def recall(self, body: bytes) -> Recalled | None:
+        """See `webhook.server.reviews.Recalling`."""
+        if self.memo is None:
+            return None
+        return self.memo.recall(self.name, body, self.policy.config, self.cluster)
+
+
+def on_error(policy: LivePolicy) -> OnError:
+    """The answer where an endpoint has failed as a whole, which is a bug of ours."""
+
+    def respond(name: str, request: Request) -> Response:
+        sentence = f"ML Chassis failed to {name} this object (see its log); please report it"
+        denies = name == "validate" and policy.config.webhook.on_error == "deny"
+        if denies and not untouchable(request, policy.config):
+            return denied(f"{sentence}. The policy sets onError: deny.")
+        return allowed([f"{sentence}. It was admitted unchanged."])
+
+    return respond
