@@ -91,7 +91,6 @@ def server_of(options: Options) -> ModelServer:
 
 
 def options_of(arguments: argparse.Namespace) -> Options:
-    """Parsed arguments -> Options."""
     given = {
         **vars(arguments),
         "claims_dir": arguments.pvc_dir,

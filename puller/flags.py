@@ -25,7 +25,6 @@ class Flags:
         self._prefix, self._env = prefix, env
 
     def variable(self, flag: str) -> str:
-        """The environment variable of a flag."""
         return self._prefix + flag.removeprefix("--").replace("-", "_").upper()
 
     def add(self, container: Container, *names: str, help: str, **options: Any) -> None:

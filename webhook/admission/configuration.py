@@ -241,7 +241,6 @@ class Config:
     """The day, in UTC, by which exemptions and overrides end. Another day is another configuration."""
 
     def rule(self, rule_id: str) -> Rule | None:
-        """The rule of that id; None where there is none."""
         return registry.rules().get(rule_id) or self.own_rules.get(rule_id)
 
     def with_profile(self, profile: str) -> Config:

@@ -13,7 +13,6 @@ OK, DUE = 0, 1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The subcommands of `chassis certs`."""
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     issue = commands.add_parser(
         "issue",

@@ -15,7 +15,6 @@ FILES: Final = frozenset({"PATH", "FILE", "DIR", "WHERE", "POLICY", "OLD", "NEW"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The argument of `chassis completion`."""
     parser.description = (
         "Print the completion script of a shell. bash: source <(chassis completion bash). zsh: "
         "chassis completion zsh > a directory of $fpath, as _chassis."
@@ -25,7 +24,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the script; the exit status."""
     sys.stdout.write(script(args.shell))
     return OK
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from webhook.config.location import WHERE
 from webhook.errors import UserError
 from webhook.kube.api import ApiServer, NoApiServer
 from webhook.kube.errors import ApiError
@@ -31,15 +32,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_scope(parser: argparse.ArgumentParser) -> None:
-    """The flags that choose namespaces and the policy."""
-    from webhook.config.location import WHERE
-
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument("-A", "--all-namespaces", action="store_true", help="of all namespaces")
-    where.add_argument("-n", "--namespace", metavar="NS", help="default: the namespace of the context")
+    """The flags that choose the cluster, namespaces and the policy."""
+    add_namespaces(parser)
     parser.add_argument(
         "--policy", metavar="WHERE", help=f"{WHERE} (default: the one installed, or built-in)"
     )
+
+
+def add_namespaces(parser: argparse.ArgumentParser) -> None:
+    """The flags that choose the cluster and namespaces."""
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("-A", "--all-namespaces", action="store_true", help="of all namespaces")
+    where.add_argument("-n", "--namespace", metavar="NS", help="default: the namespace of the context")
+    add_arguments(parser)
 
 
 def chosen_namespace(args: argparse.Namespace, api: ApiServer) -> str:

@@ -26,7 +26,6 @@ _COLUMNS: Final = ("object", "rule", "state", "until", "age", "used", "reason")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of `chassis exemptions`."""
     parser.description = (
         "Every exemption that objects or their pod templates carry, and every override with an end: whether "
         "it counts, when it ends, how old it is, and whether there is anything that it exempts from."
@@ -37,7 +36,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the exemptions; the exit status."""
     with chosen(args) as read:
         found = [*_exemptions(read.reviews(), read.config), *_overrides(read.config)]
     if args.output == "json":

@@ -39,7 +39,6 @@ EVIDENCE: Final = "../evidence.md"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `chassis explain`."""
     from webhook.cli import connection  # which loads the client of the API server
 
     parser.add_argument(
@@ -53,7 +52,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the documentation of one rule or policy, the list of all, or the kinds; the exit status."""
     if args.id == KINDS:
         from webhook.cli import kinds as table
 
@@ -98,7 +96,6 @@ def overview() -> str:
 
 
 def of_family(family: Family) -> Iterator[Rule]:
-    """The rules of one family."""
     return (rule for rule in rules().values() if rule.document.family is family)
 
 

@@ -37,7 +37,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments that choose the input and the policy."""
     parser.add_argument("paths", nargs="*", metavar="PATH", help="manifests (default: the cluster)")
     connection.add_scope(parser)
-    connection.add_arguments(parser)
     against.add_argument(parser)
 
 

@@ -43,7 +43,6 @@ ROUNDS: Final = 4
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of `chassis fix`."""
     parser.description = (
         "Write into YAML manifests what the policies would add to their objects, and what mends a finding in "
         "one value. Comments, order and every other line stay. A file that can't be read, such as a template "
@@ -64,7 +63,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Mend the manifests; the exit status."""
     if "-" in args.paths:
         raise UserError("fix: give files or directories, not standard input")
     config = _only(_quiet(read_policy(args.policy, args.profile)), args.only)

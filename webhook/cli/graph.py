@@ -20,7 +20,6 @@ FORMATS: Final = ("text", "json", "mermaid", "dot", "html")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of `chassis graph`."""
     parser.description = (
         "The dependencies between workloads, Services, hosts and volumes, read from manifests or a cluster. "
         "Exit status: 0 no workloads wait for each other, 1 some do, 2 something could not be read."
@@ -38,7 +37,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the graph; the exit status."""
     with chosen(args) as read:
         graph = graph_of(read.objects(), read.config.workloads, read.cluster)
     blasts: list[Blast] = []

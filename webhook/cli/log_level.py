@@ -15,7 +15,6 @@ SIGNALS: Final = {"debug": signal.SIGUSR1, "configured": signal.SIGUSR2}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `chassis log-level`."""
     parser.description = (
         "Change the log level of a server that runs, by a signal to its process. In a cluster, for each pod: "
         "kubectl -n mlchassis-system exec POD -- chassis log-level debug"

@@ -43,7 +43,6 @@ def choices(kind: str) -> list[str]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of `chassis manifests`."""
     parser.set_defaults(run=run)
     parser.description = "Print the installation as YAML: chassis manifests | kubectl apply -f -"
     parser.add_argument(
@@ -66,7 +65,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the manifests; the exit status."""
     documents = render(args.overlay, args.component, image=args.image, namespace=args.namespace)
     yaml.safe_dump_all(documents, sys.stdout, sort_keys=False, default_flow_style=False, width=110)
     return 0

@@ -115,7 +115,6 @@ class Report:
 
     @property
     def missed(self) -> int:
-        """Pods that were missed."""
         return sum(len(row.pods) for row in self.rows if row.counts)
 
 

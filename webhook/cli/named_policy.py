@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
 
 from webhook.admission.configuration import Config
+from webhook.cli.tell import tell
 from webhook.config.load import load
-from webhook.config.location import CONFIG_MAP, config_map, read_config_map, read_files
+from webhook.config.location import CONFIG_MAP, INSTALLED, NoPolicy, config_map, read_config_map, read_files
+
+if TYPE_CHECKING:
+    from webhook.kube.api import ApiServer
 
 BUILT_IN: Final = "built-in"
 """How the defaults are named where two policies are compared."""
@@ -31,3 +36,17 @@ def read_policy(
         else:
             config = load(read_files(where))
     return config if profile is None else config.with_profile(profile)
+
+
+async def policy_files(api: ApiServer, where: str | None) -> tuple[str, Mapping[str, str]]:
+    """The place and the files of the policy that is asked for, or else of the one installed in the cluster;
+    both are empty if none is."""
+    if where and not where.startswith(CONFIG_MAP):
+        return where, read_files(where)
+    try:
+        return where or INSTALLED, await read_config_map(api, where or INSTALLED)
+    except NoPolicy as why:
+        if where:
+            raise
+        tell(f"the policy is the built-in one: {why}")
+        return "", {}

@@ -13,7 +13,6 @@ from webhook.config.location import WHERE
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The subcommands of `chassis policy`."""
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     check = commands.add_parser("check", help="whether a policy loads; exit 2 if not")
     check.add_argument("policy", metavar="POLICY", help=WHERE)

@@ -42,7 +42,6 @@ Pair: TypeAlias = "tuple[Review, Review]"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `chassis policy diff`."""
     parser.description = (
         "Review manifests, or the objects of a cluster, under two policies, and show the differences: "
         "verdicts, findings and injected fields. No object is changed. Exit status: 0 no object would be "
@@ -56,10 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="manifests to review (default: the objects of a cluster)",
     )
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument("-A", "--all-namespaces", action="store_true", help="the objects of all namespaces")
-    where.add_argument("-n", "--namespace", metavar="NS", help="default: the namespace of the context")
-    connection.add_arguments(parser)
+    connection.add_namespaces(parser)
     parser.add_argument(
         "-o", "--output", choices=("text", "json"), default="text", help="default: %(default)s"
     )
@@ -68,7 +64,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what NEW decides otherwise than OLD; the exit status."""
     if args.old == args.new == "-":
         raise UserError("policy diff: only one of the two policies can be on standard input")
     if args.paths and (args.all_namespaces or args.namespace):

@@ -108,7 +108,6 @@ class Outcome:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `chassis test`."""
     parser.description = (
         f"Run the tests of a policy: every {FILE} below the directories. Exit status: 0 all passed, 1 some "
         "failed, 2 something could not be read."
@@ -124,7 +123,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the tests and print their results; the exit status."""
     outcomes = [outcome for file in _files(args.paths) for outcome in _outcomes(file)]
     if args.output == "junit":
         sys.stdout.write(_junit(outcomes))

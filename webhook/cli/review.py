@@ -30,7 +30,6 @@ from webhook.kube.offline import (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of `chassis review`."""
     parser.description = (
         "Review manifests as the webhook would. Services, claims, budgets, nodes and so on among them "
         "serve as facts about the cluster. A file that is not valid YAML is named, and the others are "
@@ -76,7 +75,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the decisions about the manifests; the exit status."""
     decision_flags.check(args)
     paths = [*args.paths, *args.filename]
     if not paths:

@@ -30,6 +30,7 @@ from webhook.cli import connection, decision_flags, pulled_models
 from webhook.cli.ask import asked
 from webhook.cli.connection import Wait
 from webhook.cli.exit_status import DENIED, OK
+from webhook.cli.named_policy import policy_files
 from webhook.cli.output import policyreport as policy_reports
 from webhook.cli.output import servers
 from webhook.cli.output.review import Review, Subject
@@ -38,7 +39,6 @@ from webhook.cli.repair import scan_missed
 from webhook.cli.tell import tell
 from webhook.config.load import load, rules
 from webhook.config.location import CONFIG_MAP as LOCATED
-from webhook.config.location import INSTALLED, NoPolicy, read_config_map, read_files
 from webhook.errors import UserError
 from webhook.kube import crds, paths
 from webhook.kube.api import TOO_LARGE, ApiServer
@@ -60,21 +60,11 @@ SELECTORS: Final[Mapping[GroupKind, Sequence[str]]] = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of `chassis scan`."""
     parser.description = (
         "Review the objects of a cluster as if they were created now. No object is changed. Exit status: "
         "0 all would be admitted, 1 something would be denied, 2 bad input or the cluster can't be read."
     )
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument("-A", "--all-namespaces", action="store_true", help="scan all namespaces")
-    where.add_argument("-n", "--namespace", metavar="NS", help="default: the namespace of the context")
-    connection.add_arguments(parser)
-    parser.add_argument(
-        "--policy",
-        metavar="WHERE",
-        help="a directory, a file, - or configmap:NS/NAME; default: the policy installed in the cluster, or "
-        "else the built-in one",
-    )
+    connection.add_scope(parser)
     parser.add_argument(
         "--report",
         nargs="?",
@@ -139,7 +129,6 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read a cluster and print what the flags ask for; the exit status."""
     decision_flags.check(args)
     _check(args)
     with connection.connected(args.kubeconfig, args.context) as (api, wait):
@@ -205,17 +194,10 @@ def _servers(
 async def policy_of(api: ApiServer, where: str | None) -> tuple[Config, str]:
     """The policy that is asked for, or the one installed in the cluster, or the built-in one; and which of
     them it is."""
-    if where and not where.startswith(LOCATED):
-        files = read_files(where)
-    else:
-        try:
-            files = await read_config_map(api, where or INSTALLED)
-        except NoPolicy as why:
-            if where:
-                raise
-            tell(f"the policy is the built-in one: {why}")
-            return load({}), "the built-in one"
-    spelled = _spelled(where or INSTALLED)
+    found, files = await policy_files(api, where)
+    if not found:
+        return load({}), "the built-in one"
+    spelled = _spelled(found)
     tell(f"the policy is {spelled}")
     return load(files), spelled
 

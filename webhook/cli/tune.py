@@ -41,7 +41,6 @@ _COLUMNS: Final = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of `chassis tune`."""
     parser.description = (
         "Startup budgets next to the starts that were observed, how runs ended, and what to change. It reads "
         "pods, events, and the webhook's record of starts and ends if there is one. Nothing is changed "
@@ -66,12 +65,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also read a Prometheus: starts of pods that are gone (kube-state-metrics), and what liveness "
         "probes take (kubelet)",
     )
-    connection.add_arguments(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the table, the patches or JSON, and apply the confirmed changes; the exit status."""
     with connected(args.kubeconfig, args.context) as (api, wait):
         namespace = chosen_namespace(args, api)
         config, _ = wait(policy_of(api, args.policy))

@@ -24,7 +24,6 @@ RETRIES: Final = 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of `chassis unregister`."""
     parser.set_defaults(run=run)
     parser.description = (
         "Delete the webhook configurations, and wait until no API server calls the webhook any more, so "

@@ -32,12 +32,13 @@ from webhook.admission.context import Context
 from webhook.admission.engine import decide
 from webhook.cli import connection, remedies
 from webhook.cli.exit_status import OK
+from webhook.cli.named_policy import policy_files
 from webhook.cli.output.plain import as_json
 from webhook.cli.owners import Owners
 from webhook.cli.provenance import OF_JOB, By, Field, fields_of, last_applied, of_note
 from webhook.cli.scan import facts_of
 from webhook.config.load import load
-from webhook.config.location import INSTALLED, NoPolicy, read_config_map, read_files
+from webhook.config.location import read_files
 from webhook.errors import UserError
 from webhook.kube import paths
 from webhook.kube.api import ApiServer
@@ -59,7 +60,6 @@ _WIDTH: Final = 100
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of `chassis why`."""
     parser.description = (
         "Show who set each field of a pod or a workload (probes, lifecycle, affinity, tolerations, "
         "sidecars, how a Job fails): its author, ML Chassis, Kubernetes by default, or another client; "
@@ -103,7 +103,6 @@ class Answer:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print who set what; the exit status."""
     if args.filename:
         policy = remedies.Policy(args.policy or "", read_files(args.policy) if args.policy else {})
         answers = list(_of_files(args.filename, args.object, load(policy.files)))
@@ -111,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
         if not args.object:
             raise UserError("why: name an object, such as pod/llm-0, or a file with -f")
         with connection.connected(args.kubeconfig, args.context) as (api, wait):
-            policy = wait(_policy(api, args.policy))
+            policy = remedies.Policy(*wait(policy_files(api, args.policy)))
             answers = wait(_of_cluster(api, args.namespace or api.namespace, args.object, load(policy.files)))
     flags = [("--kubeconfig", args.kubeconfig), ("--context", args.context)]
     kubectl = remedies.Kubectl(tuple(f"{flag}={value}" for flag, value in flags if value))
@@ -142,17 +141,6 @@ def _of_files(files: Sequence[str], names: Sequence[str], config: Config) -> Ite
             yield _workload(document, config, cluster, template)
     if not found:
         raise UserError(f"there is nothing that makes pods in {', '.join(files)}")
-
-
-async def _policy(api: ApiServer, where: str | None) -> remedies.Policy:
-    if where and not where.startswith("configmap:"):
-        return remedies.Policy(where, read_files(where))
-    try:
-        return remedies.Policy(where or INSTALLED, await read_config_map(api, where or INSTALLED))
-    except NoPolicy:
-        if where:
-            raise
-        return remedies.Policy("")
 
 
 async def _of_cluster(api: ApiServer, namespace: str, names: Sequence[str], config: Config) -> list[Answer]:

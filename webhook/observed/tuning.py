@@ -88,7 +88,6 @@ class Row:
         return self.loads[min(int(part * len(self.loads)), len(self.loads) - 1)] if self.loads else None
 
     def as_json(self) -> Json:
-        """For programs."""
         return {
             "namespace": self.namespace,
             "workload": self.workload,

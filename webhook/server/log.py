@@ -118,7 +118,6 @@ class Line:
         self._parts = _BLANK.split(_line(said, str))
 
     def write(self, uid: str, name: str) -> None:
-        """Write it."""
         processors = structlog.get_config()["processors"]
         if not (processors and _json_lines and processors[-1] is _json_lines[-1][0]):
             log.info(self._event, **{**self._about, "uid": uid, "name": name})

@@ -11,7 +11,6 @@ from webhook.server.options import Options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of `chassis serve`."""
     options.add_arguments(parser)
     parser.set_defaults(run=run)
 

@@ -36,7 +36,6 @@ class Statistics:
     """Unread files, each with its reason."""
 
     def add(self, review: Review, config: Config) -> None:
-        """Count one review."""
         obj = review.document.obj
         self.objects += 1
         self.workloads += bool(pod_templates(obj, config.workloads))
@@ -111,7 +110,6 @@ _MOST_LISTED = 10
 
 
 def statistics(reviews: Iterable[Review], subject: Subject) -> Statistics:
-    """The figures of all reviews."""
     figures = Statistics(unread=list(subject.not_read))
     for review in reviews:
         figures.add(review, subject.config)

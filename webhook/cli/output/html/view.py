@@ -106,7 +106,6 @@ class Row:
 
 
 def row(review: Review, anchor: str, strict: Status, images: Iterable[str], card: Json) -> Row:
-    """The row of an object."""
     results, status = review.decision.results, status_of(review.decision)
     marks = {
         "strict": strict is Status.REFUSED and status is not Status.REFUSED,
