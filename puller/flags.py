@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 
 class Container(Protocol):
@@ -38,10 +38,6 @@ class Flags:
             options |= {"type": one_of(choices), "metavar": f"{{{','.join(choices)}}}"}
         container.add_argument(*names, help=f"{help} [{variable}]".strip(), **options)
 
-    def add_switch(self, container: Container, name: str, *, help: str) -> None:
-        """A flag without a value that is off unless given; `true` or `false` in the environment."""
-        self.add(container, name, help=help, type=boolean, nargs="?", const=True, default=False)
-
 
 def one_of(choices: Sequence[str]) -> Callable[[str], str]:
     """Like argparse's `choices`, but also for values from the environment."""
@@ -60,3 +56,7 @@ def boolean(text: str) -> bool:
     if text.lower() not in known:
         raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
     return known[text.lower()]
+
+
+SWITCHED: Final[Mapping[str, Any]] = {"type": boolean, "nargs": "?", "const": True, "default": False}
+"""A flag without a value that is off unless given; `true` or `false` in the environment."""

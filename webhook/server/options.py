@@ -6,10 +6,11 @@ import argparse
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from puller.flags import Flags
+from puller.flags import SWITCHED, Flags
 from webhook.config.location import CONFIG_MAP, config_map
 from webhook.errors import UserError
 from webhook.kube.own_pod import in_cluster
@@ -59,80 +60,62 @@ class Options:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `chassis serve`; each has an environment variable, `CHASSIS_` and its name."""
     flags = Flags(ENVIRONMENT, os.environ)
-    policy = parser.add_argument_group("policy")
-    flags.add(
-        policy,
+    policy = partial(flags.add, parser.add_argument_group("policy"))
+    policy(
         "--policy",
         metavar="DIR|configmap:NS/NAME",
         help="where the policy comes from; without it everything is at its default",
     )
-    tls = parser.add_argument_group("serving certificate")
-    flags.add(tls, "--tls-cert", type=Path, metavar="FILE", help="PEM certificate chain, with --tls-key")
-    flags.add(tls, "--tls-key", type=Path, metavar="FILE", help="PEM key of --tls-cert")
-    flags.add(tls, "--tls-ca", type=Path, metavar="FILE", help="PEM CA of --tls-cert, to be kept as caBundle")
-    flags.add_switch(
-        tls,
+    tls = partial(flags.add, parser.add_argument_group("serving certificate"))
+    tls("--tls-cert", type=Path, metavar="FILE", help="PEM certificate chain, with --tls-key")
+    tls("--tls-key", type=Path, metavar="FILE", help="PEM key of --tls-cert")
+    tls("--tls-ca", type=Path, metavar="FILE", help="PEM CA of --tls-cert, to be kept as caBundle")
+    tls(
         "--self-signed",
+        **SWITCHED,
         help="make a CA and certificate, renew them, and keep the caBundle; in a cluster they are in "
         "--tls-secret, shared by all replicas, elsewhere in memory",
     )
-    flags.add(
-        tls,
-        "--tls-secret",
-        default="mlchassis-tls",
-        metavar="NAME",
-        help="Secret of --self-signed (%(default)s)",
-    )
-    flags.add(
-        tls,
+    tls("--tls-secret", default="mlchassis-tls", metavar="NAME", help="Secret of --self-signed (%(default)s)")
+    tls(
         "--tls-host",
         metavar="NAME|IP",
         action="append",
         help="another name in the certificate; may be repeated (in the environment: commas)",
     )
-    cluster = parser.add_argument_group("cluster")
-    flags.add(
-        cluster, "--kubeconfig", type=Path, metavar="FILE", help="API server to use (default: the pod's own)"
-    )
-    flags.add(
-        cluster,
+    cluster = partial(flags.add, parser.add_argument_group("cluster"))
+    cluster("--kubeconfig", type=Path, metavar="FILE", help="API server to use (default: the pod's own)")
+    cluster(
         "--facts",
         type=Path,
         metavar="PATH",
         help="manifests that serve as facts if there is no cluster, as for chassis review",
     )
-    flags.add(
-        cluster,
+    cluster(
         "--node",
         default="",
         metavar="NAME",
         help="the node that we run on: while its Lease is renewed and watches bring that, they are long",
     )
-    flags.add(cluster, "--namespace", metavar="NAME", help="our own namespace (default: the pod's)")
-    flags.add(
-        cluster, "--service", default="mlchassis", metavar="NAME", help="Service in front of us (%(default)s)"
-    )
-    flags.add(
-        cluster,
+    cluster("--namespace", metavar="NAME", help="our own namespace (default: the pod's)")
+    cluster("--service", default="mlchassis", metavar="NAME", help="Service in front of us (%(default)s)")
+    cluster(
         "--webhook-configurations",
         default="chassis.mlchassis.dev",
         metavar="NAME",
         help="name of the Mutating- and ValidatingWebhookConfiguration that call us (%(default)s)",
     )
-    flags.add_switch(
-        cluster,
+    cluster(
         "--events",
+        **SWITCHED,
         help="write findings in pods of owners of unknown kinds as Events on these owners; needs the "
         "rights of the component events",
     )
-    serving = parser.add_argument_group("serving")
-    flags.add(serving, "--host", default="", help="address to listen on (default: all)")
-    flags.add(
-        serving, "--port", type=int, default=8443, help="port to listen on, 0 for a free one (%(default)s)"
-    )
-    flags.add(serving, "--workers", type=int, default=1, help="processes that share the port (%(default)s)")
-    flags.add(
-        serving,
+    serving = partial(flags.add, parser.add_argument_group("serving"))
+    serving("--host", default="", help="address to listen on (default: all)")
+    serving("--port", type=int, default=8443, help="port to listen on, 0 for a free one (%(default)s)")
+    serving("--workers", type=int, default=1, help="processes that share the port (%(default)s)")
+    serving(
         "--memo",
         type=int,
         default=16,
@@ -140,42 +123,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="memory of each process for answers that are given again to the same pod template, 0 for none "
         "(%(default)s)",
     )
-    flags.add(
-        serving,
+    serving(
         "--fast-path",
         choices=SWITCH,
         default="on",
         help="whether repeated requests may be answered without aiohttp, JSON and the engine; "
         "`off` includes --memo 0 and changes no answer (%(default)s)",
     )
-    flags.add(
-        serving,
+    serving(
         "--drain-grace",
         type=float,
         default=5.0,
         metavar="SECONDS",
         help="how long to go on serving, unready, after SIGTERM (%(default)s)",
     )
-    flags.add(
-        serving,
+    serving(
         "--drain-patience",
         type=float,
         default=20.0,
         metavar="SECONDS",
         help="how long requests in flight may take after that (%(default)s)",
     )
-    logs = parser.add_argument_group("log and traces")
-    flags.add_switch(
-        logs,
+    logs = partial(flags.add, parser.add_argument_group("log and traces"))
+    logs(
         "--tracing",
+        **SWITCHED,
         help="send a span for each review that the API server traces, by OTLP over HTTP to "
         "OTEL_EXPORTER_OTLP_ENDPOINT; needs the extra `tracing`",
     )
-    flags.add(
-        logs, "--log-level", choices=LEVELS, default="info", help="least level that is logged (%(default)s)"
-    )
-    flags.add(
-        logs,
+    logs("--log-level", choices=LEVELS, default="info", help="least level that is logged (%(default)s)")
+    logs(
         "--log-format",
         choices=FORMATS,
         default="auto",
