@@ -10,10 +10,6 @@ were consulted and counts while each of them is still the current one.
 An answer is remembered only if it has none of the constants in it, nor a part of one: it is checked when the
 entry is made. If it has, the engine decides each of these requests as it came. A decision with a failed
 policy is not remembered, and a value that is also elsewhere in the request is not replaced.
-
-What becomes of the pods of a workload is remembered by itself: it follows from the pod, as for Pods, and a
-workload with other replicas or annotations mostly has the template that it had before. What rules find is
-not: it may rest on all of the object.
 """
 
 from __future__ import annotations
@@ -22,36 +18,23 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
-from weakref import ReferenceType, ref
-
-import orjson
 
 from policies.core.facts import Cluster
 from policies.core.finding import Finding
-from policies.core.listing import Listing
-from policies.core.pod_view import PodView
 from policies.core.reasons import UNREAD
-from policies.core.resources import Resource
-from policies.core.target import PodTemplate
 from webhook.admission.canonical import Canonical, own_name, shows_constants
 from webhook.admission.configuration import Config
-from webhook.admission.context import Context
 from webhook.admission.decision import Decision
 from webhook.admission.envelope import Prepared, Request, Response, prepared
 from webhook.admission.messages import Answer, Recalled, respond
-from webhook.admission.mutation import fold_template
+from webhook.fast_path.consulted import Consulted, Recorded, current
+from webhook.fast_path.folds import Folds
 from webhook.fast_path.replicas import Bodies, Form, Own, Place
-from webhook.fast_path.sizes import held
+from webhook.fast_path.sizes import LARGEST, SLOT, held, trimmed
 
 Decide = Callable[[Request, Config, Cluster], Decision]
-Consulted = tuple[tuple[Resource, str | None, "ReferenceType[Listing] | None"], ...]
-"""The listings that a decision rests on; None where a resource was not known."""
 
 DEFAULT_BYTES: Final = 16 * 1024 * 1024
-_SLOT: Final = 256
-"""Bytes that the tables themselves take for an entry."""
-_LARGEST: Final = 16
-"""One entry may have this part of the memo."""
 _FOLDS: Final = 4
 """The pods of workloads may have this part of it."""
 LESSONS: Final = 4
@@ -94,7 +77,7 @@ class Memo:
             return None
         replicas, own = found
         entry = replicas.entry
-        if not _current(entry.consulted, cluster):
+        if not current(entry.consulted, cluster):
             return None
         entry.lessons = LESSONS
         self._entries[entry.key] = self._entries.pop(entry.key)
@@ -117,7 +100,7 @@ class Memo:
             self._config = config
         key = (endpoint, canonical.text)
         entry = self._entries.pop(key, None)
-        if entry is not None and _current(entry.consulted, cluster):
+        if entry is not None and current(entry.consulted, cluster):
             self._entries[entry.key] = entry
             if entry.ready is None:
                 self._count("miss")
@@ -128,7 +111,7 @@ class Memo:
         if entry is not None:
             self._give_up(entry)
         self._count("miss")
-        recorded = _Recorded(cluster)
+        recorded = Recorded(cluster)
         decision = decide(canonical.request(), config, recorded)
         response = respond(decision)  # before the listings are looked at: words may be made of them, too
         self.folds.measure()
@@ -141,7 +124,7 @@ class Memo:
         return Answer(response, decision, ready)
 
     def _remember(self, entry: _Entry) -> None:
-        if entry.size > self._limit // _LARGEST:
+        if entry.size > self._limit // LARGEST:
             return
         self._entries[entry.key] = entry
         self.bytes += entry.size
@@ -163,8 +146,8 @@ class Memo:
         if form is None:
             return
         replicas = _Replicas(entry, canonical.name, note)
-        size = _SLOT + held(form, form.key(entry.key[0], body), canonical.name, note, shared=self._shared)
-        if entry.size + size > self._limit // _LARGEST:
+        size = SLOT + held(form, form.key(entry.key[0], body), canonical.name, note, shared=self._shared)
+        if entry.size + size > self._limit // LARGEST:
             return
         place = self._bodies.keep(entry.key[0], body, form, replicas)
         if place is None:
@@ -227,8 +210,8 @@ class _Entry:
     ) -> _Entry:
         endpoint, written = key
         decision, response, ready = answered or (_NOTHING, Response(), None)
-        entry = cls((endpoint, _trimmed(written)), _outcome(response), ready, outline(decision), consulted)
-        entry.size = _SLOT + held(entry)
+        entry = cls((endpoint, trimmed(written)), _outcome(response), ready, outline(decision), consulted)
+        entry.size = SLOT + held(entry)
         return entry
 
 
@@ -260,11 +243,6 @@ class _Replicas:
         return Recalled(uid, ready.to(uid), own_name(self.name, own.name_end).decode(), self.note)
 
 
-def _trimmed(written: bytes) -> bytes:
-    """A copy of exact size: orjson's may hold several times as much memory."""
-    return bytes(memoryview(written))
-
-
 _UNSAID: Final = Finding("", "", "")
 
 
@@ -280,116 +258,3 @@ def outline(decision: Decision) -> Decision:
         owned=decision.owned,
         coverage=decision.coverage,
     )
-
-
-class Folds:
-    """What becomes of the pods of workloads: a `webhook.admission.mutation.Folding`."""
-
-    def __init__(self, limit: int) -> None:
-        """`limit`: bytes that all entries together may take, 0 to remember nothing."""
-        self._limit = limit
-        self._entries: dict[bytes, _Fold] = {}
-        self._new: list[bytes] = []
-        """Those whose size is not known yet."""
-        self._config: Config | None = None
-        self.bytes = 0
-        """What the entries take, as measured."""
-        self.hits = 0
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def __call__(self, template: PodTemplate, context: Context) -> tuple[Decision, PodView]:
-        cluster = context.facts.cluster
-        if not self._limit or not isinstance(cluster, _Recorded):
-            return fold_template(template, context)
-        if context.config is not self._config:
-            self._entries.clear()
-            self._new.clear()
-            self._config, self.bytes = context.config, 0
-        try:
-            key = orjson.dumps([context.namespace, template.pod])
-        except orjson.JSONEncodeError:
-            return fold_template(template, context)
-        known = self._entries.pop(key, None)
-        if known is not None and _current(known.consulted, cluster):  # which notes them for this answer, too
-            self._entries[key] = known
-            self.hits += 1
-            return known.answer(template)
-        if known is not None:
-            self.bytes -= known.size
-        folded, view = fold_template(template, context)
-        if not folded.crashes:
-            # All that was consulted until now: values computed from it may have been used again here.
-            self._remember(_trimmed(key), _Fold.of(template, folded, view, cluster.consulted()))
-        return folded, view
-
-    def _remember(self, key: bytes, entry: _Fold) -> None:
-        self._entries[key] = entry
-        self._new.append(key)
-
-    def measure(self) -> None:
-        """Keep to the limit. Must be called once a review is answered: what its rules have read of a pod is
-        kept with the pod, so that it has its size only then."""
-        while self._new:
-            key = self._new.pop()
-            entry = self._entries.get(key)
-            if entry is None:
-                continue
-            entry.size = _SLOT + held(key, entry)
-            if entry.size > self._limit // _LARGEST:
-                del self._entries[key]
-            else:
-                self.bytes += entry.size
-        while self.bytes > self._limit:
-            self.bytes -= self._entries.pop(next(iter(self._entries))).size
-
-
-@dataclass(slots=True)
-class _Fold:
-    folded: Decision
-    view: PodView
-    unchanged: bool
-    """Whether the pod is left as it is."""
-    consulted: Consulted
-    size: int = 0
-
-    @classmethod
-    def of(cls, template: PodTemplate, folded: Decision, view: PodView, consulted: Consulted) -> _Fold:
-        changes = tuple(replace(change, why=change.why.settled()) for change in folded.changes)
-        unchanged = folded.object is template.pod
-        return cls(replace(folded, changes=changes), view, unchanged, consulted)
-
-    def answer(self, template: PodTemplate) -> tuple[Decision, PodView]:
-        if self.unchanged:
-            return replace(self.folded, object=template.pod), template.view
-        return self.folded, self.view
-
-
-class _Recorded:
-    """A cluster that keeps which of its listings were asked for."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self._asked: dict[tuple[Resource, str | None], Listing | None] = {}
-
-    def listing(self, resource: Resource, namespace: str | None = None) -> Listing | None:
-        found = self._asked[resource, namespace] = self._cluster.listing(resource, namespace)
-        return found
-
-    def consulted(self) -> Consulted:
-        return tuple(
-            (resource, namespace, None if found is None else ref(found))
-            for (resource, namespace), found in self._asked.items()
-        )
-
-
-def _current(consulted: Consulted, cluster: Cluster) -> bool:
-    for resource, namespace, known in consulted:
-        found = cluster.listing(resource, namespace)
-        if found is None:
-            if known is not None:
-                return False
-        elif known is None or known() is not found:
-            return False
-    return True

@@ -21,6 +21,10 @@ _SHARED: Final = (
     *(BaseModel, Listing, Recogniser, Remembered, Server),
 )
 """What others hold, too."""
+SLOT: Final = 256
+"""Bytes that the tables themselves take for an entry."""
+LARGEST: Final = 16
+"""One entry may have this part of the memo."""
 _ROUNDED: Final = 15
 """An allocation takes a multiple of 16 bytes."""
 
@@ -44,3 +48,8 @@ def held(*roots: object, shared: tuple[type, ...] = ()) -> int:
         else:
             found += gc.get_referents(each)
     return size
+
+
+def trimmed(written: bytes) -> bytes:
+    """A copy of exact size: orjson's may hold several times as much memory."""
+    return bytes(memoryview(written))
