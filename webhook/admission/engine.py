@@ -24,12 +24,12 @@ from webhook.admission.accounts import is_mirror_pod, owner_behind
 from webhook.admission.bounds import allowance, bounded, foremost
 from webhook.admission.changed import annotated
 from webhook.admission.configuration import Config
-from webhook.admission.context import Context
+from webhook.admission.context import Context, Folding
 from webhook.admission.decision import Decision, Result, harmless
 from webhook.admission.envelope import Request
 from webhook.admission.exemptions import may_exempt
 from webhook.admission.misspelt_annotations import misspelt_annotations
-from webhook.admission.mutation import Folding, fold, fold_template, mutators_of, project
+from webhook.admission.mutation import fold, mutators_of, project
 from webhook.admission.patch import diff
 from webhook.admission.ratcheting import before, marked_known, ratchet, warned_about
 from webhook.admission.validation import exempting, exemptions_of, findings
@@ -97,9 +97,7 @@ def mutate(request: Request, config: Config, cluster: Cluster) -> Decision:
     )
 
 
-def validate(
-    request: Request, config: Config, cluster: Cluster, folding: Folding = fold_template
-) -> Decision:
+def validate(request: Request, config: Config, cluster: Cluster, folding: Folding | None = None) -> Decision:
     """All findings about the object as sent, each with the mode in which it is answered."""
     obj = request.object or {}
     if not in_scope(request, config):
@@ -118,9 +116,9 @@ def validate(
             coverage=covered,
         )
     views = PodViews(template.view for template in bounds.templates)
-    context = Context.of(obj, request.namespace, config, cluster, views)
-    projection = project(obj, bounds.templates, context, folding)
-    found, crashes = findings(projection.target, context, lambda base: _found_in(base, context, folding))
+    context = Context.of(obj, request.namespace, config, cluster, views, folding)
+    projection = project(obj, bounds.templates, context)
+    found, crashes = findings(projection.target, context, lambda base: _found_in(base, context))
     exemptions = exemptions_of(obj, projection.target, config, context.namespace)
     results = [
         Result(
@@ -137,7 +135,7 @@ def validate(
     ]
     exempted = {rule for known in exemptions.get("", ()) for rule in known.reasons}
     crashes = [harmless(crash) if crash.id in exempted else crash for crash in crashes]
-    earlier = before(request, context, allowed, folding)
+    earlier = before(request, context, allowed)
     if bounds.undecided:
         results, crashes = warned_about(results, "part of it is not decided"), [*map(harmless, crashes)]
     elif any(result.denies for result in results) or any(crash.denies for crash in crashes):
@@ -167,10 +165,10 @@ def validate(
     )
 
 
-def _found_in(base: Base, context: Context, folding: Folding) -> frozenset[tuple[str, str]]:
+def _found_in(base: Base, context: Context) -> frozenset[tuple[str, str]]:
     """Rule and field path of the findings about an object itself that completes the pods of another."""
     templates = bounded(base.obj, context.config.workloads, allowance()).templates
-    found, _ = findings(project(base.obj, templates, context, folding).target, context)
+    found, _ = findings(project(base.obj, templates, context).target, context)
     return frozenset((rule.id, finding.path) for rule, finding in found)
 
 

@@ -20,7 +20,7 @@ from webhook.admission.configuration import Config
 from webhook.admission.context import Context
 from webhook.admission.decision import Change, Crash, Result, harmless
 from webhook.admission.envelope import Request
-from webhook.admission.mutation import Folding, Projection, fold_template, project
+from webhook.admission.mutation import Projection, project
 from webhook.admission.patch import same
 from webhook.admission.validation import findings
 
@@ -38,23 +38,21 @@ def untouchable(request: Request, config: Config) -> str:
 class Before:
     """An object before its update, looked at where it is asked for, and once."""
 
-    def __init__(self, old: Json, context: Context, allowed: Allowance, folding: Folding) -> None:
-        self.old, self._context, self._allowed, self._folding = old, context, allowed, folding
+    def __init__(self, old: Json, context: Context, allowed: Allowance) -> None:
+        self.old, self._context, self._allowed = old, context, allowed
 
     @cached_property
     def projection(self) -> Projection | None:
         """It as judged; None where it is too much to be looked at."""
         bounds = bounded(self.old, self._context.config.workloads, self._allowed)
-        return None if bounds.undecided else project(self.old, bounds.templates, self._context, self._folding)
+        return None if bounds.undecided else project(self.old, bounds.templates, self._context)
 
 
-def before(
-    request: Request, context: Context, allowed: Allowance, folding: Folding = fold_template
-) -> Before | None:
+def before(request: Request, context: Context, allowed: Allowance) -> Before | None:
     """The object before an update; None if there was none."""
     if request.operation != "UPDATE" or request.old_object is None:
         return None
-    return Before(request.old_object, context, allowed, folding)
+    return Before(request.old_object, context, allowed)
 
 
 def ratchet(

@@ -21,7 +21,7 @@ from webhook.fast_path.sizes import LARGEST, SLOT, held, trimmed
 
 
 class Folds:
-    """What becomes of the pods of workloads: a `webhook.admission.mutation.Folding`."""
+    """What becomes of the pods of workloads: a `webhook.admission.context.Folding`."""
 
     def __init__(self, limit: int) -> None:
         """`limit`: bytes that all entries together may take, 0 to remember nothing."""
