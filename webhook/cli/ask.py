@@ -62,10 +62,9 @@ async def _ready_pod(api: ApiServer, serving: Serving) -> Json | None:
     if not serving.selector:
         return None
     path = paths.collection("v1", "pods", serving.namespace)
-    async for page, _ in api.pages(path, {}, consistent=False):
-        for pod in page:
-            if matches(serving.selector, labels_of(pod)) and runs(pod) and _ready(pod):
-                return pod
+    async for pod in api.objects(path):
+        if matches(serving.selector, labels_of(pod)) and runs(pod) and _ready(pod):
+            return pod
     return None
 
 

@@ -143,19 +143,18 @@ class Looking:
         left_alone: Counter[str] = Counter()
         owners, looked = Owners(self.api, self.known), 0
         path = paths.collection("v1", "pods", self.namespace)
-        async for page, _ in self.api.pages(path, {}, consistent=False):
-            for item in page:
-                pod = {"apiVersion": "v1", "kind": "Pod", **item}
-                if not runs(pod):
-                    continue
-                if excluded(pod, self.config, self.cluster):
-                    left_alone[text(pod, "metadata", "namespace")] += 1
-                    continue
-                looked += 1
-                found = missed(pod, self.config, self.cluster)
-                if found is not None:
-                    chain = await owners.above(pod)
-                    self._add(rows, pod, chain, found)
+        async for item in self.api.objects(path):
+            pod = {"apiVersion": "v1", "kind": "Pod", **item}
+            if not runs(pod):
+                continue
+            if excluded(pod, self.config, self.cluster):
+                left_alone[text(pod, "metadata", "namespace")] += 1
+                continue
+            looked += 1
+            found = missed(pod, self.config, self.cluster)
+            if found is not None:
+                chain = await owners.above(pod)
+                self._add(rows, pod, chain, found)
         ordered = sorted(rows.values(), key=lambda row: (not row.counts, row.namespace, row.title))
         return Report(ordered, looked, left_alone, self.history)
 

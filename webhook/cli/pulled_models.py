@@ -67,11 +67,10 @@ class PulledModel:
 async def pulled(api: ApiServer, namespace: str) -> list[PulledModel]:
     """The models of all running pods with a puller, by namespace and pod."""
     pods: list[tuple[Json, int]] = []
-    async for page, _ in api.pages(paths.collection("v1", "pods", namespace), {}, consistent=False):
-        for pod in page:
-            port = status_port(pod)
-            if port is not None and runs(pod):
-                pods.append((pod, port))
+    async for pod in api.objects(paths.collection("v1", "pods", namespace)):
+        port = status_port(pod)
+        if port is not None and runs(pod):
+            pods.append((pod, port))
     slots = asyncio.Semaphore(AT_ONCE)
 
     async def ask(pod: Json, port: int) -> list[PulledModel]:

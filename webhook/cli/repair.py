@@ -152,14 +152,13 @@ async def _verify(api: ApiServer, looking: Looking, top: Json) -> None:
     """Raises Failed if a new pod lacks what the restart was for: then restarts do not help."""
     selector = mapping(top, "spec", "selector")
     path = paths.collection("v1", "pods", text(top, "metadata", "namespace"))
-    async for page, _ in api.pages(path, {}, consistent=True):
-        for item in page:
-            pod = {"apiVersion": "v1", "kind": "Pod", **item}
-            if not matches(selector, labels_of(pod)) or not runs(pod):
-                continue
-            if missed(pod, looking.config, looking.cluster) is not None:
-                name = text(pod, "metadata", "name")
-                raise Failed(f"its new pod {name} was not changed by the webhook either")
+    async for item in api.objects(path):
+        pod = {"apiVersion": "v1", "kind": "Pod", **item}
+        if not matches(selector, labels_of(pod)) or not runs(pod):
+            continue
+        if missed(pod, looking.config, looking.cluster) is not None:
+            name = text(pod, "metadata", "name")
+            raise Failed(f"its new pod {name} was not changed by the webhook either")
 
 
 def _observed(obj: Json) -> bool:
@@ -197,15 +196,14 @@ async def _blocked(api: ApiServer, top: Json) -> str:
     labels = mapping(top, "spec", "template", "metadata", "labels")
     path = paths.collection("policy/v1", "poddisruptionbudgets", text(top, "metadata", "namespace"))
     down = down_at_once(top)
-    async for page, _ in api.pages(path, {}, consistent=True):
-        for budget in page:
-            selector = dig(budget, "spec", "selector")
-            if selector is None or not matches(selector, labels):
-                continue
-            allowed = integer(budget, "status", "disruptionsAllowed", default=0)
-            if down > allowed:
-                name = text(budget, "metadata", "name")
-                return f"PodDisruptionBudget {name} allows {allowed} pods down, and its rollout takes {down}"
+    async for budget in api.objects(path):
+        selector = dig(budget, "spec", "selector")
+        if selector is None or not matches(selector, labels):
+            continue
+        allowed = integer(budget, "status", "disruptionsAllowed", default=0)
+        if down > allowed:
+            name = text(budget, "metadata", "name")
+            return f"PodDisruptionBudget {name} allows {allowed} pods down, and its rollout takes {down}"
     return ""
 
 

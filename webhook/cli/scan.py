@@ -295,9 +295,8 @@ async def _items(api: ApiServer, path: str, query: Mapping[str, str], namespace:
         return
     if namespace and resource not in _OF_CLUSTER and "/namespaces/" not in path:
         path = paths.within(path, namespace)
-    async for page, _ in api.pages(path, query, consistent=False):
-        for item in page:
-            yield item
+    async for item in api.objects(path, query):
+        yield item
 
 
 # --- the scan --------------------------------------------------------------------------------------

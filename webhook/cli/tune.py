@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import yaml
@@ -87,16 +87,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _read(api: ApiServer, namespace: str) -> tuple[list[Json], list[Json], Record]:
-    pods = [each async for each in _items(api, paths.collection("v1", "pods", namespace), {})]
+    pods = [each async for each in api.objects(paths.collection("v1", "pods", namespace))]
     killing = {"fieldSelector": "reason=Killing"}
-    events = [each async for each in _items(api, paths.collection("v1", "events", namespace), killing)]
+    events = [each async for each in api.objects(paths.collection("v1", "events", namespace), killing)]
     return pods, events, await _record(api)
-
-
-async def _items(api: ApiServer, path: str, query: dict[str, str]) -> AsyncIterator[Json]:
-    async for page, _ in api.pages(path, query, consistent=False):
-        for each in page:
-            yield each
 
 
 async def _record(api: ApiServer) -> Record:

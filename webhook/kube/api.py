@@ -201,6 +201,12 @@ class ApiServer:
             if not token:
                 return
 
+    async def objects(self, path: str, query: Mapping[str, str] | None = None) -> AsyncIterator[Json]:
+        """The objects of a list, not all of one moment; one page is in memory at a time."""
+        async for page, _ in self.pages(path, query or {}, consistent=False):
+            for each in page:
+                yield each
+
     async def watch(
         self, path: str, query: Mapping[str, str], resource_version: str, seconds: int = WATCH_SECONDS
     ) -> AsyncGenerator[Json, None]:

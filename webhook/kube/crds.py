@@ -32,8 +32,7 @@ async def unread(api: ApiServer, workloads: Mapping[GroupKind, Workload]) -> lis
     found: list[Embedding] = []
     path = paths.collection("apiextensions.k8s.io/v1", "customresourcedefinitions")
     try:
-        async for page, _ in api.pages(path, {}, consistent=False):
-            found += [each for crd in page if (each := embedding(crd, workloads)) is not None]
+        found += [each async for crd in api.objects(path) if (each := embedding(crd, workloads)) is not None]
     except ApiError as error:
         if error.status in (403, 404):
             return None

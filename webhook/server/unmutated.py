@@ -68,9 +68,8 @@ class Unmutated:
     async def count(self) -> int:
         """The running pods that lack something. ApiError if they can't be listed."""
         found, known = 0, dict[tuple[str, ...], bool]()
-        async for page, _ in self._api.pages(paths.collection("v1", "pods"), {}, consistent=False):
-            for pod in page:
-                found += await self._lacks(pod, known)
+        async for pod in self._api.objects(paths.collection("v1", "pods")):
+            found += await self._lacks(pod, known)
         return found
 
     async def _lacks(self, pod: Json, known: dict[tuple[str, ...], bool]) -> bool:

@@ -132,9 +132,8 @@ class LiveWorkers:
 
     async def leases(self) -> AsyncIterator[Json]:
         path = paths.collection(LEASES, "leases", self._namespace)
-        async for page, _ in self._api.pages(path, _selecting({WORKER_NAMES: "record"}), consistent=False):
-            for lease in page:
-                yield lease
+        async for lease in self._api.objects(path, _selecting({WORKER_NAMES: "record"})):
+            yield lease
 
     def _path(self, lease: Json) -> str:
         return paths.one(LEASES, "leases", lease["metadata"]["name"], self._namespace)
