@@ -62,14 +62,9 @@ async def _unregister(kubeconfig: Path | None, name: str, settle: float) -> None
     deleted = False
     async with ApiServer.connect(kubeconfig, retries=RETRIES) as api:
         for resource in RESOURCES:
-            try:
-                await api.call("DELETE", paths.one(ADMISSION_REGISTRATION, resource, name))
-            except ApiError as error:
-                if error.status != 404:
-                    raise
-                print(f"{resource} {name}: not there")
-            else:
-                deleted = True
-                print(f"{resource} {name}: deleted")
+            path = paths.one(ADMISSION_REGISTRATION, resource, name)
+            there = await api.unless_conflict("DELETE", path, {})
+            deleted = deleted or there
+            print(f"{resource} {name}: {'deleted' if there else 'not there'}")
     if deleted:
         await asyncio.sleep(settle)
