@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 from policies.core.facts import BY_NAME, Facts, WholeObjects
-from policies.core.listing import Listing
+from policies.core.listing import Groups, Index, Listing
 from policies.core.resources import Resource
 from policies.core.target import PodTemplate
 from policies.kube.group_kinds import GroupKind
@@ -69,6 +70,41 @@ def supply(slices: Listing, driver: str) -> Supply | None:
     """None if that is unknown: the driver has no slice, has not yet published all of a pool, or lets pods
     share its devices."""
     return slices.derive(_supplies).get(driver)
+
+
+def one_slice_has(slices: Listing, driver: str, count: int) -> bool:
+    """Whether a node has so many devices in one ResourceSlice. Its indices follow each change of a slice, and
+    `supply` counts all slices again."""
+    sizes, pools = slices.by(_BY_SIZE), slices.by(_BY_POOL)
+    return any(
+        _is_current(each, pools)
+        for name, size in sizes
+        if size >= count and driver in (ANY, name)
+        for each in islice(sizes[name, size], _MOST_TRIED)
+    )
+
+
+def _is_current(slice_: Json, pools: Groups[tuple[str, str]]) -> bool:
+    """Whether no slice of its pool has a newer generation."""
+    generation = _generation_of(slice_)
+    return all(_generation_of(each) <= generation for key in _pool_of(slice_) for each in pools[key])
+
+
+def _generation_of(slice_: Json) -> int:
+    return integer(slice_, "spec", "pool", "generation", default=0)
+
+
+def _pool_of(slice_: Json) -> Iterator[tuple[str, str]]:
+    yield text(slice_, "spec", "driver"), text(slice_, "spec", "pool", "name")
+
+
+def _size_of(slice_: Json) -> Iterator[tuple[str, int]]:
+    yield text(slice_, "spec", "driver"), offer_of(slice_).devices
+
+
+_BY_POOL: Final = Index(_pool_of)
+_BY_SIZE: Final = Index(_size_of)
+_MOST_TRIED: Final = 8
 
 
 def _supplies(slices: Listing) -> Mapping[str, Supply]:

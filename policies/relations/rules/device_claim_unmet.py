@@ -12,7 +12,7 @@ from policies.core.resources import Resource
 from policies.core.suggestions import closest
 from policies.kube.json import text
 from policies.kube.metadata import controller
-from policies.relations.devices import ANY, Request, Supply, requests_of, supply
+from policies.relations.devices import ANY, Request, Supply, one_slice_has, requests_of, supply
 
 _ALIKE: Final = 0.8
 """How alike two names of DeviceClasses are of which one is a mistake for the other."""
@@ -65,6 +65,8 @@ def _too_many(requests: list[Request], facts: Facts) -> Findings:
             before, first = wanted.get(name, (0, request))
             wanted[name] = before + count, first
     for driver, (count, first) in sorted(wanted.items(), reverse=True):
+        if one_slice_has(slices, driver, count):
+            continue
         there = supply(slices, driver)
         if there is not None and there.most < count:
             yield _finding(driver, count, there, first, facts)

@@ -8,7 +8,7 @@ from policies.core.facts import Facts
 from policies.core.listing import Listing
 from policies.core.resources import Resource
 from policies.kube.json import Json
-from policies.relations.devices import ANY, OFFER, Offer, Supply, driver_of, offer_of, supply
+from policies.relations.devices import ANY, OFFER, Offer, Supply, driver_of, offer_of, one_slice_has, supply
 from webhook.kube.caches import ClusterCache
 from webhook.kube.offline import ManifestCluster
 
@@ -66,6 +66,14 @@ def test_a_pool_that_is_not_complete_makes_its_driver_unknown(pool: Json) -> Non
     assert supply(listing, "gpu.example") is None
     assert supply(listing, ANY) is None
     assert supply(listing, "nic.example") is not None
+
+
+def test_one_slice_with_enough_is_found_without_counting_all() -> None:
+    for listing in (watched(*SLICES), Listing(SLICES)):
+        assert one_slice_has(listing, "gpu.example", 4)
+        assert not one_slice_has(listing, "gpu.example", 5), "the slice with 9 is of an old generation"
+        assert not one_slice_has(listing, "nic.example", 2)
+        assert one_slice_has(listing, ANY, 4)
 
 
 def test_an_offer_among_manifests_is_not_believed() -> None:
