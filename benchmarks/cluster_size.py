@@ -37,6 +37,7 @@ from policies.kube.json import Json
 from tests.e2e.binaries import TABLE
 from tests.e2e.controlplane import ControlPlane
 from tests.e2e.install import Chassis
+from webhook.kube.api import LIST_PAGE
 
 PROSE = Path(__file__).parent / "peers" / "cluster_size.md"
 RAW = PROSE.with_suffix(".json")
@@ -49,6 +50,8 @@ HEARTBEAT = 300
 """Seconds between two statuses of an idle Node: kubelet's nodeStatusReportFrequency."""
 TOGETHER = 100
 """Writes of one transaction; etcd takes 128."""
+PATIENCE = 900
+"""Seconds, for the largest size on a busy machine."""
 BUSY = 2.0 * (os.cpu_count() or 1)
 """A load average above which times by the clock are not published: they are those of the other processes."""
 NAMESPACE = "bench"
@@ -77,12 +80,16 @@ class Result:
     services: int
     pods: int
     objects_mb: float
-    """JSON of all that the webhook lists."""
+    """JSON of all that the webhook lists, with the pods."""
     sent_mb: float
     """What the API server sent for the lists, compressed where it does that."""
     lists: int
     start_seconds: float
+    """From exec to ready and trusted."""
+    read_seconds: float
+    """From exec until everything is read, the pods of the leader included."""
     start_cpu: float
+    """Until then."""
     server_cpu: float
     """Of kube-apiserver, for the lists."""
     rss_mib: float
@@ -194,7 +201,7 @@ def _fill(control_plane: ControlPlane, etcd: Etcd, size: int) -> int:
     for resource, count in COUNTS.items():
         listed += etcd.write(_stored(resource, number) for number in range(count * size))
     nodes, pods = COUNTS[Resource.NODES] * size, PODS * size
-    etcd.write(_pod(number, nodes) for number in range(pods))
+    listed += etcd.write(_pod(number, nodes) for number in range(pods))
     for path, wanted in (("nodes", nodes), ("pods", pods)):
         _await(control_plane, path, wanted)
     return listed
@@ -205,7 +212,7 @@ def _await(control_plane: ControlPlane, path: str, wanted: int) -> None:
 
     A consistent read waits for a revision, and the writes of a transaction share one.
     """
-    deadline = time.monotonic() + 600
+    deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         answer = control_plane.api.request("GET", f"/api/v1/{path}?limit=1", timeout=600).body
         found = 1 + answer["metadata"].get("remainingItemCount", 0)
@@ -292,9 +299,18 @@ def _one(size: int) -> Result:
         listed = _fill(control_plane, etcd, size)
         print(f"  {size}: written in {time.monotonic() - began:.0f} s", flush=True)
         try:
-            return _measured(control_plane, chassis, etcd, size, listed)
+            result = _measured(control_plane, chassis, etcd, size, listed)
+            most = [_peak(pid) for pid in control_plane.process_ids("kube-apiserver", "etcd")]
+            print(f"  {size}: kube-apiserver and etcd had {sum(most):,.0f} MiB at most", flush=True)
+            return result
         finally:
             chassis.stop()
+
+
+def _pages_of_pods(control_plane: ControlPlane) -> float:
+    """The lists of pods that the API server has answered, each page counted."""
+    samples = _samples(control_plane, "apiserver_response_sizes_count", resource="pods", verb="LIST")
+    return sum(samples.values())
 
 
 def _measured(control_plane: ControlPlane, chassis: Chassis, etcd: Etcd, size: int, listed: int) -> Result:
@@ -303,14 +319,20 @@ def _measured(control_plane: ControlPlane, chassis: Chassis, etcd: Etcd, size: i
     sizes = "apiserver_response_sizes"
     sent, answers = (_samples(control_plane, f"{sizes}_{each}", verb="LIST") for each in ("sum", "count"))
     load.settle(server, 120)  # the written objects have been read, so that only the start below is measured
+    pages = _pages_of_pods(control_plane) + PODS * size / LIST_PAGE
     server_before, began = load.used(server), time.perf_counter()
     chassis.start()
-    start, server_cpu = time.perf_counter() - began, load.used(server) - server_before
+    start = time.perf_counter() - began
     family = load.family(chassis.process.pid)
-    start_cpu = load.used(family)
+    for resource in STORED:
+        chassis.wait_metric("chassis_facts_synced", 1, PATIENCE, resource=resource.value)
+    chassis.process.wait_until(lambda: _pages_of_pods(control_plane) >= pages, PATIENCE)
+    read = time.perf_counter() - began
+    load.settle(family, 120)
+    start_cpu, server_cpu = load.used(family), load.used(server) - server_before
     sent_mb = _grown(sent, _samples(control_plane, f"{sizes}_sum", verb="LIST")) / 1e6
     lists = _grown(answers, _samples(control_plane, f"{sizes}_count", verb="LIST"))
-    print(f"  {size}: started in {start:.1f} s, {start_cpu:.1f} CPU s", flush=True)
+    print(f"  {size}: ready in {start:.1f} s, all read in {read:.1f} s, {start_cpu:.1f} CPU s", flush=True)
     waited, cpu = _waited(control_plane), load.used(family)
     latencies = _creates(control_plane)
     create_cpu, after = load.used(family) - cpu, _waited(control_plane)
@@ -337,6 +359,7 @@ def _measured(control_plane: ControlPlane, chassis: Chassis, etcd: Etcd, size: i
         sent_mb=sent_mb,
         lists=round(lists),
         start_seconds=start,
+        read_seconds=read,
         start_cpu=start_cpu,
         server_cpu=server_cpu,
         rss_mib=sum(each["Rss"] for each in memory),
@@ -359,10 +382,11 @@ def _measured(control_plane: ControlPlane, chassis: Chassis, etcd: Etcd, size: i
 
 
 def _start_row(it: Result) -> str:
+    times = (_wall(it, f"{each:.1f} s") for each in (it.start_seconds, it.read_seconds))
     return (
         f"| {it.nodes:,} | {it.services:,} | {it.pods:,} "
         f"| {it.objects_mb:,.1f} MB | {it.sent_mb:,.1f} MB in {it.lists} "
-        f"| {_wall(it, f'{it.start_seconds:.1f} s')} | {it.start_cpu:.1f} s | {it.server_cpu:.1f} s "
+        f"| {' | '.join(times)} | {it.start_cpu:.1f} s | {it.server_cpu:.1f} s "
         f"| {it.pss_mib:.0f} MiB | {it.peak_mib:.0f} MiB |"
     )
 
