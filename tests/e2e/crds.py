@@ -42,6 +42,12 @@ CERT_MANAGER = Definitions(
     "h1:UWgoYM+KLNtRlqmoWOKjKBOBUPVHeepQ6/ac3ERJW68=",
     "deploy/crds/*.yaml",
 )
+KARPENTER = Definitions(
+    "sigs.k8s.io/karpenter",
+    "v1.6.0",
+    "h1:82SIWF3FIaTkD5WFx+2wjCqgkZK5m1CHY5p+uIu4ScI=",
+    "pkg/apis/crds/karpenter.sh_nodepools.yaml",
+)
 PROMETHEUS_OPERATOR = Definitions(
     "github.com/prometheus-operator/prometheus-operator",
     "v0.93.0",

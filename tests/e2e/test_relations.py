@@ -11,6 +11,7 @@ import pytest
 
 from tests.e2e.api import JSON
 from tests.e2e.controlplane import ControlPlane
+from tests.e2e.crds import KARPENTER
 from tests.e2e.install import Chassis
 from webhook.cli import main as cli
 
@@ -252,3 +253,150 @@ def test_a_set_is_judged_as_it_will_be_in_the_cluster(
     file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": both}))
     assert judged("review", "--profile", "standard")[0] == 0
     assert judged("graph")[0] == 0
+
+
+def told(control_plane: ControlPlane, item: JSON, namespace: str) -> str:
+    """The warnings about an object."""
+    return " ".join(control_plane.api.create(item, namespace, dry_run=True).warnings)
+
+
+@pytest.fixture
+def priority_class(control_plane: ControlPlane, namespace: str) -> Iterator[str]:
+    control_plane.api.create(
+        {
+            "apiVersion": "scheduling.k8s.io/v1",
+            "kind": "PriorityClass",
+            "metadata": {"name": namespace},
+            "value": 1000,
+        }
+    )
+    yield namespace
+    control_plane.api.delete("priorityclasses", namespace)
+
+
+def test_without_its_priority_class_a_workload_has_no_pods(
+    control_plane: ControlPlane, chassis: Chassis, namespace: str, priority_class: str
+) -> None:
+    rule = "priority-class-missing"
+    missing = deployment(pod={"priorityClassName": "nobody-made-this"})
+    chassis.process.wait_until(lambda: rule in told(control_plane, missing, namespace), 120)
+    sound = deployment(pod={"priorityClassName": priority_class})
+    chassis.process.wait_until(lambda: rule not in told(control_plane, sound, namespace), 120)
+
+    def is_refused(it: JSON) -> bool:
+        conditions = it.get("status", {}).get("conditions", ())
+        return any("no PriorityClass with name" in each.get("message", "") for each in conditions)
+
+    control_plane.api.create(missing, namespace)
+    control_plane.wait("deployments", "api", is_refused, namespace=namespace, timeout=120)
+    sound["metadata"]["name"] = "sound"
+    control_plane.api.create(sound, namespace)
+    control_plane.api.wait_for("pods", lambda pods: len(pods) == 1, namespace=namespace, timeout=120)
+
+
+@pytest.fixture
+def two_devices(control_plane: ControlPlane, namespace: str) -> Iterator[str]:
+    """The DeviceClass of the two devices of a node."""
+    driver = "two.mlchassis.example"
+    control_plane.add_node("with-devices", {"devices": "two"})
+    pool = {"name": "with-devices", "generation": 1, "resourceSliceCount": 1}
+    selector = {"cel": {"expression": f'device.driver == "{driver}"'}}
+    made = [
+        ("deviceclasses", "DeviceClass", {"selectors": [selector]}),
+        (
+            "resourceslices",
+            "ResourceSlice",
+            {
+                "driver": driver,
+                "nodeName": "with-devices",
+                "pool": pool,
+                "devices": [{"name": "gpu-0"}, {"name": "gpu-1"}],
+            },
+        ),
+    ]
+    for _, kind, spec in made:
+        metadata = {"name": driver}
+        control_plane.api.create(
+            {"apiVersion": "resource.k8s.io/v1", "kind": kind, "metadata": metadata, "spec": spec}
+        )
+    yield driver
+    for plural, _, _ in made:
+        control_plane.api.delete(plural, driver)
+    control_plane.api.delete("nodes", "with-devices")
+
+
+def test_a_claim_of_more_devices_than_a_node_has_is_never_allocated(
+    control_plane: ControlPlane, chassis: Chassis, namespace: str, two_devices: str
+) -> None:
+    rule = "device-claim-unmet"
+
+    def claiming(name: str, count: int) -> JSON:
+        exactly = {"deviceClassName": two_devices, "count": count}
+        control_plane.api.create(
+            {
+                "apiVersion": "resource.k8s.io/v1",
+                "kind": "ResourceClaimTemplate",
+                "metadata": {"name": name},
+                "spec": {"spec": {"devices": {"requests": [{"name": "gpus", "exactly": exactly}]}}},
+            },
+            namespace,
+        )
+        claims = {"resourceClaims": [{"name": "gpus", "resourceClaimTemplateName": name}]}
+        made = deployment(pod=claims, resources={"claims": [{"name": "gpus"}]})
+        made["metadata"]["name"] = name
+        return made
+
+    three, two = claiming("three", 3), claiming("two", 2)
+    chassis.process.wait_until(lambda: rule in told(control_plane, three, namespace), 120)
+    assert rule not in told(control_plane, two, namespace)
+
+    def is_left(it: JSON) -> bool:
+        conditions = it["status"].get("conditions", ())
+        return any(each.get("reason") == "Unschedulable" for each in conditions)
+
+    control_plane.api.create(three, namespace)
+    control_plane.api.wait_for("pods", lambda pods: any(map(is_left, pods)), namespace=namespace, timeout=120)
+    control_plane.api.create(two, namespace)
+    control_plane.wait(
+        "deployments",
+        "two",
+        lambda it: it["status"].get("availableReplicas") == 1,
+        namespace=namespace,
+        timeout=120,
+    )
+
+
+def test_karpenters_node_pools_are_read(
+    control_plane: ControlPlane,
+    namespace: str,
+    two_nodes: None,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """With Karpenter's own definitions, so that the fields are those of its API."""
+    file = tmp_path / "api.json"
+    file.write_text(json.dumps(deployment(pod={"nodeSelector": {"disk": "nvme"}})))
+
+    def judged() -> str:
+        cli.main(["review", str(file), "--against", "-", "--kubeconfig", str(control_plane.kubeconfig)])
+        return " ".join(capsys.readouterr().out.split())
+
+    with KARPENTER.installed(control_plane):
+        pool: JSON = {
+            "apiVersion": "karpenter.sh/v1",
+            "kind": "NodePool",
+            "metadata": {"name": "general"},
+            "spec": {
+                "template": {
+                    "spec": {
+                        "nodeClassRef": {"group": "example.com", "kind": "NodeClass", "name": "default"},
+                        "requirements": [{"key": "disk", "operator": "In", "values": ["ssd"]}],
+                    }
+                }
+            },
+        }
+        control_plane.kubectl("apply", "-f", "-", stdin=json.dumps(pool))
+        assert "general excludes these values of disk" in judged()
+        pool["spec"]["template"]["spec"]["requirements"][0]["values"].append("nvme")
+        control_plane.kubectl("apply", "-f", "-", stdin=json.dumps(pool))
+        assert "node-selector-unmatched" not in judged()
