@@ -2,6 +2,6 @@
 
 Imports: `policies.accelerators`, `policies.containers`, `policies.core`, `policies.disruption`,
 `policies.jobs`, `policies.kube`, `policies.models`, `policies.probes`, `policies.relations`,
-`policies.rollouts`, `webhook`, `webhook.admission`, `webhook.config`, `webhook.kube`, `webhook.observed`,
-`webhook.server`.
+`policies.rollouts`, `puller`, `webhook`, `webhook.admission`, `webhook.config`, `webhook.kube`,
+`webhook.observed`, `webhook.server`.
 """
