@@ -108,6 +108,11 @@ def _kuberay(release: str) -> Tool:
     return Tool(f"kuberay-{release}", module, module, f"kuberay-{release}")
 
 
+def _own(name: str, module: str) -> Tool:
+    """A program whose main.go is ours: the module's controllers without all that its own main adds."""
+    return Tool(name, module, f"mlchassis.dev/tests/e2e/tools/{name}", name)
+
+
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kwok")
 NODE = ("kubelet", "kube-proxy")
 HELM = ("helm-3", "helm-4")
@@ -116,7 +121,9 @@ CERT_MANAGER = ("cert-manager",)
 KUBERAY = ("kuberay-1.0", "kuberay-1.2", "kuberay-1.5", "kuberay-1.6")
 REGISTRY = ("registry",)
 OPERATORS = ("lws", "jobset")
-"""The operators of `make e2e-operators`, except KubeRay's."""
+"""The operators that `make e2e` runs too, except KubeRay's."""
+FURTHER_OPERATORS = ("kueue", "mpi-operator")
+"""The operators that only `make e2e-operators` runs."""
 BENCHMARKS = ("kserve-agent", "kyverno")
 """Programs that only benchmarks start, and so build when they need them."""
 RELEASES = ("1.29", "1.33", "1.37")
@@ -138,18 +145,15 @@ TABLE: dict[str, Tool] = {
         _helm(4),
         _prometheus("promtool"),
         _prometheus("prometheus"),
-        Tool(
-            "cert-manager",
-            "github.com/cert-manager/cert-manager",
-            "mlchassis.dev/tests/e2e/tools/cert-manager",
-            "cert-manager",
-        ),
+        _own("cert-manager", "github.com/cert-manager/cert-manager"),
         _kuberay("1.0"),
         _kuberay("1.2"),
         _kuberay("1.5"),
         _kuberay("1.6"),
         Tool("lws", "sigs.k8s.io/lws", "sigs.k8s.io/lws/cmd", "lws"),
         Tool("jobset", "sigs.k8s.io/jobset", "sigs.k8s.io/jobset", "jobset"),
+        Tool("kueue", "sigs.k8s.io/kueue", "sigs.k8s.io/kueue/cmd/kueue", "kueue"),
+        _own("mpi-operator", "github.com/kubeflow/mpi-operator"),
         Tool(
             "registry",
             "github.com/distribution/distribution/v3",
@@ -275,7 +279,9 @@ def main(names: list[str]) -> int:
         say(f"No such program: {', '.join(unknown)}. Known: {', '.join(TABLE)}.")
         return 2
     try:
-        for name in names or [name for name in TABLE if name not in (*BENCHMARKS, *COMPATIBILITY)]:
+        for name in names or [
+            name for name in TABLE if name not in (*FURTHER_OPERATORS, *BENCHMARKS, *COMPATIBILITY)
+        ]:
             print(binary(name))
     except BinaryError as error:
         say(str(error))

@@ -1,11 +1,11 @@
-"""Real operators in a test cluster, with their webhooks: LeaderWorkerSet and JobSet."""
+"""Real operators in a test cluster, with their webhooks."""
 
 from __future__ import annotations
 
 import base64
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -15,7 +15,7 @@ import yaml
 from tests.e2e.api import JSON, Api
 from tests.e2e.binaries import binary, module_directory
 from tests.e2e.controlplane import HOST, ControlPlane
-from tests.e2e.pki import Authority
+from tests.e2e.pki import Authority, KeyPair, rsa_key
 from tests.e2e.processes import Process, free_port
 
 START_TIMEOUT = 120
@@ -28,29 +28,53 @@ class Release:
     name: str
     """Its key in `binaries.TABLE`."""
     definitions: str
-    """The directory of its CustomResourceDefinitions."""
-    configuration: str
-    """The API version of its configuration file."""
-    webhooks: str
+    """The file or directory of its CustomResourceDefinitions."""
+    started: str = "Starting workers"
+    """A line of its log: from then on it works."""
+    configuration: Mapping[str, object] = field(default_factory=dict)
+    """Its own part of its configuration file; without one it has no such file."""
+    arguments: tuple[str, ...] = ()
+    webhooks: str = ""
     """The file of its webhook configurations."""
-    pods: str
-    """The label of the pods that its webhooks see."""
+    pods: str = ""
+    """The label of the pods that its webhooks see; without one they see all."""
+    secret: tuple[str, str] = ("", "")
+    """Namespace and name of the Secret with its certificates, if it manages one itself."""
 
 
 LWS = Release(
     "lws",
     "config/crd/bases",
-    "config.lws.x-k8s.io/v1alpha1",
-    "config/webhook/manifests.yaml",
-    "leaderworkerset.sigs.k8s.io/name",
+    configuration={
+        "apiVersion": "config.lws.x-k8s.io/v1alpha1",
+        "internalCertManagement": {"enable": False},
+    },
+    webhooks="config/webhook/manifests.yaml",
+    pods="leaderworkerset.sigs.k8s.io/name",
 )
 JOB_SET = Release(
     "jobset",
     "config/components/crd/bases",
-    "config.jobset.x-k8s.io/v1alpha1",
-    "config/components/webhook/manifests.yaml",
-    "jobset.sigs.k8s.io/jobset-name",
+    configuration={
+        "apiVersion": "config.jobset.x-k8s.io/v1alpha1",
+        "internalCertManagement": {"enable": False},
+    },
+    webhooks="config/components/webhook/manifests.yaml",
+    pods="jobset.sigs.k8s.io/jobset-name",
 )
+KUEUE = Release(
+    "kueue",
+    "config/components/crd/bases",
+    configuration={
+        "apiVersion": "config.kueue.x-k8s.io/v1beta1",
+        "integrations": {"frameworks": ["batch/job", "pod"]},
+    },
+    # Its API server for positions in queues listens on every address.
+    arguments=("--feature-gates=VisibilityOnDemand=false",),
+    webhooks="config/components/webhook/manifests.yaml",
+    secret=("kueue-system", "kueue-webhook-server-cert"),
+)
+MPI = Release("mpi-operator", "manifests/base/kubeflow.org_mpijobs.yaml", "Started workers")
 
 
 class Operator:
@@ -61,24 +85,37 @@ class Operator:
         self._root = module_directory(release.name)
         self._log = control_plane.logs / f"{release.name}.log"
         self._port, self._health = free_port(), free_port()
-        self._authority = Authority(release.name)
+        self._authority = Authority(f"{release.name}-ca", rsa_key() if release.secret[0] else None)
         self._definitions: list[str] = []
         """The CustomResourceDefinitions that were not there before."""
         self._webhooks: list[tuple[str, str]] = []
 
     def __enter__(self) -> Self:
-        name = self._release.name
-        pair = self._authority.server(name, [HOST])
+        release, api = self._release, self._control_plane.api
+        hosts = [HOST]
+        if release.secret[0]:
+            hosts.append(f"{release.name}-webhook-service.{release.secret[0]}.svc")
+        pair = self._authority.server(release.name, hosts)
         (self._directory / "tls.crt").write_bytes(pair.certificate)
         (self._directory / "tls.key").write_bytes(pair.key)
-        config = self._directory / "config.yaml"
-        config.write_text(yaml.safe_dump(self._configuration()))
-        command: list[str | Path] = [binary(name), f"--config={config}", "--zap-log-level=info"]
+        command: list[str | Path] = [binary(release.name), *release.arguments]
+        if release.configuration:
+            config = self._directory / "config.yaml"
+            config.write_text(yaml.safe_dump(self._configuration()))
+            command += [f"--config={config}", "--zap-log-level=info"]
         self._define()
-        self._register()
+        if release.secret[0]:
+            self._control_plane.create_namespace(release.secret[0])
+            api.create(self._certificates(pair))
+        if release.webhooks:
+            self._register()
         environment = {**os.environ, "KUBECONFIG": str(self._control_plane.kubeconfig)}
-        self._process = Process(name, command, self._log, environment)
-        self._process.wait_until(lambda: "Starting workers" in self._log.read_text(), START_TIMEOUT)
+        self.process = Process(release.name, command, self._log, environment)
+        try:
+            self.process.wait_until(lambda: release.started in self._log.read_text(), START_TIMEOUT)
+        except BaseException:
+            self.process.terminate(timeout=5)
+            raise
         return self
 
     def __exit__(
@@ -89,28 +126,44 @@ class Operator:
             api.delete(resource, name)
         for name in self._definitions:  # with their objects, whose finalizers the operator removes
             self._control_plane.kubectl("delete", "crd", name, timeout=300)
-        self._process.terminate(timeout=5)
+        self.process.terminate(timeout=5)
+        if self._release.secret[0]:
+            api.delete("namespaces", self._release.secret[0])
 
     def _configuration(self) -> JSON:
         return {
-            "apiVersion": self._release.configuration,
             "kind": "Configuration",
-            "internalCertManagement": {"enable": False},
             "leaderElection": {"leaderElect": False},
             "webhook": {"host": HOST, "port": self._port, "certDir": str(self._directory)},
             "metrics": {"bindAddress": "0"},
             "health": {"healthProbeBindAddress": f"{HOST}:{self._health}"},
+            **self._release.configuration,
         }
 
     def _define(self) -> None:
-        api = self._control_plane.api
-        for file in sorted((self._root / self._release.definitions).glob("*.yaml")):
-            definition = yaml.load(file.read_text(), yaml.CSafeLoader)
-            name = definition["metadata"]["name"]
-            if not api.exists("customresourcedefinitions", name):
-                api.create(definition)
-                self._definitions.append(name)
-            api.wait("customresourcedefinitions", name, _is_established)
+        api, given = self._control_plane.api, self._root / self._release.definitions
+        for file in sorted(given.glob("*.yaml")) if given.is_dir() else [given]:
+            for definition in yaml.load_all(file.read_text(), yaml.CSafeLoader):
+                if definition["kind"] != "CustomResourceDefinition":
+                    continue
+                name = definition["metadata"]["name"]
+                if not api.exists("customresourcedefinitions", name):
+                    api.create(definition)
+                    self._definitions.append(name)
+                api.wait("customresourcedefinitions", name, _is_established)
+
+    def _certificates(self, pair: KeyPair) -> JSON:
+        """The Secret as the operator itself would write it: it uses certificates that are valid."""
+        namespace, name = self._release.secret
+        files = {
+            "ca.crt": self._authority.certificate,
+            "ca.key": self._authority.key,
+            "tls.crt": pair.certificate,
+            "tls.key": pair.key,
+        }
+        data = {key: base64.b64encode(value).decode() for key, value in files.items()}
+        metadata = {"name": name, "namespace": namespace}
+        return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data}
 
     def _register(self) -> None:
         """The webhook configurations, with a URL in place of the Service."""
@@ -124,7 +177,7 @@ class Operator:
                     "caBundle": bundle,
                 }
                 webhook["failurePolicy"] = "Ignore"
-                if "pod" in webhook["name"]:
+                if "pod" in webhook["name"] and self._release.pods:
                     # As the project's own patch has it: only pods of its sets.
                     webhook["objectSelector"] = {
                         "matchExpressions": [{"key": self._release.pods, "operator": "Exists"}]
@@ -154,6 +207,13 @@ def run(api: Api, pod: JSON, *, answers: bool = True) -> None:
     ready = answers or not any({"readinessProbe", "startupProbe"} & each.keys() for each in containers)
     running = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
     _report(api, pod, "Running", [_state(each, running, ready=ready) for each in containers], ready=ready)
+
+
+def end(api: Api, pod: JSON, code: int = 0) -> None:
+    """Be the kubelet of a pod: its containers have ended."""
+    ended = {"terminated": {"exitCode": code, "reason": "Error" if code else "Completed"}}
+    states = [_state(each, ended, ready=False) for each in pod["spec"]["containers"]]
+    _report(api, pod, "Failed" if code else "Succeeded", states, ready=False)
 
 
 def _state(container: JSON, state: JSON, *, ready: bool) -> JSON:

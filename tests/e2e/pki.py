@@ -1,4 +1,7 @@
-"""The certificates of a test cluster: one authority, EC keys, valid for two days."""
+"""The certificates of a test cluster: one authority, EC keys, valid for half a year.
+
+No test takes that long, but operators replace certificates that are valid for less than 90 days.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,10 @@ from dataclasses import dataclass
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-LIFETIME = datetime.timedelta(days=2)
+LIFETIME = datetime.timedelta(days=180)
 SIGNS_CERTIFICATES = x509.KeyUsage(
     digital_signature=False,
     content_commitment=False,
@@ -24,6 +27,9 @@ SIGNS_CERTIFICATES = x509.KeyUsage(
     encipher_only=False,
     decipher_only=False,
 )
+
+
+Key = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 
 
 @dataclass(frozen=True)
@@ -39,7 +45,12 @@ def new_key() -> ec.EllipticCurvePrivateKey:
     return ec.generate_private_key(ec.SECP256R1())
 
 
-def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+def rsa_key() -> rsa.RSAPrivateKey:
+    """For operators that read the authority's key and know no other kind."""
+    return rsa.generate_private_key(65537, 2048)
+
+
+def private_pem(key: Key) -> bytes:
     """The key as unencrypted PEM."""
     return key.private_bytes(
         serialization.Encoding.PEM,
@@ -48,7 +59,7 @@ def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     )
 
 
-def public_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+def public_pem(key: Key) -> bytes:
     """The public half as PEM."""
     return key.public_key().public_bytes(
         serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
@@ -58,16 +69,22 @@ def public_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 class Authority:
     """A certificate authority that signs server and client certificates."""
 
-    def __init__(self, name: str) -> None:
-        self._key = new_key()
+    def __init__(self, name: str, key: Key | None = None) -> None:
+        self._key = key or new_key()
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         certificate = (
             self._builder(self._name, self._key)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(SIGNS_CERTIFICATES, critical=True)
+            .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
             .sign(self._key, hashes.SHA256())
         )
         self.certificate = certificate.public_bytes(serialization.Encoding.PEM)
+
+    @property
+    def key(self) -> bytes:
+        """Its private key as PEM."""
+        return private_pem(self._key)
 
     def server(self, name: str, hosts: Iterable[str]) -> KeyPair:
         """A serving certificate for DNS names and IP addresses."""
@@ -100,7 +117,7 @@ class Authority:
         certificate = builder.sign(self._key, hashes.SHA256())
         return KeyPair(certificate.public_bytes(serialization.Encoding.PEM), private_pem(key))
 
-    def _builder(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+    def _builder(self, subject: x509.Name, key: Key) -> x509.CertificateBuilder:
         now = datetime.datetime.now(datetime.UTC)
         return (
             x509.CertificateBuilder()

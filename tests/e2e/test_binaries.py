@@ -13,6 +13,7 @@ from tests.e2e.binaries import (
     CERT_MANAGER,
     COMPATIBILITY,
     CONTROL_PLANE,
+    FURTHER_OPERATORS,
     HELM,
     KUBERAY,
     NODE,
@@ -50,6 +51,7 @@ def test_the_table_names_them_all() -> None:
         *KUBERAY,
         *REGISTRY,
         *OPERATORS,
+        *FURTHER_OPERATORS,
         *BENCHMARKS,
         *COMPATIBILITY,
     }
