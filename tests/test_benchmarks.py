@@ -5,12 +5,14 @@ from __future__ import annotations
 from itertools import product
 from pathlib import Path
 
+import orjson
 import pytest
 
 from benchmarks import against_kyverno as kyverno
-from benchmarks import cluster_size
+from benchmarks import cluster_size, leader
 from benchmarks._page import put
 from policies.kube.json import Json
+from policies.models.sidecar import status_port
 
 CPU = {kyverno.OURS: 2.0, kyverno.GO: 1.5, kyverno.CLASSIC: 12.0, kyverno.CEL: 6.0}
 
@@ -88,6 +90,42 @@ def test_objects_are_stored_where_the_api_server_looks_for_them() -> None:
     assert "/registry/minions/node-7" in keys
     assert "/registry/services/specs/team-7/app-7" in keys
     assert "/registry/namespaces/team-7" in keys
+
+
+def _audited(second: float, resource: str, verb: str = "create", user: str = leader.ACCOUNT) -> bytes:
+    at = f"2026-01-05T09:{int(second // 60):02}:{second % 60:09.6f}Z"
+    entry = {"user": {"username": user}, "verb": verb, "requestReceivedTimestamp": at}
+    return orjson.dumps({**entry, "objectRef": {"resource": resource}})
+
+
+def test_the_busiest_minute_is_any_sixty_seconds() -> None:
+    """Not one of the clock: 40 writes before a full minute and 40 after it are 80 in one."""
+    lines = [_audited(40 + each / 2, "events") for each in range(80)]
+    writes = leader.Writes.read([*lines, _audited(50, "events", "get"), _audited(50, "events", user="other")])
+    assert writes.busiest == 80
+    assert writes.counts == {"events": 80}
+    assert leader.Writes.read([]).busiest == 0
+
+
+def test_the_pause_between_writes_is_of_one_resource() -> None:
+    lines = [_audited(second, "configmaps", "update") for second in (130, 0, 65)]
+    writes = leader.Writes.read([*lines, _audited(66, "leases")])
+    assert writes.shortest_pause("configmaps") == 65
+    assert writes.shortest_pause("leases") == float("inf")
+
+
+def test_the_page_about_leading_is_whole() -> None:
+    writes = leader.Writes.read([_audited(0, "configmaps"), _audited(70, "configmaps")])
+    page = leader.page([leader.Phase("quiet", 60, 1.5, 0.5, 10, writes, 3)], writes)
+    assert "| quiet | 60 | 1.50 s | 0.50 s | 10 | 2 | 0 | 0 | 2 | 1 | 3 |" in page
+    assert "every 70 s" in page
+
+
+def test_pods_of_the_benchmark_are_pods_with_pullers() -> None:
+    key, text = leader.stored(10)
+    assert key == "/registry/pods/team-2/llm-2-5d4f-10"
+    assert status_port(orjson.loads(text)) == leader.STATUS_PORT
+    assert status_port(orjson.loads(leader.stored(11)[1])) is None
 
 
 @pytest.mark.parametrize("section", ["first", "second"])
