@@ -83,6 +83,7 @@ class Cache:
             local.take(items, into, progress, stopped)
             with suppress(OSError):
                 os.utime(entry)
+            self._seen.pop(spec.digest, None)
         except (OSError, StorageError) as error:
             logger.warning("cache entry not copied", model=spec.name, error=str(error))
             return False
@@ -120,6 +121,7 @@ class Cache:
         mine = secrets.token_hex(16).encode()
         grave = self._work / f"{spec.digest}.{secrets.token_hex(8)}.lock"
         if _create(path, mine, grave):
+            self._seen.pop(spec.digest, None)
             return Lock(path, mine)
         try:
             now, changed = _read_lock(path)

@@ -98,6 +98,17 @@ def test_one_at_a_time_holds_the_lock(tmp_path: Path) -> None:
     assert one.lock(SPEC) is None, "a lock is given back by its holder only"
 
 
+def test_a_lock_that_was_waited_for_is_forgotten(tmp_path: Path) -> None:
+    shared, holder = Cache(tmp_path), Cache(tmp_path)
+    lock = holder.lock(SPEC)
+    assert lock is not None
+    assert shared.lock(SPEC) is None
+    assert shared._seen
+    lock.give_back()
+    assert shared.lock(SPEC) is not None
+    assert not shared._seen
+
+
 def test_the_lock_of_a_holder_that_died_is_taken_over(tmp_path: Path) -> None:
     clock = Clock()
     dead, waiting, third = Cache(tmp_path), Cache(tmp_path, clock=clock), Cache(tmp_path, clock=clock)
