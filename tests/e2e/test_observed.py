@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 
 import pytest
@@ -61,7 +62,7 @@ def test_a_budget_follows_from_observed_starts(
     told = {row["workload"]: row for row in json.loads(capsys.readouterr().out)}["Deployment/llm"]
     assert [verdict.partition(" last ")[0] for verdict in told["verdicts"]] == ["hangs would"]
     assert told["observed"]["starts"] == 6
-    monkeypatch.setattr("builtins.input", lambda _: "y")
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
     assert cli.main([*tune, "--apply"]) == 0
     template = control_plane.api.get("deployments", "llm", namespace=namespace)["spec"]["template"]
     assert template["metadata"]["annotations"] == told["annotation"]
