@@ -154,7 +154,6 @@ def _import() -> None:
         "aiohttp.web",
         "uvloop",
         "webhook.cli.main",
-        "webhook.fast_path",
         "webhook.kube.caches",
         "webhook.kube.oldest_kubelet",
         "webhook.kube.owner_events",
@@ -167,6 +166,8 @@ def _import() -> None:
         "webhook.server.tracing",
     ):
         import_module(module)
+    with suppress(ModuleNotFoundError):
+        import_module("webhook.fast_path")
     from policies.core.registry import mutators
     from webhook.config.load import rules
 

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, cast
 import structlog
 import uvloop
 
+from policies.commands import read as read_command
 from policies.core import registry
 from policies.core.facts import Cluster, NoCluster
 from policies.core.resources import Resource
@@ -105,6 +106,7 @@ def _load(options: Options) -> None:
     _kinds()
     rules()
     registry.mutators()
+    read_command(["curl"])  # reads the table of clients
     if options.kubeconfig or in_cluster():
         load_client()
 
