@@ -64,8 +64,8 @@ lint: $(SYNCED) ## ruff, mypy, import contracts, generated documents
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(BIN)/python -m webhook.cli.docs --check
-	@$(BIN)/python -m webhook.cli.chart --check
+	@$(BIN)/python -m release.docs --check
+	@$(BIN)/python -m release.chart --check
 	@$(BIN)/python -m release.version --check
 
 .PHONY: fuzz
@@ -91,11 +91,11 @@ corpus: $(SYNCED) ## review what other projects publish in their Go modules; ARG
 
 .PHONY: docs
 docs: $(SYNCED) ## write the generated pages of docs/ anew
-	@$(BIN)/python -m webhook.cli.docs
+	@$(BIN)/python -m release.docs
 
 .PHONY: chart
 chart: $(SYNCED) ## write the Helm chart's templates anew from manifests/
-	@$(BIN)/python -m webhook.cli.chart
+	@$(BIN)/python -m release.chart
 
 .PHONY: binaries
 binaries: $(SYNCED) ## build the programs that e2e tests start (minutes, once; needs Go 1.26+)

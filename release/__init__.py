@@ -1,1 +1,1 @@
-"""Builds everything that a user downloads: `python -m release`."""
+"""Writes what is generated from the code (docs/, the chart, versions), and builds what users download."""

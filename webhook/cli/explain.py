@@ -1,7 +1,7 @@
 """What a rule or a policy does, why, and the remediation: rendered from the rule or policy itself.
 
 One truth: the fields of a `Rule` and the docstring of a policy's module. Rendered twice, as text for a
-terminal (`chassis explain`) and as markdown (`webhook.cli.docs`).
+terminal (`chassis explain`) and as markdown (`release.docs`).
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from webhook.cli import pictures
+from release import pictures
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "architecture.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "architecture.md"
 
 
 def arrows(picture: str, arrow: str) -> set[tuple[str, str]]:

@@ -22,7 +22,7 @@ from policies.core.facts import NoCluster
 from policies.kube.json import Json
 
 ROOTS: Final = ("webhook", "policies", "puller")
-SOURCE: Final = Path(__file__).resolve().parents[2]
+SOURCE: Final = Path(__file__).resolve().parents[1]
 STEPS: Final = (
     "webhook.server.reviews:Reviews.answer",
     "webhook.server.endpoints:Decider.__call__",

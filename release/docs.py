@@ -1,4 +1,4 @@
-"""Writes the generated half of docs/: `python -m webhook.cli.docs`, and `--check` that it is fresh. It
+"""Writes the generated half of docs/: `python -m release.docs`, and `--check` that it is fresh. It
 also writes the pictures of the architecture and the rights of the nightly scan.
 
 The rules' pages come from the rules, the policies' page from their modules' docstrings, the
@@ -17,9 +17,9 @@ import orjson
 from pydantic import BaseModel
 
 from policies.core import registry
+from release.generated import text_of, update
+from release.pictures import with_pictures
 from webhook.cli import explain, manifests, scan_role
-from webhook.cli.generated import text_of, update
-from webhook.cli.pictures import with_pictures
 from webhook.cli.settings import default_of_field, kind_of_field
 from webhook.config.load import models, schema
 
@@ -141,7 +141,7 @@ def _row(*cells: str) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Write stale files, or with `--check` list them; exit status 1 if one was stale then."""
-    parser = argparse.ArgumentParser(prog="python -m webhook.cli.docs", description="Generate docs/.")
+    parser = argparse.ArgumentParser(prog="python -m release.docs", description="Generate docs/.")
     parser.add_argument("--check", action="store_true", help="write nothing, exit 1 if a page is stale")
     parser.add_argument("--root", type=Path, default=ROOT, help="the docs directory (default: docs)")
     parser.add_argument(

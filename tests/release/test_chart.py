@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from webhook.cli import chart, manifests
+from release import chart
+from webhook.cli import manifests
 from webhook.errors import UserError
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from policies.core import registry
-from webhook.cli import docs
+from release import docs
 from webhook.config.load import models, rules, schema
 
 

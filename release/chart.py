@@ -1,4 +1,4 @@
-"""Writes the Helm chart's templates from manifests/: `python -m webhook.cli.chart`, and `--check`.
+"""Writes the Helm chart's templates from manifests/: `python -m release.chart`, and `--check`.
 
 An object of the base, or of a component, is printed as it is, with a Helm expression in place of each field
 that a value of the chart sets. If a component changes an object of the base, the differing lines are under
@@ -23,8 +23,8 @@ import yaml
 from policies.core.annotations import POLICY_LABEL
 from policies.kube.json import Json, dig, text
 from policies.kube.metadata import labels_of
+from release.generated import update
 from webhook.cli import manifests
-from webhook.cli.generated import update
 from webhook.config.load import schema
 from webhook.errors import UserError
 
@@ -419,7 +419,7 @@ _OBJECTS: Final[Json] = {"type": "array", "items": {"type": "object"}}
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Write stale files, or with `--check` list them; exit status 1 if one was stale then."""
-    parser = argparse.ArgumentParser(prog="python -m webhook.cli.chart", description="Generate the chart.")
+    parser = argparse.ArgumentParser(prog="python -m release.chart", description="Generate the chart.")
     parser.add_argument("--check", action="store_true", help="write nothing, exit 1 if a file is stale")
     parser.add_argument(
         "--root", type=Path, default=CHART, help="the chart's directory (default: %(default)s)"
