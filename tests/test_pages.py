@@ -68,7 +68,10 @@ def test_the_index_leads_to_every_page() -> None:
 
 
 def command_lines(page: Path) -> Iterator[str]:
-    """The lines of a page that run `chassis` or its kubectl plugin, without what a shell makes of them."""
+    """The lines of a page that run `chassis` or its kubectl plugin, without what a shell makes of them.
+
+    They are in consoles, and in tables as the only content of a cell.
+    """
     for language, block in FENCE.findall(page.read_text()):
         if language == "console":
             for line in re.findall(r"^\$ ((?:[^\\\n]|\\\n|\\.)*)", block, re.M):
@@ -76,6 +79,7 @@ def command_lines(page: Path) -> Iterator[str]:
                     command = re.sub(r"\s#.*|\s*[12]?>.*|\)\s*$", "", part.strip())
                     if re.match(r"(?:kubectl )?chassis\b", command):
                         yield command.removeprefix("kubectl ")
+    yield from re.findall(r"^\|.*\| `(chassis [^`]+)` \|", page.read_text(), re.M)
 
 
 SHOWN = [
@@ -97,6 +101,11 @@ def accepted(command: str) -> bool:
 @pytest.mark.parametrize("command", SHOWN)
 def test_shown_commands_are_accepted(command: str) -> None:
     assert accepted(command)
+
+
+def test_the_index_has_a_task_for_every_command() -> None:
+    named = {command.split()[1] for command in command_lines(ROOT / "docs" / "README.md")}
+    assert named == set(cli.COMMANDS)
 
 
 def test_unknown_flags_are_not_accepted(tmp_path: Path) -> None:

@@ -14,7 +14,9 @@ SHOWN = [
     pytest.param(command, output, id=f"{page.name}: {command}")
     for page in PAGES
     for command, output in re.findall(
-        r"```console\n\$ chassis ((?:review|test|why -f) examples[^\n]*)\n(.*?)```", page.read_text(), re.S
+        r"```console\n\$ chassis ((?:review|policy test|why -f) examples[^\n]*)\n(.*?)```",
+        page.read_text(),
+        re.S,
     )
 ]
 

@@ -28,8 +28,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "tune": ("webhook.cli.tune", "show startup budgets and memory limits next to observed values"),
     "exemptions": ("webhook.cli.exemptions", "list exemptions with reason, age and end"),
     "explain": ("webhook.cli.explain", "explain a rule or policy, and how to fix its findings"),
-    "policy": ("webhook.cli.policy", "check a policy, or print its JSON Schema"),
-    "test": ("webhook.cli.policy_test", "run the tests of a policy"),
+    "policy": ("webhook.cli.policy", "check and test a policy, preview an edit, print the JSON Schema"),
     "manifests": ("webhook.cli.manifests", "print the installation as YAML"),
     "log-level": ("webhook.cli.log_level", "change the log level of a running server"),
     "completion": ("webhook.cli.completion", "print the completion script of a shell"),
@@ -40,7 +39,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "review manifests": ("review", "fix", "explain"),
     "look at a cluster": ("scan", "why", "graph", "tune", "exemptions"),
-    "write a policy": ("policy", "test"),
+    "write a policy": ("policy",),
     "operate the webhook": ("serve", "manifests", "certs", "log-level", "unregister", "completion"),
 }
 """The subcommands by task, as the help lists them."""

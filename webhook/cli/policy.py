@@ -1,11 +1,11 @@
-"""`chassis policy`: check a policy, show what an edit of it would change, or print its JSON Schema."""
+"""`chassis policy`: check and test a policy, preview an edit of it, or print its JSON Schema."""
 
 from __future__ import annotations
 
 import argparse
 import json
 
-from webhook.cli import connection, policy_diff
+from webhook.cli import connection, policy_diff, policy_test
 from webhook.cli.exit_status import OK
 from webhook.cli.named_policy import read_policy
 from webhook.config.load import schema
@@ -19,6 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     connection.add_arguments(check)
     check.set_defaults(run=_check)
     policy_diff.add_arguments(commands.add_parser("diff", help="preview the effect of another policy"))
+    policy_test.add_arguments(commands.add_parser("test", help="run the tests of a policy"))
     commands.add_parser("schema", help="print the JSON Schema of a policy").set_defaults(run=_schema)
 
 

@@ -1,4 +1,4 @@
-"""`chassis test`: whether a policy decides about objects as its authors expect.
+"""`chassis policy test`: whether a policy decides about objects as its authors expect.
 
 A file `chassis-test.yaml` names a policy, manifests, and the expectations about some of them. This module
 decides nothing: the manifests are reviewed as `chassis review` does it, and the reviews compared with the

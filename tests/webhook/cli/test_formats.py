@@ -158,6 +158,6 @@ def test_junit_of_tests_passes_it_too(capsys: pytest.CaptureFixture[str], tmp_pa
     (tmp_path / "chassis-test.yaml").write_text(
         json.dumps({"tests": [{"name": "it", "objects": [obj], "expect": expected}]})
     )
-    text = printed(capsys, "test", tmp_path, "-o", "junit")
+    text = printed(capsys, "policy", "test", tmp_path, "-o", "junit")
     assert "<testcase" in text
     junit_schema().validate(text.partition("?>")[2])

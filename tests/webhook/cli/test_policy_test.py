@@ -1,4 +1,4 @@
-"""`chassis test`: tests of a policy pass where it decides as expected, and fail for every other decision."""
+"""`chassis policy test`: tests pass if the policy decides as expected, and fail for every other decision."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def suite(directory: Path, expected: dict[str, Any], **case: Any) -> Path:
 
 
 def run(capsys: pytest.CaptureFixture[str], *argv: str | Path) -> tuple[int, str, str]:
-    status = cli.main(["test", *(str(each) for each in argv)])
+    status = cli.main(["policy", "test", *(str(each) for each in argv)])
     return status, *capsys.readouterr()
 
 
