@@ -7,6 +7,7 @@ expressions only in the sight of the nodes and declared pools.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from decimal import Decimal
@@ -23,7 +24,7 @@ from policies.kube.metadata import annotations_of
 from policies.kube.names import is_label_value
 from policies.kube.quantities import parse_bytes, shown
 
-_OPERATORS: Final = (">=", "<=", ">", "<")
+_OPERATORS: Final = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,30 +132,24 @@ class MemoryBound:
     amount: int
 
     def met_by(self, amount: int) -> bool:
-        match self.operator:
-            case ">=":
-                return amount >= self.amount
-            case "<=":
-                return amount <= self.amount
-            case ">":
-                return amount > self.amount
-        return amount < self.amount
+        met: bool = _OPERATORS[self.operator](amount, self.amount)
+        return met
 
     def on(self, key: str) -> Expression:
         """The same in whole MiB, for labels that are plain numbers: `Gt` and `Lt` know no equality."""
         below, above = self.amount // MIB, -(-self.amount // MIB)
         match self.operator:
             case ">=":
-                operator, number = "Gt", above - 1
+                sign, number = "Gt", above - 1
             case ">":
-                operator, number = "Gt", below
+                sign, number = "Gt", below
             case "<=":
-                operator, number = "Lt", below + 1
+                sign, number = "Lt", below + 1
             case _:
-                operator, number = "Lt", above
+                sign, number = "Lt", above
         if number < 0:  # `>=0` holds of all, and no value of a label begins with a sign
             return {"key": key, "operator": "Exists"}
-        return {"key": key, "operator": operator, "values": [str(number)]}
+        return {"key": key, "operator": sign, "values": [str(number)]}
 
 
 def wanted_memory(pod: Json) -> MemoryBound | None:
@@ -166,11 +161,11 @@ def wanted_memory(pod: Json) -> MemoryBound | None:
     if written is None:
         return None
     bound = written.strip() if isinstance(written, str) else ""
-    operator = next((each for each in _OPERATORS if bound.startswith(each)), "")
-    amount = bound.removeprefix(operator).split()
+    sign = next((each for each in _OPERATORS if bound.startswith(each)), "")
+    amount = bound.removeprefix(sign).split()
     if len(amount) != 1:
         raise ValueError(f"{shown(written)} is not a bound: write for example >=40Gi")
-    return MemoryBound(operator or ">=", parse_bytes(amount[0]))
+    return MemoryBound(sign or ">=", parse_bytes(amount[0]))
 
 
 def resolve_memory(fleet: Fleet, bound: MemoryBound) -> Resolution:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from policies.kube.json import Json, appended, dig, mapping, maps, replaced, strings, text
+from policies.kube.selectors import meets
 
 Expression: TypeAlias = Json
 """A node selector requirement: key, operator and mostly values."""
@@ -81,25 +82,16 @@ def _term_admits(term: Json, name: str, labels: Mapping[str, str], partial: bool
 
 def matches(expression: Expression, labels: Mapping[str, str], *, partial: bool = False) -> bool:
     """Whether labels satisfy one node selector requirement."""
-    key, values = text(expression, "key"), strings(expression, "values")
+    key, operator = text(expression, "key"), expression.get("operator")
     if partial and key not in labels:
         return True
-    value = labels.get(key)
-    match expression.get("operator"):
-        case "In":
-            return value in values
-        case "NotIn":
-            return value not in values
-        case "Exists":
-            return value is not None
-        case "DoesNotExist":
-            return value is None
-        case "Gt" | "Lt" as operator:
-            number, bound = _whole(value), _whole(values[0] if len(values) == 1 else None)
-            if number is None or bound is None:
-                return False
-            return number > bound if operator == "Gt" else number < bound
-    return False
+    if operator not in ("Gt", "Lt"):
+        return meets(expression, labels)
+    values = strings(expression, "values")
+    number, bound = _whole(labels.get(key)), _whole(values[0] if len(values) == 1 else None)
+    if number is None or bound is None:
+        return False
+    return number > bound if operator == "Gt" else number < bound
 
 
 def _whole(value: str | None) -> int | None:

@@ -98,7 +98,7 @@ class Facts:
 
     def namespace_labels(self) -> Mapping[str, str] | None:
         """The labels of the object's namespace."""
-        found = _named(self.cluster.listing(Resource.NAMESPACES), self.namespace)
+        found = named_in(self.cluster.listing(Resource.NAMESPACES), self.namespace)
         if found is None:
             return None
         labels = found["metadata"].get("labels")
@@ -106,10 +106,11 @@ class Facts:
 
     def model_config(self, name: str) -> Json | None:
         """The model-config ConfigMap of that name in the object's namespace."""
-        return _named(self.listing(Resource.MODEL_CONFIGS), name)
+        return named_in(self.listing(Resource.MODEL_CONFIGS), name)
 
 
-def _named(listing: Listing | None, name: str) -> Json | None:
+def named_in(listing: Listing | None, name: str) -> Json | None:
+    """The object of that name; None if there is none, or the listing is not known."""
     return None if listing is None else listing.by(BY_NAME).one(name)
 
 

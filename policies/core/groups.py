@@ -12,7 +12,7 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import Final
 
-from policies.core.facts import BY_NAME, Facts
+from policies.core.facts import Facts, named_in
 from policies.core.resources import Resource
 from policies.kube.group_kinds import LEADER_WORKER_SET, kind_of
 from policies.kube.json import Json, dig, integer, text
@@ -57,8 +57,7 @@ def leads(pod: Json, facts: Facts) -> Waits | None:
         return None
     if annotations_of(pod).get(LWS_SIZE) == "1":
         return Waits.NO
-    groups = facts.listing(Resource.GROUPS)
-    group = None if groups is None else groups.by(BY_NAME).one(labels[LWS_NAME])
+    group = named_in(facts.listing(Resource.GROUPS), labels[LWS_NAME])
     if group is None:
         return Waits.UNKNOWN
     return Waits.YES if text(group, "spec", STARTUP_POLICY) == LEADER_READY else Waits.NO
@@ -82,7 +81,7 @@ def peers_need(pod: Json, facts: Facts) -> Waits:
         return Waits.UNKNOWN
     if text(found, "spec", "podManagementPolicy") != "Parallel":
         return Waits.YES
-    service = services.by(BY_NAME).one(text(found, "spec", "serviceName"))
+    service = named_in(services, text(found, "spec", "serviceName"))
     if service is None:
         return Waits.UNKNOWN
     return Waits.NO if dig(service, "spec", "publishNotReadyAddresses") is True else Waits.YES

@@ -73,6 +73,12 @@ class Groups(Generic[K]):
                 self._groups.pop(key, None)
 
 
+def is_manifest(obj: Json) -> bool:
+    """Whether an object of a listing comes from a file. Then the cluster may have others; items that the API
+    server lists have no apiVersion."""
+    return "apiVersion" in obj
+
+
 _NOBODY: Final[dict[Hashable, Json]] = {}
 
 

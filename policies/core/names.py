@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from policies.core.facts import BY_NAME, Cluster
+from policies.core.facts import Cluster, named_in
 from policies.core.listing import Index
 from policies.core.resources import Resource
 from policies.core.target import PodTemplate
@@ -160,8 +160,7 @@ def _destination(host: str, namespace: str, cluster: Cluster) -> Destination | N
             return None
         return Destination(found, text(found, "metadata", "namespace") or namespace)
     for service, place, pod in meanings(host, namespace):
-        listing = cluster.listing(Resource.SERVICES, place)
-        found = listing.by(BY_NAME).one(service) if listing else None
+        found = named_in(cluster.listing(Resource.SERVICES, place), service)
         if found is not None:
             meant = Destination(found, place, pod)
             if not pod or meant.headless:

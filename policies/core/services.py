@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from policies.core.facts import BY_NAME, Facts
+from policies.core.facts import Facts, named_in
 from policies.core.finding import Certainty
 from policies.core.listing import Index, Listing
 from policies.core.names import asked, destination
@@ -77,8 +77,7 @@ def _own_service(
 
 def hides_not_ready(name: str, facts: Facts) -> bool | None:
     """Whether the Service of that name leaves out pods that are not ready; None when it is not known."""
-    listing = facts.listing(Resource.SERVICES)
-    service = listing.by(BY_NAME).one(name) if listing else None
+    service = named_in(facts.listing(Resource.SERVICES), name)
     return None if service is None else _hides(service)
 
 

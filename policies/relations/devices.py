@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
-from policies.core.facts import BY_NAME, Facts, WholeObjects
+from policies.core.facts import Facts, WholeObjects, named_in
 from policies.core.listing import Groups, Index, Listing
 from policies.core.resources import Resource
 from policies.core.target import PodTemplate
@@ -207,8 +207,7 @@ def requests_of(template: PodTemplate, facts: Facts) -> Iterator[Request]:
 
 def _requests(kind: GroupKind, name: str, facts: Facts) -> list[Json]:
     if kind == _TEMPLATE:
-        templates = facts.listing(Resource.CLAIM_TEMPLATES)
-        found = templates.by(BY_NAME).one(name) if templates else None
+        found = named_in(facts.listing(Resource.CLAIM_TEMPLATES), name)
         return maps(found or {}, "spec", "spec", "devices", "requests")
     cluster = facts.cluster
     claim = cluster.named(_CLAIM, facts.namespace, name) if isinstance(cluster, WholeObjects) else None
@@ -217,8 +216,7 @@ def _requests(kind: GroupKind, name: str, facts: Facts) -> list[Json]:
 
 def driver_of(device_class: str, facts: Facts) -> str:
     """The driver that all devices of a class have; `ANY` if its expressions do not show it."""
-    classes = facts.cluster.listing(Resource.DEVICE_CLASSES)
-    found = classes.by(BY_NAME).one(device_class) if classes else None
+    found = named_in(facts.cluster.listing(Resource.DEVICE_CLASSES), device_class)
     names = (_driver_in(text(each, "cel", "expression")) for each in maps(found or {}, "spec", "selectors"))
     return next(filter(None, names), ANY)
 

@@ -16,6 +16,7 @@ from policies.commands import Budget
 from policies.containers.commands import Allowance, affords
 from policies.core.facts import BY_NAME, Cluster
 from policies.core.finding import Certainty
+from policies.core.listing import is_manifest
 from policies.core.names import Destination, destination
 from policies.core.resources import Resource
 from policies.core.services import behind, selects
@@ -281,9 +282,9 @@ def _waiter(obj: Json, namespace: str) -> Waiter:
     found = obj.get(KEPT)
     if not isinstance(found, Kept):
         # A manifest, or a cached workload that neither waits nor serves.
-        found = (kept(obj) if "apiVersion" in obj else None) or Kept((), serves=False)
+        found = (kept(obj) if is_manifest(obj) else None) or Kept((), serves=False)
     name = text(obj, "metadata", "name")
-    return Waiter(text(obj, "kind"), namespace, name, found.links, found.serves, "apiVersion" in obj)
+    return Waiter(text(obj, "kind"), namespace, name, found.links, found.serves, is_manifest(obj))
 
 
 def listed(here: Waiter, cluster: Cluster) -> Waiter | None:

@@ -25,9 +25,8 @@ from webhook.config.keys import as_text, keys
 from webhook.config.load import PolicyError, load
 from webhook.kube import events, paths
 from webhook.kube.calls import Writes
-from webhook.kube.errors import ApiError
 from webhook.kube.pulse import SHORT_SECONDS, Pulse
-from webhook.kube.reflector import Lister, Reflector
+from webhook.kube.reflector import Lister, OneObject, Reflector
 
 log = structlog.get_logger()
 
@@ -196,8 +195,8 @@ class ConfigMap:
         async with asyncio.TaskGroup() as tasks:
             layers = _Layers(policy, self._recorder, f"{self._namespace}/{self._name}", tasks)
             for name, sink in (
-                (self._name, _OneConfigMap(layers.below)),
-                (override.NAME, _OneConfigMap(layers.above, layers.above_unreadable)),
+                (self._name, OneObject(layers.below)),
+                (override.NAME, OneObject(layers.above, layers.above_unreadable)),
             ):
                 following = Reflector(
                     self._lister,
@@ -253,33 +252,3 @@ class _Layers:
         if error is not None:
             regarding = {**(cause or self._below or {}), "apiVersion": "v1", "kind": "ConfigMap"}
             self._tasks.create_task(events.warn(self._recorder, regarding, "PolicyInvalid", error))
-
-
-class _OneConfigMap:
-    """Passes on what a list or watch of one ConfigMap shows: its content, or why there is none."""
-
-    def __init__(
-        self, changed: Callable[[Json | None, str], None], unreadable: Callable[[], None] | None = None
-    ) -> None:
-        """`unreadable` is called if it can't be read; without it, the content that was read last stays in
-        force, and the reflector logs the error."""
-        self._changed, self._unreadable = changed, unreadable
-        self._listed = False
-
-    def begin(self) -> None:
-        self._listed = False
-
-    def put(self, item: Json) -> None:
-        self._listed = True
-        self._changed(item, "")
-
-    def commit(self) -> None:
-        if not self._listed:
-            self._changed(None, "there is no such ConfigMap")
-
-    def remove(self, item: Json) -> None:
-        self._changed(None, "the ConfigMap was deleted")
-
-    def lost(self, error: ApiError) -> None:
-        if self._unreadable:
-            self._unreadable()

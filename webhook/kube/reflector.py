@@ -58,6 +58,34 @@ class Sink(Protocol):
         """The picture may be stale from here on, until the next `commit` or event."""
 
 
+class OneObject:
+    """A sink that passes on the one object of a query, or why there is none."""
+
+    def __init__(
+        self, changed: Callable[[Json | None, str], None], unreadable: Callable[[], None] = lambda: None
+    ) -> None:
+        """`unreadable` is called if the object can't be read. What was read last may still hold."""
+        self._changed, self._unreadable = changed, unreadable
+        self._listed = False
+
+    def begin(self) -> None:
+        self._listed = False
+
+    def put(self, item: Json) -> None:
+        self._listed = True
+        self._changed(item, "")
+
+    def commit(self) -> None:
+        if not self._listed:
+            self._changed(None, "it does not exist")
+
+    def remove(self, item: Json) -> None:
+        self._changed(None, "it was deleted")
+
+    def lost(self, error: ApiError) -> None:
+        self._unreadable()
+
+
 class Reflector:
     """Keeps one `Sink` in step with one resource of the API."""
 

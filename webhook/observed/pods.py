@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from policies.core.facts import BY_NAME, Cluster
+from policies.core.facts import Cluster, named_in
 from policies.core.resources import Resource
 from policies.jobs.jobs import DISRUPTION_TARGET
 from policies.kube import probe_timing
@@ -255,8 +255,7 @@ def workload_of(pod: Json) -> str:
 
 def node_type(name: str, cluster: Cluster) -> str:
     """The accelerator or the instance type of a node; empty if it is not known."""
-    nodes = cluster.listing(Resource.NODES)
-    labels = labels_of(nodes.by(BY_NAME).one(name) or {}) if nodes else {}
+    labels = labels_of(named_in(cluster.listing(Resource.NODES), name) or {})
     return next((str(labels[key]) for key in NODE_TYPE_LABELS if labels.get(key)), "")
 
 

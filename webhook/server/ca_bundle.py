@@ -28,8 +28,7 @@ from policies.kube.metadata import annotations_of
 from webhook.kube import paths
 from webhook.kube.api import ADMISSION_REGISTRATION
 from webhook.kube.calls import STRATEGIC_MERGE, Calls
-from webhook.kube.errors import ApiError
-from webhook.kube.reflector import Lister, Reflector
+from webhook.kube.reflector import Lister, OneObject, Reflector
 from webhook.server import pki
 
 log = structlog.get_logger()
@@ -141,7 +140,7 @@ class Registration:
                 reflector = Reflector(
                     self._api,
                     paths.collection(ADMISSION_REGISTRATION, resource),
-                    _Wake(self._stale),
+                    OneObject(lambda *_: self._stale.set()),
                     query={"fieldSelector": f"metadata.name={self._name}"},
                 )
                 tasks.create_task(reflector.run())
@@ -202,22 +201,3 @@ class Registration:
         """Entries are found by name. The resourceVersion in `fields` keeps an entry that somebody removes
         meanwhile from being put back; False if the configuration changed or went away."""
         return await self._api.unless_conflict("PATCH", path, fields, STRATEGIC_MERGE)
-
-
-class _Wake:
-    """A sink that only notes that an event arrived."""
-
-    def __init__(self, event: asyncio.Event) -> None:
-        self._event = event
-
-    def begin(self) -> None: ...
-
-    def put(self, item: Json) -> None:
-        self._event.set()
-
-    def commit(self) -> None:
-        self._event.set()
-
-    def remove(self, item: Json) -> None: ...
-
-    def lost(self, error: ApiError) -> None: ...

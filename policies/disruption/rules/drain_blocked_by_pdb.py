@@ -7,8 +7,8 @@ from itertools import islice, product
 from typing import Any, Final
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
-from policies.core.facts import BY_NAME
-from policies.core.listing import Index
+from policies.core.facts import BY_NAME, named_in
+from policies.core.listing import Index, is_manifest
 from policies.core.resources import Resource
 from policies.core.scaled_objects import SCALED_OBJECT, autoscaler_of_scaled_object
 from policies.kube.group_kinds import AUTOSCALER, DEPLOYMENT, DISRUPTION_BUDGET, STATEFUL_SET
@@ -209,7 +209,7 @@ def _autoscaler(autoscaler: Json, path: str, facts: Facts) -> Findings:
     replicas = integer(autoscaler, "spec", "minReplicas", default=1)
     most = integer(autoscaler, "spec", "maxReplicas", default=replicas)
     before = facts.listing(Resource.AUTOSCALERS)
-    known = before.by(BY_NAME).one(_name(autoscaler)) if before else None
+    known = named_in(before, _name(autoscaler))
     for budget, least in _blocked_by(workload, replicas, facts):
         if not _is_alone(workload, budget, facts) or _was_found(known, budget, least):
             continue
@@ -248,7 +248,7 @@ def _was_found(known: Json | None, budget: Json, least: Any) -> bool:
     it is in the cluster that the autoscaler's manifest goes into."""
     if known is None or not _blocks(least, integer(known, "spec", "minReplicas", default=1)):
         return False
-    return "apiVersion" not in known or "apiVersion" in budget
+    return not is_manifest(known) or is_manifest(budget)
 
 
 def _was_there(target: Target, least: Any, facts: Facts) -> bool:

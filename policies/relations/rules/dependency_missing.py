@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Final
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
-from policies.core.facts import BY_NAME, WholeObjects
+from policies.core.facts import WholeObjects, named_in
 from policies.core.names import is_address, meanings
 from policies.core.pod_view import PodView
 from policies.core.resources import Resource
@@ -75,7 +75,7 @@ def _missing_service(host: str, target: Target, namespace: str, cluster: WholeOb
     if not qualified and len(labels) > 1:
         # db.ml may as well be a host outside, unless ml is a namespace.
         namespaces = cluster.listing(Resource.NAMESPACES)
-        if len(labels) > 2 or namespaces is None or namespaces.by(BY_NAME).one(labels[1]) is None:
+        if len(labels) > 2 or named_in(namespaces, labels[1]) is None:
             return None
     found = list(meanings(host, namespace))
     if not found or not all(cluster.lacks(SERVICE, place, name) for name, place, _ in found):

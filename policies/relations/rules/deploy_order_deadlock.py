@@ -6,6 +6,7 @@ from itertools import islice
 from typing import Final
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
+from policies.core.listing import is_manifest
 from policies.core.names import destination
 from policies.core.resources import Resource
 from policies.core.services import behind
@@ -27,11 +28,11 @@ def check(target: Target, facts: Facts) -> Findings:
     for link in blocking_links(target)[:_MOST]:
         found = destination(link.host, facts.namespace, facts.cluster)
         # Only files have annotations; objects in a cluster were deployed before.
-        if found is None or "apiVersion" not in found.service:
+        if found is None or not is_manifest(found.service):
             continue
         workloads = facts.cluster.listing(Resource.WORKLOADS, found.namespace)
         providers = list(islice(behind(found.service, workloads), _MOST + 1))
-        if not providers or len(providers) > _MOST or any("apiVersion" not in each for each in providers):
+        if not providers or len(providers) > _MOST or not all(map(is_manifest, providers)):
             continue
         finding = _judged(target, link, found.service, providers)
         if finding is not None:

@@ -6,8 +6,8 @@ from typing import Final
 
 from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
-from policies.core.facts import BY_NAME
-from policies.core.listing import Listing
+from policies.core.facts import named_in
+from policies.core.listing import is_manifest
 from policies.core.resources import Resource
 from policies.core.suggestions import closest
 from policies.kube.json import text
@@ -37,9 +37,9 @@ def _missing(requests: list[Request], facts: Facts) -> Findings:
     classes = facts.cluster.listing(Resource.DEVICE_CLASSES)
     for request in requests if classes else ():
         for name in request.classes:
-            if classes and classes.by(BY_NAME).one(name) is None:
+            if classes and named_in(classes, name) is None:
                 near = closest(name, (text(each, "metadata", "name") for each in classes), _ALIKE)
-                if near or not _of_files(classes):
+                if near or not is_manifest(classes[0]):
                     yield Finding(
                         request.path,
                         f"{request.claim} asks for devices of DeviceClass {name}, which does not exist"
@@ -47,11 +47,6 @@ def _missing(requests: list[Request], facts: Facts) -> Findings:
                         "Correct the name of the class, or install the driver that brings it.",
                         Certainty.LIKELY,  # it may be applied later
                     )
-
-
-def _of_files(classes: Listing) -> bool:
-    """Whether the classes are manifests. Then the cluster may have others."""
-    return "apiVersion" in classes[0]
 
 
 def _too_many(requests: list[Request], facts: Facts) -> Findings:

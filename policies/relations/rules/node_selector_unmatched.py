@@ -8,6 +8,7 @@ from policies.accelerators.node_affinity import is_surveyable, mentioned_keys
 from policies.accelerators.placement import placement
 from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
+from policies.core.listing import is_manifest
 from policies.core.resources import Resource
 from policies.kube.group_kinds import DAEMON_SET, POD
 from policies.kube.json import Json, mapping, text
@@ -28,8 +29,8 @@ def check(target: Target, facts: Facts) -> Findings:
     if not nodes or len(nodes) > MOST_NODES:
         return
     pools = facts.cluster.listing(Resource.NODE_POOLS) or ()
-    if len(pools) > _MOST_POOLS or (not settings.fixed_size and not pools and "apiVersion" in nodes[0]):
-        return  # nodes among manifests are a part of the cluster
+    if len(pools) > _MOST_POOLS or (not settings.fixed_size and not pools and is_manifest(nodes[0])):
+        return
     for template in target.templates:
         if text(template.spec, "nodeName") or not is_surveyable(template.pod):
             continue

@@ -12,8 +12,8 @@ from typing import Final
 from policies.accelerators.node_affinity import tolerates
 from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
-from policies.core.facts import BY_NAME
-from policies.core.listing import Listing
+from policies.core.facts import named_in
+from policies.core.listing import Listing, is_manifest
 from policies.core.resources import Resource
 from policies.kube.group_kinds import JOB
 from policies.kube.json import Json, integer, mapping, maps, strings, text
@@ -36,18 +36,17 @@ def check(target: Target, facts: Facts) -> Findings:
     if not name or not isinstance(name, str) or not every or controller(target.obj) is not None:
         return
     own = facts.listing(Resource.LOCAL_QUEUES)
-    queue = own.by(BY_NAME).one(name) if own else None
+    queue = named_in(own, name)
     if queue is None:
-        # Manifests are a part of the cluster: the namespace may have other queues there.
-        if own or "apiVersion" not in every[0]:
+        if own or not is_manifest(every[0]):
             yield _no_queue(target, name, own or (), facts.namespace)
         return
     clusters = facts.cluster.listing(Resource.CLUSTER_QUEUES)
     above = text(queue, "spec", "clusterQueue")
-    cluster = clusters.by(BY_NAME).one(above) if clusters else None
+    cluster = named_in(clusters, above)
     if cluster is not None:
         yield from islice(_unfit(target, cluster, facts), 1)
-    elif clusters and "apiVersion" not in clusters[0]:
+    elif clusters and not is_manifest(clusters[0]):
         yield Finding(
             _PATH,
             f"LocalQueue {name} belongs to ClusterQueue {above}, which does not exist: Kueue never admits "
@@ -117,7 +116,7 @@ def _obstacles(
                 where = f" in cohort {most.cohort}" if most.cohort else ""
                 yield f"{name} has a quota of {most.amount}{where}"
             else:
-                flavor = flavors.by(BY_NAME).one(name) if flavors else None
+                flavor = named_in(flavors, name)
                 yield None if flavor is None else _misfit(template, name, flavor, facts)
 
 

@@ -10,7 +10,7 @@ from policies.accelerators.node_affinity import REQUIRED, TERMS, admits, is_surv
 from policies.accelerators.placement import placement
 from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
-from policies.core.facts import BY_NAME
+from policies.core.facts import named_in
 from policies.core.listing import Index
 from policies.core.resources import Resource
 from policies.kube.group_kinds import STATEFUL_SET
@@ -56,7 +56,7 @@ def _of_claims(template: PodTemplate, nodes: Sequence[Node], facts: Facts, certa
     claims = facts.listing(Resource.CLAIMS)
     for index, volume in indexed_maps(template.spec, "volumes")[:_MOST_VOLUMES]:
         name = text(volume, "persistentVolumeClaim", "claimName")
-        claim = claims.by(BY_NAME).one(name) if name and claims else None
+        claim = named_in(claims, name) if name else None
         if claim is None:
             continue
         path = f"{template.spec_path}.volumes[{index}].persistentVolumeClaim.claimName"
@@ -70,8 +70,7 @@ def _of_claims(template: PodTemplate, nodes: Sequence[Node], facts: Facts, certa
 def _bound(
     claim: str, bound: str, path: str, nodes: Sequence[Node], facts: Facts, certainty: Certainty
 ) -> Findings:
-    volumes = facts.cluster.listing(Resource.VOLUMES)
-    volume = volumes.by(BY_NAME).one(bound) if volumes else None
+    volume = named_in(facts.cluster.listing(Resource.VOLUMES), bound)
     required = dig(volume, "spec", "nodeAffinity", "required") if volume is not None else None
     if not isinstance(required, dict):
         return
@@ -146,7 +145,7 @@ def _class_of(claim: Json, facts: Facts) -> Json | None:
         return None
     name = dig(claim, "spec", "storageClassName")
     if isinstance(name, str):
-        return classes.by(BY_NAME).one(name)
+        return named_in(classes, name)
     defaults = [each for each in classes if annotations_of(each).get(_IS_DEFAULT) == "true"]
     return defaults[0] if len(defaults) == 1 else None
 
