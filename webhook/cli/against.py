@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from policies.kube.json import Json
     from webhook.admission.configuration import Config
+    from webhook.cli.cluster_reviews import Scan
     from webhook.cli.connection import Wait
-    from webhook.cli.scan import Scan
     from webhook.kube.offline import Document
     from webhook.kube.overlaid import Overlaid
 
@@ -71,8 +71,9 @@ def applied(
 
     `whole`: whether the documents are all that the input makes.
     """
+    from webhook.cli.cluster_reviews import Scan
     from webhook.cli.connection import connected
-    from webhook.cli.scan import Scan, policy_of
+    from webhook.cli.named_policy import policy_of
     from webhook.kube.offline import ManifestCluster
     from webhook.kube.overlaid import Overlaid
 

@@ -12,11 +12,11 @@ from policies.kube.json import Json
 from webhook.admission.configuration import Config
 from webhook.cli import against, connection
 from webhook.cli.against import applied
+from webhook.cli.cluster_reviews import Scan
 from webhook.cli.connection import chosen_namespace, connected
-from webhook.cli.named_policy import read_policy
+from webhook.cli.named_policy import policy_of, read_policy
 from webhook.cli.output.review import Review
 from webhook.cli.review import review_documents
-from webhook.cli.scan import Scan, policy_of
 from webhook.errors import UserError
 from webhook.kube.offline import ManifestCluster, read
 

@@ -50,3 +50,20 @@ async def policy_files(api: ApiServer, where: str | None) -> tuple[str, Mapping[
             raise
         tell(f"the policy is the built-in one: {why}")
         return "", {}
+
+
+async def policy_of(api: ApiServer, where: str | None) -> tuple[Config, str]:
+    """The policy that is asked for, or the one installed in the cluster, or the built-in one; and which of
+    them it is."""
+    found, files = await policy_files(api, where)
+    if not found:
+        return load({}), "the built-in one"
+    spelled = _spelled(found)
+    tell(f"the policy is {spelled}")
+    return load(files), spelled
+
+
+def _spelled(where: str) -> str:
+    if where.startswith(CONFIG_MAP):
+        return f"the ConfigMap {where.removeprefix(CONFIG_MAP)}"
+    return "the one on standard input" if where == "-" else f"the one in {where}"

@@ -21,6 +21,7 @@ from webhook.admission.decision import Change, Decision
 from webhook.admission.messages import places
 from webhook.admission.patch import diff
 from webhook.cli import connection
+from webhook.cli.cluster_reviews import Scan
 from webhook.cli.connection import chosen_namespace, connected
 from webhook.cli.exit_status import DENIED, OK
 from webhook.cli.named_policy import BUILT_IN, read_policy
@@ -31,7 +32,6 @@ from webhook.cli.output.show import add_color, show_lines
 from webhook.cli.output.text import Line
 from webhook.cli.output.weight import Weight, verdict, weights
 from webhook.cli.review import review_documents
-from webhook.cli.scan import Scan
 from webhook.config.load import models
 from webhook.config.location import WHERE
 from webhook.errors import UserError

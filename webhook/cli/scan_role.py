@@ -14,8 +14,8 @@ from typing import Final
 from policies.core.resources import KNOWN
 from policies.core.workloads import known_workloads
 from policies.kube.group_kinds import CONFIG_MAP, CUSTOM_RESOURCE_DEFINITION, NAMESPACE, GroupKind
+from webhook.cli.cluster_reviews import kinds_of
 from webhook.cli.output.policyreport import APIS
-from webhook.cli.scan import kinds_of
 
 FILE: Final = Path("components", "scan", "rbac.yaml")
 """Below manifests/."""

@@ -19,12 +19,13 @@ from policies.kube.json import Json, dig, mapping
 from policies.kube.printable import printable
 from policies.probes.observed import OBSERVED
 from webhook.cli import connection
+from webhook.cli.cluster_facts import facts_of
 from webhook.cli.connection import chosen_namespace, connected
 from webhook.cli.exit_status import OK
 from webhook.cli.missed import RESOURCES
+from webhook.cli.named_policy import policy_of
 from webhook.cli.output.plain import as_json, table
 from webhook.cli.prometheus import asked
-from webhook.cli.scan import facts_of, policy_of
 from webhook.cli.tell import agreed, tell
 from webhook.config.location import INSTALLED, config_map
 from webhook.kube import paths

@@ -31,12 +31,12 @@ from webhook.admission.configuration import Config
 from webhook.admission.context import Context
 from webhook.admission.engine import decide
 from webhook.cli import connection, remedies
+from webhook.cli.cluster_facts import facts_of
 from webhook.cli.exit_status import OK
 from webhook.cli.named_policy import policy_files
 from webhook.cli.output.plain import as_json
 from webhook.cli.owners import Owners
 from webhook.cli.provenance import OF_JOB, By, Field, fields_of, last_applied, of_note
-from webhook.cli.scan import facts_of
 from webhook.config.load import load
 from webhook.config.location import read_files
 from webhook.errors import UserError

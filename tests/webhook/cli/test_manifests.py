@@ -23,8 +23,8 @@ from policies.kube.json import Json
 from webhook.admission.configuration import Namespaces
 from webhook.cli import main as cli
 from webhook.cli import manifests
+from webhook.cli.cluster_reviews import kinds_of
 from webhook.cli.output.policyreport import APIS
-from webhook.cli.scan import kinds_of
 from webhook.config.load import load
 from webhook.errors import UserError
 from webhook.kube.documents import load_all

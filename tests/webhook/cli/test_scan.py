@@ -33,7 +33,7 @@ from tests.webhook.cli.scanned import (
 from tests.webhook.kube.apiserver import FakeApiServer
 from webhook.admission import engine
 from webhook.admission.decision import Decision, Result
-from webhook.cli import connection, scan
+from webhook.cli import cluster_reviews, connection
 from webhook.cli import main as cli
 from webhook.cli.output import sarif
 from webhook.cli.output.review import Review, Subject
@@ -290,7 +290,7 @@ async def test_objects_are_read_page_by_page(
         seen.append(sum(path == PODS for _, path in fake.requests))
         return decide(*arguments)
 
-    monkeypatch.setattr(scan, "decide", counted)
+    monkeypatch.setattr(cluster_reviews, "decide", counted)
     await asyncio.to_thread(
         cli.main, ["scan", "--kubeconfig", str(fake.kubeconfig(tmp_path)), "-n", "ml", "-o", "json"]
     )
@@ -332,7 +332,7 @@ async def test_a_cluster_that_fails_half_way_is_not_reported(
         fake.putting_off = 1000
         return decide(*arguments)
 
-    monkeypatch.setattr(scan, "decide", failing)
+    monkeypatch.setattr(cluster_reviews, "decide", failing)
     monkeypatch.setattr(api_server, "RETRY_SECONDS", 0.001)
     answer = await chassis("-n", "ml", "--report")
     assert answer.status == 2
