@@ -205,7 +205,7 @@ def _answering(endpoint: str, obj: Json) -> Any:
 
     policy, metrics = cast(LivePolicy, SimpleNamespace(config=load({}))), Metrics()
     decide = {"mutate": mutate, "validate": validate}[endpoint]
-    decider = Decider(endpoint, policy, NoCluster(), decide, None, decide)
+    decider = Decider(endpoint, policy, NoCluster(), decide, None)
     reviews = Reviews(
         {endpoint: decider},
         on_error(policy),

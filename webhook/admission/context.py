@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from policies.core.facts import Cluster, Facts
-from policies.core.pod_view import PodView, PodViews
-from policies.core.target import PodTemplate
+from policies.core.pod_view import PodViews
 from policies.kube.json import Json
 from webhook.admission.configuration import Config, Effective
-from webhook.admission.decision import Decision
-
-
-class Folding(Protocol):
-    """What becomes of the pods of a template: their pod, folded, and the look at it."""
-
-    def __call__(self, template: PodTemplate, context: Context, /) -> tuple[Decision, PodView]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,25 +18,16 @@ class Context:
     effective: Effective
     facts: Facts
     """With the settings in force."""
-    folding: Folding | None = None
-    """Instead of `webhook.admission.mutation.fold_template`, with the same results."""
 
     @classmethod
     def of(
-        cls,
-        obj: Json,
-        namespace: str,
-        config: Config,
-        cluster: Cluster,
-        views: PodViews | None = None,
-        folding: Folding | None = None,
+        cls, obj: Json, namespace: str, config: Config, cluster: Cluster, views: PodViews | None = None
     ) -> Context:
         """`views`: of pods of the same review, if there are any."""
         # Only overrides need them.
         labels = Facts(namespace, cluster).namespace_labels() if config.webhook.overrides else None
         effective = config.effective(obj, namespace, labels)
-        facts = Facts(namespace, cluster, effective.settings, views or PodViews())
-        return cls(config, effective, facts, folding)
+        return cls(config, effective, Facts(namespace, cluster, effective.settings, views or PodViews()))
 
     def of_pod(self, pod: Json) -> Context:
         """The context of a pod of the object: overrides may select it by its own labels."""
@@ -54,7 +36,7 @@ class Context:
         if effective is self.effective:
             return self
         facts = Facts(self.namespace, self.facts.cluster, effective.settings, self.facts.views)
-        return Context(self.config, effective, facts, self.folding)
+        return Context(self.config, effective, facts)
 
     @property
     def namespace(self) -> str:

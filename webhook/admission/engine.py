@@ -24,7 +24,7 @@ from webhook.admission.accounts import is_mirror_pod, owner_behind
 from webhook.admission.bounds import allowance, bounded, foremost
 from webhook.admission.changed import annotated
 from webhook.admission.configuration import Config
-from webhook.admission.context import Context, Folding
+from webhook.admission.context import Context
 from webhook.admission.decision import Decision, Result, harmless
 from webhook.admission.envelope import Request
 from webhook.admission.exemptions import may_exempt
@@ -97,7 +97,7 @@ def mutate(request: Request, config: Config, cluster: Cluster) -> Decision:
     )
 
 
-def validate(request: Request, config: Config, cluster: Cluster, folding: Folding | None = None) -> Decision:
+def validate(request: Request, config: Config, cluster: Cluster) -> Decision:
     """All findings about the object as sent, each with the mode in which it is answered."""
     obj = request.object or {}
     if not in_scope(request, config):
@@ -116,7 +116,7 @@ def validate(request: Request, config: Config, cluster: Cluster, folding: Foldin
             coverage=covered,
         )
     views = PodViews(template.view for template in bounds.templates)
-    context = Context.of(obj, request.namespace, config, cluster, views, folding)
+    context = Context.of(obj, request.namespace, config, cluster, views)
     projection = project(obj, bounds.templates, context)
     found, crashes = findings(projection.target, context, lambda base: _found_in(base, context))
     exemptions = exemptions_of(obj, projection.target, config, context.namespace)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 from policies.core import registry
 from policies.core.annotations import EXEMPT
@@ -82,6 +82,12 @@ def _exempted(policy_id: str, reason: str) -> Result:
     return Result(policy_id, Finding(path, "The policy was not applied.", ""), Mode.AUDIT, exempted=reason)
 
 
+class Folding(Protocol):
+    """What becomes of the pods of a template: their pod, folded, and the look at it."""
+
+    def __call__(self, template: PodTemplate, context: Context, /) -> tuple[Decision, PodView]: ...
+
+
 def fold_template(template: PodTemplate, context: Context) -> tuple[Decision, PodView]:
     """The pod of a template after the pod-level mutators that are in force for it."""
     folded = fold(template.pod, mutators_of(template.pod), context.of_pod(template.pod))
@@ -107,7 +113,8 @@ def project(obj: Json, templates: Iterable[PodTemplate], context: Context) -> Pr
 
     A Pod is judged as it is: its mutations have run before.
     """
-    folding = fold_template if context.folding is None else context.folding
+    # A cluster may remember that.
+    folding: Folding = getattr(context.facts.cluster, "fold", fold_template)
     projected = obj
     judged: list[PodTemplate] = []
     changes: list[Change] = []

@@ -7,21 +7,25 @@ template that it had before. What rules find is not remembered here: it may rest
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from weakref import ref
 
 import orjson
 
+from policies.core.facts import Cluster
+from policies.core.listing import Listing
 from policies.core.pod_view import PodView
+from policies.core.resources import Resource
 from policies.core.target import PodTemplate
 from webhook.admission.configuration import Config
 from webhook.admission.context import Context
 from webhook.admission.decision import Decision
 from webhook.admission.mutation import fold_template
-from webhook.fast_path.consulted import Consulted, Recorded, current
+from webhook.fast_path.consulted import Consulted, current
 from webhook.fast_path.sizes import LARGEST, SLOT, held, trimmed
 
 
 class Folds:
-    """What becomes of the pods of workloads: a `webhook.admission.context.Folding`."""
+    """What becomes of the pods of workloads."""
 
     def __init__(self, limit: int) -> None:
         """`limit`: bytes that all entries together may take, 0 to remember nothing."""
@@ -37,9 +41,9 @@ class Folds:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def __call__(self, template: PodTemplate, context: Context) -> tuple[Decision, PodView]:
-        cluster = context.facts.cluster
-        if not self._limit or not isinstance(cluster, Recorded):
+    def of(self, template: PodTemplate, context: Context, cluster: Recorded) -> tuple[Decision, PodView]:
+        """What becomes of the pods of a template, by a decision that sees this cluster."""
+        if not self._limit:
             return fold_template(template, context)
         if context.config is not self._config:
             self._entries.clear()
@@ -81,6 +85,28 @@ class Folds:
                 self.bytes += entry.size
         while self.bytes > self._limit:
             self.bytes -= self._entries.pop(next(iter(self._entries))).size
+
+
+class Recorded:
+    """A cluster for one decision, which keeps the listings that were asked for, and remembers folded pods."""
+
+    def __init__(self, cluster: Cluster, folds: Folds) -> None:
+        self._cluster, self._folds = cluster, folds
+        self._asked: dict[tuple[Resource, str | None], Listing | None] = {}
+
+    def listing(self, resource: Resource, namespace: str | None = None) -> Listing | None:
+        found = self._asked[resource, namespace] = self._cluster.listing(resource, namespace)
+        return found
+
+    def consulted(self) -> Consulted:
+        return tuple(
+            (resource, namespace, None if found is None else ref(found))
+            for (resource, namespace), found in self._asked.items()
+        )
+
+    def fold(self, template: PodTemplate, context: Context) -> tuple[Decision, PodView]:
+        """A `webhook.admission.mutation.Folding`, which `project` there looks for."""
+        return self._folds.of(template, context, self)
 
 
 @dataclass(slots=True)

@@ -27,8 +27,8 @@ from webhook.admission.configuration import Config
 from webhook.admission.decision import Decision
 from webhook.admission.envelope import Prepared, Request, Response, prepared
 from webhook.admission.messages import Answer, Recalled, respond
-from webhook.fast_path.consulted import Consulted, Recorded, current
-from webhook.fast_path.folds import Folds
+from webhook.fast_path.consulted import Consulted, current
+from webhook.fast_path.folds import Folds, Recorded
 from webhook.fast_path.replicas import Bodies, Form, Own, Place
 from webhook.fast_path.sizes import LARGEST, SLOT, held, trimmed
 
@@ -111,7 +111,7 @@ class Memo:
         if entry is not None:
             self._give_up(entry)
         self._count("miss")
-        recorded = Recorded(cluster)
+        recorded = Recorded(cluster, self.folds)
         decision = decide(canonical.request(), config, recorded)
         response = respond(decision)  # before the listings are looked at: words may be made of them, too
         self.folds.measure()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 from policies.core.facts import Cluster
@@ -36,10 +35,9 @@ def endpoints(
     async def name(request: Request, deadline: float) -> Answer:
         return Answer(await namer.review(request, deadline) if namer else allowed())
 
-    judge = partial(engine.validate, folding=memo.folds) if memo else engine.validate
     return {
-        "mutate": Decider("mutate", policy, cluster, engine.mutate, memo, engine.mutate),
-        "validate": Decider("validate", policy, cluster, engine.validate, memo, judge),
+        "mutate": Decider("mutate", policy, cluster, engine.mutate, memo),
+        "validate": Decider("validate", policy, cluster, engine.validate, memo),
         "name": name,
     }
 
@@ -54,13 +52,11 @@ class Decider:
     decide: Decide
     memo: Memo | None
     """The memo of earlier decisions, if the fast path is installed."""
-    remembered: Decide
-    """As `decide`, of what the memo does not know."""
 
     def __call__(self, request: Request, _: float) -> Answer:
         config = self.policy.config
         if self.memo is not None and config.webhook.fast_path:
-            return self.memo.answer(self.name, request, config, self.cluster, self.remembered)
+            return self.memo.answer(self.name, request, config, self.cluster, self.decide)
         decision = self.decide(request, config, self.cluster)
         return Answer(respond(decision), decision)
 

@@ -11,7 +11,7 @@ import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -202,8 +202,7 @@ def _with_token(pod: Json, name: str) -> Json:
 
 def assert_agrees(memo: Memo, endpoint: str, request: Request, config: Config, cluster: Cluster) -> None:
     """The memo's answer, with its counts and log lines, is the engine's on the request as it came."""
-    judge = partial(engine.validate, folding=memo.folds)
-    decide: Decide = engine.mutate if endpoint == "mutate" else judge
+    decide: Decide = engine.mutate if endpoint == "mutate" else engine.validate
     answer = memo.answer(endpoint, request, config, cluster, decide)
     decision = DECIDE[endpoint](request, config, cluster)
     assert rendered(request, answer) == render(request.uid, respond(decision))
@@ -562,7 +561,6 @@ def test_an_entry_takes_no_more_memory_than_is_counted(what: str) -> None:
     for request in (makes(-1), makes(-2)):  # what the policies keep for themselves they keep now
         engine.validate(request, config, NoCluster())
     memo = Memo(2**30)
-    judge = partial(engine.validate, folding=memo.folds)
     requests = [makes(number) for number in range(count)]
     texts = [Canonical.of(request) for request in requests]
     del requests
@@ -570,7 +568,7 @@ def test_an_entry_takes_no_more_memory_than_is_counted(what: str) -> None:
     try:
         for canonical in texts:
             assert canonical is not None
-            memo.answer("validate", canonical.request(), config, NoCluster(), judge)
+            memo.answer("validate", canonical.request(), config, NoCluster(), engine.validate)
         gc.collect()
         taken = tracemalloc.get_traced_memory()[0]
     finally:
@@ -735,15 +733,14 @@ def test_a_pod_is_folded_again_when_a_listing_that_it_rests_on_changes() -> None
 def test_the_pods_of_workloads_take_no_more_memory_than_they_may() -> None:
     memo, config = Memo(2**23), load({})
     requests = [parse(review) for review in Workloads(1).deployments(100, 0).measured]
-    decide = partial(engine.validate, folding=memo.folds)
     tracemalloc.start()
     try:
         for request in requests:  # what the policies keep for themselves they keep now
             Memo(0).answer("validate", request, config, NoCluster(), engine.validate)
         gc.collect()
         before = tracemalloc.get_traced_memory()[0]
-        for request in requests:
-            memo.answer("validate", request, config, NoCluster(), decide)
+        for request in requests:  # a copy, which does not outlive its review with all that is known of it
+            memo.answer("validate", replace(request), config, NoCluster(), engine.validate)
             assert 0 <= memo.folds.bytes <= 2**21
         gc.collect()
         taken = tracemalloc.get_traced_memory()[0] - before
@@ -761,6 +758,5 @@ def test_pods_in_which_a_policy_failed_are_not_remembered(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(registry, "mutators", lambda: {policy.id: replace(policy, mutate=fails)})
     memo = Memo()
-    decide = partial(engine.validate, folding=memo.folds)
-    memo.answer("validate", some_deployments()[0], load({}), NoCluster(), decide)
+    memo.answer("validate", some_deployments()[0], load({}), NoCluster(), engine.validate)
     assert len(memo.folds) == 0

@@ -7,7 +7,7 @@ import random
 import tracemalloc
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import orjson
@@ -87,8 +87,7 @@ class Caller:
 
     def read(self, endpoint: str, body: bytes) -> None:
         request = parse(body)
-        judge = partial(engine.validate, folding=self.memo.folds)
-        decide = engine.mutate if endpoint == "mutate" else judge
+        decide = engine.mutate if endpoint == "mutate" else engine.validate
         answer = self.memo.answer(endpoint, request, self.config, self.cluster, decide)
         decision = DECIDE[endpoint](request, self.config, self.cluster)
         assert rendered(request, answer) == render(request.uid, respond(decision))
