@@ -15,6 +15,7 @@ import orjson
 
 from policies.kube.group_kinds import POD, GroupKind
 from policies.kube.json import Json, text
+from policies.kube.results import Result
 from webhook.admission.envelope import Request, Response
 
 CONSTANTS: Final[Mapping[str, Any]] = {
@@ -48,6 +49,13 @@ class Canonical:
     @classmethod
     def of(cls, request: Request) -> Canonical | None:
         """The canonical form; None for a request that the engine does not read, or that can't be written."""
+        known = request.results.get(_CANONICAL)
+        if known is None:
+            known = request.results[_CANONICAL] = (cls._made(request),)
+        return known[0]
+
+    @classmethod
+    def _made(cls, request: Request) -> Canonical | None:
         obj = request.object
         if obj is None or request.operation not in ("CREATE", "UPDATE"):
             return None
@@ -74,15 +82,20 @@ class Canonical:
         return Request("", GroupKind(*kind), **rest, groups=tuple(groups), object=obj, old_object=old)
 
 
-_SHOWN: Final = re.compile(rb"0o1|o1a|1a0|00000000-0|2000-?01-?01", re.IGNORECASE)
+_CANONICAL: Final[Result[tuple[Canonical | None]]] = Result()
+
+_SHOWN: Final = (
+    *(b"0o1", b"o1a", b"1a0", b"00000000-0"),
+    *(b"2000-01-01", b"2000-0101", b"200001-01", b"20000101"),
+)
 """A part of any constant."""
 
 
 def shows_constants(response: Response) -> bool:
     """Whether an answer to a request in its canonical form has a constant in it, whole, cut off or in
     capitals: then it is not the answer to the request itself."""
-    said = [response.status, response.patch, response.warnings, response.audit]
-    return _SHOWN.search(orjson.dumps(said)) is not None
+    said = orjson.dumps([response.status, response.patch, response.warnings, response.audit]).lower()
+    return any(each in said for each in _SHOWN)
 
 
 def steady(own: bytes) -> bytes:

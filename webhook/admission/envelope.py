@@ -17,6 +17,7 @@ import orjson
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json, dig, mapping, strings, text
 from policies.kube.printable import printable
+from policies.kube.results import Results
 from webhook.admission.patch import Operation
 
 API_VERSION = "admission.k8s.io/v1"
@@ -53,6 +54,8 @@ class Request:
     username: str = ""
     """The account that asks; empty offline, where a manifest is taken at its word."""
     groups: tuple[str, ...] = ()
+    results: Results = field(default_factory=Results, init=False, repr=False, compare=False)
+    """The results of modules that remember something about this request."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import re
 from enum import Enum
+from functools import lru_cache
 from sys import getsizeof
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, Final
@@ -33,21 +34,29 @@ def held(*roots: object, shared: tuple[type, ...] = ()) -> int:
     """Bytes of all objects that these reach, each counted once, those of `shared` types without what they
     reach. It takes as long as there are objects."""
     size, seen, found = 0, set[int](), list[Any](roots)
-    ends = (*_SHARED, *shared)
     while found:
         each = found.pop()
         if id(each) in seen:
             continue
         seen.add(id(each))
-        if isinstance(each, ends):
-            size += 0 if isinstance(each, _SHARED) else getsizeof(each)
+        kind: Any = type(each)
+        if _is(kind, _SHARED):
+            continue
+        if shared and _is(kind, shared):
+            size += getsizeof(each)
             continue
         size += getsizeof(each) + _ROUNDED & ~_ROUNDED
-        if isinstance(each, FunctionType):  # not its globals
+        if kind is FunctionType:  # not its globals
             found += each.__closure__ or ()
-        else:
+        elif kind is not str and kind is not bytes:
             found += gc.get_referents(each)
     return size
+
+
+@lru_cache(maxsize=1024)
+def _is(kind: Any, kinds: tuple[type, ...]) -> bool:
+    """Remembered, since the question costs more than all else here: some of the types are abstract."""
+    return issubclass(kind, kinds)
 
 
 def trimmed(written: bytes) -> bytes:

@@ -1,6 +1,7 @@
 """The annotation with the fields that were added to a pod: bounded, the same for equal pods, never in a
 template."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,6 @@ from policies.kube.json import Json, replaced
 from policies.kube.metadata import annotations_of
 from webhook.admission.changed import LONGEST, Changed, annotated
 from webhook.admission.engine import decide, mutate
-from webhook.admission.envelope import Request
 from webhook.config.load import load
 from webhook.kube.offline import Document, ManifestCluster
 
@@ -52,9 +52,7 @@ def pod(*containers: Json, **metadata: Any) -> Json:
 
 def admitted(obj: Json, policy: dict[str, str] | None = None) -> Json:
     made = Document("x", 0, obj).request()
-    request = Request(
-        **{name: getattr(made, name) for name in Request.__dataclass_fields__} | {"username": "jane"}
-    )
+    request = replace(made, username="jane")
     return mutate(request, load(policy or {}), CLUSTER).object
 
 

@@ -1,6 +1,7 @@
 """Warnings about changes: each with its reason, and for an update only the new ones."""
 
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -52,9 +53,7 @@ def deployment(model: str = "Qwen/Qwen3-32B", api: str = "apps/v1", kind: str = 
 
 def request(obj: Json, old: Json | None = None, username: str = "jane") -> Request:
     made = Document("x", 0, obj).request("CREATE" if old is None else "UPDATE", old)
-    return Request(
-        **{name: getattr(made, name) for name in Request.__dataclass_fields__} | {"username": username}
-    )
+    return replace(made, username=username)
 
 
 def judged(obj: Json, old: Json | None = None, policy: dict[str, str] | None = None) -> Decision:

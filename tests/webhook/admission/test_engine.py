@@ -125,7 +125,7 @@ def deployment(*images: str, template: Json | None = None, replicas: int = 1, **
 
 def request(obj: Json, old: Json | None = None, **changes: Any) -> Request:
     made = Document("x", 0, obj).request("CREATE" if old is None else "UPDATE", old)
-    return Request(**{name: getattr(made, name) for name in Request.__dataclass_fields__} | changes)
+    return replace(made, **changes)
 
 
 def judged(obj: Json, old: Json | None = None, policy: dict[str, str] | None = None) -> Decision:
