@@ -19,6 +19,7 @@ from policies.accelerators.requests import GpuAffinity, inventory_of
 from policies.core.facts import Facts
 from policies.kube.json import Json
 from policies.kube.pods import Container, Role
+from policies.kube.results import Result
 from policies.probes.serving import recognised
 from policies.probes.start import named_size
 
@@ -64,7 +65,7 @@ def misfit(pod: Json, container: Container, facts: Facts) -> Misfit | None:
     found = _memories(pod, facts) if load is not None else ()
     if load is None or not found:
         return None
-    largest, node = max(found, key=lambda item: item[0])
+    largest, node = found[0]
     if load.least <= largest:
         return None
     return Misfit(load.model, load.weights, load.accelerators, largest, node)
@@ -79,8 +80,8 @@ def telling(pod: Json, facts: Facts) -> tuple[Load, int] | None:
     load = max((each for each in loads if each is not None), key=lambda each: each.least, default=None)
     if load is None:
         return None
-    found = [memory for memory, _ in _memories(pod, facts)]
-    enough = [memory for memory in found if memory >= load.least]
+    found, least = [memory for memory, _ in _memories(pod, facts)], load.least
+    enough = [memory for memory in found if memory >= least]
     return (load, min(enough)) if 0 < len(enough) < len(found) else None
 
 
@@ -113,14 +114,22 @@ def _load(pod: Json, container: Container, facts: Facts) -> Load | None:
     return Load(model, weights, accelerators)
 
 
+_MEMORIES: Final[Result[tuple[tuple[int, Node], ...]]] = Result()
+
+
 def _memories(pod: Json, facts: Facts) -> tuple[tuple[int, Node], ...]:
-    """The memory of an accelerator of each node that can take the pod; empty if one is not known."""
+    """The memory of an accelerator of each node that can take the pod, the most first; empty if one is not
+    known."""
     found = placement(pod, facts.settings(GpuAffinity), facts)
     if found is None:
         return ()
-    memories = [(_memory(node, found.requests, facts), node) for node in found.nodes]
-    known = tuple((memory, node) for memory, node in memories if memory is not None)
-    return known if len(known) == len(memories) else ()
+    known = found.results.get(_MEMORIES)
+    if known is None:
+        memories = [(_memory(node, found.requests, facts), node) for node in found.nodes]
+        listed = [(memory, node) for memory, node in memories if memory is not None]
+        listed.sort(key=lambda each: each[0], reverse=True)
+        known = found.results[_MEMORIES] = tuple(listed) if len(listed) == len(memories) else ()
+    return known
 
 
 def _memory(node: Node, requests: Mapping[str, int], facts: Facts) -> int | None:

@@ -28,7 +28,7 @@ from policies.core.annotations import GPU_MEMORY, GPU_PRODUCT
 from policies.core.facts import Facts
 from policies.kube.json import Json, dig, mapping, maps, strings, text
 from policies.kube.metadata import annotations_of, labels_of
-from policies.kube.results import Result
+from policies.kube.results import Result, Results
 from policies.kube.selectors import matches as selector_matches
 
 REMEMBERED: Final = 1024
@@ -68,6 +68,8 @@ class Placement:
     requests: Mapping[str, int]
     nodes: tuple[Node, ...]
     obstacle: Obstacle | None = None
+    results: Results = field(default_factory=Results, init=False, repr=False, compare=False)
+    """What else is worked out of these nodes: it lasts as long as the placement, until a node changes."""
     _rooms: dict[bool, float] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def room(self, *, one_each: bool) -> float:

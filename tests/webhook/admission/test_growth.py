@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -104,5 +105,28 @@ def test_a_mutation_after_a_change_costs_the_same_among_many_nodes_with_accelera
         store.put(accelerated(7, unschedulable=True))
         cluster.listing(Resource.NODES)
         counts.append(calls(mutated))
+    few, many = counts
+    assert many <= 1.1 * few
+
+
+def test_a_named_model_costs_the_same_among_many_nodes_with_accelerators() -> None:
+    serving = pod(1)
+    serving["spec"]["containers"][0] |= {
+        "image": "vllm/vllm-openai:v0.10.0",
+        "args": ["--model", "meta-llama/Llama-3.1-8B-Instruct"],
+        "resources": {"limits": {"nvidia.com/gpu": "1"}},
+    }
+    request = replace(DIMENSIONS["containers of a pod"](1).request, object=serving)
+    counts = []
+    for nodes in (10, MOST):
+        cluster = world(0, 0)
+        store = next(store for _, _, store in cluster.sources if store.kind == "Node")
+        for number in range(nodes):
+            memory = ("81559", "8192")[number % 2]
+            labels = {"nvidia.com/gpu.memory": memory, "kubernetes.io/hostname": f"n{number}"}
+            store.put({**node(50), "metadata": {"name": f"n{number}", "labels": labels}})
+        decide = decided(Grown(request, {}, cluster))
+        decide()
+        counts.append(calls(decide))
     few, many = counts
     assert many <= 1.1 * few
