@@ -1,5 +1,5 @@
 """The HTTPS server: supervisor, workers, connections, certificates and metrics.
 
-Imports: `policies.commands`, `policies.core`, `policies.kube`, `puller`, `webhook`, `webhook.admission`,
-`webhook.config`, `webhook.fast_path`, `webhook.kube`, `webhook.observed`, `webhook.worker_names`.
+Imports: `policies.core`, `policies.kube`, `puller`, `webhook`, `webhook.admission`, `webhook.config`,
+`webhook.fast_path`, `webhook.kube`, `webhook.observed`, `webhook.worker_names`.
 """

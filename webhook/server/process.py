@@ -19,17 +19,18 @@ from importlib.util import find_spec
 from pathlib import Path
 from socket import gethostname
 from types import ModuleType
-from typing import TYPE_CHECKING, cast
+from typing import Final, cast
 
 import structlog
 import uvloop
 
-from policies.commands import read as read_command
-from policies.core import registry
 from policies.core.facts import Cluster, NoCluster
 from policies.core.resources import Resource
 from policies.core.workloads import known_workloads
-from webhook.config.load import rules
+from policies.kube.group_kinds import kind_of
+from webhook.admission import engine
+from webhook.admission.envelope import Request
+from webhook.config.load import load, rules
 from webhook.config.location import CONFIG_MAP, config_map
 from webhook.config.source import ConfigMap, Defaults, Directory, LivePolicy, PolicySource
 from webhook.errors import UserError
@@ -60,9 +61,6 @@ from webhook.server.unmutated import Unmutated
 from webhook.worker_names.cluster import LiveWorkers
 from webhook.worker_names.endpoint import NameMetrics, Namer
 from webhook.worker_names.leases import Sweep
-
-if TYPE_CHECKING:  # it may have been deleted
-    pass
 
 log = structlog.get_logger()
 
@@ -105,10 +103,32 @@ def _load(options: Options) -> None:
     """Read what every worker needs before the first is forked, so that another one serves at once."""
     _kinds()
     rules()
-    registry.mutators()
-    read_command(["curl"])  # reads the table of clients
+    engine.decide(Request("", kind_of(_SAMPLE), "CREATE", object=_SAMPLE), load({}), NoCluster())
     if options.kubeconfig or in_cluster():
         load_client()
+
+
+_SAMPLE: Final = {
+    "apiVersion": "apps/v1",
+    "kind": "Deployment",
+    "spec": {
+        "template": {
+            "spec": {
+                "initContainers": [{"name": "wait", "command": ["curl", "http://models"]}],
+                "containers": [
+                    {
+                        "name": "server",
+                        "image": "vllm/vllm-openai",
+                        "args": ["--model", "meta-llama/Llama-3-8B"],
+                        "resources": {"limits": {"nvidia.com/gpu": 1}},
+                    },
+                    {"name": "own", "image": "own", "readinessProbe": {"tcpSocket": {"port": 80}}},
+                ],
+            }
+        }
+    },
+}
+"""A review of it reads every table of facts."""
 
 
 def _kinds() -> tuple[str, ...]:

@@ -11,6 +11,7 @@ import platform
 import resource
 import signal
 import ssl
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -315,6 +316,27 @@ def test_reviews_of_this_file_are_reviews() -> None:
 
 
 # --- chassis serve -------------------------------------------------------------------------------------
+
+
+def test_no_review_reads_a_file_once_the_workers_are_forked() -> None:
+    script = (
+        "import argparse, sys\n"
+        "from policies.core.facts import NoCluster\n"
+        "from webhook.admission.engine import decide\n"
+        "from webhook.config.load import load\n"
+        "from webhook.kube.offline import read\n"
+        "from webhook.server import process\n"
+        "documents = list(read(['examples']))\n"
+        "process._load(argparse.Namespace(kubeconfig=None))\n"
+        "opened = []\n"
+        "sys.addaudithook(lambda event, args: opened.append(args[0]) if event == 'open' else None)\n"
+        "for each in documents: decide(each.request('CREATE', None), load({}), NoCluster())\n"
+        "print(len(documents), opened)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    count, opened = done.stdout.split(maxsplit=1)
+    assert int(count) > 10
+    assert opened.strip() == "[]"
 
 
 @cache
