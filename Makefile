@@ -112,8 +112,8 @@ e2e-operators: $(SYNCED) ## the end-to-end tests with real operators; CI runs th
 	@$(BIN)/pytest -m e2e -q $(OPERATORS:%=tests/e2e/test_%.py) $(ARGS)
 
 .PHONY: apiserver
-apiserver: binaries
-	@$(BIN)/pytest -m "e2e and not operators" -q $(ARGS)
+apiserver: binaries # two processes, each with a control plane: the tests mostly wait
+	@$(BIN)/pytest -m "e2e and not operators" -n 2 --dist loadfile -q $(ARGS)
 
 .PHONY: realnode
 realnode: binaries ## the end-to-end tests on a real node (needs root, cgroup v1 and Debian's packages)

@@ -1,4 +1,4 @@
-"""Fixtures of the end-to-end tests: one control plane a session, one namespace a test."""
+"""Fixtures of the end-to-end tests: one control plane for each process of pytest, one namespace a test."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from tests.e2e.controlplane import ControlPlane
 from tests.e2e.crds import CERT_MANAGER, PROMETHEUS_OPERATOR
-from tests.e2e.install import Chassis
+from tests.e2e.install import Chassis, running_chassis
 
 
 @pytest.fixture(scope="session")
@@ -42,8 +42,5 @@ def definitions(control_plane: ControlPlane) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def chassis(control_plane: ControlPlane) -> Iterator[Chassis]:
     """The webhook, installed from the shipped manifests and running; the same one for the session."""
-    installed = Chassis(control_plane)
-    installed.install()
-    installed.start()
-    yield installed
-    assert installed.stop() == 0, "chassis serve did not end in order:\n" + "\n".join(installed.log_lines())
+    with running_chassis(control_plane) as running:
+        yield running

@@ -282,7 +282,11 @@ class ControlPlane:
 
     def _start_nodes(self) -> None:
         """Start what plays the kubelets; the API server is ready."""
-        self._spawn("kwok", *self._kwok_flags())
+        self.start_kwok("239.255.0.1/16")  # the API server accepts them, and nobody can connect to them
+
+    def start_kwok(self, pods: str) -> None:
+        """Start KWOK; `pods`: their addresses."""
+        self._spawn("kwok", *self._kwok_flags(), f"--cidr={pods}")
 
     def _spawn(self, name: str, *flags: str) -> Process:
         program = api_server() if name == "kube-apiserver" else name
@@ -368,8 +372,6 @@ class ControlPlane:
             *(f"--manage-nodes-with-label-selector={key}={value}" for key, value in FAKE_NODE.items()),
             "--node-lease-duration-seconds=40",
             f"--node-ip={HOST}",
-            # Pods' addresses that the API server accepts and nobody can connect to.
-            "--cidr=239.255.0.1/16",
         ]
 
     # Files

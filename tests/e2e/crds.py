@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -32,8 +32,7 @@ class Definitions:
         for name in listed:
             control_plane.wait("customresourcedefinitions", name.partition("/")[2], _established)
         yield
-        # kubectl waits until the API server has let go of each, for minutes on a busy machine.
-        control_plane.kubectl("delete", "--ignore-not-found", *arguments, timeout=900)
+        remove(control_plane, listed)
 
 
 CERT_MANAGER = Definitions(
@@ -54,6 +53,22 @@ PROMETHEUS_OPERATOR = Definitions(
     "h1:AohlYJT+En8TmNpAcEUJ3GsaJTAqfEBwHmGTVpRm/Io=",
     "example/prometheus-operator-crd/*.yaml",
 )
+
+
+def remove(control_plane: ControlPlane, definitions: Sequence[str]) -> None:
+    """Delete CRDs, each `customresourcedefinition/NAME`, with their objects, and wait until all are gone.
+
+    The API server's finalizer gives up if another of its controllers writes the CRD at the same time. It
+    tries again when its informer resyncs, after up to 5 minutes, or when the CRD changes: an annotation
+    changes it.
+    """
+    control_plane.kubectl("delete", "--ignore-not-found", "--wait=false", *definitions)
+    for attempt in range(60):
+        gone = control_plane.kubectl("wait", "--for=delete", "--timeout=5s", *definitions, check=False)
+        if gone.returncode == 0:
+            return
+        control_plane.kubectl("annotate", "--overwrite", *definitions, f"attempt={attempt}", check=False)
+    raise AssertionError(f"still there: {gone.stderr}")
 
 
 def _established(definition: JSON) -> bool:

@@ -13,7 +13,7 @@ import ssl
 import sys
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.error import HTTPError, URLError
 
@@ -190,6 +190,16 @@ class Chassis:
     def _rendered(self) -> list[JSON]:
         text = self.control_plane.kubectl("kustomize", str(self.manifests)).stdout
         return [document for document in yaml.safe_load_all(text) if document]
+
+
+@contextmanager
+def running_chassis(control_plane: ControlPlane) -> Iterator[Chassis]:
+    """The webhook, installed from the shipped manifests and running; it must end in order."""
+    installed = Chassis(control_plane)
+    installed.install()
+    installed.start()
+    yield installed
+    assert installed.stop() == 0, "chassis serve did not end in order:\n" + "\n".join(installed.log_lines())
 
 
 def at_url(item: JSON, url: str) -> JSON:

@@ -12,7 +12,7 @@ import yaml
 
 from tests.e2e.api import ApiError
 from tests.e2e.controlplane import HOST, ControlPlane
-from tests.e2e.install import NAMESPACE, REPOSITORY, Chassis
+from tests.e2e.install import NAMESPACE, REPOSITORY, Chassis, running_chassis
 from tests.e2e.prometheus import Prometheus
 from tests.e2e.puller.sidecar import Sidecar
 from tests.e2e.workloads import container, pod, workload
@@ -35,6 +35,20 @@ ABOVE_ZERO = {
 OF_THE_FAST_PATH = "Answers given again"
 """Zero while the fast path is off."""
 PATIENCE = 120
+
+
+@pytest.fixture(scope="module")
+def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """A new one: alerts also show what failed in other tests of the session."""
+    with ControlPlane(tmp_path_factory.mktemp("dashboard")) as running:
+        running.add_node("node-0")
+        yield running
+
+
+@pytest.fixture(scope="module")
+def chassis(control_plane: ControlPlane) -> Iterator[Chassis]:
+    with running_chassis(control_plane) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")

@@ -88,6 +88,14 @@ def runs(api: Api, namespace: str, name: str) -> tuple[JSON, list[JSON]]:
         )
 
     api.wait(JOBS, name, settled, namespace=namespace, timeout=120)
+    # The Job's own controller counts ready pods a second later.
+    api.wait(
+        "jobs",
+        f"{name}-launcher",
+        lambda it: it["status"].get("ready") == 1,
+        namespace=namespace,
+        timeout=120,
+    )
     return launcher, workers
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from policies.core.workloads import known_workloads
+from tests.e2e import crds
 from tests.e2e.api import JSON, ApiError
 from tests.e2e.controlplane import HOST, ControlPlane
 from tests.e2e.install import Chassis
@@ -71,7 +72,7 @@ def job_sets(control_plane: ControlPlane) -> Iterator[None]:
     control_plane.apply(definition(KNOWN))
     control_plane.kubectl("wait", "--for=condition=Established", "crd", f"{PLURAL}.{GROUP}")
     yield
-    control_plane.kubectl("delete", "crd", f"{PLURAL}.{GROUP}", timeout=300)
+    crds.remove(control_plane, [f"customresourcedefinition/{PLURAL}.{GROUP}"])
 
 
 def job_set(**fields: object) -> JSON:

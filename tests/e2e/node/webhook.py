@@ -50,6 +50,8 @@ class Webhook:
         try:
             answer = self.node.api.create(pod("probe"), "default", dry_run=True)
         except ApiError as error:
+            if self.manifests.name == "strict" and "connection refused" in str(error):
+                return False  # it fails closed, and kube-proxy has no endpoint yet
             raise AssertionError("a pod was refused") from error
         return probes(answer.body) == set(PROBES)
 
