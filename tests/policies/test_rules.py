@@ -159,30 +159,29 @@ def found(rule: Rule, case: Case) -> list[Finding]:
 FILES = sorted(CASES.glob("**/rules/*/*"))
 
 
-def cases(kind: str) -> list[Path]:
-    return [path for path in FILES if path.match(f"{kind}-*.yaml")]
-
-
-def ids(paths: Iterable[Path]) -> list[str]:
-    return [f"{path.parent.name}/{path.stem}" for path in paths]
+def cases(kind: str, rule: Rule) -> list[Path]:
+    return [path for path in FILES if path.match(f"{rule.id}/{kind}-*.yaml")]
 
 
 def all_rules() -> list[Rule]:
     return list(rules().values())
 
 
-@pytest.mark.parametrize("path", cases("bad"), ids=ids(cases("bad")))
-def test_bad_case_is_flagged(path: Path, request: pytest.FixtureRequest) -> None:
-    case = Case.read(path)
-    result = found(rules()[path.parent.name], case)
-    if request.config.getoption("--update-golden", default=False):
-        write(path, result)
+@pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.id)
+def test_bad_cases_are_flagged(rule: Rule, request: pytest.FixtureRequest) -> None:
+    paths = cases("bad", rule)
+    assert len(paths) >= 3
+    for path in paths:
         case = Case.read(path)
-    assert case.expected, "a bad case begins with its findings; `make golden` writes them"
-    assert set(result) == case.expected
-    assert len(result) == len(case.expected), "one finding, one place"
-    for finding in result:
-        assert_consists_of_sentences(finding)
+        result = found(rule, case)
+        if request.config.getoption("--update-golden", default=False):
+            write(path, result)
+            case = Case.read(path)
+        assert case.expected, f"{path}: it begins with its findings; `make golden` writes them"
+        assert set(result) == case.expected, path
+        assert len(result) == len(case.expected), f"{path}: one finding, one place"
+        for finding in result:
+            assert_consists_of_sentences(finding)
 
 
 def write(path: Path, result: Iterable[Finding]) -> None:
@@ -194,19 +193,13 @@ def write(path: Path, result: Iterable[Finding]) -> None:
     path.write_text(header + HEADER.sub("", path.read_text()))
 
 
-@pytest.mark.parametrize("path", cases("good"), ids=ids(cases("good")))
-def test_good_case_passes(path: Path) -> None:
-    case = Case.read(path)
-    assert not case.expected
-    assert found(rules()[path.parent.name], case) == []
-
-
 @pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.id)
-def test_rule_has_cases(rule: Rule) -> None:
-    for kind in ("bad", "good"):
-        assert sum(path.parent.name == rule.id for path in cases(kind)) >= 3, (
-            f"{rule.id} needs three {kind} cases"
-        )
+def test_good_cases_pass(rule: Rule) -> None:
+    paths = cases("good", rule)
+    assert len(paths) >= 3
+    for path in paths:
+        case = Case.read(path)
+        assert (case.expected, found(rule, case)) == (frozenset(), []), path
 
 
 def test_no_case_is_overlooked() -> None:
@@ -221,18 +214,12 @@ def test_no_case_is_overlooked() -> None:
 
 
 @pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.id)
-def test_only_this_rule_flags_its_bad_example(rule: Rule) -> None:
-    target, facts = Case.of(rule.document.bad).situation()
-    flagged = {other.id for other in all_rules() if findings(other, target, facts)}
-    assert flagged == {rule.id}
-    assert Certainty.SURE in {finding.certainty for finding in findings(rule, target, facts)}
-
-
-@pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.id)
-def test_own_good_example_is_flagged_by_none(rule: Rule) -> None:
-    target, facts = Case.of(rule.document.good).situation()
-    flagged = {other.id for other in all_rules() if findings(other, target, facts)}
-    assert flagged == set()
+def test_only_this_rule_flags_its_bad_example_and_none_its_good_one(rule: Rule) -> None:
+    for example, wanted in ((rule.document.bad, {rule.id}), (rule.document.good, set())):
+        target, facts = Case.of(example).situation()
+        assert {other.id for other in all_rules() if findings(other, target, facts)} == wanted
+        certainties = {finding.certainty for finding in findings(rule, target, facts)}
+        assert (Certainty.SURE in certainties) is bool(wanted)
 
 
 def assert_consists_of_sentences(finding: Finding) -> None:
@@ -255,10 +242,10 @@ def test_modes_are_the_public_table() -> None:
     assert actual == MODES
 
 
-@pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.id)
-def test_documentation_is_whole(rule: Rule) -> None:
-    for text in (rule.document.what, rule.document.why, rule.document.remediation):
-        assert text.endswith(".")
-        assert "  " not in text
-    assert rule.document.source
-    assert rule.document.bad != rule.document.good
+def test_documentation_is_whole() -> None:
+    for rule in all_rules():
+        for text in (rule.document.what, rule.document.why, rule.document.remediation):
+            assert text.endswith("."), rule.id
+            assert "  " not in text, rule.id
+        assert rule.document.source, rule.id
+        assert rule.document.bad != rule.document.good, rule.id

@@ -38,6 +38,7 @@ def trimmed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return client
 
 
+@pytest.mark.e2e
 def test_the_webhook_does_everything_with_the_trimmed_client(trimmed: Path) -> None:
     """Kubeconfigs, exec plugins, tokens that rotate, watches: the tests of the API server's client pass."""
     here = "import kubernetes.aio.client, sys; print(kubernetes.__file__)"

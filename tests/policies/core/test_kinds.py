@@ -95,35 +95,35 @@ def test_the_hazard_is_found_at_its_path(workload: Workload, path: str, value: A
     assert decision.coverage.reading in (Reading.REVIEWED, Reading.PARTLY)
 
 
-def fields_without_a_probe() -> Iterator[Any]:
-    for workload in known_workloads():
-        for entry in workload.composed:
-            for field, path in entry.fields.items():
-                yield pytest.param(workload, entry, field, path, id=f"{workload.gk} {entry.at}.{path}")
+VALUES: Json = {
+    "image": "example.org/api:1",
+    "env": [{"name": "A", "value": "b"}],
+    "resources": {"limits": {"cpu": "1"}},
+}
 
 
-@pytest.mark.parametrize(("workload", "entry", "field", "path"), list(fields_without_a_probe()))
-def test_a_field_of_the_kind_s_own_is_read_where_it_is(
-    workload: Workload, entry: Composed, field: str, path: str
-) -> None:
-    value: Any = {"env": [{"name": "A", "value": "b"}], "resources": {"limits": {"cpu": "1"}}}.get(
-        field, ["a"]
-    )
-    value = "example.org/api:1" if field == "image" else HAZARD if field.endswith("Probe") else value
-    obj = made(workload, f"{entry.at}.{path}", value)
-    templates = [each for each in pod_templates(obj, TABLE) if each.places is not None]
-    (template,) = (each for each in templates if each.containers()[0].spec.get(field) == value)
-    container = template.containers()[0]
-    assert template.written(template.at(container, field)) == field_path(steps(f"{entry.at}.{path}"))
-    assert not template.sure
+def test_a_field_of_the_kind_s_own_is_read_where_it_is() -> None:
+    own = [(each, entry, it) for each in known_workloads() for entry in each.composed for it in entry.fields]
+    for workload, entry, field in own:
+        value = HAZARD if field.endswith("Probe") else VALUES.get(field, ["a"])
+        path = f"{entry.at}.{entry.fields[field]}"
+        templates = pod_templates(made(workload, path, value), TABLE)
+        (template,) = (
+            each
+            for each in templates
+            if each.places is not None and each.containers()[0].spec.get(field) == value
+        )
+        container = template.containers()[0]
+        assert template.written(template.at(container, field)) == field_path(steps(path)), workload.gk
+        assert not template.sure, workload.gk
 
 
-@pytest.mark.parametrize("workload", known_workloads(), ids=lambda each: str(each.gk))
-def test_the_table_names_its_sources(workload: Workload) -> None:
-    assert workload.source
-    assert workload.versions
+def test_the_table_names_its_sources() -> None:
     paths = {"templates", "specs", "containers", "composed", "overrides", "objects", "unread"}
-    assert workload.model_fields_set & paths, "it would never be reviewed"
+    for workload in known_workloads():
+        assert workload.source, workload.gk
+        assert workload.versions, workload.gk
+        assert workload.model_fields_set & paths, f"{workload.gk} would never be reviewed"
 
 
 def test_what_owns_servers_owns_no_pods_that_complete() -> None:
@@ -157,19 +157,13 @@ def test_a_group_that_only_ends_like_one_of_kubernetes_is_not_built_in() -> None
     assert not is_builtin(GroupKind("jobset.x-k8s.io", "JobSet"))
 
 
-@pytest.mark.parametrize(
-    ("workload", "field"),
-    [
-        pytest.param(workload, field, id=f"{workload.gk} {field.path}")
-        for workload in known_workloads()
-        for field in workload.unread
-    ],
-)
-def test_unread_fields_are_named(workload: Workload, field: Any) -> None:
-    coverage = decided(made(workload, field.path, {"name": "other"})).coverage
-    assert coverage is not None
-    assert coverage.missing
-    assert field_path(steps(field.path)) in [each.path for each in coverage.unread]
+def test_unread_fields_are_named() -> None:
+    for workload in known_workloads():
+        for field in workload.unread:
+            coverage = decided(made(workload, field.path, {"name": "other"})).coverage
+            assert coverage is not None
+            assert coverage.missing, (workload.gk, field.path)
+            assert field_path(steps(field.path)) in [each.path for each in coverage.unread], workload.gk
 
 
 def test_a_workload_without_its_template_is_not_reviewed() -> None:

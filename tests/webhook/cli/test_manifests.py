@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 from functools import cache
 from pathlib import Path
@@ -20,6 +19,7 @@ from policies.core.resources import KNOWN
 from policies.core.workloads import known_workloads
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json
+from tests.e2e.binaries import binary
 from webhook.admission.configuration import Namespaces
 from webhook.cli import main as cli
 from webhook.cli import manifests
@@ -471,7 +471,7 @@ def test_a_resource_is_the_plural_of_its_kind() -> None:
 # --- rendering -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl is not installed")
+@pytest.mark.e2e
 @pytest.mark.parametrize("name", RENDERINGS)
 def test_our_rendering_is_kustomize_s(name: str, tmp_path: Path) -> None:
     start = ROOT / "overlays" / name if name in manifests.choices("overlays") else ROOT / "base"
@@ -483,7 +483,9 @@ def test_our_rendering_is_kustomize_s(name: str, tmp_path: Path) -> None:
         ],
     }
     (tmp_path / "kustomization.yaml").write_text(json.dumps(kustomization))
-    rendered = subprocess.run(["kubectl", "kustomize", tmp_path], check=True, capture_output=True, text=True)
+    rendered = subprocess.run(
+        [binary("kubectl"), "kustomize", tmp_path], check=True, capture_output=True, text=True
+    )
     theirs = {_id(item): item for item in load_all(rendered.stdout)}
     assert {_id(item): item for item in rendering(name)} == theirs
 

@@ -1,4 +1,7 @@
-"""The memo answers as the engine does, byte for byte, for any request and any change of the cluster."""
+"""The memo answers as the engine does, byte for byte, for any request and any change of the cluster.
+
+A few seeds are tried here; `make differential` tries new ones for as long as it is given.
+"""
 
 from __future__ import annotations
 
@@ -215,7 +218,7 @@ def rendered(request: Request, answer: Answer) -> bytes:
     return (answer.ready or prepared(answer.response)).to(request.uid)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(2))
 def test_an_answer_of_the_memo_is_the_engines(seed: int) -> None:
     world, counts = World(seed), Counter[str]()
     memo = Memo(count=lambda outcome: counts.update([outcome]))
@@ -702,7 +705,7 @@ def test_the_pods_of_a_workload_are_remembered_apart_from_it() -> None:
     assert memo.folds.hits >= 7 * len(some_deployments())
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_what_becomes_of_pods_is_the_engines_while_the_cluster_changes(seed: int) -> None:
     world, memo, config = World(seed), Memo(), load(POLICIES[seed % len(POLICIES)])
     for number in range(300):

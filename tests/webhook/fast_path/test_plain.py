@@ -207,7 +207,9 @@ async def test_any_bytes_are_answered_as_by_aiohttp_only() -> None:
                 answer = await said(plain, sent, ends)
                 # Where rubbish follows a request, what aiohttp answers depends on the parts that came, and
                 # it is handed the first ones in one.
-                its = [await said(aiohttp, sent, ends[skip:]) for skip in range(len(ends) + 1)]
+                its: list[tuple[bytes, bool]] = []
+                while answer not in its and len(its) <= len(ends):
+                    its.append(await said(aiohttp, sent, ends[len(its) :]))
                 if answer not in its:
                     other[sent] = ends, answer, its
     assert other == {}

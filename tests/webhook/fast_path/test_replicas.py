@@ -112,7 +112,7 @@ def about(request: Request) -> tuple[object, ...]:
 # --- the proof ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_request_found_by_its_bytes_gets_the_engines_answer(seed: int) -> None:
     world = World(seed)
     caller = Caller(load(world.chance.choice(POLICIES)), world.cluster)
@@ -384,11 +384,11 @@ ODD: Mapping[str, Any] = {
 
 
 @pytest.mark.parametrize("makes", sorted(ODD))
-@pytest.mark.parametrize("seed", range(3))
-def test_replicas_of_odd_objects_are_answered_as_the_engine_answers(makes: str, seed: int) -> None:
-    chance, caller = random.Random(seed), Caller(COMPARED)
-    for _ in range(12):
-        accepted(caller, ODD[makes](pod(chance)))
+def test_replicas_of_odd_objects_are_answered_as_the_engine_answers(makes: str) -> None:
+    for seed in range(2):
+        chance, caller = random.Random(seed), Caller(COMPARED)
+        for _ in range(12):
+            accepted(caller, ODD[makes](pod(chance)))
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ from webhook.server.pki import Bundle
 
 HOSTS = ("a.svc",)
 NAMESPACE, SECRET = "mlchassis-system", "mlchassis-tls"
-SAMPLE = 150
+SAMPLE = 50
 MOST_SWITCHES = 8
 TURNS = 5
 """How often each replica looks at the Secret before it rests."""

@@ -162,7 +162,6 @@ def explore(scenario: Scenario, kind: type[Run] = Run) -> int:
 @pytest.mark.parametrize(
     "scenario",
     [
-        Scenario(creates=3, desired=1),
         Scenario(creates=3, desired=2),
         Scenario(creates=2, desired=2, present=2, deletes=2),
         Scenario(creates=2, desired=1, present=1, deletes=1, ticks=2, drops=1),
