@@ -38,11 +38,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     with chosen(args) as read:
         found = [*_exemptions(read.reviews(), read.config), *_overrides(read.config)]
-    if args.output == "json":
-        sys.stdout.write(as_json(found))
-    else:
-        rows = ([_cell(each, name) for name in _COLUMNS] for each in found)
-        sys.stdout.writelines(table(_COLUMNS, rows) if found else ["no exemptions\n"])
+        if args.output == "json":
+            sys.stdout.write(as_json(found))
+        else:
+            rows = ([_cell(each, name) for name in _COLUMNS] for each in found)
+            sys.stdout.writelines(table(_COLUMNS, rows) if found else ["no exemptions\n"])
     return OK
 
 

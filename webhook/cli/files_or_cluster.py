@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from webhook.cli.named_policy import policy_of, read_policy
 from webhook.cli.output.review import Review
 from webhook.cli.review import review_documents
 from webhook.errors import UserError
-from webhook.kube.offline import ManifestCluster, read
+from webhook.kube.offline import ManifestCluster, read_what_can_be
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +43,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @contextmanager
 def chosen(args: argparse.Namespace) -> Iterator[Input]:
-    """The input that the arguments choose. UserError if it can't be read."""
+    """The input that the arguments choose. UserError if it can't be read; if a part can't, at the end."""
     if args.against and not args.paths:
         raise UserError("--against goes with manifests")
+    documents, problems = read_what_can_be(args.paths)
+    if problems and not documents:
+        raise UserError(*problems)
     if args.against:
-        with applied(args, read(args.paths)) as into:
+        with applied(args, documents, whole=not problems) as into:
             yield Input(
                 into.config,
                 into.cluster,
@@ -55,7 +59,6 @@ def chosen(args: argparse.Namespace) -> Iterator[Input]:
             )
     elif args.paths:
         config = read_policy(args.policy, None, args.kubeconfig, args.context)
-        documents = read(args.paths)
         objects = [document.obj for document in documents]
         cluster = ManifestCluster(objects)
         yield Input(
@@ -72,3 +75,6 @@ def chosen(args: argparse.Namespace) -> Iterator[Input]:
                 lambda: scan.objects(wait),
                 lambda: (review for (review,) in scan.reviews(wait)),
             )
+    if problems:
+        sys.stdout.flush()
+        raise UserError(*problems)

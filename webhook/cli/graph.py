@@ -39,13 +39,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     with chosen(args) as read:
         graph = graph_of(read.objects(), read.config.workloads, read.cluster)
-    blasts: list[Blast] = []
-    if args.start:
-        starts = graph.find(args.start)
-        if not starts:
-            raise UserError(f"graph: no object is named {args.start}")
-        # From the whole graph: a Service may have other workloads behind it.
-        blasts = [graph.blast(start) for start in starts]
-        graph = graph.around(starts)
-    sys.stdout.writelines(written(graph, args.output, blasts))
-    return DENIED if graph.cycles else OK
+        blasts: list[Blast] = []
+        if args.start:
+            starts = graph.find(args.start)
+            if not starts:
+                raise UserError(f"graph: no object is named {args.start}")
+            # From the whole graph: a Service may have other workloads behind it.
+            blasts = [graph.blast(start) for start in starts]
+            graph = graph.around(starts)
+        sys.stdout.writelines(written(graph, args.output, blasts))
+        return DENIED if graph.cycles else OK

@@ -101,7 +101,8 @@ def run(args: argparse.Namespace) -> int:
     else:
         where = args.policy or "the built-in one"
         objects = [document.obj for document in documents]
-        cluster = ManifestCluster(objects, observed, whole=is_whole(paths, problems))
+        sources = [document.source for document in documents]
+        cluster = ManifestCluster(objects, observed, whole=is_whole(paths, problems), sources=sources)
     # A person who sees the reviews themselves come needs no line between them.
     watch = iter if sys.stdout.isatty() else progress(f"of {len(documents):,} documents reviewed")
     quiet = args.unknown_kinds == "ignore"
@@ -135,7 +136,8 @@ def review_documents(
         earlier = before.get(document.identity) if operation == "UPDATE" else None
         # Applying an object that was not there is a creation, even if others are updated.
         request = document.request("UPDATE" if earlier is not None else "CREATE", earlier)
-        decision = decide(request, config, cluster)
+        facts = cluster.near(document.source) if isinstance(cluster, ManifestCluster) else cluster
+        decision = decide(request, config, facts)
         notes = [_repeated(document.repeated)] if document.repeated else []
         if is_fragment(document.obj, config.workloads):
             notes.append(_FRAGMENT)

@@ -6,7 +6,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain
+from itertools import chain, takewhile
+from operator import eq
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,11 +18,16 @@ from policies.core.scaled_objects import SCALED_OBJECT, autoscaler_of_scaled_obj
 from policies.core.suggestions import closest
 from policies.kube.field_paths import named
 from policies.kube.group_kinds import (
+    AUTOSCALER,
     CLAIM,
     CONFIG_MAP,
     CUSTOM_RESOURCE_DEFINITION,
+    DEPLOYMENT,
+    DISRUPTION_BUDGET,
     NAMESPACE,
     SECRET,
+    SERVICE,
+    STATEFUL_SET,
     GroupKind,
     kind_of,
 )
@@ -210,12 +216,58 @@ class ManifestCluster(WholeObjects):
     review sees a part of a cluster.
     """
 
-    def __init__(self, objects: Sequence[Json], observed: Json | None = None, *, whole: bool = False) -> None:
+    def __init__(
+        self,
+        objects: Sequence[Json],
+        observed: Json | None = None,
+        *,
+        whole: bool = False,
+        sources: Sequence[str] = (),
+    ) -> None:
         """`observed`: the ConfigMap of observed starts. `whole`: whether these are all the objects that are
-        applied together."""
+        applied together. `sources`: the file of each object."""
         self._objects = objects
         self._observed = observed
         self.whole = whole
+        self._files = [Path(source).parts for source in sources]
+        self._near: tuple[str, frozenset[int], ManifestCluster] = "", frozenset(), self
+
+    def near(self, source: str) -> ManifestCluster:
+        """The cluster as the objects of one file find it: of an object that several files hold, as those of
+        several environments do, only the nearest version counts."""
+        before, known, cluster = self._near
+        if source != before:
+            own = Path(source).parts
+            far = frozenset(chain.from_iterable(self._farther(versions, own) for versions in self._versions))
+            if far != known:
+                objects = [obj for index, obj in enumerate(self._objects) if index not in far]
+                cluster = ManifestCluster(objects, self._observed, whole=self.whole)
+            self._near = source, far, cluster
+        return cluster
+
+    @cached_property
+    def _versions(self) -> list[list[int]]:
+        """The positions of objects that appear several times."""
+        found: dict[tuple[GroupKind, str, str], list[int]] = {}
+        for index, (obj, _) in enumerate(zip(self._objects, self._files, strict=False)):
+            kind, metadata = kind_of(obj), mapping(obj, "metadata")
+            if _ESSENTIAL.get(kind, "") in mapping(obj, "spec"):
+                key = kind, text(metadata, "namespace") or "default", text(metadata, "name")
+                found.setdefault(key, []).append(index)
+        several = [versions for versions in found.values() if len(versions) > 1]
+        compared = len(set(self._files)) * sum(map(len, several))
+        return several if compared <= MOST_COMPARED else []
+
+    def _farther(self, versions: list[int], own: tuple[str, ...]) -> Iterator[int]:
+        nearness = [sum(takewhile(bool, map(eq, own, self._files[index]))) for index in versions]
+        most = max(nearness)
+        nearest: list[Json] = []
+        for index, near in zip(versions, nearness, strict=True):
+            obj = self._objects[index]
+            if near < most or (self._files[index] != own and obj in nearest):
+                yield index
+            else:
+                nearest.append(obj)
 
     @cached_property
     def _known(self) -> dict[tuple[Resource, str | None], Listing]:
@@ -296,6 +348,13 @@ class ManifestCluster(WholeObjects):
         return {}
 
 
+_ESSENTIAL: Final = {
+    **dict.fromkeys((DEPLOYMENT, STATEFUL_SET, DISRUPTION_BUDGET, SERVICE), "selector"),
+    **dict.fromkeys((AUTOSCALER, SCALED_OBJECT), "scaleTargetRef"),
+}
+"""Kinds of which files often hold several versions, and a field that a version has unless it is a patch."""
+MOST_COMPARED: Final = 5_000_000
+"""Versions that are compared, once for each file (some 8 s); where there are more, all versions count."""
 _ALIKE: Final = 0.8
 """How alike two names are of which one is a mistake for the other."""
 _BUILT_IN: Final = frozenset(

@@ -182,6 +182,16 @@ def test_json_has_every_node_and_edge(capsys: pytest.CaptureFixture[str], manife
     ]
 
 
+def test_the_rest_of_a_directory_is_drawn_if_a_file_cannot_be_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], manifests: str
+) -> None:
+    (tmp_path / "template.yaml").write_text("{{ if .Values.ha }}\n")
+    assert cli.main(["graph", str(tmp_path), "-o", "json"]) == 2
+    said = capsys.readouterr()
+    assert json.loads(said.out)["edges"]
+    assert "template.yaml" in said.err
+
+
 def test_a_set_without_a_cycle_exits_with_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "good.yaml"
     file.write_text(rules()["startup-wait-cycle"].document.good)

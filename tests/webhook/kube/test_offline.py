@@ -10,6 +10,7 @@ from policies.kube.group_kinds import CLAIM, GroupKind
 from policies.kube.group_kinds import SERVICE as SERVICES
 from policies.kube.json import Json
 from webhook.errors import UserError
+from webhook.kube import offline
 from webhook.kube.offline import ManifestCluster, read, read_what_can_be
 
 POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n"
@@ -116,6 +117,38 @@ def test_only_labelled_config_maps_are_model_configs() -> None:
     found = ManifestCluster([plain, marked]).listing(Resource.MODEL_CONFIGS, "default")
     assert found is not None
     assert [obj["metadata"]["name"] for obj in found] == ["y"]
+
+
+def test_of_an_object_in_several_files_the_nearest_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def deployment(replicas: int) -> Json:
+        spec = {"replicas": replicas, "selector": {"matchLabels": {"app": "a"}}}
+        return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "a"}, "spec": spec}
+
+    patch = {**deployment(0), "spec": {"replicas": 9}}
+    files = {
+        "app/base/all.yaml": [deployment(1)],
+        "app/prod/a.yaml": [deployment(5), deployment(6)],
+        "app/prod/b.yaml": [deployment(7), deployment(7)],
+        "app/prod/patch.yaml": [patch],
+        "other/c.yaml": [],
+    }
+    written = [(source, obj) for source, objects in files.items() for obj in objects]
+    cluster = ManifestCluster([obj for _, obj in written], sources=[source for source, _ in written])
+
+    def replicas(source: str) -> list[int]:
+        return [obj["spec"]["replicas"] for obj in cluster.near(source).listing(Resource.WORKLOADS) or ()]
+
+    assert replicas("app/base/all.yaml") == [1, 9], "a patch is no version"
+    assert replicas("app/prod/a.yaml") == [5, 6, 9]
+    assert replicas("app/prod/b.yaml") == [7, 7, 9], "the review names what a file holds twice"
+    assert replicas("app/prod/c.yaml") == [5, 6, 7, 9], "equal ones count once"
+    assert replicas("other/c.yaml") == [1, 5, 6, 7, 9]
+    assert cluster.near("other/c.yaml") is cluster.near("elsewhere/d.yaml"), "the same versions are near"
+    single = ManifestCluster([deployment(1), patch], sources=["a.yaml", "b.yaml"])
+    assert single.near("b.yaml") is single
+    monkeypatch.setattr(offline, "MOST_COMPARED", 4 * 5 - 1)
+    many = ManifestCluster([obj for _, obj in written], sources=[source for source, _ in written])
+    assert many.near("app/base/all.yaml") is many, "all versions count"
 
 
 def test_a_directory_without_manifests_is_a_slip(tmp_path: Path) -> None:
