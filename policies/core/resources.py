@@ -114,9 +114,11 @@ def _known_workload(kind: GroupKind, fields: tuple[str, ...]) -> Known:
     return Known(Resource.WORKLOADS, kind, fields, controlled=False, stays=("spec.replicas",))
 
 
-def _known_queue(resource: Resource, kind: str, *fields: str, namespaced: bool = False) -> Known:
+def _known_queue(
+    resource: Resource, kind: str, *fields: str, version: str = "v1beta1", namespaced: bool = False
+) -> Known:
     of_kueue = GroupKind("kueue.x-k8s.io", kind)
-    return Known(resource, of_kueue, fields, version="v1beta1", namespaced=namespaced, optional=True)
+    return Known(resource, of_kueue, fields, version=version, namespaced=namespaced, optional=True)
 
 
 KNOWN: Final = (
@@ -211,6 +213,8 @@ KNOWN: Final = (
     _known_queue(
         Resource.CLUSTER_QUEUES, "ClusterQueue", "spec.resourceGroups", "spec.cohort", "spec.cohortName"
     ),
+    # Kueue 0.9 to 0.12 serve Cohorts as v1alpha1 only, later ones not at all.
+    _known_queue(Resource.COHORTS, "Cohort", "spec.resourceGroups", "spec.parent", version="v1alpha1"),
     _known_queue(Resource.COHORTS, "Cohort", "spec.resourceGroups", "spec.parentName"),
     _known_queue(
         Resource.FLAVORS, "ResourceFlavor", "spec.nodeLabels", "spec.nodeTaints", "spec.tolerations"

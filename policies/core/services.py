@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from policies.core.facts import Facts, named_in
+from policies.core.facts import BY_NAME, Facts, named_in
 from policies.core.finding import Certainty
 from policies.core.listing import Index, Listing
 from policies.core.names import asked, destination
@@ -124,17 +124,25 @@ BY_LABEL: Final = Index(_labels_of_pods)
 def leads_only_to(service: Json, target: Target, facts: Facts) -> Certainty | None:
     """How sure it is that all pods behind a Service are the target's.
 
-    SURE if every pod that the Service selects matches the target's own selector, which is nobody else's;
-    LIKELY if no other workload is known that it selects; None if there is one.
+    SURE if every pod that the Service selects matches the target's own selector; LIKELY if no other workload
+    is known that it selects; None if there is one, or another version of the target: then files hold
+    variants, of which one is applied.
     """
+    workloads = facts.listing(Resource.WORKLOADS)
+    if workloads is not None and (_has_others(service, target, facts) or _has_variants(target, workloads)):
+        return None
     own = mapping(target.spec, "selector", "matchLabels")
     if own and mapping(target.spec, "selector").keys() == {"matchLabels"}:
         asked_for = mapping(service, "spec", "selector")
         if all(asked_for.get(key) == value for key, value in own.items()):
             return Certainty.SURE
-    if facts.listing(Resource.WORKLOADS) is None or _has_others(service, target, facts):
-        return None
-    return Certainty.LIKELY
+    return None if workloads is None else Certainty.LIKELY
+
+
+def _has_variants(target: Target, workloads: Listing) -> bool:
+    """Whether files hold objects of the target's kind and name that differ."""
+    same = [each for each in workloads.by(BY_NAME)[target.name] if text(each, "kind") == target.kind.kind]
+    return any(each != same[0] for each in same)
 
 
 def named_ports(service: Json) -> tuple[str, ...]:

@@ -8,13 +8,13 @@ Kueue 0.14.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final, TypeAlias
 
-from policies.core.facts import BY_NAME, Cluster
-from policies.core.listing import Groups, Index, Listing
+from policies.core.facts import Cluster, named_in
+from policies.core.listing import Groups, Index, Listing, is_manifest
 from policies.core.resources import Resource
 from policies.kube.json import Json, maps, text
 from policies.kube.quantities import parse_quantity
@@ -95,8 +95,7 @@ class _Tree:
     """The cohorts around a queue, for one resource of one flavor."""
 
     queues: Groups[str]
-    cohorts: Mapping[str, Json]
-    children: Groups[str] | None
+    cohorts: Listing | None
     flavor: str
     resource: str
     _left: int = _MOST_MEMBERS
@@ -105,8 +104,8 @@ class _Tree:
         """The most that a cohort can give to one member; None if that is unknown."""
         if name in below or len(below) > _DEEPEST:
             return None  # Kueue admits nothing in a cycle
-        cohort = self.cohorts.get(name, {})
-        parent = text(cohort, "spec", "parentName")
+        cohort = named_in(self.cohorts, name) or {}
+        parent = _parent(cohort)
         subtree = self._subtree(name)
         if subtree is None or not parent:
             return subtree
@@ -121,22 +120,20 @@ class _Tree:
         """What a cohort and its members have; None if there are too many of them, or in a cycle."""
         if name in above or len(above) > _DEEPEST:
             return None
-        total = _limits(self.cohorts.get(name, {}), self.flavor, self.resource).nominal
-        for queue in self.queues[name]:
+        queues, children = self.queues[name], self.cohorts.by(_BY_PARENT)[name] if self.cohorts else ()
+        self._left -= len(queues) + len(children)
+        if self._left < 0:
+            return None
+        total = _limits(named_in(self.cohorts, name) or {}, self.flavor, self.resource).nominal
+        for queue in queues:
             own = _limits(queue, self.flavor, self.resource)
             total += own.nominal - own.kept(own.nominal)
-            self._left -= 1
-        for child in self._children(name):
+        for child in children:
             below = self._subtree(text(child, "metadata", "name"), above | {name})
-            self._left -= 1
             if below is None:
                 return None
             total += below - _limits(child, self.flavor, self.resource).kept(below)
-        return total if self._left >= 0 else None
-
-    def _children(self, name: str) -> Iterator[Json]:
-        if self.children is not None and self._left >= 0:
-            yield from self.children[name]
+        return total
 
 
 def _lent(name: str, flavor: str, resource: str, cluster: Cluster) -> Decimal | None:
@@ -147,9 +144,7 @@ def _lent(name: str, flavor: str, resource: str, cluster: Cluster) -> Decimal | 
     answers, key = queues.derive(_answers), (name, flavor, resource)
     found = answers.get(key)
     if found is None or found[0] is not cohorts:
-        by_name = {} if cohorts is None else cohorts.derive(_by_name)
-        children = cohorts.by(_BY_PARENT) if cohorts else None
-        tree = _Tree(queues.by(_BY_COHORT), by_name, children, flavor, resource)
+        tree = _Tree(queues.by(_BY_COHORT), cohorts, flavor, resource)
         found = answers[key] = (cohorts, tree.available(name))
     return found[1]
 
@@ -157,10 +152,9 @@ def _lent(name: str, flavor: str, resource: str, cluster: Cluster) -> Decimal | 
 def _is_whole(name: str, queues: Listing, cohorts: Listing | None) -> bool:
     """Whether all members of a cohort are known. Manifests are a part of the cluster, and with one queue of a
     cohort they show a part of it."""
-    if "apiVersion" not in queues[0]:
+    if not is_manifest(queues[0]):
         return cohorts is not None
-    known = cohorts is not None and cohorts.by(BY_NAME).one(name) is not None
-    return known or len(queues.by(_BY_COHORT)[name]) >= _SEVERAL
+    return named_in(cohorts, name) is not None or len(queues.by(_BY_COHORT)[name]) >= _SEVERAL
 
 
 _Answers: TypeAlias = dict[tuple[str, str, str], tuple[Listing | None, Decimal | None]]
@@ -174,20 +168,20 @@ def _answers(queues: Listing) -> _Answers:
 _SEVERAL: Final = 2
 
 
-def _by_name(cohorts: Listing) -> dict[str, Json]:
-    return {text(each, "metadata", "name"): each for each in cohorts}
-
-
 def _in_cohort(queue: Json) -> Iterator[str]:
     name = cohort_of(queue)
     if name:
         yield name
 
 
+def _parent(cohort: Json) -> str:
+    """The cohort above: `parent` in v1alpha1, `parentName` since."""
+    return text(cohort, "spec", "parentName") or text(cohort, "spec", "parent")
+
+
 def _parent_of(cohort: Json) -> Iterator[str]:
-    parent = text(cohort, "spec", "parentName")
-    if parent:
-        yield parent
+    if _parent(cohort):
+        yield _parent(cohort)
 
 
 _BY_COHORT: Final = Index(_in_cohort)

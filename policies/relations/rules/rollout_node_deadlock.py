@@ -8,6 +8,7 @@ from policies.accelerators.node_affinity import is_surveyable
 from policies.accelerators.placement import placement
 from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
+from policies.core.listing import is_manifest
 from policies.kube.group_kinds import DEPLOYMENT, STATEFUL_SET
 from policies.kube.json import text
 from policies.kube.metadata import controller
@@ -33,6 +34,8 @@ def check(target: Target, facts: Facts) -> Findings:
     if update is None:
         return
     settings = facts.settings(GpuAffinity)
+    if is_manifest(nodes[0]) and not settings.fixed_size:
+        return  # nodes among manifests are a part of the cluster
     if text(template.spec, "nodeName") or not is_surveyable(template.pod):
         return
     if placement(template.pod, settings, facts) is not None:

@@ -64,6 +64,12 @@ CASES: list[tuple[list[Json], list[Json], int, str]] = [
     ([queue("a", 8)], [cohort("ml", "top", 3), cohort("top", nominal=5)], 16, "ml"),
     ([queue("a", 8)], [cohort("ml", "top", 3, borrowingLimit=1), cohort("top", nominal=5)], 12, "ml"),
     ([queue("a", 8)], [cohort("ml", "top", 3, lendingLimit=0), cohort("top", nominal=5)], 16, "ml"),
+    (
+        [queue("a", 8)],
+        [{"metadata": {"name": "ml"}, "spec": {"parent": "top"}}, cohort("top", nominal=5)],
+        13,
+        "ml",
+    ),
     # A cousin lends to the common parent, which need not exist as an object.
     ([queue("a", 8), queue("b", 6, "else")], [cohort("ml", "top"), cohort("else", "top")], 14, "ml"),
     (
@@ -94,6 +100,6 @@ def test_an_unknown_part_of_the_tree_leaves_the_limit_of_the_queue() -> None:
 def test_a_large_tree_is_not_added_up() -> None:
     members = Listing([queue(f"q{n}", 1) for n in range(20)]).by(cohorts._BY_COHORT)
     for left, amount in ((20, Decimal(20)), (10, None)):
-        assert cohorts._Tree(members, {}, None, "h100", GPU, left).available("ml") == amount
+        assert cohorts._Tree(members, None, "h100", GPU, left).available("ml") == amount
     chain = [cohort("ml" if n == 0 else f"c{n}", f"c{n + 1}") for n in range(5_000)]
     assert greatest([queue("a", 8)], chain) is None

@@ -142,6 +142,17 @@ def test_a_kind_that_a_cluster_need_not_serve_is_known_to_have_no_objects() -> N
     assert cache.listing(Resource.SERVICES, "ml") is None
 
 
+def test_cohorts_are_known_in_the_version_that_the_cluster_serves() -> None:
+    """Kueue 0.9 to 0.12 serve v1alpha1. An empty list of v1beta1 would hide what a parent lends."""
+    cache = ClusterCache()
+    served = {path.split("/")[3]: store for path, _, store in cache.sources if path.endswith("/cohorts")}
+    assert set(served) == {"v1alpha1", "v1beta1"}
+    served["v1beta1"].lost(ApiError(404, "", "404 page not found"))
+    assert cache.listing(Resource.COHORTS) is None, "the other version is not listed yet"
+    listed(served["v1alpha1"], {"metadata": {"name": "ml"}, "spec": {"parent": "top"}})  # type: ignore[arg-type]
+    assert [item["spec"] for item in cache.listing(Resource.COHORTS) or ()] == [{"parent": "top"}]
+
+
 def test_nothing_is_known_before_the_first_list_and_unknown_is_not_empty() -> None:
     seen: list[tuple[Resource, bool]] = []
     cache = ClusterCache(lambda resource, synced: seen.append((resource, synced)))
