@@ -176,11 +176,17 @@ _BY_TARGET: Final = Index(_target_of)
 
 
 def least_replicas(workload: Json, facts: Facts) -> int:
-    """The fewest pods a workload is scaled to: an autoscaler's `minReplicas`, else `spec.replicas`."""
+    """The fewest pods a workload is scaled to: what its autoscaler keeps, else `spec.replicas`."""
     autoscaler = autoscaler_of(workload, facts)
     if autoscaler is None or replicas_of(workload) == 0:  # 0 switches the autoscaler off
         return replicas_of(workload)
-    return integer(autoscaler, "spec", "minReplicas", default=1)
+    return kept_by(autoscaler)
+
+
+def kept_by(autoscaler: Json) -> int:
+    """The fewest pods that run under an autoscaler. With `minReplicas: 0`, which Kubernetes 1.37 allows, it
+    is one: while none runs, nothing can be blocked or lost."""
+    return max(1, integer(autoscaler, "spec", "minReplicas", default=1))
 
 
 def running_replicas(workload: Json, facts: Facts) -> int:

@@ -118,8 +118,12 @@ def _workers(obj: Json, template: PodTemplate) -> int:
 
 
 def _indexed(job: Json) -> int:
-    """Without an index, pods of a Job can't find each other: they work through a queue one by one."""
-    return integer(job, "parallelism", default=1) if job.get("completionMode") == "Indexed" else 0
+    """Without an index, pods of a Job can't find each other: they work through a queue one by one. From
+    Kubernetes 1.37 a Job may ask the scheduler for a gang."""
+    gang = dig(job, "scheduling", "schedulingPolicy", "gang") is not None
+    return (
+        integer(job, "parallelism", default=1) if job.get("completionMode") == "Indexed" and not gang else 0
+    )
 
 
 def _is_queued(obj: Json) -> bool:

@@ -76,6 +76,7 @@ OTHER = {**deployment(5), "metadata": {"name": "other", "namespace": "default"}}
         (autoscaler(2), [BUDGET, deployment(5)], LIKELY),
         (autoscaler(3), [BUDGET, deployment(5)], []),
         (autoscaler(1), [BUDGET, deployment(5)], LIKELY),
+        (autoscaler(0), [BUDGET, deployment(5)], LIKELY),  # while none runs, nothing is blocked; one is
         (autoscaler(1, 2), [BUDGET, deployment(5)], [Certainty.SURE]),
         (autoscaler(2), [BUDGET, deployment(5), autoscaler(4)], LIKELY),  # the minimum is lowered
         (autoscaler(2), [BUDGET, deployment(5), autoscaler(1)], []),  # the budget has its own finding
@@ -98,6 +99,7 @@ def test_an_autoscaler_is_judged_where_it_is_edited(edited: Json, known: list[An
     for each in findings:
         assert "Deployment server" in each.message, "both ends are named"
         assert "PodDisruptionBudget server" in each.message
+        assert "0 replicas" not in each.message
 
 
 def test_in_a_set_the_budget_has_the_finding_and_in_a_cluster_the_manifest() -> None:
