@@ -3,7 +3,8 @@
 Each function does what the operator does, on JSON. If the other object is missing or lacks a field that the
 operator needs, no pod is made, and the object counts as partly read.
 
-Source: KServe v0.16, pkg/controller/v1beta1/inferenceservice/components/predictor.go and utils/utils.go;
+Source: KServe v0.16, pkg/controller/v1beta1/inferenceservice: components/predictor.go, utils/utils.go and
+reconcilers/deployment;
 Trainer v2.1 and v2.3, pkg/runtime/core/trainingruntime.go, pkg/runtime/framework/plugins/jobset/builder.go;
 Argo Rollouts v1.8, rollout/templateref.go.
 """
@@ -18,8 +19,8 @@ from typing import Any, Final
 from policies.core.composing import ELSEWHERE, OF_A_POD, Places, merged_list, merged_map, without_nulls
 from policies.core.workloads import KSERVE_CONTAINER, Completion, Workload
 from policies.kube.group_kinds import DEPLOYMENT, REPLICA_SET, GroupKind
-from policies.kube.json import Json, dig, indexed_maps, mapping, maps, strings, text
-from policies.kube.metadata import labels_of
+from policies.kube.json import Json, dig, indexed_maps, integer, mapping, maps, strings, text
+from policies.kube.metadata import annotations_of, labels_of
 
 Find = Callable[[GroupKind, str, str], Json | None]
 """The whole object of a kind, a namespace (empty: of none) and a name; None if it is not at hand."""
@@ -136,6 +137,8 @@ _OF_A_RUNTIME: Final = ("nodeSelector", "affinity", "tolerations", "volumes", "i
 """Fields of a runtime's pods that KServe takes over."""
 _WORKER: Final = "worker-container"
 _TRANSFORMER: Final = "transformer-container"
+_OF_DEPLOYMENTS: Final = ("Standard", "RawDeployment")
+_KSERVE_PORT: Final = 8080
 _PLACEHOLDER: Final = re.compile(r"\{\{-?\s*\.(Name|Namespace)\s*-?\}\}")
 _TAG: Final = re.compile(r"(:([\w.\-_]*))$")
 
@@ -231,6 +234,27 @@ def _other_containers(spec: Json, places: dict[str, str], given: Json, predictor
                 continue
             places[f"spec.containers[{len(into)}]"] = f"{place}.containers[{index}]"
             into.append(each)
+
+
+def with_own_readiness(obj: Json, spec: Json) -> Json:
+    """A service's pod with the readiness probes that KServe itself writes when it makes Deployments. It notes
+    that mode on every service if it is the cluster's."""
+    if annotations_of(obj).get("serving.kserve.io/deploymentMode") not in _OF_DEPLOYMENTS:
+        return spec
+    given = spec.get("containers")
+    changed = [_ready(each) for each in given] if isinstance(given, list) else given
+    return spec if changed == given else {**spec, "containers": changed}
+
+
+def _ready(container: Any) -> Any:
+    if not isinstance(container, dict) or container.get("readinessProbe") is not None:
+        return container
+    if text(container, "name") not in (KSERVE_CONTAINER, _TRANSFORMER):
+        return container
+    ports = maps(container, "ports")
+    port = integer(ports[0], "containerPort", default=0) if ports else _KSERVE_PORT
+    timing = {"timeoutSeconds": 1, "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3}
+    return {**container, "readinessProbe": {"tcpSocket": {"port": port}, **timing}} if port else container
 
 
 def _with_names(value: Any, obj: Json) -> Any:

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from policies.core.completing import Base, Completed, Find, base_of, completed
+from policies.core.completing import Base, Completed, Find, base_of, completed, with_own_readiness
 from policies.core.composing import ELSEWHERE, Places, composed_pod, patched_pod, place
 from policies.core.groups import leader_of
 from policies.core.pod_view import PodView
-from policies.core.workloads import KSERVE_CONTAINER, Composed, Override, Shape, Workload
+from policies.core.workloads import KSERVE_CONTAINER, Completion, Composed, Override, Shape, Workload
 from policies.kube.field_paths import Steps, field_path, maps_at
 from policies.kube.group_kinds import LEADER_WORKER_SET, POD, GroupKind, kind_of
 from policies.kube.json import Json, mapping, replaced, strings, text
@@ -150,13 +150,24 @@ def pod_templates(
     if workload is None:
         return ()
     found = tuple(_templates(obj, (), workload, workloads, MOST_EMBEDDED))
-    if find is None or workload.completed_by is None:
+    if workload.completed_by is None:
         return found
-    base = base_of(obj, workload, namespace, find)
-    pods = completed(obj, workload, base) if base is not None else []
-    replaced_at = {path for each in pods for path in each.replaces}
-    rest = (each for each in found if each.path not in replaced_at)
-    return (*(_completed_template(obj, workload, each, base) for each in pods), *rest)
+    if find is not None:
+        base = base_of(obj, workload, namespace, find)
+        pods = completed(obj, workload, base) if base is not None else []
+        replaced_at = {path for each in pods for path in each.replaces}
+        rest = (each for each in found if each.path not in replaced_at)
+        found = (*(_completed_template(obj, workload, each, base) for each in pods), *rest)
+    if workload.completed_by is Completion.SERVING_RUNTIME:
+        found = tuple(_with_own_readiness(obj, each) for each in found)
+    return found
+
+
+def _with_own_readiness(obj: Json, template: PodTemplate) -> PodTemplate:
+    spec = with_own_readiness(obj, template.spec)
+    if spec is template.spec or template.container_path:  # a runtime may have the probe
+        return template
+    return replace(template, view=PodView({**template.pod, "spec": spec}), unprojected=template.pod)
 
 
 def _completed_template(obj: Json, workload: Workload, each: Completed, base: Base | None) -> PodTemplate:

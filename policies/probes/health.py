@@ -97,6 +97,15 @@ def right_port(pod: Json, container: Container, probe: Any, facts: Facts) -> int
     return None if any(port in other.tcp_ports for other in others) else known[path]
 
 
+def served_port(pod: Json, container: Container, facts: Facts) -> int | None:
+    """The only port on which a pod listens as far as is known: that of a known server's health. None if other
+    programs may listen."""
+    health = known_health(pod, container, facts)
+    several = len(programs(container)) > 1 or len(facts.view(pod).running) > 1
+    port = integer(mapping(health.ready if health else None), "httpGet", "port", default=0)
+    return None if several else port or None
+
+
 # --- annotations -----------------------------------------------------------------------------
 
 

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
+from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.kube.json import text
-from policies.probes.health import right_port
-from policies.probes.probe import LIVENESS, READINESS, STARTUP, probes
+from policies.probes.health import right_port, served_port
+from policies.probes.probe import LIVENESS, READINESS, STARTUP, is_written, probes
 from policies.probes.recognition import port_number
 from policies.probes.serving import recognised
 
 
 def check(target: Target, facts: Facts) -> Findings:
     for probe in probes(target, LIVENESS, READINESS, STARTUP):
-        port = right_port(probe.template.pod, probe.container, probe.spec, facts)
-        server = recognised(probe.container, facts)
+        template, container = probe.template, probe.container
+        if "tcpSocket" in probe.spec and not is_written(target, probe):
+            port, server = served_port(template.pod, container, facts), recognised(container, facts)
+            asked = probe.spec["tcpSocket"]["port"]
+            if port in (None, asked) or server is None or container.tcp_ports:
+                continue
+            yield Finding(
+                template.at(container),
+                f"Container {container.name} declares no port, so KServe adds a readiness probe on port "
+                f"{asked}, and {server.name} listens on port {port}: the pod never becomes ready.",
+                f"Declare the port: ports: [{{containerPort: {port}}}].",
+            )
+            continue
+        port, server = right_port(template.pod, container, probe.spec, facts), recognised(container, facts)
         if port is None or server is None:
             continue
-        asked = port_number(probe.container.spec, probe.spec["httpGet"]["port"])
+        asked = port_number(container.spec, probe.spec["httpGet"]["port"])
         path = text(probe.spec, "httpGet", "path")
         yield Finding(
             probe.at("httpGet", "port"),
@@ -26,4 +38,4 @@ def check(target: Target, facts: Facts) -> Findings:
         )
 
 
-RULE = rule(__name__, check, requires=(PodFeature.HTTP,))
+RULE = rule(__name__, check)

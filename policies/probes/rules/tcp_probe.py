@@ -5,14 +5,14 @@ from __future__ import annotations
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
 from policies.kube.json import mapping
 from policies.probes.health import known_health
-from policies.probes.probe import LIVENESS, READINESS, probes
+from policies.probes.probe import LIVENESS, READINESS, is_written, probes
 
 
 def check(target: Target, facts: Facts) -> Findings:
     said: set[str] = set()
     for probe in probes(target, LIVENESS, READINESS):
         container = probe.template.at(probe.container)
-        if container in said or not mapping(probe.spec, "tcpSocket"):
+        if container in said or not mapping(probe.spec, "tcpSocket") or not is_written(target, probe):
             continue
         health = known_health(probe.template.pod, probe.container, facts)
         known = health and (health.live if probe.field == LIVENESS else health.ready)

@@ -11,7 +11,7 @@ from policies.core.coverage import Reading
 from policies.core.finding import Certainty
 from policies.core.target import PodTemplate, pod_templates
 from policies.core.workloads import known_workloads
-from policies.kube.json import Json
+from policies.kube.json import Json, dig
 from webhook.admission.decision import Decision
 from webhook.admission.engine import decide
 from webhook.config.load import load
@@ -239,6 +239,38 @@ def test_the_transformer_and_the_others_come_after_the_server() -> None:
         "transformer-container",
         "exporter",
     ]
+
+
+@pytest.mark.parametrize(
+    ("mode", "container", "port"),
+    [
+        ("Standard", {}, 8080),
+        ("RawDeployment", {"ports": [{"containerPort": 9000}, {"containerPort": 8080}]}, 9000),
+        ("Standard", {"readinessProbe": {"tcpSocket": {"port": 1}}}, 1),
+        ("Knative", {}, None),
+        ("Standard", {"name": "other"}, None),
+    ],
+)
+def test_a_serving_container_has_the_readiness_probe_that_kserve_writes(
+    mode: str, container: Json, port: int | None
+) -> None:
+    judged = obj(
+        "serving.kserve.io/v1beta1",
+        "InferenceService",
+        "llm",
+        {
+            "predictor": {
+                "containers": [{"name": "kserve-container", "image": "example.org/s:1", **container}]
+            }
+        },
+    )
+    judged["metadata"]["annotations"] = {"serving.kserve.io/deploymentMode": mode}
+    before = copy.deepcopy(judged)
+    (template,) = templates(judged)
+    (made,), (written,) = (each["spec"]["containers"] for each in (template.pod, template.unprojected))
+    assert dig(made, "readinessProbe", "tcpSocket", "port") == port
+    assert written.get("readinessProbe") == container.get("readinessProbe")
+    assert judged == before
 
 
 # --- Trainer -----------------------------------------------------------------------------------------
