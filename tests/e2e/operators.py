@@ -12,6 +12,7 @@ from typing import Self
 
 import yaml
 
+from tests.e2e import crds
 from tests.e2e.api import JSON, Api
 from tests.e2e.binaries import binary, module_directory
 from tests.e2e.controlplane import HOST, ControlPlane
@@ -40,6 +41,8 @@ class Release:
     """The label of the pods that its webhooks see; without one they see all."""
     secret: tuple[str, str] = ("", "")
     """Namespace and name of the Secret with its certificates, if it manages one itself."""
+    names_certificates: bool = True
+    """Whether its configuration file names their directory; without, it is controller-runtime's default."""
 
 
 LWS = Release(
@@ -74,6 +77,23 @@ KUEUE = Release(
     webhooks="config/components/webhook/manifests.yaml",
     secret=("kueue-system", "kueue-webhook-server-cert"),
 )
+ARGO = Release("argo-workflows", "manifests/base/crds/minimal", "Starting Workflow Controller")
+TRAINER = Release(
+    "trainer",
+    "manifests/base/crds",
+    configuration={
+        "apiVersion": "config.trainer.kubeflow.org/v1alpha1",
+        "certManagement": {"enable": False},
+    },
+    webhooks="manifests/base/webhook/manifests.yaml",
+    names_certificates=False,
+)
+KSERVE = Release(
+    "kserve-manager",
+    "config/crd/full",
+    configuration={"apiVersion": "mlchassis.dev/v1"},
+    webhooks="config/webhook/manifests.yaml",
+)
 MPI = Release("mpi-operator", "manifests/base/kubeflow.org_mpijobs.yaml", "Started workers")
 
 
@@ -83,6 +103,8 @@ class Operator:
     def __init__(self, release: Release, control_plane: ControlPlane, directory: Path) -> None:
         self._release, self._control_plane, self._directory = release, control_plane, directory
         self._root = module_directory(release.name)
+        self._certificates = directory / "k8s-webhook-server" / "serving-certs"
+        """Where controller-runtime looks for them below TMPDIR."""
         self._log = control_plane.logs / f"{release.name}.log"
         self._port, self._health = free_port(), free_port()
         self._authority = Authority(f"{release.name}-ca", rsa_key() if release.secret[0] else None)
@@ -96,8 +118,9 @@ class Operator:
         if release.secret[0]:
             hosts.append(f"{release.name}-webhook-service.{release.secret[0]}.svc")
         pair = self._authority.server(release.name, hosts)
-        (self._directory / "tls.crt").write_bytes(pair.certificate)
-        (self._directory / "tls.key").write_bytes(pair.key)
+        self._certificates.mkdir(parents=True)
+        (self._certificates / "tls.crt").write_bytes(pair.certificate)
+        (self._certificates / "tls.key").write_bytes(pair.key)
         command: list[str | Path] = [binary(release.name), *release.arguments]
         if release.configuration:
             config = self._directory / "config.yaml"
@@ -106,10 +129,14 @@ class Operator:
         self._define()
         if release.secret[0]:
             self._control_plane.create_namespace(release.secret[0])
-            api.create(self._certificates(pair))
+            api.create(self._secret(pair))
         if release.webhooks:
             self._register()
-        environment = {**os.environ, "KUBECONFIG": str(self._control_plane.kubeconfig)}
+        environment = {
+            **os.environ,
+            "KUBECONFIG": str(self._control_plane.kubeconfig),
+            "TMPDIR": str(self._directory),
+        }
         self.process = Process(release.name, command, self._log, environment)
         try:
             self.process.wait_until(lambda: release.started in self._log.read_text(), START_TIMEOUT)
@@ -124,17 +151,20 @@ class Operator:
         api = self._control_plane.api
         for resource, name in self._webhooks:
             api.delete(resource, name)
-        for name in self._definitions:  # with their objects, whose finalizers the operator removes
-            self._control_plane.kubectl("delete", "crd", name, timeout=300)
+        # The operator removes finalizers, and for that it lists objects of its other kinds.
+        kinds = ",".join(self._definitions)
+        self._control_plane.kubectl("delete", kinds, "--all", "--all-namespaces", timeout=300)
+        crds.remove(self._control_plane, [f"customresourcedefinition/{name}" for name in self._definitions])
         self.process.terminate(timeout=5)
         if self._release.secret[0]:
             api.delete("namespaces", self._release.secret[0])
 
     def _configuration(self) -> JSON:
+        named = {"certDir": str(self._certificates)} if self._release.names_certificates else {}
         return {
             "kind": "Configuration",
             "leaderElection": {"leaderElect": False},
-            "webhook": {"host": HOST, "port": self._port, "certDir": str(self._directory)},
+            "webhook": {"host": HOST, "port": self._port, **named},
             "metrics": {"bindAddress": "0"},
             "health": {"healthProbeBindAddress": f"{HOST}:{self._health}"},
             **self._release.configuration,
@@ -152,7 +182,7 @@ class Operator:
                     self._definitions.append(name)
                 api.wait("customresourcedefinitions", name, _is_established)
 
-    def _certificates(self, pair: KeyPair) -> JSON:
+    def _secret(self, pair: KeyPair) -> JSON:
         """The Secret as the operator itself would write it: it uses certificates that are valid."""
         namespace, name = self._release.secret
         files = {
@@ -205,34 +235,52 @@ def run(api: Api, pod: JSON, *, answers: bool = True) -> None:
     startup probes it is Ready when it runs."""
     containers = pod["spec"]["containers"]
     ready = answers or not any({"readinessProbe", "startupProbe"} & each.keys() for each in containers)
-    running = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
-    _report(api, pod, "Running", [_state(each, running, ready=ready) for each in containers], ready=ready)
+    sidecars = [_RUNNING if "restartPolicy" in each else _ended(0) for each in _inits(pod)]
+    _report(api, pod, "Running", [_RUNNING] * len(containers), sidecars, ready=ready)
 
 
-def end(api: Api, pod: JSON, code: int = 0) -> None:
-    """Be the kubelet of a pod: its containers have ended."""
-    ended = {"terminated": {"exitCode": code, "reason": "Error" if code else "Completed"}}
-    states = [_state(each, ended, ready=False) for each in pod["spec"]["containers"]]
-    _report(api, pod, "Failed" if code else "Succeeded", states, ready=False)
+def end(api: Api, pod: JSON, codes: Mapping[str, int] | None = None) -> None:
+    """Be the kubelet of a pod: its containers have ended with the codes by their names, the others with 0."""
+    containers, codes = pod["spec"]["containers"], codes or {}
+    states = [_ended(codes.get(each["name"], 0)) for each in containers]
+    inits = [_ended(0)] * len(_inits(pod))
+    _report(api, pod, "Failed" if any(codes.values()) else "Succeeded", states, inits, ready=False)
 
 
-def _state(container: JSON, state: JSON, *, ready: bool) -> JSON:
-    return {
-        "name": container["name"],
-        "image": container["image"],
-        "imageID": "",
-        "ready": ready,
-        "started": ready,
-        "restartCount": 0,
-        "state": state,
+_RUNNING: JSON = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
+
+
+def _ended(code: int) -> JSON:
+    return {"terminated": {"exitCode": code, "reason": "Error" if code else "Completed"}}
+
+
+def _inits(pod: JSON) -> list[JSON]:
+    return pod["spec"].get("initContainers") or []
+
+
+def _report(api: Api, pod: JSON, phase: str, states: list[JSON], inits: list[JSON], *, ready: bool) -> None:
+    def statuses(containers: list[JSON], states: list[JSON]) -> list[JSON]:
+        return [
+            {
+                "name": each["name"],
+                "image": each["image"],
+                "imageID": "",
+                "ready": ready,
+                "started": ready,
+                "restartCount": 0,
+                "state": state,
+            }
+            for each, state in zip(containers, states, strict=True)
+        ]
+
+    status = {
+        "phase": phase,
+        "conditions": [
+            {"type": kind, "status": "True" if ready else "False"} for kind in ("Ready", "ContainersReady")
+        ],
+        "containerStatuses": statuses(pod["spec"]["containers"], states),
+        "initContainerStatuses": statuses(_inits(pod), inits),
     }
-
-
-def _report(api: Api, pod: JSON, phase: str, containers: list[JSON], *, ready: bool) -> None:
-    conditions = [
-        {"type": kind, "status": "True" if ready else "False"} for kind in ("Ready", "ContainersReady")
-    ]
-    status = {"phase": phase, "conditions": conditions, "containerStatuses": containers}
     metadata = pod["metadata"]
     api.patch("pods", metadata["name"], {"status": status}, metadata["namespace"], "status")
 
