@@ -35,7 +35,7 @@ NOT_EXPERIMENTS = ("conditions", "under_fire", "puller")
 ELSEWHERE = {
     "model-exceeds-gpu-memory": "Not shown: it needs an accelerator, and this node has none.",
     "rollout-node-deadlock": "Shown with KWOK's nodes (`tests/e2e/test_relations.py`).",
-    "node-selector-unmatched": "Not shown: the scheduler leaves such a pod Pending by design.",
+    "node-selector-unmatched": "Shown with KWOK's nodes (`tests/e2e/test_relations.py`).",
     "rollout-quota-deadlock": "Shown with the API server's own admission (`tests/e2e/test_quotas.py`).",
     "quota-exceeded": "Shown with the API server's own admission (`tests/e2e/test_quotas.py`).",
     "limit-range-conflict": "Shown with the API server's own admission (`tests/e2e/test_quotas.py`).",
@@ -43,12 +43,12 @@ ELSEWHERE = {
     "dependency-missing": (
         "Not shown: it only warns. A real control plane is read in `tests/e2e/test_relations.py`."
     ),
-    "device-claim-shared": "Not shown: it only warns, and it needs a driver of devices.",
-    "device-claim-unmet": "Not shown: it needs a driver of devices.",
-    "priority-class-missing": "Not shown: it only warns.",
-    "autoscaler-exceeds-room": "Not shown: it only warns, and it needs an autoscaler under load.",
-    "queue-never-admits": "Not shown: it only warns, and it needs Kueue.",
-    "volume-out-of-reach": "Not shown: it needs an accelerator, and this node has none.",
+    "device-claim-shared": "Shown with KWOK's nodes (`tests/e2e/test_relations.py`).",
+    "device-claim-unmet": "Shown with KWOK's nodes (`tests/e2e/test_relations.py`).",
+    "priority-class-missing": "Shown with the API server's own admission (`tests/e2e/test_relations.py`).",
+    "autoscaler-exceeds-room": "Shown with the API server's own admission (`tests/e2e/test_relations.py`).",
+    "queue-never-admits": "Shown with Kueue's own controllers (`tests/e2e/test_kueue.py`).",
+    "volume-out-of-reach": "Shown with KWOK's nodes (`tests/e2e/test_relations.py`).",
     "deploy-order-deadlock": "Not shown: it needs Argo CD or Helm; the rule judges files only.",
     "parallelism-exceeds-gpus": "Not shown: it needs an accelerator, and this node has none.",
     "gang-size-mismatch": "Not shown: it needs a gang scheduler, such as Volcano.",
