@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Final
@@ -22,14 +22,14 @@ from policies.core.annotations import EXPECTED_START, MODEL_CONFIG, MODEL_SIZE
 from policies.core.facts import Facts
 from policies.core.reasons import lasting, times
 from policies.kube import quantities as units
-from policies.kube.images import repository
+from policies.kube.images import repository, repository_and_tag
 from policies.kube.json import Json, mapping, maps, text
 from policies.kube.metadata import annotations_of
 from policies.kube.names import shortened
 from policies.kube.pods import Container, Role
 from policies.kube.results import Result, Results
 from policies.probes.model_sizes import heaviest
-from policies.probes.observed import observed
+from policies.probes.observed import Observed, observed
 from policies.probes.recognition import Server
 from policies.probes.serving import serving_containers
 from policies.probes.settings import Learning, StandardProbes
@@ -51,7 +51,7 @@ class Start:
     usual: int = 0
     """Seconds that the server usually takes; 0 if unknown."""
     loading: int = 0
-    """Seconds that the model's size comes to; 0 where it is not known."""
+    """Seconds that the model's size comes to, or that observed starts took; 0 where neither is known."""
     told: bool = False
     """Whether an annotation or the model config gives the time, not an estimate."""
     annotated: bool = False
@@ -75,22 +75,37 @@ class Budget:
     """Whether it is twice as long since no volume keeps the fetched files."""
 
 
-_STARTS: Final[Result[dict[Results, Start | None]]] = Result()
+_ESTIMATES: Final[Result[dict[Results, Start | None]]] = Result()
+_OBSERVED: Final[Result[dict[Results, Observed | None]]] = Result()
 
 
 def start_of(pod: Json, container: Container, facts: Facts) -> Start | None:
     """How long a container takes to start; None if that is unknown, or it never serves.
 
-    The annotation `mlchassis.dev/expected-start` decides; else the longer of the preset's time for its server
-    and the time to load the model's size at the settings' `loadRate`.
+    The annotation `mlchassis.dev/expected-start` decides; else the slowest start that was observed, if enough
+    were; else the estimate.
     """
-    known = facts.about(pod).table(_STARTS)
+    start = _estimate_of(pod, container, facts)
+    if start is None or start.annotated:
+        return start
+    found = _observed(pod, container, facts)
+    # A start that a probe ended shows that a start may take longer than the observed ones.
+    if found is None or (found.killed and start.seconds > found.seconds):
+        return start
+    reason = f"the slowest of {found.starts} observed starts"
+    return replace(start, seconds=found.seconds, reason=reason, loading=found.seconds)
+
+
+def _estimate_of(pod: Json, container: Container, facts: Facts) -> Start | None:
+    """What the annotation or the container shows: the longer of the preset's time for its server and the time
+    to load the model's size at the settings' `loadRate`."""
+    known = facts.about(pod).table(_ESTIMATES)
     if container.results not in known:
-        known[container.results] = _start_of(pod, container, facts)
+        known[container.results] = _estimated_start(pod, container, facts)
     return known[container.results]
 
 
-def _start_of(pod: Json, container: Container, facts: Facts) -> Start | None:
+def _estimated_start(pod: Json, container: Container, facts: Facts) -> Start | None:
     settings = facts.settings(StandardProbes)
     if settings.recogniser.is_infrastructure(container):
         return None
@@ -120,9 +135,10 @@ def _start_of(pod: Json, container: Container, facts: Facts) -> Start | None:
 
 
 def expected_start(pod: Json, container: Container, facts: Facts) -> int | None:
-    """Seconds from the container's start until it serves; None if that is unknown, or it never serves."""
-    start = start_of(pod, container, facts)
-    return start.seconds if start else None
+    """Seconds from the container's start until it serves, by the estimate and by the observed starts; None if
+    that is unknown, or it never serves."""
+    starts = _estimate_of(pod, container, facts), start_of(pod, container, facts)
+    return max((start.seconds for start in starts if start is not None), default=None)
 
 
 def budget_of(pod: Json, container: Container, facts: Facts) -> Budget:
@@ -134,7 +150,7 @@ def budget_of(pod: Json, container: Container, facts: Facts) -> Budget:
     accelerators, the memory or the volumes.
     """
     settings = facts.settings(StandardProbes)
-    start = start_of(pod, container, facts)
+    start = _estimate_of(pod, container, facts)
     if start is not None and start.annotated:
         said = f"{lasting(start.seconds)} ({EXPECTED_START})"
         seconds = _whole(start.seconds, settings.startup_factor)
@@ -150,13 +166,22 @@ def budget_of(pod: Json, container: Container, facts: Facts) -> Budget:
     return estimated if killed and estimated.seconds > budget.seconds else budget
 
 
+def _observed(pod: Json, container: Container, facts: Facts) -> Observed | None:
+    """The observed starts, if there are enough and they count."""
+    if facts.settings(StandardProbes).learning is Learning.OFF:
+        return None
+    known = facts.about(pod).table(_OBSERVED)
+    if container.results not in known:
+        size = told_size(pod, container, facts)[0] or 0
+        known[container.results] = observed(pod, container, size, facts)
+    return known[container.results]
+
+
 def _learned(
     pod: Json, container: Container, settings: StandardProbes, facts: Facts
 ) -> tuple[Budget, bool] | None:
     """The budget from the observed starts, and whether a probe ended one; None if too few were."""
-    if settings.learning is Learning.OFF:
-        return None
-    found = observed(pod, container, told_size(pod, container, facts)[0] or 0, facts)
+    found = _observed(pod, container, facts)
     if found is None:
         return None
     several = _whole(found.seconds, settings.startup_factor)
@@ -255,7 +280,7 @@ def told_size(pod: Json, container: Container, facts: Facts) -> tuple[int | None
 
 def named_size(pod: Json, container: Container, server: Server) -> tuple[int, str]:
     """Bytes of the model that a server loads, and the text with the number: a name in its words, its
-    variables or its image, else the name of a claim or a bucket that it mounts. 0 if there is none."""
+    variables or its image, else that of a claim, a bucket or an image that it mounts. 0 if there is none."""
     if not server.preset.loads_model:
         return 0, ""
     variables = [
@@ -280,10 +305,11 @@ def _without_adapters(words: Sequence[str]) -> Iterator[str]:
 
 
 def _mounted(pod: Json, container: Container) -> Iterator[str]:
-    """The names of the claims and buckets that a container mounts."""
+    """The names of the claims, buckets and images that a container mounts."""
     for volume in _volumes(pod, container):
         yield text(volume, "persistentVolumeClaim", "claimName")
         yield text(volume, "csi", "volumeAttributes", "bucketName")
+        yield ":".join(repository_and_tag(text(volume, "image", "reference")))
 
 
 _MODELS: Final[Result[dict[str, Mapping[str, model_spec.ModelSpec] | None]]] = Result()

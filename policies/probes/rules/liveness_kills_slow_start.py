@@ -21,10 +21,11 @@ def check(target: Target, facts: Facts) -> Findings:
         budget = kill_budget(probe.spec)
         if start is None or budget >= start.seconds:
             continue
+        killed = "kubelet kills it" + ("" if probe.template.completes else " again and again")
         yield Finding(
             probe.at(),
             f"The {probe.name} kills it {budget} s after its start, but it takes about {start.seconds} s "
-            f"until it serves ({start.reason}): kubelet kills it again and again, and it never serves.",
+            f"until it serves ({start.reason}): {killed}, and it never serves.",
             _slow_start_hint(probe, start.seconds),
             Certainty.SURE if start.told or budget < start.usual else Certainty.UNDECIDED,
         )

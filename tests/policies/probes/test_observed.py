@@ -10,12 +10,15 @@ from policies.core.facts import Facts
 from policies.core.listing import Listing
 from policies.core.resources import Resource
 from policies.core.settings import Model, default_settings
+from policies.core.target import Target, pod_templates
+from policies.kube.group_kinds import POD
 from policies.kube.json import Json
 from policies.kube.pods import Container, containers
 from policies.probes.observed import place_of, run_of, trimmed
+from policies.probes.rules import startup_kills_slow_start
 from policies.probes.settings import Learning, StandardProbes
 from policies.probes.standard_probes import mutate
-from policies.probes.start import Budget, budget_of
+from policies.probes.start import Budget, budget_of, expected_start, start_of
 
 LLAMA = "meta-llama/Llama-3.1-70B-Instruct"
 
@@ -50,11 +53,15 @@ class Seen:
         return self._found if namespace == self._namespace else Listing()
 
 
-def budget(of: Json, seen: Seen, **settings: Any) -> Budget:
+def facts(seen: Seen, **settings: Any) -> Facts:
     def lookup(model: type[Model], /) -> Any:
         return StandardProbes(**settings) if model is StandardProbes else default_settings(model)
 
-    return budget_of(of, only(of), Facts("default", seen, lookup))
+    return Facts("default", seen, lookup)
+
+
+def budget(of: Json, seen: Seen, **settings: Any) -> Budget:
+    return budget_of(of, only(of), facts(seen, **settings))
 
 
 ESTIMATED = budget_of(pod(), only(pod()), Facts()).seconds
@@ -97,6 +104,41 @@ def test_the_annotation_decides_all_the_same() -> None:
     annotated = pod()
     annotated["metadata"]["annotations"] = {"mlchassis.dev/expected-start": "30s"}
     assert budget(annotated, Seen(annotated, (312, 41))).seconds == 90
+
+
+ESTIMATE = "140 GB at 64 MiB/s"
+
+
+@pytest.mark.parametrize(
+    ("seen", "settings", "reason"),
+    [
+        (Seen(pod(), (312, 41)), {}, "the slowest of 41 observed starts"),
+        (Seen(pod(), (3_120, 41)), {}, "the slowest of 41 observed starts"),
+        (Seen(pod(), (312, 4)), {}, ESTIMATE),
+        (Seen(pod(), (312, 41)), {"learning": Learning.OFF}, ESTIMATE),
+        (Seen(pod(), (312, 41), killed=900), {}, ESTIMATE),
+        (Seen(pod(), (3_120, 41), killed=900), {}, "the slowest of 41 observed starts"),
+    ],
+)
+def test_rules_judge_by_the_observed_starts(seen: Seen, settings: dict[str, Any], reason: str) -> None:
+    """As the budget does, or they would warn about a budget that the webhook has set."""
+    start = start_of(pod(), only(pod()), facts(seen, **settings))
+    assert start is not None
+    assert start.reason == reason
+
+
+@pytest.mark.parametrize(("slowest", "expected"), [(12, 2_147), (3_120, 3_120)])
+def test_a_short_start_takes_no_guard_away(slowest: int, expected: int) -> None:
+    """The starts were seen behind a startupProbe: without one they may be ended."""
+    assert expected_start(pod(), only(pod()), facts(Seen(pod(), (slowest, 41)))) == expected
+
+
+def test_no_rule_warns_about_a_budget_that_follows_from_observed_starts() -> None:
+    of, known = pod(), facts(Seen(pod(), (12, 7)))
+    made = mutate(of, StandardProbes(), known)
+    target = Target(made, POD, pod_templates({"apiVersion": "v1", "kind": "Pod", **made}, {}))
+    assert list(startup_kills_slow_start.RULE.check(target, known)) == []
+    assert list(startup_kills_slow_start.RULE.check(target, Facts())) != []
 
 
 CLAIM: Json = {"name": "m", "persistentVolumeClaim": {"claimName": "models"}}
