@@ -24,7 +24,7 @@ from webhook.cli.connection import chosen_namespace, connected
 from webhook.cli.exit_status import OK
 from webhook.cli.missed import RESOURCES
 from webhook.cli.named_policy import policy_of
-from webhook.cli.output.plain import as_json, table
+from webhook.cli.output.plain import as_json, plural, table
 from webhook.cli.prometheus import asked
 from webhook.cli.tell import agreed, tell
 from webhook.config.location import INSTALLED, config_map
@@ -77,6 +77,12 @@ def run(args: argparse.Namespace) -> int:
         pods, events, record = wait(_read(api, namespace))
         history = wait(asked(args.prometheus, namespace)) if args.prometheus else None
         found = rows(pods, events, record, config, cluster, history)
+        gone = _without_pods(record, namespace, found)
+        if gone:
+            names = ", ".join(gone[:3]) + (", ..." if len(gone) > 3 else "")
+            tell(
+                f"recorded and not shown, since it has no pod now: {plural(len(gone), 'workload')} ({names})"
+            )
         _print(found, args.output)
         if args.apply:
             sys.stdout.flush()
@@ -107,6 +113,18 @@ async def _record(api: ApiServer) -> Record:
     if found is None:
         tell("the webhook has recorded nothing: only pods and events of now are known")
     return Record.load(mapping(found, "data"))
+
+
+def _without_pods(record: Record, namespace: str, found: Iterable[Row]) -> list[str]:
+    """The workloads of the record that have no row."""
+    recorded = {
+        (name, key.rpartition("/")[0])
+        for name, entries in record.namespaces.items()
+        if namespace in ("", name)
+        for key in entries
+    }
+    shown = {(row.namespace, row.workload) for row in found}
+    return [f"{name} {workload}" for name, workload in sorted(recorded - shown)]
 
 
 # --- output -------------------------------------------------------------------------------------------

@@ -3,7 +3,8 @@
 
 Law: no review waits for this, and a failure here changes no answer. The ConfigMap is written at most once in
 `WRITE_SECONDS`, only if something was seen, and by compare-and-swap. An API server that is slow or puts calls
-off is asked more and more rarely. The number of unwritten observations is bounded.
+off is asked more and more rarely. The number of unwritten observations is bounded, and one namespace cannot
+push out those of another.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
 import structlog
@@ -38,8 +39,8 @@ log = structlog.get_logger()
 WRITE_SECONDS: Final = 60.0
 LONGEST_PAUSE: Final = 900.0
 """Between two attempts to write, while the API server refuses or is away."""
-MOST_PENDING: Final = 5_000
-"""Observations that wait for the next write; the oldest are given up."""
+MOST_PENDING: Final = 20_000
+"""Observations that wait for the next write, of a few hundred bytes each."""
 
 
 class Api(Calls, Lister, Protocol):
@@ -67,7 +68,7 @@ class Collector:
         self._pulse, self._clock, self._sleep = pulse, clock, sleep
         self._models = models
         self._leadership = Leadership(api, namespace, identity, clock)
-        self._pending: deque[Observation] = deque(maxlen=MOST_PENDING)
+        self._pending = Pending()
         self._record = Record()
         self._written: Json = {}
         """The data that the record was last written as."""
@@ -115,7 +116,7 @@ class Collector:
             self._leadership.step_down()
             if self._models is not None:
                 self._models.clear()
-            self._pending.clear()  # the next leader sees it in the pods
+            self._pending.take()  # the next leader sees it in the pods
         log.info("no longer observing starts and ends of pods")
 
     async def _read(self) -> float:
@@ -130,17 +131,17 @@ class Collector:
 
     async def _write(self) -> None:
         """Add observations to the present record, or keep it for the next time."""
-        taken = len(self._pending)
+        observations = self._pending.take()
         try:
-            written = await self._merge(list(self._pending))
+            written = await self._merge(observations)
         except ApiError as error:
             self._pause = min(self._pause * 2, LONGEST_PAUSE)
             log.warning("observed starts can't be written", error=str(error), again=self._pause)
-            return
-        if written:
-            self._pause = WRITE_SECONDS
-            for _ in range(min(taken, len(self._pending))):
-                self._pending.popleft()
+            written = False
+        else:
+            self._pause = WRITE_SECONDS if written else self._pause
+        if not written:
+            self._pending.add([*observations, *self._pending.take()])
 
     async def _merge(self, observations: list[Observation]) -> bool:
         """False if somebody else wrote at the same time."""
@@ -168,12 +169,35 @@ class Collector:
         return record, as_config_map(record, self._namespace, OBSERVED, now, found)
 
 
+class Pending:
+    """Observations that wait. If there are too many, the namespace with the most gives up its oldest one."""
+
+    def __init__(self) -> None:
+        self._namespaces: dict[str, deque[Observation]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, observations: Iterable[Observation]) -> None:
+        for each in observations:
+            self._namespaces.setdefault(each.namespace, deque()).append(each)
+            self._count += 1
+            if self._count > MOST_PENDING:
+                max(self._namespaces.values(), key=len).popleft()
+                self._count -= 1
+
+    def take(self) -> list[Observation]:
+        """All of them, each namespace's in order; none waits any longer."""
+        taken = [each for waiting in self._namespaces.values() for each in waiting]
+        self._namespaces, self._count = {}, 0
+        return taken
+
+
 class _Sink:
     """Shows each pod to `Watched`, and keeps what that makes of it; then to `ModelEvents`."""
 
-    def __init__(
-        self, watched: Watched, pending: deque[Observation], models: ModelEvents | None = None
-    ) -> None:
+    def __init__(self, watched: Watched, pending: Pending, models: ModelEvents | None = None) -> None:
         self._watched, self._pending, self._models = watched, pending, models
         self._listed: set[str] | None = None
         self._failed = False
@@ -208,7 +232,7 @@ class _Sink:
         try:
             if self._models is not None:
                 self._models.put(pod)
-            self._pending.extend(self._watched.see(pod))
+            self._pending.add(self._watched.see(pod))
         except Exception:  # a bug of ours must not make the reflector list all pods again and again
             if not self._failed:
                 log.exception("a pod can't be observed", pod=text(pod, "metadata", "name"))

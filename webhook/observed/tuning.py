@@ -17,7 +17,7 @@ from policies.core.annotations import CHANGED, CHECKPOINT, EXPECTED_START
 from policies.core.facts import Cluster
 from policies.core.reasons import lasting
 from policies.kube import probe_timing
-from policies.kube.json import Json, integer, mapping, text
+from policies.kube.json import Json, integer, mapping, maps, text
 from policies.kube.metadata import annotations_of
 from policies.kube.names import is_label_key
 from policies.kube.pods import Container, Role
@@ -177,7 +177,7 @@ def _add(
         asked = container.spec.get("readinessProbe")
         answers = isinstance(asked, dict) and bool({"httpGet", "grpc"} & asked.keys())
         took = first_ready(pod, container) if answers or is_told(container) else None
-        groups[key].starts += 1
+        groups[key].starts += _has_started(pod, container)
         if took is not None:
             groups[key].loads.append(took)
 
@@ -193,7 +193,8 @@ def _row(namespace: str, workload: str, name: str, group: _Group, history: Histo
         "startup": max(group.kills["startup"], ends.get(STARTUP_PROBE, 0)),
         "liveness": max(group.kills["liveness"], ends.get(KILLED, 0)),
     }
-    starts = max(entry.starts, group.starts, len(earlier)) + kills["startup"]
+    recorded = max(entry.starts, sum(ends.values())) if group.completes else entry.starts
+    starts = max(recorded, group.starts, len(earlier)) + kills["startup"]
     budget, slowest = start_limit(container), loads[-1] if loads else 0
     injected = _is_injected(group.pod, container)
     verdicts: list[str] = []
@@ -272,6 +273,15 @@ def _where(ends: Ends) -> str:
     """The node types of ends, the most frequent first: ` (A100 11, T4 1)`."""
     found = sorted(ends.nodes.items(), key=lambda each: (-each[1], each[0]))
     return f" ({', '.join(f'{printable(name)} {count}' for name, count in found)})" if found else ""
+
+
+def _has_started(pod: Json, container: Container) -> bool:
+    """Whether the pod shows a run of the container."""
+    return any(
+        text(status, "name") == container.name
+        and ({"running", "terminated"} & mapping(status, "state").keys() or status.get("restartCount"))
+        for status in maps(pod, "status", "containerStatuses")
+    )
 
 
 def _is_injected(pod: Json, container: Container) -> bool:

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections import deque
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -17,7 +17,7 @@ from webhook.admission.configuration import Config
 from webhook.config.load import load
 from webhook.kube.api import ApiServer
 from webhook.kube.errors import ApiError
-from webhook.observed.collector import LONGEST_PAUSE, WRITE_SECONDS, Collector, _Sink
+from webhook.observed.collector import LONGEST_PAUSE, MOST_PENDING, WRITE_SECONDS, Collector, Pending, _Sink
 from webhook.observed.leader import EXPIRES_SECONDS, LEASE, Leadership
 from webhook.observed.model_events import ModelEvents
 from webhook.observed.pods import Watched
@@ -242,6 +242,17 @@ async def test_nothing_is_read_while_learning_is_off(tmp_path: Path) -> None:
         assert starts(fake) == 1
 
 
+def test_a_namespace_with_a_burst_loses_its_own_oldest_starts() -> None:
+    pending = Pending()
+    for namespace, count in (("quiet", 3), ("burst", MOST_PENDING), ("late", 2)):
+        pending.add(Observation(namespace, "key", at, "") for at in range(count))
+    assert len(pending) == MOST_PENDING
+    taken = pending.take()
+    assert Counter(each.namespace for each in taken) == {"quiet": 3, "burst": MOST_PENDING - 5, "late": 2}
+    assert min(each.at for each in taken if each.namespace == "burst") == 5
+    assert (len(pending), pending.take()) == (0, [])
+
+
 def test_a_pod_that_cannot_be_read_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
 
@@ -252,7 +263,7 @@ def test_a_pod_that_cannot_be_read_does_not_stop_the_others(monkeypatch: pytest.
         return []
 
     monkeypatch.setattr(Watched, "see", see)
-    sink = _Sink(Watched(lambda: CONFIG, NoCluster(), 0), deque())
+    sink = _Sink(Watched(lambda: CONFIG, NoCluster(), 0), Pending())
     for uid in ("a", "bad", "bad", "b"):
         sink.put({"metadata": {"uid": uid}})
     sink.remove({"metadata": {"uid": "bad"}})

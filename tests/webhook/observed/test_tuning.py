@@ -13,7 +13,7 @@ from policies.kube.pods import containers
 from policies.probes.observed import run_of
 from tests.webhook.kube.apiserver import running
 from tests.webhook.observed.test_pods import BEGAN, made, status
-from webhook.cli.tune import _apply, _print, _read, patch_of
+from webhook.cli.tune import _apply, _print, _read, _without_pods, patch_of
 from webhook.config.load import load
 from webhook.observed.record import Ended, Record, Started
 from webhook.observed.tuning import FINE, Row, rows
@@ -78,6 +78,17 @@ def test_starts_of_no_time_get_the_least_annotation() -> None:
     assert only([pod], recorded(pod, *[0] * 6)).annotation == (ANNOTATION, "200s")
 
 
+@pytest.mark.parametrize(
+    ("state", "restarts", "starts"),
+    [("running", 0, 1), ("terminated", 0, 1), ("waiting", 0, 0), ("waiting", 3, 1), (None, 0, 0)],
+)
+def test_a_pod_whose_container_waits_has_not_started(state: str | None, restarts: int, starts: int) -> None:
+    pod = injected(made())
+    statuses = [{"name": "server", "restartCount": restarts, "state": {state: {}}}] if state else []
+    pod["status"] = {"containerStatuses": statuses}
+    assert only([pod]).starts == starts
+
+
 def test_too_few_starts_say_nothing() -> None:
     pod = injected(made())
     row = only([pod], recorded(pod, 10, 11, 12, 13))
@@ -90,6 +101,7 @@ def test_starts_that_a_probe_ends() -> None:
     row = only([pod], recorded(pod, *[500] * 17, ends=(("StartupProbe", 3),), after=610))
     assert row.verdicts == ("kills 3 of 20 starts",)
     assert row.annotation == (ANNOTATION, "610s"), "three times that"
+    pod["status"] = {"containerStatuses": [{"name": "server", "restartCount": 4}]}
     row = only([pod], None, [killing("llm-5d4f-x", "startup", 4), killing("other", "startup", 9)])
     assert row.verdicts == ("kills 4 of 5 starts",)
     row = only([pod], None, [killing("llm-5d4f-x", "liveness", 2)])
@@ -126,6 +138,7 @@ def train() -> Json:
 def test_how_runs_end() -> None:
     ends = (("OOMKilled", 12), ("Completed", 21), ("Evicted", 7))
     row = only([train()], recorded(train(), ends=ends, memory=31 << 30))
+    assert row.starts == 40
     assert row.verdicts == (
         "12 of 40 runs ended OOMKilled at 31 GiB: raise the memory limit",
         "Evicted 7 times since 2027-01-15, and mlchassis.dev/checkpoint names no checkpoint: write "
@@ -165,6 +178,13 @@ def test_the_outputs(capsys: pytest.CaptureFixture[str]) -> None:
     assert "No container" in capsys.readouterr().out
     _print([], "yaml")
     assert capsys.readouterr().out == ""
+
+
+def test_recorded_workloads_without_a_pod_are_named() -> None:
+    record = recorded(injected(made()), *[300] * 5)
+    record.namespaces["other"] = dict(record.namespaces["ml"])
+    assert _without_pods(record, "ml", []) == ["ml Deployment/llm"]
+    assert _without_pods(record, "", [only([made()])]) == ["other Deployment/llm"]
 
 
 DEPLOYMENTS = "/apis/apps/v1/namespaces/ml/deployments"
