@@ -456,12 +456,18 @@ def _older(preset: Preset, version: tuple[int, ...]) -> Older | None:
 
 
 def version_of(tag: str) -> tuple[int, ...]:
-    """The numbers that a tag begins with: `v0.9.1-cpu` is (0, 9, 1), and so is `main-v0.9.1`; empty for one
-    without a version."""
+    """The numbers of the version in a tag; empty for a tag without one."""
+    version = version_in(tag)
+    return tuple(map(int, version.split("."))) if version else ()
+
+
+def version_in(tag: str) -> str:
+    """The version that a tag begins with: `v24.05-py3` has 24.05, and so has `main-v24.05`; empty for a tag
+    without one."""
     match = _VERSION.match(tag)
     if match is None and tag[:1].isalpha():
         match = _VERSION.match(tag.partition("-v")[2])
-    return tuple(int(part) for part in match[1].split(".")) if match else ()
+    return match[1] if match else ""
 
 
 _VERSION: Final = re.compile(r"v?([0-9]{1,4}(?:\.[0-9]{1,4}){1,3})(?![0-9])")

@@ -40,7 +40,7 @@ def asked(api: ApiServer, wait: Wait, found: Iterable[Serving]) -> Iterator[Serv
 
 
 async def _version(api: ApiServer, serving: Serving) -> str:
-    path = VERSIONS.get(serving.server)
+    path = VERSIONS.get(serving.server or "")
     if path is None or serving.port is None:
         return ""
     try:

@@ -290,8 +290,9 @@ def _lines(report: Report, hint: bool) -> Iterator[str]:
         names = ", ".join(f"{name} ({count})" for name, count in sorted(report.excluded.items())[:10])
         more = ", ..." if len(report.excluded) > 10 else ""
         yield f"excluded from admission: {total} pods in {names}{more}"
-    workloads = sum(row.counts for row in report.rows)
-    yield f"{report.pods} running pods, {report.missed} missed, of {workloads} workloads"
+    workloads = plural(sum(row.counts for row in report.rows), "workload")
+    found = f"{report.missed} missed, of {workloads}" if report.missed else "none missed"
+    yield f"{plural(report.pods, 'running pod')}, {found}"
     restartable = sum(row.counts and way_of(row).restarts for row in report.rows)
     if hint and restartable:
         yield f"`chassis scan --missed --repair` restarts {restartable} of them, one after the other"

@@ -87,6 +87,8 @@ async def pulled(api: ApiServer, namespace: str) -> list[PulledModel]:
 async def _models(api: ApiServer, pod: Json, port: int) -> list[PulledModel]:
     name, namespace = text(pod, "metadata", "name"), text(pod, "metadata", "namespace")
     node = text(pod, "spec", "nodeName")
+    if not text(pod, "status", "podIP"):
+        return [PulledModel(namespace, name, node, reason="NotAsked", message="the pod has no address yet")]
     try:
         answer = await api.call("GET", paths.proxied(name, namespace, port, "v1/models"), timeout=_SECONDS)
     except ApiError as error:
@@ -118,7 +120,9 @@ def table(found: Iterable[PulledModel]) -> Iterator[str]:
     yield from plain.table(_COLUMNS, ([each.cells[name] for name in _COLUMNS] for each in models))
     named = [each for each in models if each.name]
     loaded = sum(each.state == "Loaded" for each in named)
-    yield f"\n{len(named)} models, {loaded} loaded; {len(models) - len(named)} pods could not be asked\n"
+    silent = len(models) - len(named)
+    others = f"; {plain.plural(silent, 'pod')} could not be asked" if silent else ""
+    yield f"\n{plain.plural(len(named), 'model')}, {loaded} loaded{others}\n"
 
 
 def as_json(found: Iterable[PulledModel]) -> Iterator[str]:

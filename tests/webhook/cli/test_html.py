@@ -15,7 +15,6 @@ import yaml
 
 from policies.core.facts import NoCluster
 from policies.core.mode import Profile
-from policies.core.target import pod_templates
 from policies.kube.json import Json
 from tests.webhook.cli.scanned import DEPLOYMENTS, RULE, Scan, deployment
 from tests.webhook.kube.apiserver import FakeApiServer
@@ -172,7 +171,7 @@ def test_a_card_marks_the_field_in_the_file(capsys: pytest.CaptureFixture[str], 
 
 def test_a_diff_is_the_object_before_and_after(manifests: Path) -> None:
     for review in reviewed(*read([str(manifests), "examples"]))[0]:
-        rows = card(review, review.decision, (), Subject("", "", load({}), NoCluster(), 0)).get("diff", [])
+        rows = card(review, review.decision, ()).get("diff", [])
         added = [text for sign, text, _ in rows if sign == "+"]
         before, after = (dump(each).splitlines() for each in (review.document.obj, review.final))
         if len(rows) < 200:
@@ -206,8 +205,7 @@ def test_accelerators_are_next_to_those_of_the_nodes(
 
 def test_a_timeline_is_the_arithmetic_of_the_probes(manifests: Path) -> None:
     reviews, subject = reviewed(*read([str(manifests)]))
-    templates = pod_templates(reviews[1].final, subject.config.workloads)
-    (server,) = timelines(reviews[1], templates, subject)
+    (server,) = timelines(subject.pods(reviews[1]))
     probes = reviews[1].final["spec"]["template"]["spec"]["containers"][0]
     assert server.expected == 60 + -(-140 * 10**9 // (64 << 20))
     assert server.reason == "140 GB at 64 MiB/s"

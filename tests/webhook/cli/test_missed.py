@@ -109,7 +109,7 @@ async def test_pods_are_listed_by_workload_with_the_reason(ml: Cluster, chassis:
     assert first.startswith("Deployment ml/llm: 2 pods (llm-1-0, llm-1-1), made while the webhook was down (")
     assert "spec.containers[main].readinessProbe" in second
     assert third.strip() == "restarted by --repair"
-    assert "2 running pods, 2 missed, of 1 workloads" in answer.out
+    assert "2 running pods, 2 missed, of 1 workload\n" in answer.out
     record = json.loads((await chassis("--missed", "-n", "ml", "-o", "json")).out)
     [row] = record["missed"]
     assert (row["kind"], row["name"], row["how"], record["missedPods"]) == ("Deployment", "llm", "lacks", 2)
@@ -183,7 +183,7 @@ async def test_a_workload_is_restarted_and_looked_at_again(ml: Cluster, chassis:
     template = ml.fake.objects[f"{DEPLOYMENTS}/llm"]["spec"]["template"]
     assert RESTARTED in template["metadata"]["annotations"]
     assert template["metadata"]["labels"] == {"app": "llm"}
-    assert "0 missed" in answer.out.splitlines()[-1]
+    assert "none missed" in answer.out.splitlines()[-1]
     assert answer.status == 0
 
 

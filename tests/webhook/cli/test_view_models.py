@@ -31,9 +31,11 @@ FAILED = {
 }
 
 
-def pod(name: str, *args: str, phase: str = "Running", **containers: list[Json]) -> Json:
+def pod(
+    name: str, *args: str, phase: str = "Running", ip: str = "10.1.2.3", **containers: list[Json]
+) -> Json:
     spec = {"containers": [SERVER], "initContainers": [{**PULLER, "args": list(args)}], "nodeName": "n1"}
-    return {**named(name, spec | containers), "status": {"phase": phase}}
+    return {**named(name, spec | containers), "status": {"phase": phase, "podIP": ip}}
 
 
 @pytest.fixture
@@ -64,8 +66,15 @@ async def test_the_table(pulling: FakeApiServer, chassis: Scan) -> None:
     assert head.split() == ["POD", "NODE", "MODEL", "STATE", "VERSION", "BYTES", "SINCE", "WHY"]
     assert loaded.split()[3:7] == ["Loaded", "v7", "3.0", "GiB"]
     assert "1.0 MiB of 4.0 MiB" in failed
-    assert "2 models, 1 loaded; 1 pods could not be asked" in out
+    assert "2 models, 1 loaded; 1 pod could not be asked\n" in out
     assert "\x1b" not in out
+
+
+async def test_a_pod_without_an_address_is_not_asked(pulling: FakeApiServer, chassis: Scan) -> None:
+    await pulling.put(PODS, pod("two", phase="Pending", ip=""))
+    out = (await chassis("--view", "models", "-n", "ml")).out
+    assert "NotAsked: the pod has no address yet" in out
+    assert f"{PODS}/two:9081/proxy/v1/models" not in {path for _, path in pulling.requests}
 
 
 @pytest.mark.parametrize("answer", [{}, {"models": 1}])

@@ -53,6 +53,9 @@ async def test_the_table_and_the_page_have_the_same(served: FakeApiServer, chass
         *("WORKLOAD", "SERVER", "VERSION", "PORT", "HEALTH", "MODELS", "DRAIN", "BUDGET")
     ]
     assert "ml/llm (Deployment, main)" in text
+    assert "\n    livenessProbe: a restart after 2 min\n" in text
+    assert "\n    a hung engine: not noticed; liveness by progress notices it (vLLM" in text
+    assert "40 s (grace" in text
     assert "2 serving containers" in text
     assert "\x1b" not in text
     page = (await chassis("--view", "servers", "-n", "ml", "-o", "html")).out
@@ -61,7 +64,35 @@ async def test_the_table_and_the_page_have_the_same(served: FakeApiServer, chass
     assert "meta-llama/Llama-3.1-8B-Instruct" in page
     assert "<script" not in page
     assert "&lt;script&gt;" in page
-    assert "<li>a hung engine: not noticed" in page
+    assert "<li>a hung engine: not noticed; liveness by progress notices it (vLLM" in page
+
+
+@pytest.mark.parametrize(
+    ("volume", "shown"),
+    [
+        ({"image": {"reference": "registry.example/models/llama:70b"}}, "models/llama:70b"),
+        ({"persistentVolumeClaim": {"claimName": "llama-3-8b"}}, "llama-3-8b"),
+        ({"image": {"reference": "registry.example/models/acme:1"}}, "/models"),
+    ],
+)
+async def test_a_folder_is_named_by_its_volume(
+    fake: FakeApiServer, chassis: Scan, volume: Json, shown: str
+) -> None:
+    mounts = [{"name": "m", "mountPath": "/models"}]
+    made = deployment("llm", {**VLLM, "command": ["vllm", "serve", "/models"], "volumeMounts": mounts})
+    made["spec"]["template"]["spec"]["volumes"] = [{"name": "m", **volume}]
+    await fake.put(DEPLOYMENTS, made)
+    [found] = json.loads((await chassis("--view", "servers", "-n", "ml", "-o", "json")).out)
+    assert found["models"] == [shown]
+
+
+async def test_a_version_is_written_as_in_the_tag(fake: FakeApiServer, chassis: Scan) -> None:
+    image = "nvcr.io/nvidia/tritonserver:24.05-py3"
+    await fake.put(
+        DEPLOYMENTS, deployment("t", {"name": "main", "image": image, "command": ["tritonserver"]})
+    )
+    [found] = json.loads((await chassis("--view", "servers", "-n", "ml", "-o", "json")).out)
+    assert (found["server"], found["version"]) == ("triton", "24.05")
 
 
 async def test_a_ready_pod_is_asked_for_its_version(served: FakeApiServer, chassis: Scan) -> None:

@@ -6,12 +6,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from policies.core.coverage import Coverage, left_alone
-from policies.core.facts import Cluster
+from policies.core.facts import Cluster, Facts
 from policies.core.mode import Mode
 from policies.core.reasons import Reason
+from policies.core.target import PodTemplate
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json, text
+from webhook.admission.bounds import allowance, bounded
 from webhook.admission.configuration import Config
+from webhook.admission.context import Context
 from webhook.admission.decision import Change, Decision, Result
 from webhook.admission.envelope import Request
 from webhook.kube.offline import Document
@@ -32,6 +35,14 @@ class Subject:
     """Seconds since the epoch, by the cluster's clock where there is one."""
     not_read: Sequence[str] = ()
     """Files and kinds that could not be read, in one sentence each."""
+
+    def pods(self, review: Review) -> list[tuple[PodTemplate, Facts]]:
+        """The pods of an object as they will be made, each with the facts for it."""
+        namespace = review.request.namespace
+        return [
+            (template, Context.of(template.pod, namespace, self.config, self.cluster).facts)
+            for template in bounded(review.final, self.config.workloads, allowance()).templates
+        ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,11 @@ unknown.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from typing import Any, Final
+
+from pydantic.alias_generators import to_camel
 
 from policies.containers.programs import option
 from policies.core import data
@@ -26,11 +28,9 @@ from policies.kube.pods import Container
 from policies.kube.printable import printable
 from policies.probes.endpoints import health_paths, server_port
 from policies.probes.probe import LIVENESS, READINESS, STARTUP
-from policies.probes.recognition import Server, version_of
+from policies.probes.recognition import Server, version_in
 from policies.probes.serving import recognised, serving_containers
 from policies.probes.start import budget_of, models_of, named_size
-from webhook.admission.bounds import allowance, bounded
-from webhook.admission.context import Context
 from webhook.cli.output import plain
 from webhook.cli.output.html.timeline import Timeline, timelines
 from webhook.cli.output.review import Review, Subject
@@ -40,7 +40,9 @@ ROUNDED_SECONDS: Final = 60
 """By so much a probe may take longer than its budget, since it counts whole periods."""
 _POSITIONAL: Final = ("vllm", "serve")
 _MODEL_VARIABLES: Final = ("MODEL_ID", "HF_MODEL_ID", "MODEL_NAME")
-_COLUMNS: Final = ("workload", "server", "version", "port", "health", "models", "notices", "drain", "budget")
+_COLUMNS: Final = ("workload", "server", "version", "port", "health", "models", "drain", "budget")
+_ACTS: Final = {STARTUP: "a restart", READINESS: "no traffic", LIVENESS: "a restart"}
+"""What a probe does once it has failed for long enough."""
 
 
 class Noticed(Model):
@@ -69,88 +71,72 @@ class Serving:
     name: str
     container: str
     image: str
-    server: str = ""
-    """The name of its preset; empty if the server is not recognised."""
-    version: str = ""
+    server: str | None = None
+    """The name of its preset; None if the server is not recognised."""
+    version: str | None = None
     """By the tag of the server's own image, or as the server answered."""
     verified: bool = False
     """Whether the server itself answered with that version."""
     port: int | None = None
-    live: str = ""
-    ready: str = ""
+    live_path: str | None = None
+    ready_path: str | None = None
     models: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
     """What was noticed, or not, in experiments with the server or by its source."""
     probes: Mapping[str, str] = field(default_factory=dict)
     """How long each of its probes takes to act, in words."""
-    drain: int | None = None
-    """Seconds for which it finishes requests after SIGTERM."""
-    grace: int = 30
+    drain_seconds: int | None = None
+    """How long it finishes requests after SIGTERM."""
+    grace_seconds: int = 30
     """terminationGracePeriodSeconds."""
-    budget: int | None = None
-    """Seconds after its start until it is killed if it never answers."""
-    budget_from: str = ""
+    start_budget_seconds: int | None = None
+    """From its start until it is killed if it never answers."""
+    start_budget_from: str | None = None
     """Why, if the policy gives that budget."""
     selector: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def record(self) -> Json:
         """As in `-o json`."""
-        return {
-            "kind": self.kind,
-            "namespace": self.namespace,
-            "name": self.name,
-            "container": self.container,
-            "image": self.image,
-            "server": self.server or None,
-            "version": self.version or None,
-            "verified": self.verified,
-            "port": self.port,
-            "livePath": self.live or None,
-            "readyPath": self.ready or None,
-            "models": list(self.models),
-            "notices": list(self.notices),
-            "probes": dict(self.probes),
-            "drainSeconds": self.drain,
-            "graceSeconds": self.grace,
-            "startBudgetSeconds": self.budget,
-            "startBudgetFrom": self.budget_from or None,
-        }
+        found = {to_camel(name): value for name, value in asdict(self).items()}
+        del found["selector"]
+        return found
 
     @property
     def cells(self) -> dict[str, str]:
         """As in a table, by the name of the column."""
-        shown = self.version + (" (verified)" if self.verified else "")
-        drained = "unknown" if self.drain is None else lasting(self.drain)
+        shown = (self.version or "unknown") + (" (verified)" if self.verified else "")
+        drained = "unknown" if self.drain_seconds is None else lasting(self.drain_seconds)
         return {
             "workload": f"{self.namespace}/{self.name} ({self.kind}, {self.container})",
             "server": self.server or "not recognised",
-            "version": shown or "unknown",
+            "version": shown,
             "port": str(self.port or "unknown"),
-            "health": " ".join(dict.fromkeys(filter(None, (self.live, self.ready)))) or "unknown",
+            "health": " ".join(dict.fromkeys(filter(None, (self.live_path, self.ready_path)))) or "unknown",
             "models": ", ".join(self.models) or "unknown",
-            "notices": "; ".join((*(f"{key} {value}" for key, value in self.probes.items()), *self.notices)),
-            "drain": f"{drained} of {lasting(self.grace)}",
-            "budget": "none" if self.budget is None else lasting(self.budget),
+            "drain": f"{drained} (grace {lasting(self.grace_seconds)})",
+            "budget": lasting(self.start_budget_seconds) if self.start_budget_seconds is not None else "none",
         }
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What its probes do, and what was noticed: a line each."""
+        return (*(f"{name}: {_ACTS[name]} {when}" for name, when in self.probes.items()), *self.notices)
 
 
 def servings(reviews: Iterable[Review], subject: Subject) -> Iterator[Serving]:
     """The serving containers of a stream of reviews."""
     for review in reviews:
-        templates = bounded(review.final, subject.config.workloads, allowance()).templates
-        for template in templates:
-            facts = Context.of(template.pod, review.request.namespace, subject.config, subject.cluster).facts
+        for template, facts in subject.pods(review):
             for container in serving_containers(template.pod, facts):
-                yield _serving(review, template, container, facts, subject)
+                yield _serving(review, template, container, facts)
 
 
-def _serving(
-    review: Review, template: PodTemplate, container: Container, facts: Facts, subject: Subject
-) -> Serving:
+def _serving(review: Review, template: PodTemplate, container: Container, facts: Facts) -> Serving:
     server = recognised(container, facts)
     drain = drain_of(container, facts)
-    timeline = _timeline(review, template, container, subject)
+    lines = timelines([(template, facts)])
+    timeline = next((each for each in lines if each.container == container.name), None)
     until = timeline.startup if timeline else None
     budget = budget_of(template.pod, container, facts)
     ours = until is not None and 0 <= until - budget.seconds < ROUNDED_SECONDS
@@ -162,23 +148,22 @@ def _serving(
         image=container.image,
         models=_models(template.pod, container, server, facts),
         probes=_probes(timeline),
-        drain=drain.seconds if drain else None,
-        grace=integer(template.pod, "spec", "terminationGracePeriodSeconds", default=30),
-        budget=until,
-        budget_from=budget.why() if ours else "",
+        drain_seconds=drain.seconds if drain else None,
+        grace_seconds=integer(template.pod, "spec", "terminationGracePeriodSeconds", default=30),
+        start_budget_seconds=until,
+        start_budget_from=(budget.why() or None) if ours else None,
         selector=mapping(review.document.obj, "spec", "selector"),
     )
     if server is None:
         return found
     live, ready = health_paths(server)
-    version = version_of(repository_and_tag(container.image)[1]) if server.own_image else ()
     return replace(
         found,
         server=server.name,
-        version=".".join(map(str, version)),
+        version=(version_in(repository_and_tag(container.image)[1]) or None) if server.own_image else None,
         port=server_port(container, server),
-        live="" if server.preset.live_socket else live or "",
-        ready=ready or "",
+        live_path=None if server.preset.live_socket else live or None,
+        ready_path=ready or None,
         notices=tuple(
             f"{what}: {outcome} ({each.server}, {each.how})"
             for each in noticed().get(server.name, ())
@@ -194,19 +179,13 @@ def _models(pod: Json, container: Container, server: Server | None, facts: Facts
         return tuple(listed)
     if server is None:
         return ()
-    told = option(server.words, *MODEL_FLAGS)
-    if not told and server.words[:2] == _POSITIONAL and len(server.words) > 2:
-        told = server.words[2] if not server.words[2].startswith("-") else None
-    told = told or next(filter(None, (server.variables.get(name) for name in _MODEL_VARIABLES)), None)
-    told = told or named_size(pod, container, server)[1]
-    return (told,) if told else ()
-
-
-def _timeline(
-    review: Review, template: PodTemplate, container: Container, subject: Subject
-) -> Timeline | None:
-    found = timelines(review, [template], subject)
-    return next((each for each in found if each.container == container.name), None)
+    name = option(server.words, *MODEL_FLAGS)
+    if not name and server.words[:2] == _POSITIONAL and len(server.words) > 2:
+        name = server.words[2] if not server.words[2].startswith("-") else None
+    name = name or next(filter(None, (server.variables.get(each) for each in _MODEL_VARIABLES)), None)
+    if not name or name.startswith("/"):  # a folder, whose claim, bucket or image may have a name
+        name = named_size(pod, container, server)[1] or name
+    return (name,) if name else ()
 
 
 def _probes(timeline: Timeline | None) -> dict[str, str]:
@@ -221,14 +200,12 @@ def _probes(timeline: Timeline | None) -> dict[str, str]:
 
 def text(found: Iterable[Serving]) -> Iterator[str]:
     """A table: a line for each container, and what its probes notice below it."""
-    rows = [each.cells for each in found]
-    columns = [name for name in _COLUMNS if name != "notices"]
-    lines = plain.table(columns, ([row[name] for name in columns] for row in rows))
-    for line, notices in zip(lines, ["", *(row["notices"] for row in rows)], strict=True):
+    rows = list(found)
+    lines = plain.table(_COLUMNS, ([each.cells[name] for name in _COLUMNS] for each in rows))
+    for line, notes in zip(lines, [(), *(each.notes for each in rows)], strict=True):
         yield line
-        for notice in notices.split("; "):
-            if notice:
-                yield printable(f"    {notice}") + "\n"
+        for note in notes:
+            yield printable(f"    {note}") + "\n"
     yield f"\n{plain.plural(len(rows), 'serving container')}\n"
 
 
@@ -241,5 +218,4 @@ def html(found: Iterable[Serving], subject: Subject) -> Iterator[str]:
     """One page with the table, without any script."""
     from webhook.cli.output import pages
 
-    rows = (each.cells for each in found)
-    return pages.pieces("servers.html", subject=subject, columns=_COLUMNS, rows=rows)
+    return pages.pieces("servers.html", subject=subject, columns=_COLUMNS, rows=found)

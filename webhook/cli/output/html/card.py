@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from policies.core.annotations import EXEMPT
+from policies.core.facts import Facts
 from policies.core.mode import Mode
 from policies.core.reasons import lasting
 from policies.core.target import PodTemplate
@@ -19,7 +20,7 @@ from webhook.admission import messages
 from webhook.admission.decision import Decision, Result
 from webhook.admission.patch import diff, steps_of
 from webhook.cli.output.html.timeline import timelines
-from webhook.cli.output.review import Review, Subject
+from webhook.cli.output.review import Review
 from webhook.cli.output.yaml import dump
 from webhook.kube.positions import Origin
 
@@ -33,7 +34,7 @@ LONGEST_ROW: Final = 240
 """Characters of one line."""
 
 
-def card(review: Review, strict: Decision, templates: Iterable[PodTemplate], subject: Subject) -> Json:
+def card(review: Review, strict: Decision, pods: Iterable[tuple[PodTemplate, Facts]]) -> Json:
     """The content of an object's card; empty if it has no details."""
     decision = review.decision
     written = review.document.origin or Origin(dump(_described(review.document.obj)))
@@ -65,7 +66,7 @@ def card(review: Review, strict: Decision, templates: Iterable[PodTemplate], sub
                 "wrong": [each.kills_the_start, each.restarts_first],
                 "text": each.sentences,
             }
-            for each in timelines(review, templates, subject)
+            for each in timelines(pods)
         ]
     return {key: value for key, value in shown.items() if value}
 

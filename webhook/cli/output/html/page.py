@@ -14,7 +14,6 @@ from urllib.parse import quote
 import orjson
 
 from policies.core.mode import Profile
-from webhook.admission.bounds import allowance, bounded
 from webhook.cli.output import pages
 from webhook.cli.output.html.card import card
 from webhook.cli.output.html.summary import Profiles, Status, Summary, accelerators_asked, status_of
@@ -50,14 +49,14 @@ class Report:
         for review in reviews:
             decisions = self._profiles.decide(review)
             anchor = _anchor(review)
-            templates = bounded(review.final, self._subject.config.workloads, allowance()).templates
-            asked = accelerators_asked(review, templates, self._subject)
+            pods = self._subject.pods(review)
+            asked = accelerators_asked(review, pods)
             mine = self.by_namespace.setdefault(review.document.namespace, Summary())
             for summary in (self.whole, mine):
                 summary.add(review, decisions, anchor, asked)
             strict = decisions[Profile.STRICT]
-            images = dict.fromkeys(each.image for template in templates for each in template.containers())
-            content = card(review, strict, templates, self._subject)
+            images = dict.fromkeys(each.image for template, _ in pods for each in template.containers())
+            content = card(review, strict, pods)
             written = pages.whole(
                 "html/row.html", row=row(review, anchor, status_of(strict), images, content)
             ).encode()

@@ -16,7 +16,6 @@ from policies.core.target import PodTemplate
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json, integer, mapping
 from webhook.admission.configuration import Config
-from webhook.admission.context import Context
 from webhook.admission.decision import Decision, Result
 from webhook.admission.engine import decide
 from webhook.cli.output.review import Review, Subject
@@ -196,14 +195,13 @@ class Supply:
     """Most that one node has."""
 
 
-def accelerators_asked(review: Review, templates: Iterable[PodTemplate], subject: Subject) -> Counter[str]:
+def accelerators_asked(review: Review, pods: Iterable[tuple[PodTemplate, Facts]]) -> Counter[str]:
     """How many accelerators an object's pods ask for, by resource, for all pods that it wants."""
     asked: Counter[str] = Counter()
-    for template in templates:
-        facts = Context.of(template.pod, review.request.namespace, subject.config, subject.cluster).facts
+    for template, facts in pods:
         each = facts.settings(GpuAffinity).catalogue.requests(template.pod)
-        pods = pods_of(review.final, template)
-        asked.update({resource: count * pods for resource, count in each.items() if count * pods})
+        made = pods_of(review.final, template)
+        asked.update({resource: count * made for resource, count in each.items() if count * made})
     return asked
 
 

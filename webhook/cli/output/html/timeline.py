@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from policies.core.facts import Facts
 from policies.core.reasons import lasting
 from policies.core.target import PodTemplate
 from policies.kube.pods import Container, Role
@@ -12,8 +13,6 @@ from policies.kube.probe_timing import give_up, kill_budget
 from policies.probes.probe import LIVENESS, READINESS, STARTUP
 from policies.probes.progress import watched_start
 from policies.probes.start import Start, start_of
-from webhook.admission.context import Context
-from webhook.cli.output.review import Review, Subject
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +81,9 @@ class Timeline:
             yield "Overload restarts it no later than it takes the traffic off it."
 
 
-def timelines(review: Review, templates: Iterable[PodTemplate], subject: Subject) -> Iterator[Timeline]:
-    """One for each container that has a probe, in the pods as they will be made: the templates are those of
-    the final object."""
-    for template in templates:
-        facts = Context.of(template.pod, review.request.namespace, subject.config, subject.cluster).facts
+def timelines(pods: Iterable[tuple[PodTemplate, Facts]]) -> Iterator[Timeline]:
+    """One for each container that has a probe; `pods`: as `Subject.pods` has them."""
+    for template, facts in pods:
         for container in template.containers(Role.MAIN, Role.SIDECAR):
             probes = {field: _probe(container, field) for field in (STARTUP, LIVENESS, READINESS)}
             if any(probes.values()):
