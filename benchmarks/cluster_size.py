@@ -37,7 +37,6 @@ from policies.kube.json import Json
 from tests.e2e.binaries import TABLE
 from tests.e2e.controlplane import ControlPlane
 from tests.e2e.install import Chassis
-from webhook.kube.api import LIST_PAGE
 
 PROSE = Path(__file__).parent / "peers" / "cluster_size.md"
 RAW = PROSE.with_suffix(".json")
@@ -166,33 +165,31 @@ def _stored(resource: Resource, number: int, beat: str = "") -> tuple[str, bytes
 
 
 def _pod(number: int, nodes: int) -> tuple[str, bytes]:
-    namespace, name = f"team-{number % 100}", f"app-{number}"
-    item = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": name,
-            "namespace": namespace,
-            "uid": f"ffffffff-0000-4000-8000-{number:012x}",
-            "creationTimestamp": "2026-01-05T09:30:00Z",
-            "labels": {"app": f"app-{number // 3}"},
-        },
-        "spec": {
-            "nodeName": f"node-{number % nodes}",
-            "containers": [
-                {
-                    "name": "a",
-                    "image": "registry.example/team/app:1",
-                    "env": [{"name": "A", "value": "x" * 500}],
-                }
-            ],
-        },
-        "status": {
-            "phase": "Running",
-            "podIP": f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}",
-        },
+    metadata = {
+        "name": f"app-{number}",
+        "namespace": f"team-{number % 100}",
+        "creationTimestamp": "2026-01-05T09:30:00Z",
+        "labels": {"app": f"app-{number // 3}"},
     }
-    return f"/registry/pods/{namespace}/{name}", orjson.dumps(item)
+    container = {
+        "name": "a",
+        "image": "registry.example/team/app:1",
+        "env": [{"name": "A", "value": "x" * 500}],
+    }
+    address = f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
+    return stored_pod(
+        number,
+        metadata,
+        {"nodeName": f"node-{number % nodes}", "containers": [container]},
+        {"phase": "Running", "podIP": address},
+    )
+
+
+def stored_pod(number: int, metadata: Json, spec: Json, status: Json) -> tuple[str, bytes]:
+    """A pod's key and text in etcd."""
+    metadata["uid"] = f"ffffffff-0000-4000-8000-{number:012x}"
+    item = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec, "status": status}
+    return f"/registry/pods/{metadata['namespace']}/{metadata['name']}", orjson.dumps(item)
 
 
 def _fill(control_plane: ControlPlane, etcd: Etcd, size: int) -> int:
@@ -307,10 +304,9 @@ def _one(size: int) -> Result:
             chassis.stop()
 
 
-def _pages_of_pods(control_plane: ControlPlane) -> float:
-    """The lists of pods that the API server has answered, each page counted."""
-    samples = _samples(control_plane, "apiserver_response_sizes_count", resource="pods", verb="LIST")
-    return sum(samples.values())
+def _watches_of_pods(control_plane: ControlPlane) -> float:
+    """How many watches of all pods are open."""
+    return sum(_samples(control_plane, "apiserver_longrunning_requests", resource="pods").values())
 
 
 def _measured(control_plane: ControlPlane, chassis: Chassis, etcd: Etcd, size: int, listed: int) -> Result:
@@ -319,14 +315,14 @@ def _measured(control_plane: ControlPlane, chassis: Chassis, etcd: Etcd, size: i
     sizes = "apiserver_response_sizes"
     sent, answers = (_samples(control_plane, f"{sizes}_{each}", verb="LIST") for each in ("sum", "count"))
     load.settle(server, 120)  # the written objects have been read, so that only the start below is measured
-    pages = _pages_of_pods(control_plane) + PODS * size / LIST_PAGE
+    watches = _watches_of_pods(control_plane)
     server_before, began = load.used(server), time.perf_counter()
     chassis.start()
     start = time.perf_counter() - began
     family = load.family(chassis.process.pid)
     for resource in STORED:
         chassis.wait_metric("chassis_facts_synced", 1, PATIENCE, resource=resource.value)
-    chassis.process.wait_until(lambda: _pages_of_pods(control_plane) >= pages, PATIENCE)
+    chassis.process.wait_until(lambda: _watches_of_pods(control_plane) > watches, PATIENCE)
     read = time.perf_counter() - began
     load.settle(family, 120)
     start_cpu, server_cpu = load.used(family), load.used(server) - server_before

@@ -35,8 +35,15 @@ CALL_SECONDS = 10.0
 LIST_SECONDS = 60.0
 RETRY_SECONDS = 1.0
 """The pause that the API server asks for where it puts a call off."""
-LIST_PAGE = 250
-"""Objects a page. Nodes carry their image lists, some 20 KB each: a page stays near 5 MB."""
+LIST_PAGE = 75
+"""Objects of the first page. Nodes carry their image lists, some 20 KB each: this page stays near 1.5 MB."""
+PAGE_BYTES = 1_500_000
+"""About the size of each further page, which has as many objects as were in so many bytes of the page before.
+For each page, API servers of 1.34 and newer pass over all objects that follow (`ListPrefix` of their watch
+cache), so the cost of a list in small pages grows with its square. Some ten lists are read at once at the
+start, and a page in memory takes several times its size."""
+LARGEST_PAGE = 5_000
+"""Objects of a page, however small they are."""
 LARGEST_ANSWER = 32 * 1024 * 1024
 """Bytes of an answer, or of an event of a watch. A ConfigMap holds up to a mebibyte, so a page of them that
 is larger is asked for again in smaller pages."""
@@ -150,7 +157,19 @@ class ApiServer:
         timeout: float = CALL_SECONDS,  # noqa: ASYNC109 (handed to aiohttp, which cancels the call)
     ) -> Json:
         """One request; its answer as JSON. ApiError for any status of 400 and above, or no answer."""
-        limits = aiohttp.ClientTimeout(total=timeout, sock_connect=CONNECT_SECONDS)
+        return _json(await self._answer(method, path, query, body, content_type, headers, timeout))
+
+    async def _answer(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None,
+        body: Json | None,
+        content_type: str,
+        headers: Mapping[str, str] | None,
+        seconds: float,
+    ) -> bytes:
+        limits = aiohttp.ClientTimeout(total=seconds, sock_connect=CONNECT_SECONDS)
         put_off = 0
         try:
             while True:
@@ -164,7 +183,7 @@ class ApiServer:
                     continue
                 if response.status >= 400:
                     raise _error(response.status, _status(raw))
-                return _json(raw)
+                return raw
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise ApiError(0, UNREACHABLE, f"{method} {path}: {error or type(error).__name__}") from error
 
@@ -176,7 +195,7 @@ class ApiServer:
         consistent: bool = True,
         headers: Mapping[str, str] | None = None,
     ) -> AsyncIterator[tuple[list[Json], str]]:
-        """A list in pages of at most LIST_PAGE objects, each with the list's resourceVersion.
+        """A list in pages of about PAGE_BYTES, each with the list's resourceVersion.
 
         A list that takes longer than the API server keeps its picture (minutes) is ApiError 410; where it
         need not be of one moment, it goes on with the objects as they are by then. Every object is a dict
@@ -186,7 +205,7 @@ class ApiServer:
         while True:
             page = {**query, "limit": str(limit)} | ({"continue": token} if token else {})
             try:
-                answer = await self.call("GET", path, query=page, timeout=LIST_SECONDS, headers=headers)
+                raw = await self._answer("GET", path, page, None, "application/json", headers, LIST_SECONDS)
             except ApiError as error:
                 if error.reason == TOO_LARGE and limit > 1:
                     limit = max(1, limit // 8)
@@ -195,8 +214,12 @@ class ApiServer:
                     raise
                 token = error.resume
                 continue
-            metadata = mapping(answer, "metadata")
-            yield items_of(answer), text(metadata, "resourceVersion")
+            answer, size = _json(raw), len(raw)
+            del raw
+            items, metadata = items_of(answer), mapping(answer, "metadata")
+            if items:
+                limit = min(max(1, PAGE_BYTES * len(items) // size), LARGEST_PAGE)
+            yield items, text(metadata, "resourceVersion")
             token = text(metadata, "continue")
             if not token:
                 return

@@ -43,6 +43,8 @@ class FakeApiServer:
         """Answers with 200 in place of the stored objects, by path."""
         self.requests: list[tuple[str, str]] = []
         self.page_size: int | None = None
+        self.limits: list[int] = []
+        """Of each list that was asked for in pages."""
         self.expiring = 0
         """How many further pages of a list are answered with 410 and a token that goes on from there."""
         self.gone = False
@@ -180,7 +182,9 @@ class FakeApiServer:
         if start and self.expiring:
             self.expiring -= 1
             return _status(410, "Expired", "the list is too old", {"continue": str(start)})
-        end = start + (self.page_size or int(request.query.get("limit", 500)))
+        limit = int(request.query.get("limit", 500))
+        self.limits.append(limit)
+        end = start + (self.page_size or limit)
         metadata = {"resourceVersion": str(self.version)}
         if end < len(found):
             metadata["continue"] = str(end)

@@ -17,6 +17,7 @@ import structlog
 from policies.core.resources import Resource
 from policies.kube.json import Json
 from tests.webhook.kube.apiserver import FakeApiServer, running, until
+from webhook.kube import api as cluster
 from webhook.kube import events, paths, reflector
 from webhook.kube.api import ApiServer, NoApiServer
 from webhook.kube.caches import ClusterCache
@@ -169,6 +170,21 @@ async def test_lists_come_in_pages(fake: FakeApiServer, api: ApiServer) -> None:
     fake.page_size = 3
     pages = [(len(items), version) async for items, version in api.pages("/api/v1/services", {})]
     assert pages == [(3, "107"), (3, "107"), (1, "107")]
+
+
+@pytest.mark.parametrize(("size", "limits"), [(900, [4, 5, 5]), (6_000, [4, 1, 1]), (0, [4, 10])])
+async def test_a_page_has_as_many_objects_as_were_in_so_many_bytes_of_the_one_before(
+    size: int, limits: list[int], fake: FakeApiServer, api: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many small pages cost the API server far more than few large ones."""
+    for name, value in {"LIST_PAGE": 4, "PAGE_BYTES": 5_500, "LARGEST_PAGE": 10}.items():
+        monkeypatch.setattr(cluster, name, value)
+    for n in range(sum(limits)):
+        await fake.put(SERVICES, named(f"s-{n:02}", spec={"a": "x" * size}))
+    fake.limits.clear()
+    found = [item async for page, _ in api.pages(SERVICES, {}) for item in page]
+    assert [item["metadata"]["name"] for item in found] == [f"s-{n:02}" for n in range(sum(limits))]
+    assert fake.limits == limits
 
 
 # --- reflecting ----------------------------------------------------------------------------------------
