@@ -81,12 +81,12 @@ def filled(objects: Iterable[tuple[str, Json]]) -> ClusterCache:
     """A cluster with these objects, each with its kind, as the watches of a running webhook show it."""
     cluster = ClusterCache()
     stores = {store.kind: store for _, _, store in cluster.sources}
-    for store in stores.values():
+    for _, _, store in cluster.sources:
         store.begin()
     for kind, obj in objects:
         stores[kind].put(obj)
     stores["Namespace"].put({"metadata": {"name": "ml", "labels": {}}})
-    for store in stores.values():
+    for _, _, store in cluster.sources:
         store.commit()
     return cluster
 
@@ -116,7 +116,7 @@ def related(workloads: int) -> Grown:
 
     def objects() -> Iterator[tuple[str, Json]]:
         for number in range(workloads):
-            yield "Deployment", _waiting(number)
+            yield "Deployment", waiting(number)
             for name in (f"a{number}", f"a{number}-metrics"):
                 yield "Service", service(name, f"a{number}")
         for number in range(workloads // 10):
@@ -126,7 +126,7 @@ def related(workloads: int) -> Grown:
             default = {"type": "Container", "default": {"cpu": "1"}, "max": {"memory": "64Gi"}}
             yield "LimitRange", _bounded("sizes", {"limits": [default]})
 
-    return Grown.of(_waiting(max(workloads, ROW) - 1), cluster=filled(objects()))
+    return Grown.of(waiting(max(workloads, ROW) - 1), cluster=filled(objects()))
 
 
 DEVICES: Final = 10_000
@@ -153,7 +153,7 @@ def claiming(devices: int) -> Grown:
             scaled = {"scaleTargetRef": target, "minReplicas": 1, "maxReplicas": 50}
             yield "HorizontalPodAutoscaler", _bounded("d0", scaled)
 
-    deployment = _waiting(0)
+    deployment = waiting(0)
     deployment["spec"]["template"]["spec"] |= {
         "resourceClaims": [{"name": "gpus", "resourceClaimTemplateName": "gpus"}],
         "nodeSelector": {"team": "ml"},
@@ -186,7 +186,7 @@ def service(name: str, app: str) -> Json:
     return {"metadata": {"name": name, "namespace": "ml"}, "spec": spec}
 
 
-def _waiting(number: int) -> Json:
+def waiting(number: int) -> Json:
     """A Deployment of a row, its pods on different nodes."""
     labels = {"app": f"a{number}"}
     wait = {"name": "wait", "command": ["sh", "-c", f"until nc -z a{number - 1} 80; do sleep 2; done"]}
@@ -212,6 +212,48 @@ def node(number: int, **spec: object) -> Json:
         "spec": spec,
         "status": {"allocatable": {"cpu": "8", **gpus}, "nodeInfo": {"kubeletVersion": "v1.34.0"}},
     }
+
+
+def _node_pool(number: int) -> Json:
+    requirements = [
+        {"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["spot", "on-demand"]},
+        {"key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"]},
+        {
+            "key": "node.kubernetes.io/instance-type",
+            "operator": "In",
+            "values": ["p5.48xlarge", "g6.12xlarge"],
+        },
+    ]
+    taints = [{"key": "nvidia.com/gpu", "effect": "NoSchedule", "value": "true"}]
+    spec = {"requirements": requirements, "taints": taints}
+    template = {"metadata": {"labels": {"team": f"t{number}"}}, "spec": spec}
+    return {"metadata": {"name": f"p{number}"}, "spec": {"template": template}}
+
+
+def _cohort(number: int) -> Json:
+    quota = {"name": "nvidia.com/gpu", "nominalQuota": "8"}
+    flavors = [{"name": name, "resources": [quota]} for name in ("h100", "a100", "l4")]
+    groups = [{"coveredResources": ["nvidia.com/gpu"], "flavors": flavors}]
+    spec = {"parentName": f"c{number // 10}", "resourceGroups": groups}
+    return {"metadata": {"name": f"c{number}"}, "spec": spec}
+
+
+def _claim_template(number: int) -> Json:
+    selector = {"cel": {"expression": "device.attributes['gpu.example'].productName == 'H100'"}}
+    exactly = {"deviceClassName": "gpu.example", "count": _OF_A_NODE, "selectors": [selector]}
+    return _bounded(f"t{number}", {"spec": {"devices": {"requests": [{"name": "gpus", "exactly": exactly}]}}})
+
+
+KEPT: dict[str, Callable[[int], Json]] = {
+    "Deployment": waiting,
+    "Service": lambda n: service(f"s{n}", f"a{n}"),
+    "NodePool": _node_pool,
+    "Cohort": _cohort,
+    "ResourceClaimTemplate": _claim_template,
+    "ResourceSlice": resource_slice,
+    "PriorityClass": lambda n: {"metadata": {"name": f"c{n}"}, "value": n},
+}
+"""Objects as watch caches get them, by kind."""
 
 
 DIMENSIONS: dict[str, Callable[[int], Grown]] = {

@@ -1,4 +1,4 @@
-"""Timing that a noisy machine can't bend much: the best of several rounds, given as ratios in one run."""
+"""Timing that a noisy machine can't bend much: CPU time of the best of several rounds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 def best(function: Callable[[], object], rounds: int = 7, seconds: float = 0.1) -> float:
-    """Seconds of one call: the fastest round, each round lasting about `seconds`."""
+    """CPU seconds of one call: the fastest round, each round lasting about `seconds`."""
     calls = 1
     while True:
         elapsed = _round(function, calls)
@@ -19,10 +19,10 @@ def best(function: Callable[[], object], rounds: int = 7, seconds: float = 0.1) 
 
 
 def _round(function: Callable[[], object], calls: int) -> float:
-    start = time.perf_counter()
+    start = time.process_time()
     for _ in range(calls):
         function()
-    return time.perf_counter() - start
+    return time.process_time() - start
 
 
 def table(title: str, baseline: str, rows: dict[str, float]) -> None:

@@ -18,15 +18,18 @@ import orjson
 from benchmarks._grown import (
     DEVICES,
     DIMENSIONS,
+    KEPT,
     LEAST,
     MOST,
     RELATED,
+    ROW,
     Grown,
     claiming,
     filled,
     related,
     resource_slice,
     service,
+    waiting,
 )
 from benchmarks._timing import best
 from policies.core.resources import Resource
@@ -56,24 +59,28 @@ def main() -> None:
         claims = claiming(count)
         after = _after_a_change(claims, "ResourceSlice", lambda number: resource_slice(0, number + 2))
         print(f"  {count:<28,} {_seconds(claims) * 1e3:>9.2f} ms {after * 1e3:>9.2f} ms after a change")
-    print(
-        f"memory of {DEVICES:,} devices in {DEVICES // 8:,} ResourceSlices: {_kept_of_devices() / 1e6:.1f} MB"
-    )
+    print(f"bytes that a watch cache keeps of each of {RELATED:,} objects")
+    for kind, made in KEPT.items():
+        print(f"  {kind:<28} {_kept(kind, made):>9,.0f} each")
+    waits = _kept("Deployment", lambda n: waiting(ROW * n + 1))
+    idle = _kept("Deployment", lambda n: waiting(ROW * n))
+    print(f"  {'a wait for a Service':<28} {waits - idle:>9,.0f} each")
 
 
-def _kept_of_devices() -> int:
-    """Bytes that a watch cache keeps."""
-    bodies = [orjson.dumps(resource_slice(number)) for number in range(DEVICES // 8)]
+def _kept(kind: str, made: Callable[[int], Json]) -> float:
+    """The bytes of one of many objects of a kind."""
+    bodies = [orjson.dumps(made(number)) for number in range(RELATED)]
+    gc.collect()
     tracemalloc.start()
-    cluster = filled(("ResourceSlice", orjson.loads(body)) for body in bodies)
+    cluster = filled((kind, orjson.loads(body)) for body in bodies)
     kept, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert cluster.listing(Resource.DEVICE_SLICES)
-    return kept
+    assert any(cluster.listing(resource) for resource in Resource if resource is not Resource.NAMESPACES)
+    return kept / RELATED
 
 
 def _after_a_change(grown: Grown, kind: str, changed: Callable[[int], Json]) -> float:
-    """The first decision after an object changed: what is derived from its kind has to follow."""
+    """CPU seconds of the first decision after a change: it derives values from the changed kind again."""
     assert isinstance(grown.cluster, ClusterCache)
     config = load(grown.policy)
     store = next(store for _, _, store in grown.cluster.sources if store.kind == kind)

@@ -24,7 +24,7 @@ import threading
 import time
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -35,17 +35,16 @@ import orjson
 
 from benchmarks import _load as load
 from benchmarks._page import DOCS, put
-from benchmarks.cluster_size import Etcd
+from benchmarks.cluster_size import Etcd, stored_pod
 from policies.kube.json import Json
 from policies.probes.observed import OBSERVED
 from tests.e2e.binaries import TABLE
 from tests.e2e.controlplane import ControlPlane
 from tests.e2e.install import NAMESPACE, SERVICE_ACCOUNT, Chassis
 from webhook.observed.leader import LEASE
-from webhook.observed.model_events import SETTLED_SECONDS
 
 PODS = int(os.environ.get("PODS", "10000"))
-SECONDS = float(os.environ.get("SECONDS", "180"))
+SECONDS = float(os.environ.get("SECONDS", "60"))
 PODS_A_NODE = 100
 PODS_A_WORKLOAD = 5
 NAMESPACES = 50
@@ -56,7 +55,8 @@ MODELS = 5
 STATUS_PORT = 9081
 ADDRESSES = "10.200.0.0/16"
 """The pods' addresses, in a network namespace where they lead to this process."""
-PATIENCE = 1800.0
+PATIENCE = 600.0
+"""Seconds for all pods to run, and for all pullers to be asked: each is, within SETTLED_SECONDS."""
 LAST_WRITE = 75.0
 """Seconds after which the leader has written what it saw: it writes once a minute."""
 ACCOUNT = f"system:serviceaccount:{NAMESPACE}:{SERVICE_ACCOUNT}"
@@ -82,34 +82,33 @@ def stored(number: int) -> tuple[str, bytes]:
         "uid": f"eeeeeeee-0000-4000-8000-{workload:012x}",
         "controller": True,
     }
-    item = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
+    return stored_pod(
+        number,
+        {
             "name": name,
             "namespace": namespace,
-            "uid": f"ffffffff-0000-4000-8000-{number:012x}",
             "creationTimestamp": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "labels": {"app": f"llm-{workload}", "pod-template-hash": "5d4f"},
             "ownerReferences": [owner],
         },
-        "spec": {"nodeName": f"node-{number // PODS_A_NODE}", "containers": containers},
-        "status": {"phase": "Pending"},
-    }
-    return f"/registry/pods/{namespace}/{name}", orjson.dumps(item)
+        {"nodeName": f"node-{number // PODS_A_NODE}", "containers": containers},
+        {"phase": "Pending"},
+    )
 
 
 class Pages:
     """The status pages of all pullers."""
 
     def __init__(self) -> None:
-        self.fail = False
         self.asked = 0
+        self._failing: set[str] | None = None
         pages = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 pages.asked += 1
+                if pages._failing is not None:
+                    pages._failing.add(self.connection.getsockname()[0])
                 body = pages.page(pages.asked)
                 self.send_response(200)
                 self.send_header("Content-Length", str(len(body)))
@@ -122,8 +121,17 @@ class Pages:
         self._server = ThreadingHTTPServer(("0.0.0.0", STATUS_PORT), Handler)
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
+    def fail(self) -> None:
+        """From now on all models fail."""
+        self._failing = set()
+
+    @property
+    def failing(self) -> int:
+        """The pullers that have said so."""
+        return len(self._failing or ())
+
     def page(self, number: int) -> bytes:
-        if not self.fail:
+        if self._failing is None:
             return orjson.dumps({"models": [], "counts": {"Loaded": MODELS}})
         models = [
             {
@@ -173,10 +181,13 @@ class Writes:
         times = sorted(at for each in self.times.values() for at in each)
         return max((bisect_right(times, at + 60) - number for number, at in enumerate(times)), default=0)
 
-    def shortest_pause(self, resource: str) -> float:
-        """Seconds between two writes of a resource, at least; infinite if there were no two."""
+    def pauses(self, resource: str) -> str:
+        """How often a resource was written, and the shortest time between two writes."""
         times = self.times.get(resource, [])
-        return min((later - at for at, later in pairwise(times)), default=float("inf"))
+        if len(times) < 2:
+            return "once" if times else "never"
+        shortest = min(later - at for at, later in pairwise(times))
+        return f"{len(times)} times, at least {shortest:.0f} s apart"
 
 
 _WRITES = frozenset({"create", "update", "patch", "delete"})
@@ -240,6 +251,14 @@ def _leader(control_plane: ControlPlane, replicas: list[Chassis]) -> Chassis:
     raise SystemExit("no replica leads")
 
 
+def _wait(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        if time.monotonic() > deadline:
+            raise SystemExit(f"not so after {PATIENCE:.0f} s: {what}")
+        time.sleep(2)
+
+
 def _phases(control_plane: ControlPlane, pages: Pages, leader: Chassis, other: Chassis) -> Iterator[Phase]:
     families = load.family(leader.process.pid), load.family(other.process.pid)
     marks: list[float] = []
@@ -262,21 +281,17 @@ def _phases(control_plane: ControlPlane, pages: Pages, leader: Chassis, other: C
         return phase
 
     begin()
-    flags = [each for each in control_plane._kwok_flags() if not each.startswith("--cidr=")]
-    control_plane._spawn("kwok", *flags, f"--cidr={ADDRESSES.replace('.0/', '.1/')}")
-    deadline = time.monotonic() + PATIENCE
-    while not (_all_run(control_plane) and pages.asked >= PODS // PULLERS):
-        if time.monotonic() > deadline:
-            raise SystemExit(f"after {PATIENCE:.0f} s not all pods run, or {pages.asked} pullers were asked")
-        time.sleep(2)
+    control_plane.start_kwok(ADDRESSES.replace(".0/", ".1/"))
+    _wait(lambda: _all_run(control_plane), "all pods run")
+    _wait(lambda: pages.asked >= PODS // PULLERS, "all pullers were asked")
     time.sleep(LAST_WRITE)
     yield end("pods become ready, models are loaded")
     control_plane.end("kwok")
     begin()
     time.sleep(SECONDS)
     yield end("nothing changes")
-    pages.fail = True
-    time.sleep(SETTLED_SECONDS)  # then each puller was asked again
+    pages.fail()
+    _wait(lambda: pages.failing == PODS // PULLERS, "all pullers were asked again")
     begin()
     time.sleep(SECONDS)
     yield end("models fail, with new reasons")
@@ -327,7 +342,7 @@ def page(phases: Sequence[Phase], writes: Writes) -> str:
         models=PODS // PULLERS * MODELS,
         rows="\n".join(phase.row for phase in phases),
         busiest=writes.busiest,
-        pause=writes.shortest_pause("configmaps"),
+        record=writes.pauses("configmaps"),
         version=TABLE["kube-apiserver"].version,
         machine=f"Python {platform.python_version()}, {os.cpu_count()} CPUs, {platform.machine()}",
         load=os.getloadavg()[1],

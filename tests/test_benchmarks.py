@@ -110,15 +110,16 @@ def test_the_busiest_minute_is_any_sixty_seconds() -> None:
 def test_the_pause_between_writes_is_of_one_resource() -> None:
     lines = [_audited(second, "configmaps", "update") for second in (130, 0, 65)]
     writes = leader.Writes.read([*lines, _audited(66, "leases")])
-    assert writes.shortest_pause("configmaps") == 65
-    assert writes.shortest_pause("leases") == float("inf")
+    assert writes.pauses("configmaps") == "3 times, at least 65 s apart"
+    assert writes.pauses("leases") == "once"
+    assert writes.pauses("events") == "never"
 
 
 def test_the_page_about_leading_is_whole() -> None:
     writes = leader.Writes.read([_audited(0, "configmaps"), _audited(70, "configmaps")])
     page = leader.page([leader.Phase("quiet", 60, 1.5, 0.5, 10, writes, 3)], writes)
     assert "| quiet | 60 | 1.50 s | 0.50 s | 10 | 2 | 0 | 0 | 2 | 1 | 3 |" in page
-    assert "every 70 s" in page
+    assert "was written 2 times, at least 70 s apart." in page
 
 
 def test_pods_of_the_benchmark_are_pods_with_pullers() -> None:

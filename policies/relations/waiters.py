@@ -50,8 +50,11 @@ KEPT: Final = "relations"
 """The key of a `Kept` in a cached workload. JSON cannot hold one, so no manifest can forge it."""
 
 
-def kept(obj: Json) -> Kept | None:
-    """The fields to keep of a workload from an API server; None if it neither waits nor serves."""
+def kept(obj: Json, share: Callable[[str], str] = str) -> Kept | None:
+    """The fields to keep of a workload from an API server; None if it neither waits nor serves.
+
+    `share` answers one copy of equal strings: many workloads wait in containers of the same name.
+    """
     workload = _WORKLOADS.get(kind_of(obj))
     if workload is None:
         return None
@@ -62,7 +65,12 @@ def kept(obj: Json) -> Kept | None:
         if all(affords(template, allowance) for template in templates):
             links = blocking_links(Target(obj, workload.gk, templates))
     serves = integer(obj, "status", "readyReplicas", default=0) > 0
-    return Kept(links, serves) if links or serves else None
+    if not links and not serves:
+        return None
+    shared = (
+        replace(each, host=share(each.host), path=share(each.path), who=share(each.who)) for each in links
+    )
+    return Kept(tuple(shared), serves)
 
 
 def _may_wait(obj: Json) -> bool:

@@ -37,7 +37,7 @@ STORE_BYTES = 128 * 1024 * 1024
 objects exist: a kind with more than this becomes unknown, so that it cannot exhaust the memory."""
 _ENTRY_BYTES = 40
 """The cost of a value in addition to its own size: its entry in a dict or a list."""
-_LINK_BYTES = 600
+_LINK_BYTES = 300
 """What a link costs with its texts, the host and the sentence part being long."""
 
 
@@ -304,7 +304,7 @@ class Store:
             target[path[-1]] = self._shared(value)
         if self._known.resource is Resource.WORKLOADS:
             # Items of a list have neither apiVersion nor kind. The commands are read here, once per change.
-            relations = kept({**item, **self._type})
+            relations = kept({**item, **self._type}, self._intern)
             if relations is not None:
                 trimmed[KEPT] = relations
         elif self._known.resource is Resource.DEVICE_SLICES:
