@@ -4,9 +4,10 @@ a step that fails, or is cancelled, leaves the Model telling the truth."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from puller.plan import Act, Loaded, Model, same
@@ -29,12 +30,14 @@ class Doubt:
 
 @dataclass
 class Actions:
-    """The hands of the reconciler. `complete` names what a declarative server is to have."""
+    """The hands of the reconciler. `complete` names what a declarative server is to have; `pause` lets other
+    models use the slot of a download for some seconds."""
 
     store: ModelStore
     storage: Storage
     server: ModelServer
     complete: Callable[[], frozenset[str]]
+    pause: Callable[[str, float], Awaitable[None]]
     fetches: dict[str, Fetch] = field(default_factory=dict)
     settle: float = 5.0
     """Seconds to wait for an abandoned load before the server gets the next call."""
@@ -181,7 +184,9 @@ class Actions:
             model.staged = True  # before it is: a cancellation may come in between
             if renew:
                 await in_thread(lambda: self.store.renew(spec.name))
-            fetch = self.fetches[model.name] = Fetch(spec, self.store.staging(spec.name), self.storage)
+            pause = partial(self.pause, spec.name)
+            fetch = Fetch(spec, self.store.staging(spec.name), self.storage, pause)
+            self.fetches[model.name] = fetch
         return fetch
 
     async def _declare(self) -> None:

@@ -2,7 +2,8 @@
 
 A work queue of model names, not of events: each event (an edit, a step that ended, a server that came
 back, a timer) only marks names as worth another look, and `plan.next_step` looks at the whole state.
-One step per model is in flight, and a bounded number of each kind; the rest wait by priority.
+One step per model is in flight, and a bounded number of each kind; the rest wait by priority. A download
+that waits for another puller gives its slot back in the meantime.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Reconciler:
         self.health = Health.HUNG
         self._store = ModelStore(options.model_dir)
         self._server = server
-        self.actions = Actions(self._store, storage, server, self._complete)
+        self.actions = Actions(self._store, storage, server, self._complete, self._pause)
         self._config: Desired | None = None
         self._dirty: set[str] = set()
         self._queue = WorkQueue(
@@ -64,6 +65,8 @@ class Reconciler:
         )
         self._timers = Timers()
         self._tasks: dict[str, asyncio.Task[Failure | None]] = {}
+        self._paused: dict[str, asyncio.Event] = {}
+        """Downloads in flight without a slot, and what tells them that they have one again."""
         self._awake = asyncio.Event()
         self._probe_now = asyncio.Event()
         self._rolling: Iterator[str] = iter(())
@@ -174,6 +177,10 @@ class Reconciler:
         """Begin queued steps while slots are free. A queued step is decided again: things change."""
         used: int | None = None
         for slot, name in self._queue.startable():
+            if slot == "downloads" and name in self._paused:
+                self._queue.take(slot)
+                self._paused.pop(name).set()
+                continue
             model = self.models.get(name)
             step = next_step(model, self.health, now) if model else None
             if model is None or step is None or _SLOT.get(step) != slot:
@@ -192,6 +199,16 @@ class Reconciler:
             task = self._tasks[name] = asyncio.create_task(self._attempt(step, model))
             task.add_done_callback(partial(self._ended, step, model, model.loaded, now))
             self.status.note(model, now)
+
+    async def _pause(self, name: str, seconds: float) -> None:
+        """Give a download's slot to other models for some seconds, then wait for one as they do."""
+        turn = self._paused[name] = asyncio.Event()
+        self._queue.give_back("downloads")
+        self._awake.set()
+        await asyncio.sleep(seconds)
+        self._queue.push("downloads", _priority(self.models[name]), name)
+        self._awake.set()
+        await turn.wait()
 
     async def _attempt(self, step: Act, model: Model) -> Failure | None:
         """One step; None when it succeeded."""
@@ -214,7 +231,8 @@ class Reconciler:
         """The bookkeeping of a step that succeeded, failed or was cancelled (perhaps before it began)."""
         failure = None if task.cancelled() else task.result()
         model.doing = None
-        self._queue.give_back(_SLOT[step])
+        if self._paused.pop(model.name, None) is None:
+            self._queue.give_back(_SLOT[step])
         del self._tasks[model.name]
         if failure is not None or (model.failure is not None and model.failure.act is step):
             model.failure = failure

@@ -8,7 +8,7 @@ import hashlib
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -75,6 +75,8 @@ class Fetch:
     spec: ModelSpec
     staging: Path
     storage: Storage
+    pause: Callable[[float], Awaitable[None]] = asyncio.sleep
+    """Lets others work for so many seconds, while another puller downloads the model."""
     progress: Progress = field(default_factory=Progress)
     _transfer: Transfer | None = None
     _whole: tuple[str, bytes] | None = None
@@ -145,7 +147,7 @@ class Fetch:
                 await self._take_and_keep(cache, lock)
                 return
             self.progress.trouble = "another puller downloads it into the shared cache"
-            await asyncio.sleep(_LOOK)
+            await self.pause(_LOOK)
 
     async def _copied(self, cache: Cache) -> bool:
         if self._transfer is not None:  # an attempt that goes on with what it has

@@ -33,7 +33,7 @@ def cover(memory: Path) -> None:
 
 def find_libraries() -> None:
     """Let the packages' programs find their libraries without a variable: some start others without any."""
-    libraries = packages.environment()["LD_LIBRARY_PATH"]
+    libraries = packages.environment()["LD_LIBRARY_PATH"].replace(":", "\n")
     Path("/etc/ld.so.conf.d").mkdir(exist_ok=True)
     Path("/etc/ld.so.conf.d/ml-chassis.conf").write_text(f"{libraries}\n")
     subprocess.run(["ldconfig"], check=True)

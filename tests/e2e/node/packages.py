@@ -23,36 +23,36 @@ PACKAGES = (
 
 
 @cache
-def root() -> Path:
-    """The directory under which the packages lie, unpacked now if they never were (10 s, once).
+def root(names: tuple[str, ...] = PACKAGES) -> Path:
+    """The directory under which packages lie, unpacked now if they never were (10 s, once).
 
     Raises:
         BinaryError: a package cannot be had.
     """
     release = Path("/etc/os-release").read_text()
-    digest = hashlib.sha256("\0".join((*PACKAGES, release)).encode()).hexdigest()[:12]
+    digest = hashlib.sha256("\0".join((*names, release)).encode()).hexdigest()[:12]
     unpacked = cache_directory() / "debian" / digest
     if not unpacked.exists():
         with locked(unpacked):
             if not unpacked.exists():
-                _unpack(unpacked)
+                _unpack(names, unpacked)
     return unpacked
 
 
-def environment() -> dict[str, str]:
+def environment(names: tuple[str, ...] = PACKAGES) -> dict[str, str]:
     """The variables with which the unpacked programs find each other, on top of the caller's own."""
-    base = root()
-    libraries = next((base / "usr" / "lib").glob("*-linux-gnu"))
+    base = root(names)
+    libraries = [str(each) for part in ("usr/lib", "lib") for each in base.glob(f"{part}/*-linux-gnu")]
     return os.environ | {
         "PATH": f"{base}/usr/sbin:{base}/usr/bin:{os.environ['PATH']}:/usr/sbin:/sbin",
-        "LD_LIBRARY_PATH": str(libraries),
+        "LD_LIBRARY_PATH": ":".join(libraries),
         "PERL5LIB": f"{base}/usr/share/perl5",
     }
 
 
-def _unpack(unpacked: Path) -> None:
+def _unpack(names: tuple[str, ...], unpacked: Path) -> None:
     """Download the packages and their missing dependencies, and unpack them."""
-    say("unpacking containerd, runc and buildah from Debian's archive, once …")
+    say(f"unpacking {', '.join(names)} from Debian's archive, once …")
     with tempfile.TemporaryDirectory(dir=unpacked.parent, prefix=".unpacking-") as scratch:
         downloads, tree = Path(scratch, "downloads"), Path(scratch, "tree")
         (downloads / "lists" / "partial").mkdir(parents=True)
@@ -67,9 +67,7 @@ def _unpack(unpacked: Path) -> None:
         ]  # fmt: skip
         _run([*apt, "update"], downloads)
         # Without --quiet=2, which would hide the list that is asked for.
-        plan = _run(
-            [apt[0], *apt[2:], "install", "--simulate", "--no-install-recommends", *PACKAGES], downloads
-        )
+        plan = _run([apt[0], *apt[2:], "install", "--simulate", "--no-install-recommends", *names], downloads)
         wanted = [line.split()[1] for line in plan.splitlines() if line.startswith("Inst ")]
         if wanted:
             _run([*apt, "download", *wanted], downloads)

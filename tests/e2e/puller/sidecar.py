@@ -8,7 +8,7 @@ import re
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -26,9 +26,16 @@ FLAGS = {
 
 
 class Sidecar:
-    """`start` and `kill` it as often as you like. `env` is added to a bare environment."""
+    """`start` and `kill` it as often as you like. `env` is added to a bare environment; `program` takes the
+    puller's flags."""
 
-    def __init__(self, where: Path, env: Mapping[str, str], **flags: str) -> None:
+    def __init__(
+        self,
+        where: Path,
+        env: Mapping[str, str],
+        program: Sequence[str] = (sys.executable, "-m", "puller"),
+        **flags: str,
+    ) -> None:
         self.config = ConfigVolume(where / "configs")
         self.model_dir = where / "models"
         self.port = free_port()
@@ -43,7 +50,7 @@ class Sidecar:
             **FLAGS,
             **given,
         }
-        self._command = [sys.executable, "-m", "puller", *(part for flag in chosen.items() for part in flag)]
+        self._command = [*program, *(part for flag in chosen.items() for part in flag)]
         self.process: Process | None = None
 
     def start(self, env: Mapping[str, str] | None = None) -> None:

@@ -20,6 +20,7 @@ from tests.puller.conftest import World
 from tests.puller.fakes import until
 
 SPEC = ModelSpec("m", "s3://bucket/m")
+WAITS = "another puller downloads it into the shared cache"
 LIMITS = Limits(
     part_size=1 << 20, chunk_size=1 << 16, retry_initial=0.01, retry_max=0.05, trouble_timeout=0.5
 )
@@ -263,7 +264,7 @@ async def test_two_pods_download_once(world: World, tmp_path: Path, monkeypatch:
     world.store.gate = asyncio.Event()
     fetches = [fetch_of(world, tmp_path / f"pod{n}", Cache(tmp_path / "cache")) for n in range(3)]
     running = [asyncio.create_task(fetch.run()) for fetch in fetches]
-    await until(lambda: sum("another puller" in fetch.progress.trouble for fetch in fetches) == 2)
+    await until(lambda: sum(fetch.progress.trouble == WAITS for fetch in fetches) == 2)
     world.store.gate.set()
     trees = await asyncio.gather(*running)
     assert all((tree / "model.bin").read_bytes() == b"x" * 3_000_000 for tree in trees)
@@ -346,6 +347,30 @@ async def test_a_copy_that_does_not_fit_is_refused(world: World, tmp_path: Path)
     fetch.storage.budget.limit = 500
     with pytest.raises(StorageError, match="do not fit"):
         await fetch.run()
+
+
+@pytest.mark.parametrize("then", ["given back", "removed"])
+async def test_a_model_that_waits_for_another_puller_takes_no_slot(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str
+) -> None:
+    monkeypatch.setattr(fetch_module, "_LOOK", 0.02)
+    world.set(cache_dir=tmp_path / "cache", downloads=1)
+    wanted = {"a": world.put("a", "A"), "b": world.put("b", "B")}
+    lock = Cache(tmp_path / "cache").lock(ModelSpec("a", wanted["a"], "sklearn"))
+    assert lock is not None
+    world.config.write(wanted)
+    world.start()
+    await until(lambda: world.server.serving == {"b": b"B"})
+    assert (world.states()["a"], world.entry("a")["message"]) == (State.DOWNLOADING, WAITS)
+    if then == "removed":
+        world.config.write({"b": wanted["b"]})
+        await world.serves({"b": "B"})
+    lock.give_back()
+    wanted["c"] = world.put("c", "C")
+    world.config.write(wanted)
+    await world.serves({"a": "A", "b": "B", "c": "C"})
+    assert world.puller is not None
+    assert world.puller._queue._free["downloads"] == 1
 
 
 async def test_the_whole_puller_with_a_cache(world: World, tmp_path: Path) -> None:
