@@ -67,7 +67,7 @@ def _serving(pod: Json, facts: Facts) -> list[Container]:
     return [
         each
         for each in found
-        if _serves(each, recogniser) or _annotated(view.ours, each, alone=len(found) == 1)
+        if _serves(each, recogniser) or _annotated(view.ours, each, only=len(found) == 1)
     ]
 
 
@@ -76,9 +76,9 @@ def _ends(container: Container) -> bool:
     return container.spec.get("restartPolicy") in ("Never", "OnFailure")
 
 
-def _annotated(annotations: Mapping[str, str], container: Container, *, alone: bool) -> bool:
+def _annotated(annotations: Mapping[str, str], container: Container, *, only: bool) -> bool:
     return container.role is Role.MAIN and any(
-        f"{key}.{container.name}" in annotations or (alone and key in annotations)
+        f"{key}.{container.name}" in annotations or (only and key in annotations)
         for key in HEALTH_ANNOTATIONS
     )
 

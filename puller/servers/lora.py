@@ -4,7 +4,7 @@ Source: vLLM 0.32 (entrypoints/openai/models/serving.py, lora/worker_manager.py)
 (srt/entrypoints/http_server.py, managers/tokenizer_control_mixin.py, lora/lora_registry.py). Both list the
 adapters that they have in GET /v1/models, each with the path it was loaded from as `root`.
 
-Law: each version of an adapter has a path of its own, made of hard links. A path that vLLM was given stays
+Law: each version of an adapter has a separate directory of hard links. A path that vLLM was given stays
 readable, longer than the model's directory: vLLM reads an adapter again whenever it dropped it from memory,
 also for a request that came before the adapter was unloaded or replaced, and if it cannot, its engine ends.
 A path that SGLang was given ends before the adapter is unloaded, since SGLang would load it again for the

@@ -1,4 +1,4 @@
-"""Launchers and workers of the real MPI operator: how they arrive, and that it leaves what is added."""
+"""Launchers and workers of the real MPI operator: the pods it makes, and that it keeps added fields."""
 
 from __future__ import annotations
 

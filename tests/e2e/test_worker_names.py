@@ -421,7 +421,7 @@ async def _pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 def second(control_plane: ControlPlane, chassis: Chassis) -> Iterator[Chassis]:
     """Another replica of the webhook; /name is shared out between the two.
 
-    They have 30 s for an answer, since a pod whose answer is late is let in without a name.
+    The webhook has 30 s to answer: if it is late, the API server admits the pod without a name.
     """
     other = Chassis(control_plane)
     other.start()

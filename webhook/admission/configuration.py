@@ -91,7 +91,7 @@ class Namespaces(Model):
     include: tuple[str, ...] = Field(("*",), description="globs of namespaces that are looked at")
     exclude: tuple[str, ...] = Field(
         ("kube-system", "kube-public", "kube-node-lease", "mlchassis-system"),
-        description="globs of namespaces that are left alone; wins over include",
+        description="globs of namespaces that the webhook does not change or judge; wins over include",
     )
 
     def covers(self, namespace: str) -> bool:

@@ -106,7 +106,7 @@ def _agreed(count: int) -> bool:
 
 
 async def restart(api: ApiServer, looking: Looking, top: Json, *, longest: float = LONGEST_SECONDS) -> str:
-    """Restart one workload and wait until its pods are replaced and ready; why not, if it is left alone.
+    """Restart one workload and wait until its pods are replaced and ready; why not, if it was not restarted.
 
     Raises Failed if it does not get ready, or if its new pods lack the same.
     """

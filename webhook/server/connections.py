@@ -42,7 +42,7 @@ SPARE_DESCRIPTORS: Final = 128
 HANDSHAKE_SECONDS: Final = 10.0
 HEAD_SECONDS: Final = 10.0
 """How long the head of a request may take from its first byte. A connection that has sent nothing yet may be
-one that an API server keeps for later, and is left alone like any other idle one."""
+one that an API server keeps for later, and stays open like any other idle one."""
 REQUEST_SECONDS: Final = 60.0
 """Twice the longest timeout that a webhook can have: a client that reads an answer so slowly has gone."""
 SWEEP_SECONDS: Final = 1.0

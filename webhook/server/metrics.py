@@ -319,8 +319,8 @@ def _restarts(counts: Callable[[], Mapping[str, int]]) -> Iterator[Metric]:
 
 def _build() -> Iterator[Metric]:
     """Which version answers, for dashboards during an upgrade."""
-    told = {"version": version(), "python": platform.python_version()}
-    yield InfoMetricFamily("chassis_build", "The version that runs", value=told)
+    labels = {"version": version(), "python": platform.python_version()}
+    yield InfoMetricFamily("chassis_build", "The version that runs", value=labels)
 
 
 def _fast_path(on: Callable[[], bool]) -> Iterator[Metric]:

@@ -32,7 +32,7 @@ LONGEST_NAME: Final = 253
 SWEEP_SECONDS: Final = 3600.0
 """Between two sweeps of one process."""
 IDLE_SECONDS: Final = 3600.0
-"""A Lease that was written since is left alone without a question."""
+"""If a Lease was written since, the sweep asks nothing about it."""
 PACE_SECONDS: Final = 0.05
 """Between two questions of a sweep: some thousand clusters must not be one burst."""
 

@@ -418,7 +418,7 @@ CHASSIS = "import sys; from webhook.cli.main import main; sys.exit(main(sys.argv
 
 @asynccontextmanager
 async def served(*argv: str, program: str = CHASSIS, whole: bool = False) -> AsyncIterator[Served]:
-    """A server; if `whole`, with an interpreter and a command line of its own."""
+    """A server; if `whole`, started as a separate program."""
     argv = (
         *("serve", "--host", "127.0.0.1", "--port", "0", "--log-format", "json", "--drain-grace", "0"),
         *argv,
