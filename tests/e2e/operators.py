@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, TypeVar
 
+import pytest
 import yaml
 
 from tests.e2e import crds
@@ -20,6 +22,7 @@ from tests.e2e.pki import Authority, KeyPair, rsa_key
 from tests.e2e.processes import Process, free_port
 
 START_TIMEOUT = 120
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -180,7 +183,7 @@ class Operator:
                 if not api.exists("customresourcedefinitions", name):
                     api.create(definition)
                     self._definitions.append(name)
-                api.wait("customresourcedefinitions", name, _is_established)
+                api.wait("customresourcedefinitions", name, has_condition("Established"))
 
     def _secret(self, pair: KeyPair) -> JSON:
         """The Secret as the operator itself would write it: it uses certificates that are valid."""
@@ -217,9 +220,42 @@ class Operator:
             self._webhooks.append((f"{item['kind'].lower()}s", item["metadata"]["name"]))
 
 
-def _is_established(definition: JSON) -> bool:
-    conditions = definition.get("status", {}).get("conditions") or ()
-    return any(item["type"] == "Established" and item["status"] == "True" for item in conditions)
+def has_condition(kind: str, status: str = "True") -> Callable[[JSON], bool]:
+    """Whether an object has a condition of that type and status."""
+
+    def holds(item: JSON) -> bool:
+        conditions = item.get("status", {}).get("conditions") or ()
+        return any((each["type"], each["status"]) == (kind, status) for each in conditions)
+
+    return holds
+
+
+def fixture(key: str, *releases: Release) -> Any:
+    """The fixture `operator` of a module: a node for its pods, and the operators; the last one is given."""
+
+    @pytest.fixture(scope="module", name="operator")
+    def started(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
+        with own_node(control_plane, key), ExitStack() as running:
+            for release in releases:
+                directory = tmp_path_factory.mktemp(release.name)
+                operator = running.enter_context(Operator(release, control_plane, directory))
+            yield operator
+
+    return started
+
+
+@contextmanager
+def own_node(control_plane: ControlPlane, key: str) -> Iterator[None]:
+    """A node for pods with `place(key)` only: the tests of one module play its kubelet."""
+    name, taint = f"node-of-{key}", {"key": key, "effect": "NoSchedule"}
+    control_plane.add_node(name, {key: "yes"}, [taint], {"nvidia.com/gpu": "64"}, runs_pods=False)
+    yield
+    control_plane.api.delete("nodes", name)
+
+
+def place(key: str) -> JSON:
+    """The fields of a pod that bind it to that node."""
+    return {"nodeSelector": {key: "yes"}, "tolerations": [{"key": key, "operator": "Exists"}]}
 
 
 # A kubelet by hand
@@ -228,6 +264,18 @@ def _is_established(definition: JSON) -> bool:
 def bound(pod: JSON) -> bool:
     """Whether the scheduler has found a node for the pod."""
     return bool(pod["spec"].get("nodeName"))
+
+
+def bound_pods(api: Api, namespace: str, labels: str, count: int) -> list[JSON]:
+    """The pods with these labels once there are so many and all are bound, by name."""
+    pods = api.wait_for(
+        "pods",
+        lambda found: len(found) == count and all(map(bound, found)),
+        namespace=namespace,
+        labels=labels,
+        timeout=120,
+    )
+    return sorted(pods, key=lambda pod: str(pod["metadata"]["name"]))
 
 
 def run(api: Api, pod: JSON, *, answers: bool = True) -> None:
@@ -288,6 +336,17 @@ def _report(api: Api, pod: JSON, phase: str, states: list[JSON], inits: list[JSO
 # What must not change
 
 
+def first_of_two(api: Api, namespace: str, resources: Iterable[str], runs: Callable[[str], T]) -> T:
+    """What `runs` returns for the first of two workloads, which nobody writes while the second one starts:
+    by the time that the second one runs, the operator would have written the first one again."""
+    found = runs("first")
+    before = versions(api, namespace, resources)
+    runs("second")
+    after = versions(api, namespace, resources)
+    assert {key: after.get(key) for key in before} == before
+    return found
+
+
 def versions(api: Api, namespace: str, resources: Iterable[str]) -> dict[str, str]:
     """The uid and resourceVersion of each object: equal as long as nobody writes any of them."""
     return {
@@ -299,16 +358,35 @@ def versions(api: Api, namespace: str, resources: Iterable[str]) -> dict[str, st
     }
 
 
+def plain_and_changed(control_plane: ControlPlane, namespace: str, made: Callable[[str], T]) -> tuple[T, T]:
+    """What `made` returns in a namespace that the webhook leaves alone, and in this one."""
+    bare = f"{namespace}-bare"
+    control_plane.create_namespace(bare, {"mlchassis.dev/admission": "disabled"})
+    plain, changed = made(bare), made(namespace)
+    control_plane.api.delete("namespaces", bare)
+    return plain, changed
+
+
+TRAINING = {
+    "annotations.cluster-autoscaler.kubernetes.io/safe-to-evict",
+    "annotations.karpenter.sh/do-not-disrupt",
+    "annotations.mlchassis.dev/changed",
+    "tolerations",
+}
+"""What a pod that trains on GPUs is given."""
+
+
 def added(plain: JSON, changed: JSON) -> set[str]:
     """The fields that the second of two like pods has and the first does not.
 
-    Names and tokens differ from pod to pod, so values are not compared.
+    Names and tokens differ from pod to pod, so values are not compared. Whether affinity is added depends on
+    the nodes that other tests have added, so it is left out.
     """
     found = set(_added("", plain["spec"], changed["spec"]))
     for key in ("labels", "annotations"):
         before, after = (pod["metadata"].get(key) or {} for pod in (plain, changed))
         found |= {f"{key}.{name}" for name in after.keys() - before.keys()}
-    return found
+    return found - {"affinity"}
 
 
 def _added(path: str, plain: object, changed: object) -> Iterable[str]:

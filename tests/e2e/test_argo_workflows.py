@@ -10,13 +10,24 @@ import pytest
 from tests.e2e.api import JSON, Api
 from tests.e2e.controlplane import ControlPlane
 from tests.e2e.install import Chassis
-from tests.e2e.operators import ARGO, Operator, added, bound, end, run, versions
+from tests.e2e.operators import (
+    ARGO,
+    TRAINING,
+    Operator,
+    added,
+    bound_pods,
+    end,
+    first_of_two,
+    own_node,
+    place,
+    plain_and_changed,
+    run,
+)
 from tests.e2e.test_model_puller import MODELS, models, mounts, puller_of
 from tests.e2e.workloads import VLLM, probes
 
 pytestmark = [pytest.mark.e2e, pytest.mark.operators]
 
-NODE = "node-of-workflows"
 WORKFLOWS = "workflows.argoproj.io"
 """The resource; its labels and annotations have the same prefix."""
 WRITTEN = ("pods", WORKFLOWS, "workflowtaskresults.argoproj.io")
@@ -25,16 +36,13 @@ EMISSARY = ["/var/run/argo/argoexec", "emissary"]
 
 @pytest.fixture(scope="module")
 def operator(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
-    taint = {"key": "workflows", "effect": "NoSchedule"}
-    # Only these tests run the pods of this node: no other pod may be bound to it.
-    control_plane.add_node(NODE, {"workflows": "yes"}, [taint], {"nvidia.com/gpu": "64"}, runs_pods=False)
     control_plane.create_namespace("argo")
     metadata = {"name": "workflow-controller-configmap", "namespace": "argo"}
     control_plane.api.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})
-    with Operator(ARGO, control_plane, tmp_path_factory.mktemp("argo")) as running:
+    directory = tmp_path_factory.mktemp("argo")
+    with own_node(control_plane, "workflows"), Operator(ARGO, control_plane, directory) as running:
         yield running
-    for resource, name in (("nodes", NODE), ("namespaces", "argo")):
-        control_plane.api.delete(resource, name)
+    control_plane.api.delete("namespaces", "argo")
 
 
 def container(image: str = "registry.example/train:1", **fields: object) -> JSON:
@@ -54,8 +62,7 @@ def workflow(name: str, namespace: str, *templates: JSON, **spec: object) -> JSO
         "metadata": {"name": name, "namespace": namespace},
         "spec": {
             "entrypoint": templates[0]["name"],
-            "nodeSelector": {"workflows": "yes"},
-            "tolerations": [{"key": "workflows", "operator": "Exists"}],
+            **place("workflows"),
             "templates": list(templates),
             **spec,
         },
@@ -68,13 +75,7 @@ def step(name: str = "step", **fields: object) -> JSON:
 
 def pods_of(api: Api, namespace: str, name: str, count: int = 1) -> list[JSON]:
     """The bound pods of a workflow, oldest first, once there are so many."""
-    pods = api.wait_for(
-        "pods",
-        lambda found: len(found) == count and all(map(bound, found)),
-        namespace=namespace,
-        labels=f"{WORKFLOWS}/workflow={name}",
-        timeout=60,
-    )
+    pods = bound_pods(api, namespace, f"{WORKFLOWS}/workflow={name}", count)
     return sorted(pods, key=lambda pod: int(pod["metadata"]["resourceVersion"]))
 
 
@@ -109,15 +110,13 @@ def phase(api: Api, namespace: str, name: str, wanted: str) -> JSON:
 def test_pods_arrive_as_children_of_the_workflow_and_get_no_probes(
     control_plane: ControlPlane, chassis: Chassis, operator: Operator, namespace: str
 ) -> None:
-    api = control_plane.api
-    bare = f"{namespace}-bare"
-    control_plane.create_namespace(bare, {"mlchassis.dev/admission": "disabled"})
     server = container(VLLM, name="vllm", command=["vllm", "serve", "m"], ports=[{"containerPort": 8000}])
-    for place in (bare, namespace):
-        api.create(workflow("train", place, step(sidecars=[server])))
-    (plain,), (changed,) = (pods_of(api, place, "train") for place in (bare, namespace))
-    api.delete("namespaces", bare)
 
+    def made(namespace: str) -> list[JSON]:
+        control_plane.api.create(workflow("train", namespace, step(sidecars=[server])))
+        return pods_of(control_plane.api, namespace, "train")
+
+    (plain,), (changed,) = plain_and_changed(control_plane, namespace, made)
     (owner,) = changed["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["name"], owner["controller"]) == ("Workflow", "train", True)
     spec = changed["spec"]
@@ -127,13 +126,7 @@ def test_pods_arrive_as_children_of_the_workflow_and_get_no_probes(
     for each in spec["containers"][1:]:
         assert each["command"][:2] == EMISSARY
     assert probes(changed) == probes(changed, 1) == probes(changed, 2) == set()
-    # Whether affinity is added depends on the nodes that other tests have added.
-    assert added(plain, changed) - {"affinity"} == {
-        "annotations.cluster-autoscaler.kubernetes.io/safe-to-evict",
-        "annotations.karpenter.sh/do-not-disrupt",
-        "annotations.mlchassis.dev/changed",
-        "tolerations",
-    }
+    assert added(plain, changed) == TRAINING
     for each in spec["containers"]:
         assert each["terminationMessagePolicy"] == "File", "the controller reads the message"
 
@@ -210,12 +203,7 @@ def test_the_controller_writes_no_more_once_the_step_runs(
         running = lambda it: any(each["phase"] == "Running" for each in it["status"]["nodes"].values())  # noqa: E731
         api.wait(WORKFLOWS, name, running, namespace=namespace, timeout=60)
 
-    runs("first")
-    before = versions(api, namespace, WRITTEN)
-    # By the time that another step runs, the controller would have written again.
-    runs("second")
-    after = versions(api, namespace, WRITTEN)
-    assert {key: after.get(key) for key in before} == before
+    first_of_two(api, namespace, WRITTEN, runs)
 
 
 def test_a_step_that_waits_for_a_server_is_made(

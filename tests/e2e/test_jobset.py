@@ -2,44 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.e2e.api import JSON, Api
 from tests.e2e.controlplane import ControlPlane
 from tests.e2e.install import Chassis
-from tests.e2e.operators import JOB_SET, Operator, added, bound, run, versions
+from tests.e2e.operators import (
+    JOB_SET,
+    TRAINING,
+    Operator,
+    added,
+    bound_pods,
+    first_of_two,
+    fixture,
+    place,
+    plain_and_changed,
+    run,
+)
 from tests.e2e.workloads import probes
 
 pytestmark = pytest.mark.e2e
 
-NODE = "node-of-job-sets"
-TAINT: JSON = {"key": "job-sets", "effect": "NoSchedule"}
 SET = "jobset.sigs.k8s.io/jobset-name"
 ROLE = "jobset.sigs.k8s.io/replicatedjob-name"
 WRITTEN = ("pods", "jobs", "services", "jobsets.jobset.x-k8s.io")
 
 
-@pytest.fixture(scope="module")
-def operator(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
-    # Only these tests run the pods of this node: no other pod may be bound to it.
-    control_plane.add_node(NODE, {"job-sets": "yes"}, [TAINT], {"nvidia.com/gpu": "64"}, runs_pods=False)
-    with Operator(JOB_SET, control_plane, tmp_path_factory.mktemp("jobset")) as running:
-        yield running
-    control_plane.api.delete("nodes", NODE)
+operator = fixture("job-sets", JOB_SET)
 
 
 def job_set(name: str, namespace: str, **spec: object) -> JSON:
     """A leader that serves with its workers, and the two workers, each next to an agent."""
 
     def replicated(role: str, parallelism: int, *containers: JSON) -> JSON:
-        pod = {
-            "restartPolicy": "Never",
-            "nodeSelector": {"job-sets": "yes"},
-            "tolerations": [{"key": "job-sets", "operator": "Exists"}],
-            "containers": list(containers),
-        }
+        pod = {"restartPolicy": "Never", "containers": list(containers), **place("job-sets")}
         job = {"parallelism": parallelism, "completions": parallelism, "backoffLimit": 0}
         return {"name": role, "template": {"spec": {**job, "template": {"spec": pod}}}}
 
@@ -64,15 +60,7 @@ def job_set(name: str, namespace: str, **spec: object) -> JSON:
 
 
 def members(api: Api, namespace: str, name: str, role: str, count: int) -> list[JSON]:
-    """The bound pods of a role."""
-    pods = api.wait_for(
-        "pods",
-        lambda found: len(found) == count and all(map(bound, found)),
-        namespace=namespace,
-        labels=f"{SET}={name},{ROLE}={role}",
-        timeout=60,
-    )
-    return sorted(pods, key=lambda pod: str(pod["metadata"]["name"]))
+    return bound_pods(api, namespace, f"{SET}={name},{ROLE}={role}", count)
 
 
 def everyone(api: Api, namespace: str, name: str) -> tuple[JSON, list[JSON]]:
@@ -81,7 +69,8 @@ def everyone(api: Api, namespace: str, name: str) -> tuple[JSON, list[JSON]]:
 
 
 def runs(api: Api, namespace: str, name: str) -> list[JSON]:
-    """Let all pods of a set run, and wait until the operator has counted its Jobs as ready."""
+    """Let all pods of a new set run, and wait until the operator has counted its Jobs as ready."""
+    api.create(job_set(name, namespace))
     leader, workers = everyone(api, namespace, name)
     for pod in (leader, *workers):
         run(api, pod)
@@ -100,13 +89,12 @@ def test_pods_arrive_as_children_of_jobs_and_get_no_probes(
     control_plane: ControlPlane, chassis: Chassis, operator: Operator, namespace: str
 ) -> None:
     api = control_plane.api
-    bare = f"{namespace}-bare"
-    control_plane.create_namespace(bare, {"mlchassis.dev/admission": "disabled"})
-    for place in (bare, namespace):
-        api.create(job_set("train", place))
-    plain, changed = (everyone(api, place, "train") for place in (bare, namespace))
-    api.delete("namespaces", bare)
 
+    def made(namespace: str) -> tuple[JSON, list[JSON]]:
+        api.create(job_set("train", namespace))
+        return everyone(api, namespace, "train")
+
+    plain, changed = plain_and_changed(control_plane, namespace, made)
     leader, workers = changed
     for pod, role, index in (
         (leader, "leader", "0"),
@@ -127,13 +115,7 @@ def test_pods_arrive_as_children_of_jobs_and_get_no_probes(
 
     for before, after in ((plain[0], leader), (plain[1][0], workers[0])):
         # The API server has set the other field, terminationMessagePolicy, before the webhook changed it.
-        # Whether affinity is added depends on the nodes that other tests have added.
-        assert added(before, after) - {"affinity"} == {
-            "annotations.cluster-autoscaler.kubernetes.io/safe-to-evict",
-            "annotations.karpenter.sh/do-not-disrupt",
-            "annotations.mlchassis.dev/changed",
-            "tolerations",
-        }
+        assert added(before, after) == TRAINING
         for container in after["spec"]["containers"]:
             assert container["terminationMessagePolicy"] == "FallbackToLogsOnError"
     for job in api.items("jobs", namespace):
@@ -144,14 +126,7 @@ def test_the_operator_writes_no_more_once_the_set_runs(
     control_plane: ControlPlane, chassis: Chassis, operator: Operator, namespace: str
 ) -> None:
     api = control_plane.api
-    api.create(job_set("first", namespace))
-    runs(api, namespace, "first")
-    before = versions(api, namespace, WRITTEN)
-    # By the time that another set runs, the operator would have written again.
-    api.create(job_set("second", namespace))
-    runs(api, namespace, "second")
-    after = versions(api, namespace, WRITTEN)
-    assert {key: after.get(key) for key in before} == before
+    first_of_two(api, namespace, WRITTEN, lambda name: runs(api, namespace, name))
 
 
 def test_workers_that_wait_for_their_leader_are_made(

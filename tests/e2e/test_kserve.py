@@ -13,13 +13,23 @@ from tests.e2e.api import JSON, Api, ApiError
 from tests.e2e.binaries import module_directory
 from tests.e2e.controlplane import ControlPlane
 from tests.e2e.install import Chassis
-from tests.e2e.operators import KSERVE, Operator, added, bound, run, versions
+from tests.e2e.operators import (
+    KSERVE,
+    Operator,
+    added,
+    bound_pods,
+    first_of_two,
+    has_condition,
+    own_node,
+    place,
+    plain_and_changed,
+    run,
+)
 from tests.e2e.test_model_puller import MODELS, models, mounts, puller_of
 from tests.e2e.workloads import VLLM, probes
 
 pytestmark = [pytest.mark.e2e, pytest.mark.operators]
 
-NODE = "node-of-services"
 SERVICES = "inferenceservices.serving.kserve.io"
 WRITTEN = ("pods", "deployments", "services", "horizontalpodautoscalers", SERVICES)
 GPUS = {"nvidia.com/gpu": "1"}
@@ -28,17 +38,14 @@ GPUS = {"nvidia.com/gpu": "1"}
 @pytest.fixture(scope="module")
 def operator(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
     api = control_plane.api
-    taint = {"key": "kserve", "effect": "NoSchedule"}
-    # Only these tests run the pods of this node: no other pod may be bound to it.
-    control_plane.add_node(NODE, {"kserve": "yes"}, [taint], {"nvidia.com/gpu": "64"}, runs_pods=False)
     control_plane.create_namespace("kserve")
     api.create(configuration())
-    with Operator(KSERVE, control_plane, tmp_path_factory.mktemp("kserve")) as running:
+    directory = tmp_path_factory.mktemp("kserve")
+    with own_node(control_plane, "kserve"), Operator(KSERVE, control_plane, directory) as running:
         # Its webhooks answer some time after its controller has started.
         running.process.wait_until(lambda: _answers(api), 120, interval=0.5)
         yield running
-    for resource, name in (("nodes", NODE), ("namespaces", "kserve")):
-        api.delete(resource, name)
+    api.delete("namespaces", "kserve")
 
 
 def configuration() -> JSON:
@@ -56,15 +63,11 @@ def _answers(api: Api) -> bool:
 
 
 def service(name: str, namespace: str, predictor: JSON) -> JSON:
-    place = {
-        "nodeSelector": {"kserve": "yes"},
-        "tolerations": [{"key": "kserve", "operator": "Exists"}],
-    }
     return {
         "apiVersion": "serving.kserve.io/v1beta1",
         "kind": "InferenceService",
         "metadata": {"name": name, "namespace": namespace},
-        "spec": {"predictor": {**place, "minReplicas": 1, **predictor}},
+        "spec": {"predictor": {**place("kserve"), "minReplicas": 1, **predictor}},
     }
 
 
@@ -81,15 +84,8 @@ def custom(**fields: object) -> JSON:
     return {"containers": [container]}
 
 
-def pods_of(api: Api, namespace: str, name: str) -> list[JSON]:
-    """The bound pods of a service, once there are some."""
-    return api.wait_for(
-        "pods",
-        lambda found: bool(found) and all(map(bound, found)),
-        namespace=namespace,
-        labels=f"serving.kserve.io/inferenceservice={name}",
-        timeout=120,
-    )
+def pods_of(api: Api, namespace: str, name: str, count: int = 1) -> list[JSON]:
+    return bound_pods(api, namespace, f"serving.kserve.io/inferenceservice={name}", count)
 
 
 def runs(api: Api, namespace: str, name: str) -> JSON:
@@ -99,10 +95,7 @@ def runs(api: Api, namespace: str, name: str) -> JSON:
     api.wait(
         SERVICES,
         name,
-        lambda it: any(
-            (each["type"], each["status"]) == ("PredictorReady", "True")
-            for each in it.get("status", {}).get("conditions", ())
-        ),
+        has_condition("PredictorReady"),
         namespace=namespace,
         timeout=120,
     )
@@ -112,21 +105,18 @@ def runs(api: Api, namespace: str, name: str) -> JSON:
 def test_a_pod_arrives_with_the_operators_probe_and_gets_the_others(
     control_plane: ControlPlane, chassis: Chassis, operator: Operator, namespace: str
 ) -> None:
-    api = control_plane.api
-    bare = f"{namespace}-bare"
-    control_plane.create_namespace(bare, {"mlchassis.dev/admission": "disabled"})
-    for place in (bare, namespace):
-        api.create(service("llm", place, custom()))
-    (plain,), (changed,) = (pods_of(api, place, "llm") for place in (bare, namespace))
-    api.delete("namespaces", bare)
+    def made(namespace: str) -> list[JSON]:
+        control_plane.api.create(service("llm", namespace, custom()))
+        return pods_of(control_plane.api, namespace, "llm")
+
+    (plain,), (changed,) = plain_and_changed(control_plane, namespace, made)
     (owner,) = changed["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["controller"]) == ("ReplicaSet", True)
     assert probes(plain) == {"readinessProbe"}
     written = plain["spec"]["containers"][0]["readinessProbe"]
     assert written["tcpSocket"] == {"port": 8000}, "written by the controller"
     assert changed["spec"]["containers"][0]["readinessProbe"] == written
-    # Whether affinity is added depends on the nodes that other tests have added.
-    assert added(plain, changed) - {"affinity"} == {
+    assert added(plain, changed) == {
         "annotations.mlchassis.dev/changed",
         "containers.lifecycle",
         "containers.livenessProbe",
@@ -138,15 +128,11 @@ def test_a_pod_arrives_with_the_operators_probe_and_gets_the_others(
 def test_the_operator_writes_no_more_once_the_service_is_ready(
     control_plane: ControlPlane, chassis: Chassis, operator: Operator, namespace: str
 ) -> None:
-    api = control_plane.api
-    api.create(service("first", namespace, custom()))
-    runs(api, namespace, "first")
-    before = versions(api, namespace, WRITTEN)
-    # By the time that another service is ready, the controller would have written again.
-    api.create(service("second", namespace, custom()))
-    runs(api, namespace, "second")
-    after = versions(api, namespace, WRITTEN)
-    assert {key: after.get(key) for key in before} == before
+    def begins(name: str) -> None:
+        control_plane.api.create(service(name, namespace, custom()))
+        runs(control_plane.api, namespace, name)
+
+    first_of_two(control_plane.api, namespace, WRITTEN, begins)
 
 
 def test_a_model_gets_its_container_from_a_runtime_and_its_files_from_the_initializer(
@@ -176,32 +162,26 @@ def shipped(name: str, kind: str, namespace: str) -> JSON:
 def test_members_of_a_service_on_several_nodes_keep_the_probes_of_the_runtime(
     control_plane: ControlPlane, chassis: Chassis, operator: Operator, namespace: str
 ) -> None:
-    api = control_plane.api
-    bare = f"{namespace}-bare"
-    control_plane.create_namespace(bare, {"mlchassis.dev/admission": "disabled"})
-    found: dict[str, dict[str, JSON]] = {}
-    for place in (bare, namespace):
-        api.create(shipped("kserve-huggingfaceserver-multinode", "ServingRuntime", place))
+    def made(namespace: str) -> dict[str, JSON]:
+        api.create(shipped("kserve-huggingfaceserver-multinode", "ServingRuntime", namespace))
         model = {
             "modelFormat": {"name": "huggingface"},
             "runtime": "kserve-huggingfaceserver-multinode",
             "storageUri": "pvc://models/llama",
         }
-        item = service("large", place, {"model": model, "workerSpec": {"pipelineParallelSize": 2}})
+        item = service("large", namespace, {"model": model, "workerSpec": {"pipelineParallelSize": 2}})
         item["metadata"]["annotations"] = {"serving.kserve.io/autoscalerClass": "none"}
         api.create(item)
+        labels = "serving.kserve.io/inferenceservice=large"
         pods = api.wait_for(
-            "pods",
-            lambda pods: len(pods) == 2,
-            namespace=place,
-            labels="serving.kserve.io/inferenceservice=large",
-            timeout=120,
+            "pods", lambda pods: len(pods) == 2, namespace=namespace, labels=labels, timeout=120
         )
-        found[place] = {pod["spec"]["containers"][0]["name"]: pod for pod in pods}
-    api.delete("namespaces", bare)
+        return {pod["spec"]["containers"][0]["name"]: pod for pod in pods}
+
+    api = control_plane.api
+    plain, changed = plain_and_changed(control_plane, namespace, made)
     for name, adds in (("kserve-container", {"containers.lifecycle"}), ("worker-container", set())):
-        plain, pod = (found[place][name] for place in (bare, namespace))
-        assert added(plain, pod) - {"affinity"} == {
+        assert added(plain[name], changed[name]) == {
             "annotations.mlchassis.dev/changed",
             "tolerations",
             *adds,

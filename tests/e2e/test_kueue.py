@@ -10,29 +10,36 @@ import pytest
 from tests.e2e.api import JSON, Api
 from tests.e2e.controlplane import ControlPlane
 from tests.e2e.install import Chassis
-from tests.e2e.operators import KUEUE, Operator, bound, end, run, versions
+from tests.e2e.operators import (
+    KUEUE,
+    Operator,
+    bound,
+    bound_pods,
+    end,
+    first_of_two,
+    has_condition,
+    own_node,
+    place,
+    run,
+)
 
 pytestmark = [pytest.mark.e2e, pytest.mark.operators]
 
-NODE = "node-of-queues"
 QUEUE = "kueue.x-k8s.io/queue-name"
 WORKLOADS = "workloads.kueue.x-k8s.io"
 WRITTEN = ("jobs", "pods", WORKLOADS)
-TOLERATION: JSON = {"key": "queues", "operator": "Exists"}
+(TOLERATION,) = place("queues")["tolerations"]
 DEMAND = {"cpu": "1", "memory": "1Gi", "nvidia.com/gpu": "1"}
 
 
 @pytest.fixture(scope="module")
 def operator(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
-    taint = {"key": "queues", "effect": "NoSchedule"}
-    # Only these tests run the pods of this node: no other pod may be bound to it.
-    control_plane.add_node(NODE, {"queues": "yes"}, [taint], {"nvidia.com/gpu": "64"}, runs_pods=False)
     with Operator(KUEUE, control_plane, tmp_path_factory.mktemp("kueue")) as running:
         # Its webhooks answer some time after its first controller has started.
         running.process.wait_until(lambda: _answers(control_plane.api), 120, interval=0.5)
-        yield running
-        # With its pods, while Kueue still removes finalizers.
-        control_plane.api.delete("nodes", NODE)
+        # The node is removed with its pods while Kueue still removes finalizers.
+        with own_node(control_plane, "queues"):
+            yield running
 
 
 @pytest.fixture
@@ -45,14 +52,16 @@ def queue(control_plane: ControlPlane, operator: Operator, namespace: str) -> It
         "coveredResources": ["cpu", "nvidia.com/gpu", "memory"],
         "flavors": [{"name": namespace, "resources": [*quota, {"name": "memory", "nominalQuota": "64Gi"}]}],
     }
-    for kind, name, place, spec in (
+    for kind, name, within, spec in (
         ("ResourceFlavor", namespace, {}, flavor),
         ("ClusterQueue", namespace, {}, {"namespaceSelector": {}, "resourceGroups": [group]}),
         ("LocalQueue", "training", {"namespace": namespace}, {"clusterQueue": namespace}),
     ):
-        metadata = {"name": name, **place}
+        metadata = {"name": name, **within}
         api.create({"apiVersion": "kueue.x-k8s.io/v1beta1", "kind": kind, "metadata": metadata, "spec": spec})
-    api.wait("localqueues.kueue.x-k8s.io", "training", _is_active, namespace=namespace, timeout=120)
+    api.wait(
+        "localqueues.kueue.x-k8s.io", "training", has_condition("Active"), namespace=namespace, timeout=120
+    )
     yield "training"
     for kind in ("clusterqueues", "resourceflavors"):
         api.delete(f"{kind}.kueue.x-k8s.io", namespace)
@@ -63,11 +72,6 @@ def _answers(api: Api) -> bool:
     pod["metadata"] = {"name": "asks", "namespace": "default", "labels": {QUEUE: "none"}}
     suspended = api.create(job("asks", "default", "none"), dry_run=True).body["spec"].get("suspend")
     return suspended is True and "schedulingGates" in api.create(pod, dry_run=True).body["spec"]
-
-
-def _is_active(queue: JSON) -> bool:
-    conditions = queue.get("status", {}).get("conditions", ())
-    return any(each["type"] == "Active" and each["status"] == "True" for each in conditions)
 
 
 def pod_spec() -> JSON:
@@ -114,15 +118,13 @@ def test_a_job_of_a_queue_keeps_its_retries_and_is_admitted_once(
     control_plane: ControlPlane, chassis: Chassis, queue: str, namespace: str
 ) -> None:
     api = control_plane.api
-    created = api.create(job("first", namespace, queue)).body
-    assert created["spec"]["suspend"] is True, "Kueue's webhook saw it"
-    check(running(api, namespace, "first"))
-    before = versions(api, namespace, WRITTEN)
-    # By the time that another Job runs, Kueue would have written again.
-    api.create(job("second", namespace, queue))
-    running(api, namespace, "second")
-    after = versions(api, namespace, WRITTEN)
-    assert {key: after.get(key) for key in before} == before
+
+    def runs(name: str) -> JSON:
+        created = api.create(job(name, namespace, queue)).body
+        assert created["spec"]["suspend"] is True, "Kueue's webhook saw it"
+        return running(api, namespace, name)
+
+    check(first_of_two(api, namespace, WRITTEN, runs))
     assert len(api.items(WORKLOADS, namespace)) == 2, "one for each Job: none was made again"
     spec = api.get("jobs", "first", namespace)["spec"]
     assert spec["podFailurePolicy"]["rules"][0]["action"] == "Ignore"
@@ -176,26 +178,16 @@ def test_a_group_of_gated_pods_is_let_through_as_one(
         api.create(
             {"apiVersion": "v1", "kind": "Pod", "metadata": {**metadata, "name": name}, "spec": pod_spec()}
         )
-    pods = api.wait_for(
-        "pods",
-        lambda found: len(found) == 2 and all(map(bound, found)),
-        namespace=namespace,
-        labels="kueue.x-k8s.io/pod-group-name=pair",
-        timeout=120,
-    )
+    pods = bound_pods(api, namespace, "kueue.x-k8s.io/pod-group-name=pair", 2)
     assert len({pod["metadata"]["annotations"]["kueue.x-k8s.io/role-hash"] for pod in pods}) == 1
     (workload,) = api.items(WORKLOADS, namespace)
     assert [each["count"] for each in workload["spec"]["podSets"]] == [2]
     for pod in pods:
         assert any(each.get("key") == "nvidia.com/gpu" for each in pod["spec"]["tolerations"])
         end(api, pod)
-
-    def is_finished(item: JSON) -> bool:
-        return any(
-            each["type"] == "Finished" and each["status"] == "True" for each in item["status"]["conditions"]
-        )
-
-    api.wait(WORKLOADS, workload["metadata"]["name"], is_finished, namespace=namespace, timeout=120)
+    api.wait(
+        WORKLOADS, workload["metadata"]["name"], has_condition("Finished"), namespace=namespace, timeout=120
+    )
 
 
 def refusals(workloads: list[JSON]) -> list[str]:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import pytest
 
 from tests.e2e.api import JSON
 from tests.e2e.controlplane import ControlPlane
 from tests.e2e.install import Chassis
-from tests.e2e.operators import LWS, Operator, bound, run
+from tests.e2e.operators import LWS, Operator, bound, fixture, place, run
+from tests.e2e.workloads import probes
 
 pytestmark = pytest.mark.e2e
 
-NODE = "node-of-groups"
-TAINT: JSON = {"key": "groups", "effect": "NoSchedule"}
-TOLERATION: JSON = {"key": "groups", "operator": "Exists"}
 LEADER: JSON = {
     "name": "vllm",
     "image": "vllm/vllm-openai:v0.11.0",
@@ -26,19 +23,12 @@ LEADER: JSON = {
 WORKER: JSON = {"name": "worker", "image": "example.org/worker:1"}
 
 
-@pytest.fixture(scope="module")
-def operator(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
-    # Only these tests run the pods of this node: no other pod may be bound to it.
-    control_plane.add_node(NODE, {"groups": "yes"}, [TAINT], runs_pods=False)
-    with Operator(LWS, control_plane, tmp_path_factory.mktemp("lws")) as running:
-        yield running
-    control_plane.api.delete("nodes", NODE)
+operator = fixture("groups", LWS)
 
 
 def group(name: str, namespace: str, policy: str) -> JSON:
     def template(container: JSON) -> JSON:
-        spec = {"containers": [container], "nodeSelector": {"groups": "yes"}, "tolerations": [TOLERATION]}
-        return {"spec": spec}
+        return {"spec": {"containers": [container], **place("groups")}}
 
     return {
         "apiVersion": "leaderworkerset.x-k8s.io/v1",
@@ -54,10 +44,6 @@ def group(name: str, namespace: str, policy: str) -> JSON:
             },
         },
     }
-
-
-def probes(pod: JSON) -> set[str]:
-    return {name for name in pod["spec"]["containers"][0] if name.endswith("Probe")}
 
 
 def test_a_group_whose_workers_wait_for_their_leader_forms(

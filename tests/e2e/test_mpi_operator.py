@@ -2,43 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.e2e.api import JSON, Api
 from tests.e2e.controlplane import ControlPlane
 from tests.e2e.install import Chassis
-from tests.e2e.operators import MPI, Operator, bound, end, run, versions
+from tests.e2e.operators import (
+    MPI,
+    Operator,
+    bound_pods,
+    end,
+    first_of_two,
+    fixture,
+    has_condition,
+    place,
+    run,
+)
 from tests.e2e.workloads import probes
 
 pytestmark = [pytest.mark.e2e, pytest.mark.operators]
 
-NODE = "node-of-mpi"
 WRITTEN = ("pods", "jobs", "services", "configmaps", "secrets", "mpijobs.kubeflow.org")
 JOBS = "mpijobs.kubeflow.org"
 ROLE = "training.kubeflow.org/job-role"
 
 
-@pytest.fixture(scope="module")
-def operator(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
-    taint = {"key": "mpi", "effect": "NoSchedule"}
-    # Only these tests run the pods of this node: no other pod may be bound to it.
-    control_plane.add_node(NODE, {"mpi": "yes"}, [taint], {"nvidia.com/gpu": "64"}, runs_pods=False)
-    with Operator(MPI, control_plane, tmp_path_factory.mktemp("mpi")) as running:
-        yield running
-    control_plane.api.delete("nodes", NODE)
+operator = fixture("mpi", MPI)
 
 
 def mpi_job(name: str, namespace: str, **spec: object) -> JSON:
     """A launcher and two workers, each of which has a port and an agent after it."""
 
     def replica(count: int, *containers: JSON) -> JSON:
-        pod = {
-            "nodeSelector": {"mpi": "yes"},
-            "tolerations": [{"key": "mpi", "operator": "Exists"}],
-            "containers": list(containers),
-        }
+        pod = {"containers": list(containers), **place("mpi")}
         return {"replicas": count, "template": {"spec": pod}}
 
     image = "registry.example/train:1"
@@ -60,18 +56,12 @@ def mpi_job(name: str, namespace: str, **spec: object) -> JSON:
 
 
 def members(api: Api, namespace: str, name: str, role: str, count: int) -> list[JSON]:
-    """The bound pods of a role."""
-    return api.wait_for(
-        "pods",
-        lambda pods: len(pods) == count and all(map(bound, pods)),
-        namespace=namespace,
-        labels=f"training.kubeflow.org/job-name={name},{ROLE}={role}",
-        timeout=120,
-    )
+    return bound_pods(api, namespace, f"training.kubeflow.org/job-name={name},{ROLE}={role}", count)
 
 
 def runs(api: Api, namespace: str, name: str) -> tuple[JSON, list[JSON]]:
-    """Let all pods run, workers first, and wait until the operator has seen that the job runs."""
+    """Let all pods of a new job run, workers first, and wait until the operator has seen that it runs."""
+    api.create(mpi_job(name, namespace))
     workers = members(api, namespace, name, "worker", 2)
     for worker in workers:
         run(api, worker, answers=False)
@@ -83,9 +73,7 @@ def runs(api: Api, namespace: str, name: str) -> tuple[JSON, list[JSON]]:
         active = [
             status.get("replicaStatuses", {}).get(role, {}).get("active") for role in ("Launcher", "Worker")
         ]
-        return active == [1, 2] and any(
-            each["type"] == "Running" and each["status"] == "True" for each in status.get("conditions", ())
-        )
+        return active == [1, 2] and has_condition("Running")(job)
 
     api.wait(JOBS, name, settled, namespace=namespace, timeout=120)
     # The Job's own controller counts ready pods a second later.
@@ -103,7 +91,6 @@ def test_members_arrive_with_their_owners_and_get_no_probes(
     control_plane: ControlPlane, chassis: Chassis, operator: Operator, namespace: str
 ) -> None:
     api = control_plane.api
-    api.create(mpi_job("train", namespace))
     launcher, workers = runs(api, namespace, "train")
     for pod, owner in (
         (launcher, ("Job", "train-launcher")),
@@ -126,24 +113,9 @@ def test_the_operator_writes_no_more_once_the_job_runs_and_then_completes(
     control_plane: ControlPlane, chassis: Chassis, operator: Operator, namespace: str
 ) -> None:
     api = control_plane.api
-    api.create(mpi_job("first", namespace))
-    launcher, _ = runs(api, namespace, "first")
-    before = versions(api, namespace, WRITTEN)
-    # By the time that another job runs, the operator would have written again.
-    api.create(mpi_job("second", namespace))
-    runs(api, namespace, "second")
-    after = versions(api, namespace, WRITTEN)
-    assert {key: after.get(key) for key in before} == before
+    launcher, _ = first_of_two(api, namespace, WRITTEN, lambda name: runs(api, namespace, name))
     end(api, launcher)
-    api.wait(
-        JOBS,
-        "first",
-        lambda it: any(
-            each["type"] == "Succeeded" and each["status"] == "True" for each in it["status"]["conditions"]
-        ),
-        namespace=namespace,
-        timeout=120,
-    )
+    api.wait(JOBS, "first", has_condition("Succeeded"), namespace=namespace, timeout=120)
 
 
 def test_a_launcher_that_waits_for_ready_workers_is_made(

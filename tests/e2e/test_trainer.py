@@ -3,45 +3,43 @@ arrival, and that neither operator reverts what our webhook adds."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.e2e.api import JSON, Api
 from tests.e2e.controlplane import ControlPlane
 from tests.e2e.install import Chassis
-from tests.e2e.operators import JOB_SET, TRAINER, Operator, added, bound, end, run, versions
+from tests.e2e.operators import (
+    JOB_SET,
+    TRAINER,
+    TRAINING,
+    Operator,
+    added,
+    bound_pods,
+    end,
+    first_of_two,
+    fixture,
+    has_condition,
+    place,
+    plain_and_changed,
+    run,
+)
 from tests.e2e.workloads import probes
 
 pytestmark = [pytest.mark.e2e, pytest.mark.operators]
 
-NODE = "node-of-trainers"
 TRAIN_JOBS = "trainjobs.trainer.kubeflow.org"
 WRITTEN = ("pods", "jobs", "services", "jobsets.jobset.x-k8s.io", TRAIN_JOBS)
 GPUS = {"limits": {"nvidia.com/gpu": "1"}}
 API_VERSION = "trainer.kubeflow.org/v1alpha1"
 
 
-@pytest.fixture(scope="module")
-def operator(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
-    taint = {"key": "trainers", "effect": "NoSchedule"}
-    # Only these tests run the pods of this node: no other pod may be bound to it.
-    control_plane.add_node(NODE, {"trainers": "yes"}, [taint], {"nvidia.com/gpu": "64"}, runs_pods=False)
-    with (
-        Operator(JOB_SET, control_plane, tmp_path_factory.mktemp("jobset")),
-        Operator(TRAINER, control_plane, tmp_path_factory.mktemp("trainer")) as running,
-    ):
-        yield running
-    control_plane.api.delete("nodes", NODE)
+operator = fixture("trainers", JOB_SET, TRAINER)
 
 
 def runtime(namespace: str, **node: object) -> JSON:
     """A runtime as Kubeflow ships it for PyTorch, with a place for its pods."""
-    pod = {
-        "nodeSelector": {"trainers": "yes"},
-        "tolerations": [{"key": "trainers", "operator": "Exists"}],
-        "containers": [{"name": "node", "image": "pytorch/pytorch:2.7.1-cuda12.8-cudnn9-runtime", **node}],
-    }
+    container = {"name": "node", "image": "pytorch/pytorch:2.7.1-cuda12.8-cudnn9-runtime", **node}
+    pod = {"containers": [container], **place("trainers")}
     job = {
         "name": "node",
         "template": {
@@ -83,16 +81,10 @@ def train_job(name: str, namespace: str, **trainer: object) -> JSON:
     }
 
 
-def pods_of(api: Api, namespace: str, name: str, count: int = 2) -> list[JSON]:
-    """The bound pods of a TrainJob."""
-    pods = api.wait_for(
-        "pods",
-        lambda found: len(found) == count and all(map(bound, found)),
-        namespace=namespace,
-        labels=f"jobset.sigs.k8s.io/jobset-name={name}",
-        timeout=60,
-    )
-    return sorted(pods, key=lambda pod: str(pod["metadata"]["name"]))
+def pods_of(api: Api, namespace: str, name: str) -> list[JSON]:
+    """The two pods of a new TrainJob."""
+    api.create(train_job(name, namespace))
+    return bound_pods(api, namespace, f"jobset.sigs.k8s.io/jobset-name={name}", 2)
 
 
 def runs(api: Api, namespace: str, name: str) -> list[JSON]:
@@ -114,14 +106,12 @@ def test_pods_arrive_as_children_of_jobs_and_get_no_probes(
     control_plane: ControlPlane, chassis: Chassis, operator: Operator, namespace: str
 ) -> None:
     api = control_plane.api
-    bare = f"{namespace}-bare"
-    control_plane.create_namespace(bare, {"mlchassis.dev/admission": "disabled"})
-    for place in (bare, namespace):
-        api.create(runtime(place))
-        api.create(train_job("train", place))
-    (plain, _), (first, second) = (pods_of(api, place, "train") for place in (bare, namespace))
-    api.delete("namespaces", bare)
 
+    def made(namespace: str) -> list[JSON]:
+        api.create(runtime(namespace))
+        return pods_of(api, namespace, "train")
+
+    (plain, _), (first, second) = plain_and_changed(control_plane, namespace, made)
     for index, pod in enumerate((first, second)):
         (owner,) = pod["metadata"]["ownerReferences"]
         assert (owner["kind"], owner["name"], owner["controller"]) == ("Job", "train-node-0", True)
@@ -131,13 +121,7 @@ def test_pods_arrive_as_children_of_jobs_and_get_no_probes(
     assert container["resources"]["limits"] == GPUS["limits"]
     assert "PET_MASTER_ADDR" in {each["name"] for each in container["env"]}, "written by the Trainer"
     assert probes(first) == set()
-    # Whether affinity is added depends on the nodes that other tests have added.
-    assert added(plain, first) - {"affinity"} == {
-        "annotations.cluster-autoscaler.kubernetes.io/safe-to-evict",
-        "annotations.karpenter.sh/do-not-disrupt",
-        "annotations.mlchassis.dev/changed",
-        "tolerations",
-    }
+    assert added(plain, first) == TRAINING
     assert container["terminationMessagePolicy"] == "FallbackToLogsOnError"
     (job,) = api.items("jobs", namespace)
     assert "podFailurePolicy" not in job["spec"], "a failed member has to fail its Job, and so the set"
@@ -154,26 +138,10 @@ def test_the_operators_write_no_more_once_the_job_runs_and_then_see_its_end(
 ) -> None:
     api = control_plane.api
     api.create(runtime(namespace))
-    api.create(train_job("first", namespace))
-    pods = runs(api, namespace, "first")
-    before = versions(api, namespace, WRITTEN)
-    # By the time that another job runs, the operators would have written again.
-    api.create(train_job("second", namespace))
-    runs(api, namespace, "second")
-    after = versions(api, namespace, WRITTEN)
-    assert {key: after.get(key) for key in before} == before
+    pods = first_of_two(api, namespace, WRITTEN, lambda name: runs(api, namespace, name))
     for pod in pods:
         end(api, pod, codes)
-    api.wait(
-        TRAIN_JOBS,
-        "first",
-        lambda it: any(
-            (each["type"], each["status"]) == (condition, "True")
-            for each in it["status"].get("conditions", ())
-        ),
-        namespace=namespace,
-        timeout=60,
-    )
+    api.wait(TRAIN_JOBS, "first", has_condition(condition), namespace=namespace, timeout=60)
 
 
 def test_findings_name_the_place_in_the_runtime(
