@@ -17,7 +17,7 @@ from puller.cli import server_of, storage_of
 from puller.options import Options
 from puller.plan import State, state
 from puller.reconcile import Reconciler
-from puller.servers.base import Timeouts
+from puller.servers.base import HttpServer, Timeouts
 from puller.storage.base import Limits
 from tests.puller.fakes import BUCKET, ConfigVolume, FakeServer, FaultStore, tree_bytes, until
 
@@ -55,10 +55,17 @@ class World:
         self._task = asyncio.create_task(self.puller.run())
         return self.puller
 
+    def hurry(self, **seconds: float) -> None:
+        """From here on, the running puller waits only so long for answers of its server."""
+        assert self.puller is not None
+        server = self.puller.actions.server
+        assert isinstance(server, HttpServer)
+        server.timeouts = dataclasses.replace(server.timeouts, **seconds)
+
     async def stop(self) -> None:
         if self.puller is not None and self._task is not None:
             self.puller.stop()
-            await asyncio.wait_for(self._task, 10)
+            await asyncio.wait_for(self._task, 60)
             await self.puller.actions.server.close()
         self.puller = self._task = None
 
@@ -107,7 +114,7 @@ class World:
         assert self.puller is not None
         return self.puller.status.ready(self.puller.models)[0]
 
-    async def serves(self, expected: dict[str, bytes | str], seconds: float = 20.0) -> None:
+    async def serves(self, expected: dict[str, bytes | str], seconds: float = 60.0) -> None:
         """Wait until the server serves exactly this, and the disk holds exactly this."""
         wanted = {name: text.encode() if isinstance(text, str) else text for name, text in expected.items()}
 
@@ -153,13 +160,11 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         server_poll=0.1,
         backoff_initial=0.05,
         backoff_max=0.4,
-        grace=2.0,
-        timeouts=Timeouts(probe=0.5, load=5.0, unload=0.5),
+        grace=60.0,
+        timeouts=Timeouts(probe=60.0, load=60.0, unload=60.0),
         limits=Limits(
             part_size=1 << 20,
             chunk_size=1 << 16,
-            stall_timeout=2.0,
-            trouble_timeout=0.5,
             retry_initial=0.02,
             retry_max=0.1,
         ),

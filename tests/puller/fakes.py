@@ -345,7 +345,7 @@ def tarred(files: dict[str, bytes]) -> bytes:
     return out.getvalue()
 
 
-async def until(condition: Callable[[], object], seconds: float = 20.0, what: str = "") -> None:
+async def until(condition: Callable[[], object], seconds: float = 60.0, what: str = "") -> None:
     """Wait for something that has no event to wait for."""
     end = time.monotonic() + seconds
     while not condition():

@@ -142,7 +142,7 @@ class Running:
     async def line(self, **wanted: Any) -> dict[str, Any]:
         """The next log line with all these words."""
         assert self.process.stderr is not None
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             async for text in self.process.stderr:
                 self.lines.append(json.loads(text))
                 if wanted.items() <= self.lines[-1].items():
@@ -200,7 +200,7 @@ async def test_a_life(running: tuple[Running, ConfigVolume, FaultStore], tmp_pat
     assert (await puller.get("/nothing"))[0] == 404
 
     puller.process.terminate()
-    assert await asyncio.wait_for(puller.process.wait(), 10) == 0
+    assert await asyncio.wait_for(puller.process.wait(), 60) == 0
     written = json.loads((tmp_path / "models" / ".status.json").read_text())
     assert {entry["name"]: entry["state"] for entry in written["models"]} == {"m": "Loaded", "bad": "Failed"}
 
@@ -215,7 +215,7 @@ async def test_a_stop_in_the_middle_of_a_download(
     volume.write({"m": "s3://bucket/m", "n": "s3://bucket/n"})
     await puller.line(event="model", model="n", state="Downloading")
     puller.process.terminate()
-    assert await asyncio.wait_for(puller.process.wait(), 10) == 0
+    assert await asyncio.wait_for(puller.process.wait(), 60) == 0
     store.gate.set()
     assert list((tmp_path / "models" / ".puller" / "new").iterdir()) == []
     assert not (tmp_path / "models" / "n").exists()

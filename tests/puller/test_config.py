@@ -88,7 +88,7 @@ async def test_a_swap_is_heard_of_long_before_the_poll(tmp_path: Path) -> None:
 
     swaps = asyncio.create_task(swap())
     for _ in range(3):
-        await asyncio.wait_for(anext(heard), 20)
+        await asyncio.wait_for(anext(heard), 50)
     swaps.cancel()
     await heard.aclose()
 
@@ -96,5 +96,5 @@ async def test_a_swap_is_heard_of_long_before_the_poll(tmp_path: Path) -> None:
 async def test_a_directory_that_cannot_be_watched_is_polled(tmp_path: Path) -> None:
     heard = changes(tmp_path / "later", poll=0.05)
     for _ in range(3):
-        await asyncio.wait_for(anext(heard), 5)
+        await asyncio.wait_for(anext(heard), 50)
     await heard.aclose()

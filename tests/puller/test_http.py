@@ -26,7 +26,7 @@ async def said(port: http.Port, request: bytes) -> bytes:
     """Everything that comes until the connection ends."""
     reader, writer = await asyncio.open_connection(*port.address)
     writer.write(request)
-    answer = await asyncio.wait_for(reader.read(), 10)
+    answer = await asyncio.wait_for(reader.read(), 60)
     writer.close()
     return answer
 
@@ -102,7 +102,7 @@ async def test_closing_ends_connections_that_are_kept(port: http.Port) -> None:
     writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
     assert await reader.readuntil(b"ok\n")
     await port.close()
-    assert await asyncio.wait_for(reader.read(), 10) == b""
+    assert await asyncio.wait_for(reader.read(), 60) == b""
     writer.close()
 
 
@@ -114,10 +114,10 @@ async def test_who_holds_connections_keeps_nobody_out(
     await until(lambda: len(port._open) == 3)
     assert b"200 OK" in await said(port, b"GET /healthz HTTP/1.0\r\n\r\n")
     reader, _ = held[0]
-    assert await asyncio.wait_for(reader.read(), 10) == b"", "the oldest gave way"
+    assert await asyncio.wait_for(reader.read(), 60) == b"", "the oldest gave way"
     for reader, writer in held[1:]:
         writer.write(b"GET /healthz HTTP/1.1\r\n\r\n")
-        assert b"200 OK" in await asyncio.wait_for(reader.readuntil(b"\r\n"), 10)
+        assert b"200 OK" in await asyncio.wait_for(reader.readuntil(b"\r\n"), 60)
     for _, writer in held:
         writer.close()
         await writer.wait_closed()

@@ -20,7 +20,7 @@ import pytest
 
 from puller.plan import State
 from puller.reasons import Reason
-from puller.servers.base import Health, Timeouts
+from puller.servers.base import Health
 from tests.puller.conftest import World
 from tests.puller.fakes import logged, until
 from tests.puller.servers.test_servers import TensorFlowServing
@@ -70,9 +70,7 @@ E2E = pytest.mark.e2e
     "count", [101, pytest.param(1000, marks=E2E, id="1000"), pytest.param(5000, marks=E2E, id="5000")]
 )
 async def test_many_models_at_the_start(world: World, count: int) -> None:
-    # The store and the server share this process with the puller: a busy machine may keep each waiting.
-    patient = replace(world.options.limits, stall_timeout=60.0, trouble_timeout=60.0)
-    world.set(downloads=8, resync=600.0, server_poll=1.0, limits=patient, timeouts=Timeouts(60.0, 60.0, 60.0))
+    world.set(downloads=8, resync=600.0, server_poll=1.0)
     models = {f"m{index}": world.put(f"m{index}", str(index)) for index in range(count)}
     world.config.write(models)
     world.start()
@@ -135,7 +133,10 @@ async def test_there_and_back_again_in_the_middle_of_a_step(world: World, moment
     assert world.server.overlaps == 0
 
 
-async def test_ten_edits_during_one_download_cost_one_more(world: World) -> None:
+async def test_ten_edits_during_one_download_cost_one_more(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("puller.plan.SUPERSEDED_GRACE", 600.0)
     for index in range(11):
         world.put(f"v{index}", f"version {index}")
     world.store.gate = asyncio.Event()
@@ -172,6 +173,7 @@ async def test_there_and_back_again_leaves_nothing_of_the_other(
 ) -> None:
     monkeypatch.setattr("puller.plan.SUPERSEDED_GRACE", 0.05)
     world.put("a", "A"), world.put("b", b"B" * MB)
+    world.set(limits=replace(world.options.limits, trouble_timeout=0.2))
     world.config.write({"m": "s3://bucket/a"})
     puller = world.start()
     await world.serves({"m": "A"})
@@ -244,6 +246,7 @@ async def test_the_server_comes_up_after_the_models_are_on_disk(world: World) ->
 async def test_a_store_that_answers_503_for_a_while(world: World) -> None:
     world.config.write({"m": world.put("m", "M")})
     world.store.refuse = 12
+    world.set(limits=replace(world.options.limits, trouble_timeout=0.2))
     world.start()
     await until(lambda: world.entry("m").get("state") == "Failed")
     entry = world.entry("m")
@@ -268,6 +271,7 @@ async def test_a_download_that_breaks_for_long_resumes_in_the_next_attempt(world
     content = os.urandom(4 * MB)
     world.config.write({"m": world.put("m", content)})
     world.store.cuts, world.store.cut_after = 10_000, 0
+    world.set(limits=replace(world.options.limits, trouble_timeout=0.2))
     world.start()
     await until(lambda: world.entry("m").get("state") == "Failed")
     world.store.cuts = 0
@@ -358,6 +362,7 @@ async def test_a_server_that_hangs_is_left_alone_until_it_answers(world: World) 
     world.start()
     await world.serves({"a": "A"})
     world.server.hung = asyncio.Event()
+    world.hurry(probe=0.3)
     await until(lambda: world.puller and world.puller.health.value == "hung")
     world.config.write({"a": "s3://bucket/a", "b": world.put("b", "B")})
     await until(lambda: world.on_disk("b") == b"B")
@@ -380,6 +385,7 @@ async def test_a_load_whose_answer_is_lost_is_not_sent_again(world: World, silen
         world.server.hung = held
     else:
         world.server.hang_ready = held
+    world.hurry(probe=0.3)
     world.server.hang_loads.set()
     model = puller.models["a"]
     if silent == "server":
@@ -652,6 +658,7 @@ async def test_an_unload_that_hangs_holds_up_nobody_else_and_keeps_the_files(wor
     world.start()
     await world.serves({"a": "A"})
     world.server.hang_unloads = asyncio.Event()
+    world.hurry(unload=0.3)
     world.config.write({"b": world.put("b", "B")})
     await until(lambda: world.server.serving.get("b") == b"B")
     await until(lambda: world.entry("a").get("state") == "Failed")
@@ -666,6 +673,7 @@ async def test_a_hanging_unload_of_a_model_added_again(world: World) -> None:
     world.start()
     await world.serves({"a": "A"})
     world.server.hang_unloads = asyncio.Event()
+    world.hurry(unload=0.3)
     world.config.write({})
     await until(lambda: world.server.unloads["a"])
     world.config.write({"a": "s3://bucket/a"})
@@ -703,14 +711,17 @@ async def test_a_load_that_outlives_a_crash_of_the_puller_is_waited_for(world: W
     await until(lambda: world.server.in_flight["m"])
     await world.kill()
     puller = world.start()
-    puller.actions.settle = 1.0
+    if reload:  # nothing shows when the load ends
+        puller.actions.settle = 1.0
+    else:
+        puller.actions.settle = 60.0
     await world.serves({"m": "A"})
     assert world.server.overlaps == 0
     assert world.server.loads["m"] - before == (2 if reload else 1)
 
 
 async def test_a_load_that_timed_out_is_not_begun_again_while_it_goes_on(world: World) -> None:
-    world.set(timeouts=Timeouts(probe=0.5, load=0.2, unload=0.5))
+    world.set(timeouts=replace(world.options.timeouts, load=0.2))
     world.server.load_seconds = 0.8
     world.config.write({"m": world.put("m", "M")})
     world.start()

@@ -45,7 +45,7 @@ async def run(where: Path, kills: int, seed: int) -> Report:
             for file in range(FILES):
                 store.objects[f"{name}/{version}/{file}.bin"] = content(name, version, file)
     sidecar = Sidecar(
-        where, store.env, server="v2", server_url=server.url, unload_timeout="2", load_timeout="5"
+        where, store.env, server="v2", server_url=server.url, unload_timeout="60", load_timeout="60"
     )
     try:
         for _ in range(kills):
@@ -66,7 +66,7 @@ async def run(where: Path, kills: int, seed: int) -> Report:
         await asyncio.to_thread(sidecar.start)
         began = asyncio.get_running_loop().time()
         expected = {name: _whole(name, version) for name, version in wanted.items()}
-        await until(lambda: server.serving == expected and sidecar.on_disk() == expected, 30, str(wanted))
+        await until(lambda: server.serving == expected and sidecar.on_disk() == expected, 60, str(wanted))
         seconds = asyncio.get_running_loop().time() - began
         check_disk(sidecar.model_dir)
         assert server.overlaps == 0

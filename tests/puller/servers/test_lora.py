@@ -20,7 +20,7 @@ from tests.puller.conftest import World
 from tests.puller.fakes import tree_bytes, until
 from tests.puller.servers.lora_server import FakeLoraServer, FakeSglangServer
 
-QUICK = Timeouts(probe=0.5, load=0.5, unload=0.5)
+PATIENT = Timeouts(probe=60.0, load=60.0, unload=60.0)
 KINDS = {"vllm": FakeLoraServer, "sglang": FakeSglangServer}
 
 
@@ -35,7 +35,7 @@ class Loads:
     async def start(self, key: str = "") -> None:
         await self.fake.start()
         kind = SglangServer if isinstance(self.fake, FakeSglangServer) else LoraServer
-        self.server = kind(self.fake.url, QUICK, self.models, self.models, key)
+        self.server = kind(self.fake.url, PATIENT, self.models, self.models, key)
 
     def adapter(self, name: str, weights: str) -> bytes:
         """Install an adapter as the store does: in a new directory with a marker."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from puller.servers.tfserving import CONFIG_NAME, TfServing, render
 from puller.servers.v2 import TritonServer, V2Server
 from tests.puller.fakes import until
 
-QUICK = Timeouts(probe=0.3, load=0.5, unload=0.5)
+PATIENT = Timeouts(probe=60.0, load=60.0, unload=60.0)
+QUICK = Timeouts(probe=0.3, load=0.3, unload=0.3)
+"""For what does not come: everything else takes as long as the machine needs."""
 Answer = Callable[[web.Request], Any]
 
 
@@ -58,7 +61,7 @@ async def server() -> AsyncIterator[Scripted]:
 
 @pytest.fixture
 async def v2(server: Scripted) -> AsyncIterator[V2Server]:
-    client = V2Server(server.url, QUICK)
+    client = V2Server(server.url, PATIENT)
     yield client
     await client.close()
 
@@ -71,8 +74,18 @@ LOAD, UNLOAD, READY = (
 
 
 async def hang(_: web.Request) -> int:
-    await asyncio.sleep(5)
+    await asyncio.Event().wait()
     return 200
+
+
+def quick_from_here(client: V2Server) -> Answer:
+    """200, and the client takes this for the last thing that may take long."""
+
+    async def answer(_: web.Request) -> int:
+        client.timeouts = replace(QUICK, probe=PATIENT.probe)
+        return 200
+
+    return answer
 
 
 @pytest.mark.parametrize("status", [200, 404, 500, 503])
@@ -83,8 +96,9 @@ async def test_any_answer_means_up(server: Scripted, v2: V2Server, status: int) 
 
 async def test_silence_means_hung_and_a_closed_port_down(server: Scripted, v2: V2Server) -> None:
     server.answers["GET /v2/health/live"] = hang
+    v2.timeouts = QUICK
     assert await v2.health() is Health.HUNG
-    closed = V2Server("http://127.0.0.1:1", QUICK)
+    closed = V2Server("http://127.0.0.1:1", PATIENT)
     assert await closed.health() is Health.DOWN
     with pytest.raises(ServerError) as caught:
         await closed.ready("m")
@@ -114,7 +128,7 @@ async def test_a_load_is_over_when_the_model_is_ready(server: Scripted, v2: V2Se
 
 
 async def test_a_load_that_never_gets_ready_fails(server: Scripted, v2: V2Server) -> None:
-    server.answers |= {LOAD: 200, READY: 404}
+    server.answers |= {LOAD: quick_from_here(v2), READY: 404}
     with pytest.raises(ServerError) as caught:
         await v2.load("m", was_ready=False)
     assert caught.value.reason == "NotReady"
@@ -132,6 +146,7 @@ async def test_a_refused_load_fails_unless_the_model_got_ready_anyway(server: Sc
 
 async def test_a_load_that_hangs_is_given_up(server: Scripted, v2: V2Server) -> None:
     server.answers[LOAD] = hang
+    v2.timeouts = QUICK
     with pytest.raises(ServerError) as caught:
         await v2.load("m", was_ready=False)
     assert caught.value.reason == "ServerTimeout"
@@ -188,13 +203,13 @@ async def test_unloading(server: Scripted, v2: V2Server) -> None:
     server.answers |= {UNLOAD: (500, {"error": "busy"}), READY: 200}
     with pytest.raises(ServerError, match="500: busy"):
         await v2.unload("m")
-    server.answers |= {UNLOAD: 200, READY: 200}
+    server.answers |= {UNLOAD: quick_from_here(v2), READY: 200}
     with pytest.raises(ServerError, match="still ready"):
         await v2.unload("m")
 
 
 async def test_triton_in_the_wrong_mode_gets_a_hint(server: Scripted) -> None:
-    triton = TritonServer(server.url, QUICK)
+    triton = TritonServer(server.url, PATIENT)
     message = "explicit model load / unload is not allowed if polling is enabled"
     server.answers |= {LOAD: (503, {"error": message}), READY: 404}
     with pytest.raises(ServerError, match=re.escape("--model-control-mode=explicit")):
@@ -244,7 +259,7 @@ async def test_tensorflow_serving_gets_the_whole_set(server: Scripted, tmp_path:
         (tmp_path / name / "1").mkdir(parents=True)
         (tmp_path / name / "1" / "saved_model.pb").write_text(f"{name} old")
         server.answers[f"GET /v1/models/{name}"] = serving.answer
-    client = TfServing(server.url, QUICK, tmp_path, Path("/models"))
+    client = TfServing(server.url, PATIENT, tmp_path, Path("/models"))
     await client.declare(frozenset("ab"))
     await client.load("a", was_ready=False)
     await client.load("b", was_ready=False)
@@ -266,7 +281,7 @@ async def test_tensorflow_serving_gets_the_whole_set(server: Scripted, tmp_path:
 
 async def test_tensorflow_serving_needs_a_version_directory(server: Scripted, tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
-    client = TfServing(server.url, QUICK, tmp_path, tmp_path)
+    client = TfServing(server.url, PATIENT, tmp_path, tmp_path)
     with pytest.raises(ServerError) as caught:
         await client.load("a", was_ready=False)
     assert caught.value.reason == "NoVersion"
@@ -283,7 +298,7 @@ def test_the_config_file_is_text_protobuf() -> None:
 
 async def test_the_config_file_is_replaced_in_one_step(server: Scripted, tmp_path: Path) -> None:
     """A reader that opens it again and again never sees a part of it."""
-    client = TfServing(server.url, QUICK, tmp_path, tmp_path)
+    client = TfServing(server.url, PATIENT, tmp_path, tmp_path)
     sets = [frozenset(f"model-{index}" for index in range(count)) for count in (0, 50, 200)]
     whole = {render(sorted(names), tmp_path) for names in sets}
     seen: set[str] = set()

@@ -21,9 +21,7 @@ from tests.puller.fakes import until
 
 SPEC = ModelSpec("m", "s3://bucket/m")
 WAITS = "another puller downloads it into the shared cache"
-LIMITS = Limits(
-    part_size=1 << 20, chunk_size=1 << 16, retry_initial=0.01, retry_max=0.05, trouble_timeout=0.5
-)
+LIMITS = Limits(part_size=1 << 20, chunk_size=1 << 16, retry_initial=0.01, retry_max=0.05)
 
 
 class Clock:

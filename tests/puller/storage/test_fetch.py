@@ -28,7 +28,7 @@ from tests.puller.fakes import FaultStore, tarred
 
 MB = 1 << 20
 Run = Callable[[], Awaitable[dict[str, bytes]]]
-LIMITS = Limits(part_size=MB, chunk_size=1 << 16, retry_initial=0.01, retry_max=0.05, trouble_timeout=0.5)
+LIMITS = Limits(part_size=MB, chunk_size=1 << 16, retry_initial=0.01, retry_max=0.05)
 
 
 @pytest.fixture
@@ -46,11 +46,13 @@ async def fetch(
     return await run()
 
 
-async def prepared(store: FaultStore, tmp_path: Path, uri: str, *, max_disk: int = 0, **spec: Any) -> Run:
+async def prepared(
+    store: FaultStore, tmp_path: Path, uri: str, *, max_disk: int = 0, limits: Limits = LIMITS, **spec: Any
+) -> Run:
     """A function that runs (and may run again) one fetch, and returns its files."""
     staging = Path(tempfile.mkdtemp(dir=tmp_path))
     connections = asyncio.Semaphore(4)
-    storage = Storage(store.env, LIMITS, DiskBudget(tmp_path, max_disk), tmp_path / "claims", connections)
+    storage = Storage(store.env, limits, DiskBudget(tmp_path, max_disk), tmp_path / "claims", connections)
     one = Fetch(ModelSpec("m", uri, **spec), staging, storage)
 
     async def run() -> dict[str, bytes]:
@@ -137,7 +139,8 @@ async def test_an_archive_that_cannot_be_got_at_all_fails_and_comes_later(
     store: FaultStore, tmp_path: Path
 ) -> None:
     store.objects["m.tar"] = tarred(FILES)
-    run = await prepared(store, tmp_path, "s3://bucket/m.tar")
+    limits = replace(LIMITS, trouble_timeout=0.1)
+    run = await prepared(store, tmp_path, "s3://bucket/m.tar", limits=limits)
     store.cuts, store.cut_after = 10_000, 0
     with pytest.raises(StorageError) as caught:
         await run()

@@ -35,7 +35,7 @@ from tests.puller.storage.registries import (
 )
 
 MB = 1 << 20
-LIMITS = Limits(part_size=MB, chunk_size=1 << 16, retry_initial=0.01, retry_max=0.05, trouble_timeout=0.5)
+LIMITS = Limits(part_size=MB, chunk_size=1 << 16, retry_initial=0.01, retry_max=0.05)
 Tree = dict[str, bytes]
 
 
