@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -16,6 +17,8 @@ import pytest
 from policies.kube.json import Json
 from tests import forked
 from tests.forked import Forked
+from webhook.server import prefork
+from webhook.server.record import Identity
 
 SCRIPT = """
 {before}
@@ -45,7 +48,14 @@ def serve(listener, shared):
     {body}
     forever(shared)
 
-sys.exit(prefork.supervise({workers}, socket.create_server(("127.0.0.1", 0)), serve))
+gone = []
+
+def ended(pid):
+    # From here on, a loop that stops is that of a slow machine.
+    prefork.STALL_SECONDS = 60
+    gone.append(pid)
+
+sys.exit(prefork.supervise({workers}, socket.create_server(("127.0.0.1", 0)), serve, ended))
 """
 
 
@@ -162,7 +172,7 @@ async def test_a_worker_that_a_review_holds_is_replaced_and_the_next_one_knows(s
 
 
 async def test_a_worker_that_dies_in_a_review_teaches_the_next_one(supervised: Start) -> None:
-    body = HUNG.replace(HANG, "os.kill(os.getpid(), signal.SIGSEGV)")
+    body = HUNG.replace(HANG, "os.kill(os.getpid(), signal.SIGSEGV)").replace("0.05", "60")
     async with supervised(body, 1) as it:
         assert await it.worker() != await it.worker()
         assert await it.stop() == 0
@@ -174,31 +184,36 @@ async def test_a_worker_that_dies_in_a_review_teaches_the_next_one(supervised: S
 
 
 async def test_a_stuck_loop_is_ended_and_no_review_is_blamed(supervised: Start) -> None:
-    async with supervised(f"served(shared)\nif first('a'):\n    {HANG}", 1, stall=0.2) as it:
-        assert await it.worker() != await it.worker()
+    body = f"if not gone:\n    shared.record.served()\n    {HANG}\nserved(shared)"
+    async with supervised(body, 1, stall=0.2) as it:
+        after = await it.worker()
         assert await it.stop() == 0
     assert it.events() == [
         "a worker's event loop has stopped, ending it",
         "worker ended, starting another",
     ]
+    assert it.log[0]["pid"] == it.log[1]["pid"] != after
     assert it.log[1]["reason"] == "stalled"
 
 
-async def test_steps_that_each_end_in_time_are_left_alone(supervised: Start) -> None:
+def test_steps_that_each_end_in_time_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Twice the limit in all, in many steps: the supervisor looks at one step at a time."""
-    body = """
-served(shared)
-for _ in range(40):
-    shared.record.begin(bytes(16), b"", 0.5)
-    time.sleep(0.025)
-    shared.record.end()
-os.write(1, b"0\\n")
-"""
-    async with supervised(body, 1, stall=20) as it:
-        assert await it.worker() > 0
-        assert await it.worker() == 0, "it has come to the end, and was not replaced"
-        assert await it.stop() == 0
-    assert it.events() == []
+    sent: list[tuple[int, int]] = []
+    monkeypatch.setattr(prefork, "_send", lambda pid, number: sent.append((pid, number)))
+    with socket.socket() as listener:
+        supervisor = prefork._Supervisor(1, listener, lambda _, __: 0, lambda _: None)
+    worker = supervisor._workers[0]
+    worker.pid, review = 12345, Identity.of_body(REVIEW)
+    for _ in range(40):
+        worker.record.begin(review, b"{}", 0.5)
+        for _ in range(2):  # a step is known from the first look at it on
+            supervisor._look(0.025)
+        worker.record.end()
+    assert sent == []
+    worker.record.begin(review, b"{}", 0.5)
+    for _ in range(22):
+        supervisor._look(0.025)
+    assert sent == [(12345, signal.SIGKILL)], "one step that takes longer than the limit"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
@@ -217,7 +232,8 @@ async def test_on_sigterm_all_end_with_0_and_no_process_is_left(
 
 
 async def test_a_worker_that_hangs_while_it_drains_is_ended_and_makes_an_error(supervised: Start) -> None:
-    body = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + HUNG.replace("0.05", "0.5")
+    hang = HUNG.replace("served(shared)", "").replace("\n", "\n    ")
+    body = f"def drain(*_):\n    {hang}\nsignal.signal(signal.SIGTERM, drain)\nserved(shared)"
     async with supervised(body, 1) as it:
         await it.worker()
         assert await it.stop() == 1
