@@ -53,7 +53,7 @@ def seen() -> Seen:
 async def following(origin: PolicySource, seen: Seen) -> AsyncIterator[None]:
     task = asyncio.create_task(origin.follow(seen.policy))
     try:
-        await asyncio.wait_for(seen.policy.read.wait(), 5)
+        await asyncio.wait_for(seen.policy.read.wait(), 60)
         yield
     finally:
         task.cancel()
@@ -295,7 +295,7 @@ async def test_a_swap_is_heard_of_long_before_the_poll(
     mount(tmp_path, "1", OBSERVE)
     async with following(Directory(tmp_path), seen):
         swaps = asyncio.create_task(swap())
-        await until(lambda: seen.profile() is Profile.STRICT)
+        await until(lambda: seen.profile() is Profile.STRICT, seconds=50)
         swaps.cancel()
 
 

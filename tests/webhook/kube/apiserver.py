@@ -282,11 +282,17 @@ def _status(code: int, reason: str, message: str, metadata: Json | None = None) 
     return web.json_response(body, status=code)
 
 
-async def until(predicate: Callable[[], object], seconds: float = 20) -> None:
+async def until(predicate: Callable[[], object], seconds: float = 60) -> None:
     """Wait until a client has processed the answers as the test expects; there is no event to await."""
     async with asyncio.timeout(seconds):
         while not predicate():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
+
+
+async def turns(count: int) -> None:
+    """Let all tasks go on for so many turns of the event loop, of 5 ms or more."""
+    for _ in range(count):
+        await asyncio.sleep(0.005)
 
 
 @asynccontextmanager

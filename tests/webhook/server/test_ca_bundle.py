@@ -12,7 +12,7 @@ import pytest
 
 from policies.core.annotations import CA_BUNDLE_CHANGED
 from policies.kube.json import Json
-from tests.webhook.kube.apiserver import FakeApiServer, until
+from tests.webhook.kube.apiserver import FakeApiServer, turns, until
 from webhook.kube import reflector
 from webhook.kube.api import ApiServer
 from webhook.kube.errors import ApiError
@@ -239,9 +239,9 @@ async def test_replicas_that_know_different_cas_do_not_write_against_each_other(
         background(Registration(api, "mlchassis", new)),
     ):
         await until(lambda: set(*bundles(fake, MUTATING)) == {"A", "B"})
-        await asyncio.sleep(0.1)
+        await turns(20)
         version = fake.version
-        await asyncio.sleep(0.2)
+        await turns(40)
         assert fake.version == version
 
 
@@ -308,7 +308,7 @@ async def test_no_request_without_a_change(fake: FakeApiServer, api: ApiServer) 
 
     async with background(Registration(api, "mlchassis", used)):
         await until(lambda: bundles(fake, MUTATING) == ["A"])
-        await asyncio.sleep(0.2)
+        await turns(40)
         assert len(asked) < 10, "once for the start, each list, and its own write; then it waits"
 
 

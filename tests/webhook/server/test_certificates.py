@@ -296,7 +296,7 @@ async def test_keep_survives_a_failing_source_and_installs_later_pairs(
     task = asyncio.create_task(
         certs.keep(Source(), ServingCertificate(), installed.set_result, certs.nobody_to_ask)
     )
-    assert await asyncio.wait_for(installed, 5) == bundle
+    assert await asyncio.wait_for(installed, 60) == bundle
     task.cancel()
 
 
@@ -323,7 +323,7 @@ async def test_mounted_files_are_read_again_after_the_data_link_is_swapped(
     task = asyncio.create_task(
         certs.keep(source, ServingCertificate(), installed.put_nowait, certs.nobody_to_ask)
     )
-    assert (await asyncio.wait_for(installed.get(), 5)).certificate == bundle.certificate
+    assert (await asyncio.wait_for(installed.get(), 60)).certificate == bundle.certificate
 
     async def swap() -> None:
         """Repeatedly: the watch starts in another thread without a signal."""
@@ -332,7 +332,7 @@ async def test_mounted_files_are_read_again_after_the_data_link_is_swapped(
             await asyncio.sleep(0.3)
 
     swaps = asyncio.create_task(swap())
-    assert (await asyncio.wait_for(installed.get(), 20)).certificate == other.certificate
+    assert (await asyncio.wait_for(installed.get(), 50)).certificate == other.certificate
     for background in (swaps, task):
         background.cancel()
     await asyncio.gather(swaps, task, return_exceptions=True)
@@ -676,6 +676,6 @@ async def test_a_torn_pair_is_read_again_at_the_next_event_and_not_after_a_pause
     while len(answers) == 2:  # noqa: ASYNC110 - it has read the torn one
         await asyncio.sleep(0)
     events.put_nowait(None)
-    assert await asyncio.wait_for(installed, 30) == bundle
+    assert await asyncio.wait_for(installed, 60) == bundle
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

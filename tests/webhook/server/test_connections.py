@@ -17,7 +17,9 @@ import structlog
 from aiohttp import web
 
 from tests.webhook.kube.apiserver import until
-from tests.webhook.server.running import HEAD, Running, review, serving
+from tests.webhook.server.running import HEAD, Running, pass_over, review, serving
+from webhook.admission.envelope import Request, allowed
+from webhook.admission.messages import Answer
 from webhook.server import bodies, certificates, connections, pki
 from webhook.server import http as module
 from webhook.server.bodies import Budget
@@ -36,6 +38,8 @@ pytestmark = pytest.mark.usefixtures("_quick")
 @pytest.fixture
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "HANDSHAKE_SECONDS", 0)
+    for patient in ("HEAD_SECONDS", "HANDSHAKE_SECONDS"):
+        monkeypatch.setattr(connections, patient, 60)
     monkeypatch.setattr(connections, "FRESH_SECONDS", 0.01)
     monkeypatch.setattr(bodies, "OLD_SECONDS", 0.01)
 
@@ -66,12 +70,12 @@ class Caller:
     async def answer(self) -> bytes:
         """The bytes until the connection ends; empty if it was just closed."""
         try:
-            return await asyncio.wait_for(self.reader.read(), 30)
+            return await asyncio.wait_for(self.reader.read(), 60)
         except ConnectionError:
             return b""
 
     async def status(self) -> int:
-        line = await asyncio.wait_for(self.reader.readline(), 30)
+        line = await asyncio.wait_for(self.reader.readline(), 60)
         return int(line.split()[1])
 
 
@@ -85,13 +89,13 @@ def acceptor_of(running: Running) -> Acceptor:
 
 
 async def settled(acceptor: Acceptor, count: int) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while len(acceptor._open) != count:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
 
 async def in_flight(acceptor: Acceptor, count: int) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while sum(each.since is not None for each in acceptor._open) != count:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
@@ -262,7 +266,7 @@ async def test_a_request_that_has_arrived_never_gives_way(waiting: Running) -> N
         acceptor = acceptor_of(waiting)
         await in_flight(acceptor, 1)
         (connection,) = acceptor._open
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not connection._arrived:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
         assert connection.since is not None
@@ -300,7 +304,7 @@ async def test_a_head_that_does_not_end_is_ended(running: Running) -> None:
     async with callers(running, 5, b"POST /validate HT") as slow, callers(running, 2) as silent:
         await settled(acceptor_of(running), 7)
         acceptor = acceptor_of(running)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while sum(each.head is not None for each in acceptor._open) < 5:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
         now = asyncio.get_running_loop().time()
@@ -316,17 +320,20 @@ async def test_a_head_that_does_not_end_is_ended(running: Running) -> None:
 
 
 async def test_an_unread_answer_is_given_up(waiting: Running) -> None:
-    async def forever(_: object, __: float) -> object:
-        await asyncio.Event().wait()
-        raise AssertionError
+    over = asyncio.Event()
 
-    waiting.answer = forever  # type: ignore[assignment]
+    async def late(_: Request, __: float) -> Answer:
+        await over.wait()
+        return Answer(allowed())
+
+    waiting.answer = late
     async with callers(waiting, 1, WHOLE.replace(b"/validate", b"/validate?timeout=30s")) as stuck:
         acceptor = acceptor_of(waiting)
         await in_flight(acceptor, 1)
         acceptor.sweep(asyncio.get_running_loop().time() + connections.REQUEST_SECONDS + 1)
         assert await stuck[0].answer() == b""
     assert refused(waiting, "answer-not-taken") == 1
+    over.set()
 
 
 async def test_handshakes_that_never_begin_or_fail_are_ended_and_counted(
@@ -478,7 +485,7 @@ async def test_a_large_body_waits_for_room_and_is_answered(running: Running) -> 
     with budget.hold() as other:
         await budget.grow(other, 200_000)
         large = asyncio.create_task(running.post(BODY + b" " * 150_000))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not budget._waiting:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
         assert not large.done()
@@ -491,7 +498,12 @@ async def test_a_large_body_that_finds_no_room_before_its_deadline_is_a_503(runn
     budget._room = 100_000
     with budget.hold() as other:
         await budget.grow(other, 150_000)
-        status, text = await running.post(BODY + b" " * 150_000, "/validate?timeout=100ms")
+        large = asyncio.create_task(running.post(BODY + b" " * 150_000, "/validate?timeout=10s"))
+        async with asyncio.timeout(60):
+            while not budget._waiting:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        pass_over(10)
+        status, text = await large
     assert (status, text) == (503, "other bodies took the room that this one needed\n")
     assert refused(running, "no-room") == 1
     await fine(running)
@@ -512,7 +524,7 @@ async def test_room_that_is_given_back_wakes_who_waits() -> None:
             waiting = asyncio.create_task(budget.grow(second, bodies.FREE + 50))
             await asyncio.sleep(0)
             assert not waiting.done()
-        await asyncio.wait_for(waiting, 30)
+        await asyncio.wait_for(waiting, 60)
         assert budget.taken == 50
     assert budget.taken == 0
 

@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 import structlog
 
-from tests.webhook.server.running import HEAD, Running, review, serving
+from tests.webhook.server.running import HEAD, Running, pass_over, review, serving
 from webhook.admission.envelope import MOST_VALUES, Request, Response, allowed, denied, patched
 from webhook.admission.messages import Answer
 from webhook.server import connections
@@ -102,25 +102,27 @@ def test_timeouts_are_read_as_go_writes_them(text: str, seconds: float) -> None:
 
 
 async def test_the_deadline_lies_inside_the_caller_s_timeout(running: Running) -> None:
-    left = 0.0
+    clock, given, latest = asyncio.get_running_loop().time, 0.0, 0.0
 
     def answer(_: Request, deadline: float) -> Answer:
-        nonlocal left
-        left = deadline - asyncio.get_running_loop().time()
+        nonlocal given, latest
+        given, latest = deadline, clock()
         return Answer(allowed())
 
     running.answer = answer
+    earliest = clock()
     await running.review("/validate?timeout=2s")
-    assert 1.5 < left <= 1.8
+    assert earliest + 1.8 <= given <= latest + 1.8
 
 
 async def test_an_answer_that_does_not_come_in_time_is_given_without_it(waiting: Running) -> None:
     async def answer(_: Request, __: float) -> Answer:
+        pass_over(10)
         await asyncio.Event().wait()
         raise AssertionError
 
     waiting.answer = answer
-    assert (await waiting.review("/validate?timeout=100ms"))["warnings"] == ["validate failed"]
+    assert (await waiting.review("/validate?timeout=10s"))["warnings"] == ["validate failed"]
 
 
 async def test_a_body_that_never_arrives_is_given_up(running: Running) -> None:
@@ -294,7 +296,7 @@ async def test_a_body_of_too_many_values_and_without_a_uid_is_refused(running: R
 async def raw(running: Running, request: bytes) -> bytes:
     reader, writer = await asyncio.open_connection(*running.address)
     writer.write(request)
-    answer = await asyncio.wait_for(reader.read(), 5)
+    answer = await asyncio.wait_for(reader.read(), 60)
     writer.close()
     await writer.wait_closed()
     return answer
@@ -321,7 +323,7 @@ async def test_broken_http_is_a_4xx_and_harms_nobody_else(running: Running, requ
 async def test_a_length_over_the_limit_is_refused_before_the_body_comes(running: Running) -> None:
     reader, writer = await asyncio.open_connection(*running.address)
     writer.write(HEAD + b"Content-Length: 9000000000\r\n\r\n")
-    answer = await asyncio.wait_for(reader.readuntil(b"8 MiB\n"), 5)
+    answer = await asyncio.wait_for(reader.readuntil(b"8 MiB\n"), 60)
     assert answer.startswith(b"HTTP/1.1 413")
     writer.close()
     await writer.wait_closed()
@@ -378,18 +380,20 @@ async def test_idle_connections_outlive_those_of_the_api_server(
             head = f"{request_} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 0"
             writer.write(f"{head}\r\n\r\n".encode())
             assert (await reader.readline()).startswith(b"HTTP/1.1 ")
-        await asyncio.wait_for(reader.read(), 5)
+        await asyncio.wait_for(reader.read(), 60)
         writer.close()
         await writer.wait_closed()
 
 
 async def test_while_it_drains_it_answers_unready_and_closes_each_connection(running: Running) -> None:
-    drain = asyncio.create_task(running.server.drain(0.3))
+    drain = asyncio.create_task(running.server.drain(60))
     await asyncio.sleep(0)
     assert await running.get("/readyz") == (503, "shutting down\n")
     async with running.session.post(running.url("/validate"), json=review()) as answer:
         assert answer.status == 200
         assert answer.headers["Connection"] == "close"
+    assert not drain.done()
+    pass_over(60)
     await drain
     with pytest.raises(aiohttp.ClientConnectorError):
         await running.get("/healthz")
@@ -411,4 +415,4 @@ async def test_a_review_in_flight_is_answered_before_the_end(waiting: Running) -
     assert not drain.done()
     go_on.set()
     assert (await slow)["warnings"] == ["late"]
-    await asyncio.wait_for(drain, 5)
+    await asyncio.wait_for(drain, 60)
