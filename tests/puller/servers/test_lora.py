@@ -200,7 +200,8 @@ async def test_the_key_is_sent(tmp_path: Path) -> None:
     await loads.fake.stop()
 
 
-async def test_a_long_list_is_read_whole(tmp_path: Path) -> None:
+async def test_a_long_list_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lora_module, "_FRESH", 60.0)
     loads = Loads(FakeLoraServer(), tmp_path)
     await loads.start()
     loads.fake.adapters |= {f"x{n}": (str(tmp_path / f".puller/adapters/x{n}/1"), b"") for n in range(5000)}
