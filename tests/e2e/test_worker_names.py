@@ -11,7 +11,7 @@ import ssl
 import threading
 import time
 from base64 import b64encode
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -383,13 +383,25 @@ def in_turn(ports: Sequence[int]) -> Iterator[int]:
     """The port of a TCP proxy that leads each connection to the next of the ports, as a Service does."""
     started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event, int]] = Future()
     accepted = 0
+    forwarding: dict[asyncio.Task[None], list[asyncio.StreamWriter]] = {}
 
     async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal accepted
         accepted += 1
-        back, on = await asyncio.open_connection(HOST, ports[accepted % len(ports)])
-        with suppress(ConnectionError):
+        task = asyncio.current_task()
+        assert task is not None
+        ends = forwarding[task] = [writer]
+        try:
+            back, on = await asyncio.open_connection(HOST, ports[accepted % len(ports)])
+            ends.append(on)
             await asyncio.gather(_pipe(reader, on), _pipe(back, writer))
+            for end in ends:
+                await end.wait_closed()
+        except OSError:
+            pass  # one side is gone: so is the other
+        finally:
+            _abort(ends)
+            del forwarding[task]
 
     async def serve() -> None:
         stopped = asyncio.Event()
@@ -397,6 +409,10 @@ def in_turn(ports: Sequence[int]) -> Iterator[int]:
         started.set_result((asyncio.get_running_loop(), stopped, server.sockets[0].getsockname()[1]))
         await stopped.wait()
         server.close()
+        while forwarding:
+            for ends in forwarding.values():
+                _abort(ends)
+            await asyncio.wait(list(forwarding))
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()), name="in-turn")
     thread.start()
@@ -406,6 +422,11 @@ def in_turn(ports: Sequence[int]) -> Iterator[int]:
     finally:
         loop.call_soon_threadsafe(stopped.set)
         thread.join()
+
+
+def _abort(ends: Iterable[asyncio.StreamWriter]) -> None:
+    for end in ends:
+        end.transport.abort()
 
 
 async def _pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -128,6 +128,12 @@ class WatchProxy:
                 self._started.set_result(None)
                 await self._stopped.wait()
             finally:
+                # The end of TLS needs an answer of the other side, for which the event loop does not wait.
+                for connection in runner.server.connections if runner.server else ():
+                    if connection.transport is not None:
+                        connection.transport.abort()
+                if self._session.connector is not None:
+                    await self._session.connector.close(abort_ssl=True)
                 await runner.cleanup()
 
     def _tls(self) -> ssl.SSLContext:
