@@ -197,7 +197,7 @@ class Api:
         namespace: str | None = None,
         name: str | None = None,
         labels: str = "",
-        timeout: float = 30,
+        timeout: float = 60,
     ) -> list[JSON]:
         """Watch the selected objects until `until` is true of the list of them; return that list.
 
@@ -237,7 +237,7 @@ class Api:
         until: Callable[[JSON], bool] = lambda _: True,
         *,
         namespace: str | None = None,
-        timeout: float = 30,
+        timeout: float = 60,
     ) -> JSON:
         """Watch one object until it exists and `until` is true of it; return it."""
         found = self.wait_for(

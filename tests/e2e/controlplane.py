@@ -273,7 +273,7 @@ class ControlPlane:
         until: Callable[[JSON], bool] = lambda _: True,
         *,
         namespace: str | None = None,
-        timeout: float = 30,
+        timeout: float = 60,
     ) -> JSON:
         """Watch one object until it exists and `until` is true of it; return it."""
         return self.api.wait(resource, name, until, namespace=namespace, timeout=timeout)

@@ -146,7 +146,7 @@ class Chassis:
             if sample.name == name and labels.items() <= sample.labels.items()
         )
 
-    def wait_metric(self, name: str, value: float, timeout: float = 15, **labels: str) -> None:
+    def wait_metric(self, name: str, value: float, timeout: float = 60, **labels: str) -> None:
         """Wait until a metric has a value.
 
         Raises:

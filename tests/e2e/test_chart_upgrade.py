@@ -58,7 +58,7 @@ def replicas_since(cluster: ControlPlane, version: str) -> list[int]:
     seen = []
     until = cluster.api.get(*DEPLOYMENT)["metadata"]["resourceVersion"]
     fields = {"fieldSelector": "metadata.name=mlchassis"}
-    for event in cluster.api.watch("deployments", NAMESPACE, version, fields, timeout=10):
+    for event in cluster.api.watch("deployments", NAMESPACE, version, fields, timeout=60):
         seen.append(event["object"]["spec"]["replicas"])
         if event["object"]["metadata"]["resourceVersion"] == until:
             break

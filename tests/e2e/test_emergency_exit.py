@@ -36,7 +36,7 @@ def installed(chassis: Chassis) -> Iterator[Chassis]:
     yield chassis
     chassis.control_plane.api.patch("configmaps", "mlchassis-override", {"data": None}, NAMESPACE)
     upgrade(chassis)
-    chassis.process.wait_until(lambda: changed(chassis.control_plane) == set(PROBES), 15)
+    chassis.process.wait_until(lambda: changed(chassis.control_plane) == set(PROBES), 60)
 
 
 def upgrade(chassis: Chassis) -> None:
@@ -53,14 +53,14 @@ def upgrade(chassis: Chassis) -> None:
 def test_everything_at_once_and_back(control_plane: ControlPlane, installed: Chassis) -> None:
     delete, off, back = commands("Everything, at once")
     control_plane.kubectl(*delete)
-    installed.process.wait_until(lambda: changed(control_plane) == set(), 5)
+    installed.process.wait_until(lambda: changed(control_plane) == set(), 60)
     assert not any(control_plane.api.exists(resource, "chassis.mlchassis.dev") for resource in CONFIGURATIONS)
     control_plane.kubectl(*off)
     installed.wait_metric("chassis_policy_info", 1, profile="observe")
     upgrade(installed)
     assert changed(control_plane) == set(), "an upgrade by kubectl does not switch it on"
     control_plane.kubectl(*back)
-    installed.process.wait_until(lambda: changed(control_plane) == set(PROBES), 15)
+    installed.process.wait_until(lambda: changed(control_plane) == set(PROBES), 60)
 
 
 def test_everything_but_go_on_looking(control_plane: ControlPlane, installed: Chassis) -> None:
@@ -78,13 +78,13 @@ def test_one_namespace(control_plane: ControlPlane, chassis: Chassis, namespace:
     (label,) = commands("One namespace")
     assert changed(control_plane, namespace) == set(PROBES)
     control_plane.kubectl(*(namespace if argument == "my-namespace" else argument for argument in label))
-    chassis.process.wait_until(lambda: changed(control_plane, namespace) == set(), 5)
+    chassis.process.wait_until(lambda: changed(control_plane, namespace) == set(), 60)
 
 
 def test_one_policy_or_one_rule(control_plane: ControlPlane, installed: Chassis) -> None:
     (patch,) = commands("One policy or one rule")
     control_plane.kubectl(*(argument.replace("gpu-affinity", "standard-probes") for argument in patch))
-    installed.process.wait_until(lambda: changed(control_plane) == set(), 5)
+    installed.process.wait_until(lambda: changed(control_plane) == set(), 60)
     upgrade(installed)
     assert changed(control_plane) == set(), "an upgrade leaves the edit"
     bad = ("patch", "configmap", "mlchassis-override", "--type=merge", "-p", '{"data":{"webhooks":"on"}}')
@@ -103,4 +103,4 @@ def test_only_the_refusals_for_want_of_an_answer(control_plane: ControlPlane, in
         control_plane.kubectl(*patch)
     assert all_open()
     upgrade(installed)
-    installed.process.wait_until(all_open, 15)
+    installed.process.wait_until(all_open, 60)

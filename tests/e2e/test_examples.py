@@ -54,7 +54,7 @@ def test_the_api_server_answers_as_in_the_example(
 def refusal(control_plane: ControlPlane, item: JSON) -> str:
     """kubectl's output when the object is refused; the webhook hears of the other objects by a watch, so
     the first answers may come before it knows them."""
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 60
     text = yaml.safe_dump(item)
     while True:
         result = control_plane.kubectl("apply", "--dry-run=server", "-f", "-", stdin=text, check=False)

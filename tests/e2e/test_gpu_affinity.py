@@ -100,7 +100,7 @@ def mixed(control_plane: ControlPlane, chassis: Chassis) -> Iterator[Cluster]:
     control_plane.apply(chassis.policy_with(gpu_affinity=POOL))
     try:
         # Live once a pod for the pool's product is let in and one for more than any pool has is not.
-        chassis.process.wait_until(lambda: _is_refused(cluster, pod("probe", 16)), 20)
+        chassis.process.wait_until(lambda: _is_refused(cluster, pod("probe", 16)), 60)
         yield cluster
     finally:
         current = chassis.policy()
@@ -110,7 +110,7 @@ def mixed(control_plane: ControlPlane, chassis: Chassis) -> Iterator[Cluster]:
                 control_plane.api.delete("nodes", name)
         for namespace in (cluster.namespace, cluster.bare_namespace):
             control_plane.api.delete("namespaces", namespace)
-        chassis.process.wait_until(lambda: not _is_refused(cluster, pod("probe", 16)), 20)
+        chassis.process.wait_until(lambda: not _is_refused(cluster, pod("probe", 16)), 60)
 
 
 def _is_refused(cluster: Cluster, item: JSON) -> bool:

@@ -38,7 +38,7 @@ def test_a_pod_too_large_for_every_node_is_let_in_with_a_warning(
         return " ".join(control_plane.api.create(asking(gpus), namespace, dry_run=True).warnings)
 
     # Once the webhook has heard of the node, it names it.
-    chassis.process.wait_until(lambda: f"({small_node})" in told(16), 20)
+    chassis.process.wait_until(lambda: f"({small_node})" in told(16), 60)
     warning = told(16)
     assert "gpu-unschedulable" in warning
     assert "asks for 16 nvidia.com/gpu" in warning

@@ -108,7 +108,7 @@ def test_during_an_outage_a_controller_can_still_replace_its_pods(
 
     controller = "system:serviceaccount:kube-system:daemon-set-controller"
 
-    chassis.process.wait_until(lambda: refused(pod("bare")), 15)
+    chassis.process.wait_until(lambda: refused(pod("bare")), 60)
     owner: JSON = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "network", "uid": "0"}
     owned = pod("owned")
     owned["metadata"]["ownerReferences"] = [owner]
@@ -122,7 +122,7 @@ def test_during_an_outage_a_controller_can_still_replace_its_pods(
 def test_during_an_outage_a_deleted_object_can_still_go(
     control_plane: ControlPlane, chassis: Chassis, namespace: str, dying: str, unanswered: None
 ) -> None:
-    chassis.process.wait_until(lambda: unasked(control_plane, namespace, pod("bare")), 15)
+    chassis.process.wait_until(lambda: unasked(control_plane, namespace, pod("bare")), 60)
     control_plane.api.patch("deployments", dying, {"metadata": {"finalizers": None}}, namespace)
     assert not control_plane.api.exists("deployments", dying, namespace)
 

@@ -52,7 +52,7 @@ def test_a_budget_follows_from_observed_starts(
     def created(name: str) -> JSON:
         return control_plane.api.create(pod(name, server()), namespace=namespace, dry_run=True).body
 
-    chassis.process.wait_until(lambda: budget(created("after")) == 600, 30)
+    chassis.process.wait_until(lambda: budget(created("after")) == 600, 60)
     assert "observed starts" in created("after")["metadata"]["annotations"]["mlchassis.dev/changed"]
 
     # The Deployment's pods keep the estimate, so a hang would last for hours: chassis tune says so.

@@ -99,7 +99,7 @@ def test_a_rollout_above_a_full_quota_is_refused_and_never_completes(
     add(control_plane, namespace, "ResourceQuota", {"hard": hard})
     rule = "rollout-quota-deadlock"
     bad, sound = deployment(2, size), deployment(2, size, **ROOM_FIRST)
-    chassis.process.wait_until(lambda: rule in judged(control_plane, bad, namespace), 30)
+    chassis.process.wait_until(lambda: rule in judged(control_plane, bad, namespace), 60)
     assert judged(control_plane, bad, namespace).startswith("refused")
     assert rule not in judged(control_plane, sound, namespace)
 
@@ -140,7 +140,7 @@ def test_others_that_fill_the_quota_are_a_warning(
         answer = control_plane.api.request("PATCH", path, change, content_type="application/merge-patch+json")
         return any("3 of 3 pods" in each for each in answer.warnings)
 
-    chassis.process.wait_until(warned, 30)
+    chassis.process.wait_until(warned, 60)
     change = {"spec": {"template": {"metadata": {"labels": {"version": "2"}}}}}
     control_plane.api.patch("deployments", "api", change, namespace)
     control_plane.wait("deployments", "api", fails_with("exceeded quota"), namespace=namespace, timeout=60)
@@ -219,7 +219,7 @@ def test_a_limit_range_refuses_the_pods_that_the_rule_refuses(
 ) -> None:
     add(control_plane, namespace, "LimitRange", {"limits": [item]})
     rule = "limit-range-conflict"
-    chassis.process.wait_until(lambda: rule in judged(control_plane, deployment(1, bad), namespace), 30)
+    chassis.process.wait_until(lambda: rule in judged(control_plane, deployment(1, bad), namespace), 60)
     assert judged(control_plane, deployment(1, bad), namespace).startswith("refused")
     assert rule not in judged(control_plane, deployment(1, good), namespace)
     control_plane.api.create(deployment(1, bad, exempt=rule), namespace)

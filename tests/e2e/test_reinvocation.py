@@ -112,6 +112,6 @@ def _injected(made: JSON) -> JSON:
 
 def _wait_until_injected(control_plane: ControlPlane, meshed: JSON, namespace: str) -> None:
     """The API server reads a new webhook configuration from its own watch, a moment after the create."""
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 60
     while len(control_plane.api.create(meshed, namespace, dry_run=True).body["spec"]["containers"]) < 2:
         assert time.monotonic() < deadline, "the mesh's webhook is never called"

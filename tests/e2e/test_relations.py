@@ -85,7 +85,7 @@ def test_a_rollout_of_as_many_pods_as_nodes_is_warned_about_and_never_completes(
     def told(item: JSON) -> str:
         return " ".join(control_plane.api.create(item, namespace, dry_run=True).warnings)
 
-    chassis.process.wait_until(lambda: "rollout-node-deadlock" in told(apart(2)), 20)
+    chassis.process.wait_until(lambda: "rollout-node-deadlock" in told(apart(2)), 60)
     assert "rollout-node-deadlock" in told(apart(3, **one_by_one)), "the third pod has no node"
     assert "rollout-node-deadlock" not in told(apart(2, **one_by_one))
     assert "rollout-node-deadlock" not in told(apart(1))
@@ -148,7 +148,7 @@ def test_ports_and_spreads_limit_the_pods_as_the_rule_counts_them(
     def told(item: JSON) -> str:
         return " ".join(control_plane.api.create(item, namespace, dry_run=True).warnings)
 
-    chassis.process.wait_until(lambda: rule in told(limited(how, 2)), 20)
+    chassis.process.wait_until(lambda: rule in told(limited(how, 2)), 60)
     assert rule in told(limited(how, 3, **one_by_one)), "the third pod has no node"
     assert rule not in told(limited(how, 2, **one_by_one))
     assert rule not in told(limited(how, 1))
@@ -189,7 +189,7 @@ def test_a_service_that_sends_to_an_unknown_port_name_has_no_endpoints(
     def told(item: JSON) -> str:
         return " ".join(control_plane.api.create(item, namespace, dry_run=True).warnings)
 
-    chassis.process.wait_until(lambda: "service-port-unknown" in told(named("http")), 20)
+    chassis.process.wait_until(lambda: "service-port-unknown" in told(named("http")), 60)
     assert "service-port-unknown" not in told(named("web"))
 
     def has_endpoints(*, port: bool) -> None:

@@ -61,7 +61,7 @@ def test_a_wiped_ca_bundle_is_back_at_once(
     for entry in configuration["webhooks"]:
         del entry["clientConfig"]["caBundle"]
     control_plane.api.replace(configuration)
-    control_plane.api.wait(resource, NAME, lambda it: bundles(it) == trusted, timeout=10)
+    control_plane.api.wait(resource, NAME, lambda it: bundles(it) == trusted, timeout=60)
     settled = control_plane.api.get(resource, NAME)["metadata"]["resourceVersion"]
     assert probes(control_plane.api.create(pod("after"), "default", dry_run=True).body) == set(PROBES)
     assert control_plane.api.get(resource, NAME)["metadata"]["resourceVersion"] == settled, "nobody writes on"
@@ -77,7 +77,7 @@ def test_a_damaged_secret_is_replaced_and_trusted(control_plane: ControlPlane, c
     assert secret["data"]["ca.crt"] == before["ca.crt"], "what other replicas serve stays trusted"
     for resource in CONFIGURATIONS:
         control_plane.api.wait(
-            resource, NAME, lambda it: bundles(it) == {secret["data"]["ca.crt"]}, timeout=10
+            resource, NAME, lambda it: bundles(it) == {secret["data"]["ca.crt"]}, timeout=60
         )
     assert probes(control_plane.api.create(pod("after"), "default", dry_run=True).body) == set(PROBES)
 
@@ -91,7 +91,7 @@ def test_an_api_server_that_is_away_for_a_while_is_met_again(tmp_path: Path) -> 
         try:
             chassis.process.wait_until(lambda: not _unsynced(chassis), 60)
             control_plane.end("kube-apiserver")
-            chassis.process.wait_until(lambda: "can't read the API server" in _log(chassis), 30)
+            chassis.process.wait_until(lambda: "can't read the API server" in _log(chassis), 60)
             assert chassis.ready()
             assert chassis.metric("chassis_policy_valid") == 1
             assert _unsynced(chassis) == set()

@@ -212,7 +212,7 @@ def _until_called(api: Api, namespace: str) -> None:
     """The API server takes a moment to act on a new configuration."""
     probe = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "probe", "namespace": namespace}}
     probe["spec"] = {"containers": [{"name": "main", "image": "probe:1"}]}
-    ends = time.monotonic() + 15
+    ends = time.monotonic() + 60
     while "late" not in api.create(probe, dry_run=True).body["metadata"].get("annotations", {}):
         assert time.monotonic() < ends, "the API server does not call the new webhook"
 
@@ -416,7 +416,7 @@ def in_turn(ports: Sequence[int]) -> Iterator[int]:
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()), name="in-turn")
     thread.start()
-    loop, stopped, port = started.result(10)
+    loop, stopped, port = started.result(60)
     try:
         yield port
     finally:
