@@ -3,11 +3,43 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
 MOST = 20
+
+
+def pass_over(seconds: float) -> None:
+    """Set the clock of the event loop forward: what is due by then is due now."""
+    loop = asyncio.get_running_loop()
+    clock = loop.time
+    loop.time = lambda: clock() + seconds  # type: ignore[method-assign]
+
+
+@contextmanager
+def stillness() -> Iterator[Callable[[], float]]:
+    """Gives for how long this process stood still at a time within the block, in seconds."""
+    ended, longest = threading.Event(), 0.0
+
+    def watch() -> None:
+        nonlocal longest
+        last = time.monotonic()
+        while not ended.wait(0.05):
+            now = time.monotonic()
+            longest = max(longest, now - last - 0.05)
+            last = now
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    try:
+        yield lambda: longest
+    finally:
+        ended.set()
+        watching.join()
 
 
 async def undisturbed(longest: float, attempt: Callable[[], Awaitable[None]]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -42,13 +41,6 @@ def review(**changes: Any) -> Json:
         "kind": "AdmissionReview",
         "request": {**request, **changes},
     }
-
-
-def pass_over(seconds: float) -> None:
-    """Set the clock of the event loop forward: what is due by then is due now."""
-    loop = asyncio.get_running_loop()
-    clock = loop.time
-    loop.time = lambda: clock() + seconds  # type: ignore[method-assign]
 
 
 class Running:

@@ -16,8 +16,9 @@ import pytest
 import structlog
 from aiohttp import web
 
+from tests.steady import pass_over
 from tests.webhook.kube.apiserver import until
-from tests.webhook.server.running import HEAD, Running, pass_over, review, serving
+from tests.webhook.server.running import HEAD, Running, review, serving
 from webhook.admission.envelope import Request, allowed
 from webhook.admission.messages import Answer
 from webhook.server import bodies, certificates, connections, pki

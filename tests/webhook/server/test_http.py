@@ -13,7 +13,8 @@ import aiohttp
 import pytest
 import structlog
 
-from tests.webhook.server.running import HEAD, Running, pass_over, review, serving
+from tests.steady import pass_over
+from tests.webhook.server.running import HEAD, Running, review, serving
 from webhook.admission.envelope import MOST_VALUES, Request, Response, allowed, denied, patched
 from webhook.admission.messages import Answer
 from webhook.server import connections

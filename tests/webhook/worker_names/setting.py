@@ -25,7 +25,7 @@ LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{OWN}/leases"
 EARLIER_LEASES = "/apis/coordination.k8s.io/v1/namespaces/ml/leases"
 EVENTS = "/api/v1/namespaces/ml/events"
 CLUSTERS = "/apis/ray.io/v1/namespaces/ml/rayclusters"
-PATIENCE = 5.0
+PATIENCE = 60.0
 
 
 class Setting:
