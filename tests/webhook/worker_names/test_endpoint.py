@@ -78,7 +78,10 @@ async def test_the_name_of_a_replica_is_not_used_again(setting: Setting) -> None
     assert setting.count("given_total") == 2
 
 
-async def test_a_pod_that_came_and_went_frees_its_place_at_once(setting: Setting) -> None:
+async def test_a_pod_that_came_and_went_frees_its_place_at_once(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("webhook.worker_names.cluster.HISTORY_SECONDS", 60.0)
     await setting.cluster(1)
     name = await setting.create()
     await setting.fake.delete(f"{PODS}/{name}")
