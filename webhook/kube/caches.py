@@ -225,9 +225,12 @@ class Store:
             self._forget(namespace, (known, trimmed))
 
     def commit(self) -> None:
-        self._objects, self._fresh = self._fresh or {}, None
+        fresh, self._fresh = self._fresh or {}, None
         self._bytes = self._fresh_bytes
-        self._forget_all()
+        # A kind that the cluster does not serve is listed at each retry: remembered answers must outlive it.
+        if fresh != self._objects or not self.synced:
+            self._objects = fresh
+            self._forget_all()
         self._sync(True)
 
     def remove(self, item: Json) -> None:

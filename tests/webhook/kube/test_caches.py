@@ -112,6 +112,25 @@ def test_a_fresh_list_drops_missing_objects_in_one_step(store: Store) -> None:
     assert names(store.listing("ml")) == ["b", "c"]
 
 
+def test_a_fresh_list_of_the_same_objects_keeps_the_listings(store: Store) -> None:
+    listed(store, service("a"), service("b"), service("c", "other"))
+    ml, everything = store.listing("ml"), store.listing(None)
+    listed(store, service("c", "other"), service("b"), service("a"))
+    assert store.listing("ml") is ml
+    assert store.listing(None) is everything
+    listed(store, service("a"), service("c", "other"))
+    assert names(store.listing("ml")) == ["a"]
+    assert names(store.listing(None)) == ["a", "c"]
+
+
+def test_a_listing_is_another_one_after_a_time_without_rights(store: Store) -> None:
+    listed(store, service("a"))
+    before = store.listing("ml")
+    store.lost(ApiError(403, "", ""))
+    listed(store, service("a"))
+    assert store.listing("ml") is not before
+
+
 def test_a_broken_off_list_keeps_the_last_picture(store: Store) -> None:
     listed(store, service("a"))
     store.begin()
@@ -138,6 +157,9 @@ def test_a_kind_that_a_cluster_need_not_serve_is_known_to_have_no_objects() -> N
     cache = ClusterCache()
     stores(cache)["LeaderWorkerSet"].lost(ApiError(404, "", "404 page not found"))
     assert names(cache.listing(Resource.GROUPS, "ml")) == []
+    everything = cache.listing(Resource.GROUPS)
+    stores(cache)["LeaderWorkerSet"].lost(ApiError(404, "", "404 page not found"))
+    assert cache.listing(Resource.GROUPS) is everything, "a retry changes nothing"
     stores(cache)["Service"].lost(ApiError(404, "", "404 page not found"))
     assert cache.listing(Resource.SERVICES, "ml") is None
 
