@@ -41,6 +41,8 @@ LONGEST_PAUSE: Final = 900.0
 """Between two attempts to write, while the API server refuses or is away."""
 MOST_PENDING: Final = 20_000
 """Observations that wait for the next write, of a few hundred bytes each."""
+SCHEDULED: Final = {"fieldSelector": "spec.nodeName!="}
+"""A pod without a node has no containers: its creation, and what keeps it from a node, is not sent to us."""
 
 
 class Api(Calls, Lister, Protocol):
@@ -102,7 +104,8 @@ class Collector:
         log.info("observing starts and ends of pods", since=int(since))
         seen = _Sink(Watched(self._config, self._cluster, since), self._pending, self._models)
         path = paths.collection("v1", "pods")
-        watching = asyncio.create_task(Reflector(self._api, path, seen, pulse=self._pulse).run())
+        reflector = Reflector(self._api, path, seen, query=SCHEDULED, pulse=self._pulse)
+        watching = asyncio.create_task(reflector.run())
         due = self._clock()
         try:
             while self._is_on() and await self._renewed():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -17,7 +18,7 @@ from typing import Any
 
 from aiohttp import web
 
-from policies.kube.json import Json
+from policies.kube.json import Json, text
 
 
 class Silence(Enum):
@@ -167,12 +168,12 @@ class FakeApiServer:
     def _selected(self, request: web.Request, item_path: str, item: Json) -> bool:
         parent = request.path
         inside = parent in (item_path.rpartition("/")[0], _all_namespaces(item_path))
-        name = request.query.get("fieldSelector", "").removeprefix("metadata.name=")
+        fields = request.query.get("fieldSelector", "")
         wanted = [term.split("=") for term in request.query.get("labelSelector", "").split(",") if term]
         labels = item["metadata"].get("labels") or {}
         return (
             inside
-            and (not name or item["metadata"]["name"] == name)
+            and (not fields or _has_field(item, fields))
             and all(labels.get(label) == value for label, value in wanted)
         )
 
@@ -248,6 +249,12 @@ class FakeApiServer:
         self.history.append((self.version, kind, path, item))
         async with self._changed:
             self._changed.notify_all()
+
+
+def _has_field(item: Json, selector: str) -> bool:
+    """Whether an object is selected by one field, `=` or `!=`. An absent field is empty."""
+    path, operator, value = re.split("(!?=)", selector, maxsplit=1)
+    return (text(item, *path.split(".")) == value) is (operator == "=")
 
 
 def _event(kind: str, item: Json) -> bytes:

@@ -67,14 +67,17 @@ def stamp(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-async def ready(fake: FakeApiServer, api: ApiServer, name: str, load: int = 30, ahead: int = 100) -> None:
+async def ready(
+    fake: FakeApiServer, api: ApiServer, name: str, load: int = 30, ahead: int = 100, node: str = "node"
+) -> None:
     """A pod whose server became ready `load` seconds after its start, which is `ahead` seconds from now."""
     began = api.now() + ahead
     probe = {"httpGet": {"path": "/health", "port": 8000}}
     pod: Json = {
         "metadata": {"name": name, "namespace": "ml", "uid": name, "generateName": "llm-"},
         "spec": {
-            "containers": [{"name": "server", "image": "vllm/vllm-openai:v0.9.1", "startupProbe": probe}]
+            "nodeName": node,
+            "containers": [{"name": "server", "image": "vllm/vllm-openai:v0.9.1", "startupProbe": probe}],
         },
         "status": {
             "conditions": [
@@ -123,6 +126,18 @@ async def test_starts_are_written_at_most_once_a_minute(tmp_path: Path) -> None:
         later = time.now + 4 * WRITE_SECONDS
         await until(lambda: time.now > later)
         assert writes(fake) == before, "nothing new, nothing written"
+
+
+async def test_the_api_server_sends_pods_only_once_they_have_a_node(tmp_path: Path) -> None:
+    time = Time()
+    async with connected(tmp_path) as (fake, api), collecting(api, time):
+        await ready(fake, api, "a", load=10, node="")
+        await ready(fake, api, "b", load=20)
+        await until(lambda: starts(fake) == 1)
+        assert loads(fake) == {20}
+        await ready(fake, api, "a", load=10)
+        await until(lambda: starts(fake) == 2)
+        assert loads(fake) == {10, 20}
 
 
 async def test_the_record_comes_back_when_it_was_deleted_and_survives_garbage(tmp_path: Path) -> None:
@@ -334,7 +349,7 @@ async def test_only_the_leader_shows_pods_to_the_events_about_models(tmp_path: P
     puller: Json = {"name": "puller", "command": ["chassis-puller"]}
     pod: Json = {
         "metadata": {"name": "llm", "namespace": "ml", "uid": "1"},
-        "spec": {"containers": [puller]},
+        "spec": {"nodeName": "node", "containers": [puller]},
         "status": {"phase": "Running", "podIP": "10.0.0.1"},
     }
     async with connected(tmp_path) as (fake, api):
