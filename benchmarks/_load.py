@@ -115,14 +115,22 @@ class Paced:
 
 
 def paced(
-    port: int, path: str, headers: Mapping[str, str], bodies: Sequence[bytes], rate: float, seconds: float
+    port: int,
+    path: str,
+    headers: Mapping[str, str],
+    bodies: Sequence[bytes],
+    rate: float,
+    seconds: float,
+    patience: float = 60.0,
 ) -> Paced:
-    """POST the bodies at the times of a Poisson process of `rate` a second, for so many seconds.
+    """POST the bodies at the times of a Poisson process of `rate` a second, for so many seconds. TimeoutError
+    if the last answers take `patience` seconds more.
 
     At most `CONNECTIONS` are on their way at once: a server that cannot follow gets fewer, and the rate that
     it reached follows from the result. A latency begins when the request is sent.
     """
-    return _run(_paced(port, path, headers, bodies, rate, seconds))
+    work = _paced(port, path, headers, bodies, rate, seconds)
+    return _run(asyncio.wait_for(work, seconds + patience))
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:

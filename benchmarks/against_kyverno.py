@@ -5,10 +5,13 @@ client creates pods through a real kube-apiserver at a rate. Each webhook has it
 turns. Kyverno is built from its Go module, runs outside of the cluster with the manifests of its own release,
 and has its policies once as ClusterPolicies and once in CEL; while it has the one, it has not the other.
 
-Writes its section of docs/benchmarks.md and the raw numbers into benchmarks/peers/against_kyverno.json.
+Writes its section of docs/benchmarks.md and the raw numbers into benchmarks/peers/against_kyverno.json, those
+after each measurement. One that does not end within PATIENCE seconds is left out.
 Environment: ROUNDS, SECONDS of each measurement, RATES (pods a second), OTHERS (numbers of policies of other
-teams), WITHOUT=kyverno,go (do not build those). The defaults take about ten minutes; ROUNDS=5 SECONDS=10 is
-the long run.
+teams), WITHOUT=kyverno,go (do not build those), RAW=1 (measure nothing: write the page from the raw numbers
+of a run with the same RATES, OTHERS and WITHOUT). A measurement takes about SECONDS and 4 more. The defaults
+make 106 of them, a quarter of an hour; ROUNDS=2 SECONDS=5 RATES=20,200 OTHERS=100 makes 68, ten minutes;
+ROUNDS=5 SECONDS=10 is the long run.
 """
 
 from __future__ import annotations
@@ -50,6 +53,8 @@ RATES = [int(each) for each in os.environ.get("RATES", "20,200,1000").split(",")
 OTHERS = [int(each) for each in os.environ.get("OTHERS", "1,10,100").split(",")]
 OTHERS_RATE = 200
 SEEN = (0.0, 0.9)
+PATIENCE = 60.0
+"""Seconds that a measurement may take longer than SECONDS."""
 SETTLED = 5.0
 """Seconds at most that work which follows an answer (reports, events) is waited for, and counted."""
 
@@ -453,10 +458,15 @@ class Bench:
         """Each way once, no way always the first."""
         turn = task.round % len(ways)
         for way in (*ways[turn:], *ways[:turn]):
-            self.found.append(self._one(way, task))
+            try:
+                found = self._one(way, task)
+            except TimeoutError:
+                print(f"  {way:<24}{task.rate:>5}/s left out: it did not end", flush=True)
+            else:
+                self.found.append(found)
+                _keep(self.found)
+                print(f"  {found}", flush=True)
             self.cluster.clear()
-            last = self.found[-1]
-            print(f"  {last}", flush=True)
 
     def _one(self, way: str, task: Task) -> Measured:
         namespace = NAMESPACES[way]
@@ -466,12 +476,12 @@ class Bench:
         path = f"api/v1/namespaces/{namespace}/pods"
         port = self.cluster.control_plane.port
         if task.seen:
-            load.paced(port, path, self._headers, [_sent(each, namespace) for each in known], 100, 60)
+            load.paced(port, path, self._headers, [_sent(each, namespace) for each in known], 100, PATIENCE)
         bodies = [_sent(each, namespace) for each in pods]
         webhook, server = self.cluster.processes(way), self.cluster.control_planes()
         load.settle([*webhook, *server], SETTLED)
         before = load.used(webhook), load.used(server)
-        paced = load.paced(port, path, self._headers, bodies, task.rate, SECONDS)
+        paced = load.paced(port, path, self._headers, bodies, task.rate, SECONDS, PATIENCE)
         load.settle([*webhook, *server], SETTLED)
         created = len(paced.latencies)
         mine, theirs = load.used(webhook) - before[0], load.used(server) - before[1]
@@ -488,6 +498,26 @@ class Bench:
 
 def _sent(pod: Json, namespace: str) -> bytes:
     return orjson.dumps({**pod, "metadata": {**pod["metadata"], "namespace": namespace}})
+
+
+def _about_run() -> Json:
+    return {
+        "rounds": ROUNDS,
+        "seconds": SECONDS,
+        "machine": f"Python {platform.python_version()}, {os.cpu_count()} CPUs, {platform.machine()}",
+        "load": round(os.getloadavg()[2]),
+    }
+
+
+def _keep(found: Sequence[Measured]) -> None:
+    """Write the raw numbers so far: a run that breaks off loses none."""
+    raw = {
+        "kyverno": TABLE["kyverno"].version if WITH_KYVERNO else None,
+        "kube-apiserver": TABLE["kube-apiserver"].version,
+        **_about_run(),
+        "measured": [asdict(each) for each in found],
+    }
+    RAW.write_text(json.dumps(raw, indent=0) + "\n")
 
 
 def _measured(cluster: Cluster) -> list[Measured]:
@@ -511,16 +541,30 @@ def _measured(cluster: Cluster) -> list[Measured]:
 
 
 def _cell(values: Sequence[float], digits: int = 1) -> str:
-    return f"{statistics.median(values):,.{digits}f}"
+    return f"{statistics.median(values):,.{digits}f}" if values else "?"
+
+
+def _ratios(found: Sequence[Measured], way: str, form: str, seen: float, rate: int) -> list[float]:
+    """How many times our CPU the webhook of a way used, for each round, in rising order."""
+    by_round = {each.round: each.webhook_ms for each in found if _is(each, OURS, form, 0, seen, rate)}
+    return sorted(
+        each.webhook_ms / by_round[each.round]
+        for each in found
+        if _is(each, way, form, 0, seen, rate) and each.round in by_round
+    )
 
 
 def _ratio(found: Sequence[Measured], way: str, form: str, seen: float, rate: int) -> str:
-    """How many times our CPU the webhook of a way used, round by round."""
-    by_round = {each.round: each.webhook_ms for each in found if _is(each, OURS, form, 0, seen, rate)}
-    ratios = sorted(
-        each.webhook_ms / by_round[each.round] for each in found if _is(each, way, form, 0, seen, rate)
-    )
-    return f"**{statistics.median(ratios):.1f}** ({ratios[0]:.1f} to {ratios[-1]:.1f})"
+    ratios = _ratios(found, way, form, seen, rate)
+    return f"**{statistics.median(ratios):.1f}** ({ratios[0]:.1f} to {ratios[-1]:.1f})" if ratios else "?"
+
+
+def _range(found: Sequence[Measured], way: str, seen: float) -> str:
+    """The least and the greatest of the rates' ratios."""
+    form = way if way in PHASES else next(iter(PHASES))
+    by_rate = [ratios for rate in RATES if (ratios := _ratios(found, way, form, seen, rate))]
+    medians = [*map(statistics.median, by_rate)]
+    return f"{min(medians):.1f} to {max(medians):.1f}" if medians else "?"
 
 
 def _is(each: Measured, way: str, form: str, others: int, seen: float, rate: int) -> bool:
@@ -566,13 +610,14 @@ def _memory_rows(found: Sequence[Measured]) -> Iterator[str]:
     for form, ways in PHASES.items():
         for way in ways:
             some = [each for each in found if (each.way, each.policies) == (way, form)]
-            if way in (NONE, POLICIES) or (form == CEL and way == OURS):
+            if way in (NONE, POLICIES) or (form == CEL and way == OURS) or not some:
                 continue
             pss, rss = max(each.pss_mib for each in some), max(each.rss_mib for each in some)
             yield f"| {way} | {pss:.0f} | {rss:.0f} |"
 
 
-def _page(found: Sequence[Measured]) -> str:
+def _page(found: Sequence[Measured], run: Json) -> str:
+    """`run`: what `_about_run` was when these were measured."""
     return (
         (PEERS / "against_kyverno.md")
         .read_text()
@@ -582,20 +627,30 @@ def _page(found: Sequence[Measured]) -> str:
             counts=" | ".join(f"{count}" for count in (0, *OTHERS)),
             line="|".join("---" for _ in (0, *OTHERS)),
             memory="\n".join(_memory_rows(found)),
+            classic_new=_range(found, CLASSIC, 0.0),
+            classic_seen=_range(found, CLASSIC, 0.9),
+            cel_new=_range(found, CEL, 0.0),
+            cel_seen=_range(found, CEL, 0.9),
+            go_new=_range(found, GO, 0.0),
+            go_seen=_range(found, GO, 0.9),
             kyverno=TABLE["kyverno"].version,
             absent=LEFT_OUT.format(",".join(sorted(WITHOUT))) if WITHOUT else "",
             version=TABLE["kube-apiserver"].version,
-            rounds=ROUNDS,
-            seconds=f"{SECONDS:g}",
+            rounds=run["rounds"],
+            seconds=f"{run['seconds']:g}",
             others_rate=OTHERS_RATE,
             connections=load.CONNECTIONS,
-            machine=f"Python {platform.python_version()}, {os.cpu_count()} CPUs, {platform.machine()}",
-            load=f"{os.getloadavg()[2]:.0f}",
+            machine=run["machine"],
+            load=run["load"],
         )
     )
 
 
 def main() -> None:
+    if os.environ.get("RAW"):
+        raw = json.loads(RAW.read_text())
+        _put([Measured(**each) for each in raw["measured"]], raw)
+        return
     with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
         scratch = Path(directory)
         peer = built_peer(scratch) if WITH_GO else None
@@ -612,15 +667,11 @@ def main() -> None:
             log = control_plane.logs / "kyverno.log"
             print("\n".join(log.read_text().splitlines()[-30:]) if log.exists() else "")
             raise
-    raw = {
-        "kyverno": TABLE["kyverno"].version if WITH_KYVERNO else None,
-        "kube-apiserver": TABLE["kube-apiserver"].version,
-        "rounds": ROUNDS,
-        "seconds": SECONDS,
-        "measured": [asdict(each) for each in found],
-    }
-    RAW.write_text(json.dumps(raw, indent=0) + "\n")
-    page = _page(found)
+    _put(found, _about_run())
+
+
+def _put(found: Sequence[Measured], run: Json) -> None:
+    page = _page(found, run)
     put("against_kyverno", page)
     print(page)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -40,8 +41,31 @@ def _found() -> list[kyverno.Measured]:
     ]
 
 
+def _page(found: list[kyverno.Measured]) -> str:
+    return kyverno._page(found, {"rounds": 2, "seconds": 4.0, "machine": "one", "load": 1})
+
+
+def test_a_measurement_that_did_not_end_is_a_question_mark() -> None:
+    found = [each for each in _found() if (each.way, each.rate) != (kyverno.CLASSIC, 200)]
+    page = _page(found)
+    (line,) = (each for each in page.splitlines() if each.startswith("| all new | 200 | Kyverno, ClusterP"))
+    assert line == "| all new | 200 | Kyverno, ClusterPolicy | ? | ? | ? | ? | ? | ? |"
+    # The other rates are left for the range in the text.
+    assert "ClusterPolicies cost 6.0 to 6.0 times" in page
+
+
+def test_ranges_in_the_text_are_of_ratios_at_different_rates() -> None:
+    found = [
+        replace(each, webhook_ms=each.webhook_ms * 2)
+        if (each.way, each.rate) == (kyverno.CLASSIC, 20)
+        else each
+        for each in _found()
+    ]
+    assert "ClusterPolicies cost 6.0 to 12.0 times" in _page(found)
+
+
 def test_a_ratio_is_of_one_round() -> None:
-    page = kyverno._page(_found())
+    page = _page(_found())
     (classic,) = (
         line for line in page.splitlines() if line.startswith("| all new | 200 | Kyverno, ClusterP")
     )
@@ -52,16 +76,14 @@ def test_a_ratio_is_of_one_round() -> None:
 
 
 def test_the_page_has_a_loss_too() -> None:
-    (go,) = (line for line in kyverno._page(_found()).splitlines() if line.startswith("| all new | 200 | Go"))
+    (go,) = (line for line in _page(_found()).splitlines() if line.startswith("| all new | 200 | Go"))
     assert "**0.8** (0.8 to 0.8)" in go
 
 
 def test_what_the_api_server_does_by_itself_has_no_webhook() -> None:
     for way in (kyverno.NONE, kyverno.POLICIES):
         (line,) = (
-            line
-            for line in kyverno._page(_found()).splitlines()
-            if line.startswith(f"| all new | 200 | {way}")
+            line for line in _page(_found()).splitlines() if line.startswith(f"| all new | 200 | {way}")
         )
         assert line == f"| all new | 200 | {way} | 200 |  |  | 5.00 | 3.0 | 9.0 |"
 
