@@ -17,6 +17,7 @@ from tests.e2e.api import JSON, Api, ApiError
 from tests.e2e.binaries import binary, module_directory
 from tests.e2e.controlplane import HOST, ControlPlane
 from tests.e2e.processes import Process, free_port
+from tests.manifests import manifest
 
 NAMESPACE = "ray-system"
 SERVICE_ACCOUNT = "kuberay-operator"
@@ -141,17 +142,17 @@ def ray_cluster(
     }
     if hosts > 1:
         group["numOfHosts"] = hosts
-    return {
-        "apiVersion": "ray.io/v1",
-        "kind": "RayCluster",
-        "metadata": {"name": name, "namespace": namespace},
-        "spec": {
+    return manifest(
+        "RayCluster",
+        name,
+        {
             "rayVersion": "2.52.0",
             "enableInTreeAutoscaling": autoscaling,
             "headGroupSpec": {"rayStartParams": {}, "template": template("ray-head")},
             "workerGroupSpecs": [group],
         },
-    }
+        namespace=namespace,
+    )
 
 
 def worker(cluster: JSON, **labels: str) -> JSON:

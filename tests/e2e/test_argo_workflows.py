@@ -25,6 +25,7 @@ from tests.e2e.operators import (
 )
 from tests.e2e.test_model_puller import MODELS, models, mounts, puller_of
 from tests.e2e.workloads import VLLM, probes
+from tests.manifests import manifest
 
 pytestmark = [pytest.mark.e2e, pytest.mark.operators]
 
@@ -56,17 +57,12 @@ def container(image: str = "registry.example/train:1", **fields: object) -> JSON
 
 def workflow(name: str, namespace: str, *templates: JSON, **spec: object) -> JSON:
     """A workflow that begins with its first template."""
-    return {
-        "apiVersion": "argoproj.io/v1alpha1",
-        "kind": "Workflow",
-        "metadata": {"name": name, "namespace": namespace},
-        "spec": {
-            "entrypoint": templates[0]["name"],
-            **place("workflows"),
-            "templates": list(templates),
-            **spec,
-        },
-    }
+    return manifest(
+        "Workflow",
+        name,
+        {"entrypoint": templates[0]["name"], **place("workflows"), "templates": list(templates), **spec},
+        namespace=namespace,
+    )
 
 
 def step(name: str = "step", **fields: object) -> JSON:
@@ -87,13 +83,7 @@ def report(api: Api, pod: JSON) -> None:
         f"{WORKFLOWS}/report-outputs-completed": "true",
     }
     name, namespace = metadata["annotations"][f"{WORKFLOWS}/node-id"], metadata["namespace"]
-    api.create(
-        {
-            "apiVersion": "argoproj.io/v1alpha1",
-            "kind": "WorkflowTaskResult",
-            "metadata": {"name": name, "namespace": namespace, "labels": labels},
-        }
-    )
+    api.create(manifest("WorkflowTaskResult", name, namespace=namespace, labels=labels))
 
 
 def phase(api: Api, namespace: str, name: str, wanted: str) -> JSON:

@@ -10,17 +10,17 @@ from policies.core.annotations import ADMISSION
 from tests.e2e.api import ApiError
 from tests.e2e.binaries import TABLE, api_server
 from tests.e2e.controlplane import ControlPlane, KubectlError
+from tests.manifests import manifest
 
 pytestmark = pytest.mark.e2e
 
 
 def deployment(name: str) -> dict[str, Any]:
     labels = {"app": name}
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": name},
-        "spec": {
+    return manifest(
+        "Deployment",
+        name,
+        {
             "replicas": 2,
             "selector": {"matchLabels": labels},
             "template": {
@@ -28,7 +28,7 @@ def deployment(name: str) -> dict[str, Any]:
                 "spec": {"containers": [{"name": "main", "image": "registry.example/server:1"}]},
             },
         },
-    }
+    )
 
 
 def test_serves_the_version_that_go_mod_pins(control_plane: ControlPlane) -> None:
@@ -58,12 +58,7 @@ def test_a_job_completes(control_plane: ControlPlane, namespace: str) -> None:
         }
     }
     control_plane.apply(
-        {
-            "apiVersion": "batch/v1",
-            "kind": "Job",
-            "metadata": {"name": "once"},
-            "spec": {"template": template},
-        },
+        manifest("Job", "once", {"template": template}),
         "-n",
         namespace,
     )
@@ -87,11 +82,10 @@ def test_the_scheduler_respects_capacity_and_taints(control_plane: ControlPlane)
     taint = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
     control_plane.add_node("gpu-0", taints=[taint], capacity={"nvidia.com/gpu": "8"})
     try:
-        pod: dict[str, Any] = {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": "training"},
-            "spec": {
+        pod: dict[str, Any] = manifest(
+            "Pod",
+            "training",
+            {
                 "containers": [
                     {
                         "name": "main",
@@ -100,7 +94,7 @@ def test_the_scheduler_respects_capacity_and_taints(control_plane: ControlPlane)
                     }
                 ]
             },
-        }
+        )
         control_plane.api.create(pod, namespace)
         control_plane.wait("pods", "training", _is_unschedulable, namespace=namespace)
         pod["metadata"]["name"] = "tolerant"

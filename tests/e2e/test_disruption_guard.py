@@ -10,6 +10,7 @@ import pytest
 from tests.e2e.api import JSON
 from tests.e2e.controlplane import ControlPlane
 from tests.e2e.install import Chassis
+from tests.manifests import manifest
 
 pytestmark = pytest.mark.e2e
 
@@ -36,12 +37,7 @@ def training(**spec: object) -> JSON:
         "resources": {"limits": {"nvidia.com/gpu": "1"}},
     }
     pod = {"restartPolicy": "Never", "containers": [container], **spec}
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": "train"},
-        "spec": {"template": {"spec": pod}},
-    }
+    return manifest("Job", "train", {"template": {"spec": pod}})
 
 
 def server() -> JSON:
@@ -52,15 +48,14 @@ def server() -> JSON:
         "ports": [{"containerPort": 8080}],
         "readinessProbe": {"httpGet": {"path": "/ready", "port": 8080}},
     }
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": "server"},
-        "spec": {
+    return manifest(
+        "Deployment",
+        "server",
+        {
             "selector": {"matchLabels": labels},
             "template": {"metadata": {"labels": labels}, "spec": {"containers": [container]}},
         },
-    }
+    )
 
 
 def test_a_training_pod_is_kept_from_bin_packing(

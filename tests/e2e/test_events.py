@@ -12,29 +12,24 @@ from tests.e2e.controlplane import ControlPlane
 from tests.e2e.install import BASE, NAMESPACE, SERVICE_ACCOUNT, Chassis
 from tests.e2e.test_forged_marks import created, violating
 from tests.e2e.test_rules import RULE
+from tests.manifests import manifest
 
 pytestmark = pytest.mark.e2e
 
 ACCOUNTS = "system:serviceaccounts"
 KIND = "Trainer"
-DEFINITION: JSON = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {"name": "trainers.events.example.com"},
-    "spec": {
+DEFINITION: JSON = manifest(
+    "CustomResourceDefinition",
+    "trainers.events.example.com",
+    {
         "group": "events.example.com",
         "scope": "Namespaced",
         "names": {"kind": KIND, "plural": "trainers", "singular": "trainer"},
         "versions": [
-            {
-                "name": "v1",
-                "served": True,
-                "storage": True,
-                "schema": {"openAPIV3Schema": {"type": "object"}},
-            }
+            {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": {"type": "object"}}}
         ],
     },
-}
+)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from tests.e2e.controlplane import ControlPlane
 from tests.e2e.install import Chassis
 from tests.e2e.test_rules import ASKS_PAYMENTS, RULE
 from tests.e2e.workloads import UNKNOWN, container, pod, workload
+from tests.manifests import manifest
 
 pytestmark = pytest.mark.e2e
 
@@ -93,16 +94,15 @@ def test_an_update_that_makes_a_suspicion_certain_is_refused(
 def test_a_replication_controller_is_judged(
     control_plane: ControlPlane, chassis: Chassis, namespace: str
 ) -> None:
-    item = {
-        "apiVersion": "v1",
-        "kind": "ReplicationController",
-        "metadata": {"name": "old"},
-        "spec": {
+    item = manifest(
+        "ReplicationController",
+        "old",
+        {
             "replicas": 1,
             "selector": {"app": "old"},
             "template": {"metadata": {"labels": {"app": "old"}}, "spec": violating("old")["spec"]},
         },
-    }
+    )
     refused = created(control_plane, namespace, item)
     assert refused.returncode == 1
     assert f"1 finding\n\n1. {RULE}" in refused.stderr

@@ -11,6 +11,7 @@ import pytest
 from tests.e2e.api import JSON, ApiError
 from tests.e2e.controlplane import ControlPlane
 from tests.e2e.install import Chassis
+from tests.manifests import manifest
 
 pytestmark = pytest.mark.e2e
 
@@ -77,12 +78,12 @@ def pod(name: str, gpus: int = 1, *, cpu: str = "1", annotations: JSON | None = 
         "image": "registry.example/train:1",
         "resources": {"requests": {"cpu": cpu, **limits}, "limits": limits},
     }
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "annotations": annotations or {}},
-        "spec": {"containers": [container], "restartPolicy": "Never", **spec},
-    }
+    return manifest(
+        "Pod",
+        name,
+        {"containers": [container], "restartPolicy": "Never", **spec},
+        annotations=annotations or {},
+    )
 
 
 @pytest.fixture(scope="module")
@@ -233,11 +234,10 @@ def test_workers_of_one_group_share_a_node(cluster: Cluster) -> None:
 
 def test_a_rollout_without_room_for_the_surge_pod_is_refused(cluster: Cluster) -> None:
     template = pod("llm", 4, annotations={PRODUCT: "Tesla-T4"})
-    deployment: JSON = {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": "llm"},
-        "spec": {
+    deployment: JSON = manifest(
+        "Deployment",
+        "llm",
+        {
             "replicas": 1,
             "selector": {"matchLabels": {"app": "llm"}},
             "template": {
@@ -245,7 +245,7 @@ def test_a_rollout_without_room_for_the_surge_pod_is_refused(cluster: Cluster) -
                 "spec": {**template["spec"], "restartPolicy": "Always"},
             },
         },
-    }
+    )
     with pytest.raises(ApiError, match="rollout-gpu-deadlock"):
         cluster.control_plane.api.create(deployment, cluster.namespace, dry_run=True)
     deployment["spec"]["strategy"] = {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}

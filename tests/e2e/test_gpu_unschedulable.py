@@ -9,6 +9,7 @@ import pytest
 from tests.e2e.api import JSON
 from tests.e2e.controlplane import ControlPlane
 from tests.e2e.install import Chassis
+from tests.manifests import manifest
 
 pytestmark = pytest.mark.e2e
 
@@ -23,12 +24,7 @@ def small_node(control_plane: ControlPlane) -> Iterator[str]:
 def asking(gpus: int) -> JSON:
     limits = {"nvidia.com/gpu": str(gpus)}
     container = {"name": "main", "image": "registry.example/train:1", "resources": {"limits": limits}}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "train"},
-        "spec": {"containers": [container], "restartPolicy": "Never"},
-    }
+    return manifest("Pod", "train", {"containers": [container], "restartPolicy": "Never"})
 
 
 def test_a_pod_too_large_for_every_node_is_let_in_with_a_warning(

@@ -14,6 +14,7 @@ import pytest
 from tests.e2e.api import JSON
 from tests.e2e.controlplane import ControlPlane
 from tests.e2e.install import Chassis
+from tests.manifests import manifest
 
 pytestmark = pytest.mark.e2e
 
@@ -111,12 +112,7 @@ def job(name: str, *, gpus: int = 0, template: JSON | None = None, **spec: objec
         container["resources"] = {"limits": {"nvidia.com/gpu": str(gpus)}}
     pod = {"restartPolicy": "Never", "nodeSelector": {"kubernetes.io/hostname": NODE}, **(template or {})}
     pod["containers"] = [container]
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": name},
-        "spec": {**spec, "template": {"spec": pod}},
-    }
+    return manifest("Job", name, {**spec, "template": {"spec": pod}})
 
 
 @pytest.fixture(scope="module")
@@ -267,17 +263,16 @@ def test_every_form_of_job_is_accepted(kubelet: Kubelet) -> None:
     assert made["spec"]["backoffLimit"] == 0
     assert "podFailurePolicy" not in made["spec"]
 
-    nightly = {
-        "apiVersion": "batch/v1",
-        "kind": "CronJob",
-        "metadata": {"name": "nightly"},
-        "spec": {
+    nightly = manifest(
+        "CronJob",
+        "nightly",
+        {
             "schedule": "0 3 * * *",
             "suspend": True,
             "failedJobsHistoryLimit": 0,
             "jobTemplate": {"spec": job("nightly", gpus=1)["spec"]},
         },
-    }
+    )
     made = kubelet.create(nightly)
     assert made["spec"]["failedJobsHistoryLimit"] == 0
     assert made["spec"]["jobTemplate"]["spec"]["podReplacementPolicy"] == "Failed"

@@ -20,6 +20,7 @@ from tests.e2e.operators import (
     run,
 )
 from tests.e2e.workloads import probes
+from tests.manifests import manifest
 
 pytestmark = pytest.mark.e2e
 
@@ -50,13 +51,12 @@ def job_set(name: str, namespace: str, **spec: object) -> JSON:
     }
     worker = {"name": "worker", "image": "registry.example/train:1", **gpu}
     agent = {"name": "agent", "image": "registry.example/agent:1"}
-    return {
-        "apiVersion": "jobset.x-k8s.io/v1alpha2",
-        "kind": "JobSet",
-        "metadata": {"name": name, "namespace": namespace},
-        "spec": {"replicatedJobs": [replicated("leader", 1, leader), replicated("workers", 2, agent, worker)]}
-        | spec,
-    }
+    return manifest(
+        "JobSet",
+        name,
+        {"replicatedJobs": [replicated("leader", 1, leader), replicated("workers", 2, agent, worker)]} | spec,
+        namespace=namespace,
+    )
 
 
 def members(api: Api, namespace: str, name: str, role: str, count: int) -> list[JSON]:

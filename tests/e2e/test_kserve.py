@@ -27,6 +27,7 @@ from tests.e2e.operators import (
 )
 from tests.e2e.test_model_puller import MODELS, models, mounts, puller_of
 from tests.e2e.workloads import VLLM, probes
+from tests.manifests import manifest
 
 pytestmark = [pytest.mark.e2e, pytest.mark.operators]
 
@@ -63,12 +64,12 @@ def _answers(api: Api) -> bool:
 
 
 def service(name: str, namespace: str, predictor: JSON) -> JSON:
-    return {
-        "apiVersion": "serving.kserve.io/v1beta1",
-        "kind": "InferenceService",
-        "metadata": {"name": name, "namespace": namespace},
-        "spec": {"predictor": {**place("kserve"), "minReplicas": 1, **predictor}},
-    }
+    return manifest(
+        "InferenceService",
+        name,
+        {"predictor": {**place("kserve"), "minReplicas": 1, **predictor}},
+        namespace=namespace,
+    )
 
 
 def custom(**fields: object) -> JSON:

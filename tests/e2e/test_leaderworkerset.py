@@ -11,6 +11,7 @@ from tests.e2e.controlplane import ControlPlane
 from tests.e2e.install import Chassis
 from tests.e2e.operators import LWS, Operator, bound, fixture, place, run
 from tests.e2e.workloads import probes
+from tests.manifests import manifest
 
 pytestmark = pytest.mark.e2e
 
@@ -30,11 +31,10 @@ def group(name: str, namespace: str, policy: str) -> JSON:
     def template(container: JSON) -> JSON:
         return {"spec": {"containers": [container], **place("groups")}}
 
-    return {
-        "apiVersion": "leaderworkerset.x-k8s.io/v1",
-        "kind": "LeaderWorkerSet",
-        "metadata": {"name": name, "namespace": namespace},
-        "spec": {
+    return manifest(
+        "LeaderWorkerSet",
+        name,
+        {
             "replicas": 1,
             "startupPolicy": policy,
             "leaderWorkerTemplate": {
@@ -43,7 +43,8 @@ def group(name: str, namespace: str, policy: str) -> JSON:
                 "workerTemplate": template(WORKER),
             },
         },
-    }
+        namespace=namespace,
+    )
 
 
 def test_a_group_whose_workers_wait_for_their_leader_forms(

@@ -14,6 +14,7 @@ from tests.e2e.api import JSON, Api
 from tests.e2e.controlplane import ControlPlane
 from tests.e2e.install import NAMESPACE, Chassis
 from tests.e2e.workloads import job, pod, probes, workload
+from tests.manifests import manifest
 from webhook.cli import main as cli
 from webhook.kube.uptime import NAME, RENEW_SECONDS, outages_in
 
@@ -196,12 +197,9 @@ def test_what_a_restart_would_harm_or_not_help_is_only_listed(
 
 
 def _budget(name: str) -> JSON:
-    return {
-        "apiVersion": "policy/v1",
-        "kind": "PodDisruptionBudget",
-        "metadata": {"name": name},
-        "spec": {"maxUnavailable": 0, "selector": {"matchLabels": {"app": name}}},
-    }
+    return manifest(
+        "PodDisruptionBudget", name, {"maxUnavailable": 0, "selector": {"matchLabels": {"app": name}}}
+    )
 
 
 def test_pods_of_another_policy_are_found_if_they_would_be_made_otherwise(

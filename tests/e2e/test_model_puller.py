@@ -13,6 +13,7 @@ from tests.e2e.api import JSON, ApiError
 from tests.e2e.controlplane import ControlPlane
 from tests.e2e.install import Chassis
 from tests.e2e.workloads import job, pod, workload
+from tests.manifests import manifest
 
 pytestmark = pytest.mark.e2e
 
@@ -44,12 +45,12 @@ def restricted(control_plane: ControlPlane) -> Iterator[str]:
 
 def models(*entries: JSON, name: str = "models", label: str = "true") -> JSON:
     """A model config."""
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": name, "labels": {"mlchassis.dev/model-config": label}},
-        "data": {"models.json": json.dumps(entries)},
-    }
+    return manifest(
+        "ConfigMap",
+        name,
+        data={"models.json": json.dumps(entries)},
+        labels={"mlchassis.dev/model-config": label},
+    )
 
 
 def asking(item: JSON, **annotations: str) -> JSON:

@@ -19,6 +19,7 @@ from tests.e2e.operators import (
     run,
 )
 from tests.e2e.workloads import probes
+from tests.manifests import manifest
 
 pytestmark = [pytest.mark.e2e, pytest.mark.operators]
 
@@ -47,12 +48,12 @@ def mpi_job(name: str, namespace: str, **spec: object) -> JSON:
     launcher = {"name": "launcher", "image": image, "command": ["mpirun", "python", "train.py"]}
     agent = {"name": "agent", "image": "registry.example/agent:1"}
     replicas = {"Launcher": replica(1, launcher), "Worker": replica(2, worker, agent)}
-    return {
-        "apiVersion": "kubeflow.org/v2beta1",
-        "kind": "MPIJob",
-        "metadata": {"name": name, "namespace": namespace},
-        "spec": {"mpiReplicaSpecs": replicas, "runPolicy": {"cleanPodPolicy": "None"}, **spec},
-    }
+    return manifest(
+        "MPIJob",
+        name,
+        {"mpiReplicaSpecs": replicas, "runPolicy": {"cleanPodPolicy": "None"}, **spec},
+        namespace=namespace,
+    )
 
 
 def members(api: Api, namespace: str, name: str, role: str, count: int) -> list[JSON]:

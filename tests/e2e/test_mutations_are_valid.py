@@ -23,6 +23,7 @@ from tests.e2e import strange, workloads
 from tests.e2e.api import JSON, Api, ApiError
 from tests.e2e.controlplane import ControlPlane
 from tests.e2e.install import REPOSITORY
+from tests.manifests import manifest
 from tests.policies.test_golden import CASES, case_id, documents
 from tests.policies.test_laws import MENDED, lost
 from webhook.admission import engine
@@ -192,12 +193,7 @@ def test_a_sidecar_fits_into_a_quota(control_plane: ControlPlane, namespace: str
     counted = {f"{kind}.{name}": "9" for kind in ("requests", "limits") for name in ("cpu", "memory")}
     counted |= {"requests.ephemeral-storage": "1Ti", "limits.ephemeral-storage": "1Ti"}
     counted |= {"requests.memory": "9Gi", "limits.memory": "9Gi"}
-    quota: JSON = {
-        "apiVersion": "v1",
-        "kind": "ResourceQuota",
-        "metadata": {"name": "all"},
-        "spec": {"hard": counted},
-    }
+    quota: JSON = manifest("ResourceQuota", "all", {"hard": counted})
     control_plane.api.create(quota, namespace)
     control_plane.wait("resourcequotas", "all", lambda it: bool(it.get("status")), namespace=namespace)
     stated = {"cpu": "500m", "memory": "1Gi", "ephemeral-storage": "1Gi"}
@@ -240,12 +236,13 @@ A100 = {
     "nvidia.com/gpu.memory": "40960",
 }
 GPU_TAINT = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
-MODELS: JSON = {
-    "apiVersion": "v1",
-    "kind": "ConfigMap",
-    "metadata": {"name": "models", "namespace": "default", "labels": {"mlchassis.dev/model-config": "true"}},
-    "data": {"a.json": '{"storageUri": "pvc://disk/a", "framework": "onnx", "memory": "40Gi"}'},
-}
+MODELS: JSON = manifest(
+    "ConfigMap",
+    "models",
+    data={"a.json": '{"storageUri": "pvc://disk/a", "framework": "onnx", "memory": "40Gi"}'},
+    namespace="default",
+    labels={"mlchassis.dev/model-config": "true"},
+)
 CLUSTER = ManifestCluster(
     [
         node("gpu-0", {**A100, "topology.kubernetes.io/zone": "a"}, [GPU_TAINT], {"nvidia.com/gpu": "8"}),

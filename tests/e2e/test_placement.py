@@ -8,6 +8,7 @@ import pytest
 
 from tests.e2e.api import JSON
 from tests.e2e.controlplane import ControlPlane
+from tests.manifests import manifest
 from webhook.cli import manifests
 
 pytestmark = pytest.mark.e2e
@@ -93,15 +94,14 @@ def test_after_rollouts_they_still_do(clusters: ControlPlane, nodes: list[str]) 
 @pytest.mark.parametrize("nodes", [UNLABELLED[:2]], ids=["two"], indirect=True)
 def test_a_busy_node_is_still_better_than_the_same_node(clusters: ControlPlane, nodes: list[str]) -> None:
     asks = {"requests": {"cpu": "60", "memory": "240Gi"}}
-    load: JSON = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "busy"},
-        "spec": {
+    load: JSON = manifest(
+        "Pod",
+        "busy",
+        {
             "nodeName": nodes[0],
             "containers": [{"name": "main", "image": "registry.example/train:1", "resources": asks}],
         },
-    }
+    )
     clusters.create_namespace("load")
     clusters.api.create(load, "load")
     install(clusters, "busy")

@@ -11,6 +11,7 @@ import pytest
 from tests.e2e.api import JSON, ApiError
 from tests.e2e.controlplane import ControlPlane
 from tests.e2e.install import Chassis
+from tests.manifests import manifest
 
 pytestmark = pytest.mark.e2e
 
@@ -33,17 +34,12 @@ def deployment(replicas: int, resources: JSON, *, exempt: str = "", **spec: Any)
         "spec": {"containers": [main], "nodeSelector": POOL},
     }
     annotations = {"mlchassis.dev/exempt": f"{exempt}=shows that the hazard is real"} if exempt else {}
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": "api", "annotations": annotations},
-        "spec": {
-            "replicas": replicas,
-            "selector": {"matchLabels": {"app": "api"}},
-            "template": template,
-            **spec,
-        },
-    }
+    return manifest(
+        "Deployment",
+        "api",
+        {"replicas": replicas, "selector": {"matchLabels": {"app": "api"}}, "template": template, **spec},
+        annotations=annotations,
+    )
 
 
 def add(control_plane: ControlPlane, namespace: str, kind: str, spec: JSON) -> None:

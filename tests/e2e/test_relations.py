@@ -13,6 +13,7 @@ from tests.e2e.api import JSON
 from tests.e2e.controlplane import ControlPlane
 from tests.e2e.crds import KARPENTER
 from tests.e2e.install import Chassis
+from tests.manifests import manifest
 from webhook.cli import main as cli
 
 pytestmark = pytest.mark.e2e
@@ -35,17 +36,16 @@ def deployment(
 ) -> JSON:
     main = {"name": "api", "image": "registry.example/api:1", **container}
     template = {"metadata": {"labels": {"app": "api"}}, "spec": {"containers": [main], **(pod or {})}}
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": "api"},
-        "spec": {
+    return manifest(
+        "Deployment",
+        "api",
+        {
             "replicas": replicas,
             "selector": {"matchLabels": {"app": "api"}},
             "template": template,
             **(spec or {}),
         },
-    }
+    )
 
 
 def apart(replicas: int, **spec: JSON) -> JSON:
@@ -175,12 +175,7 @@ def test_a_service_that_sends_to_an_unknown_port_name_has_no_endpoints(
     control_plane: ControlPlane, chassis: Chassis, namespace: str
 ) -> None:
     ports = [{"name": "http", "port": 80, "targetPort": "web"}]
-    service = {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": "api"},
-        "spec": {"selector": {"app": "api"}, "ports": ports},
-    }
+    service = manifest("Service", "api", {"selector": {"app": "api"}, "ports": ports})
     control_plane.api.create(service, namespace)
 
     def named(port: str) -> JSON:
@@ -217,15 +212,11 @@ def waiting(name: str, host: str) -> JSON:
     main = {"name": "main", "image": "registry.example/api:1"}
     # Fake nodes run pods whose init containers never end.
     spec = {"initContainers": [wait], "containers": [main], "nodeSelector": {"pool": "nowhere"}}
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": name},
-        "spec": {
-            "selector": {"matchLabels": labels},
-            "template": {"metadata": {"labels": labels}, "spec": spec},
-        },
-    }
+    return manifest(
+        "Deployment",
+        name,
+        {"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}, "spec": spec}},
+    )
 
 
 def service(name: str) -> JSON:
@@ -413,12 +404,7 @@ def test_an_autoscaler_asks_for_replicas_that_the_quota_refuses(
         "maxReplicas": 4,
     }
     control_plane.api.create(
-        {
-            "apiVersion": "autoscaling/v2",
-            "kind": "HorizontalPodAutoscaler",
-            "metadata": {"name": "api"},
-            "spec": autoscaler,
-        },
+        manifest("HorizontalPodAutoscaler", "api", autoscaler),
         namespace,
     )
     made = deployment(resources={"requests": {"cpu": "1"}})
@@ -562,11 +548,10 @@ def test_karpenters_node_pools_are_read(
         return " ".join(capsys.readouterr().out.split())
 
     with KARPENTER.installed(control_plane):
-        pool: JSON = {
-            "apiVersion": "karpenter.sh/v1",
-            "kind": "NodePool",
-            "metadata": {"name": "general"},
-            "spec": {
+        pool: JSON = manifest(
+            "NodePool",
+            "general",
+            {
                 "template": {
                     "spec": {
                         "nodeClassRef": {"group": "example.com", "kind": "NodeClass", "name": "default"},
@@ -574,7 +559,7 @@ def test_karpenters_node_pools_are_read(
                     }
                 }
             },
-        }
+        )
         control_plane.kubectl("apply", "-f", "-", stdin=json.dumps(pool))
         assert "general excludes these values of disk" in judged()
         pool["spec"]["template"]["spec"]["requirements"][0]["values"].append("nvme")

@@ -15,6 +15,7 @@ from tests.e2e.api import JSON
 from tests.e2e.binaries import module_source
 from tests.e2e.controlplane import ControlPlane
 from tests.e2e.workloads import UNKNOWN, container, job, pod, workload
+from tests.manifests import manifest
 from webhook.cli import main as cli
 from webhook.kube import api as cluster
 
@@ -111,22 +112,12 @@ def team(control_plane: ControlPlane) -> Iterator[str]:
 
 def budget(name: str) -> JSON:
     spec = {"maxUnavailable": 0, "selector": {"matchLabels": {"app": "bad"}}}
-    return {
-        "apiVersion": "policy/v1",
-        "kind": "PodDisruptionBudget",
-        "metadata": {"name": name},
-        "spec": spec,
-    }
+    return manifest("PodDisruptionBudget", name, spec)
 
 
 def labelled(name: str, data: dict[str, str]) -> JSON:
     labels = {"mlchassis.dev/model-config": "true"}
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": name, "labels": labels},
-        "data": data,
-    }
+    return manifest("ConfigMap", name, data=data, labels=labels)
 
 
 DENIED = {
@@ -359,11 +350,7 @@ def test_a_missing_namespace_is_reported(scan: Scan) -> None:
 def test_reports_are_written_kept_and_removed(scan: Scan, team: str, control_plane: ControlPlane) -> None:
     api = control_plane.api
     api.create(
-        {
-            "apiVersion": "wgpolicyk8s.io/v1alpha2",
-            "kind": "PolicyReport",
-            "metadata": {"name": "another", "labels": {"app.kubernetes.io/managed-by": "kyverno"}},
-        },
+        manifest("PolicyReport", "another", labels={"app.kubernetes.io/managed-by": "kyverno"}),
         team,
     )
     answer = scan("-n", team, "--report")

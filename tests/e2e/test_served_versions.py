@@ -21,6 +21,7 @@ from tests.e2e.install import Chassis
 from tests.e2e.processes import free_port
 from tests.e2e.test_rules import ASKS_PAYMENTS, RULE
 from tests.e2e.workloads import UNKNOWN, container
+from tests.manifests import manifest
 
 pytestmark = pytest.mark.e2e
 
@@ -36,17 +37,16 @@ def definition(known: Sequence[str] = (), *, served: bool = True) -> JSON:
     schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
     versions = [{"name": each, "served": served, "storage": False, "schema": schema} for each in known]
     versions.append({"name": UNKNOWN_VERSION, "served": True, "storage": True, "schema": schema})
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{PLURAL}.{GROUP}"},
-        "spec": {
+    return manifest(
+        "CustomResourceDefinition",
+        f"{PLURAL}.{GROUP}",
+        {
             "group": GROUP,
             "scope": "Namespaced",
             "names": {"kind": KIND, "plural": PLURAL, "singular": "jobset"},
             "versions": versions,
         },
-    }
+    )
 
 
 def narrowed(chassis: Chassis, namespace: str) -> JSON:
@@ -80,12 +80,7 @@ def job_set(**fields: object) -> JSON:
     main = container(resources={"limits": {"nvidia.com/gpu": "1"}}) | fields
     pod = {"restartPolicy": "Never", "containers": [main]}
     job = {"name": "workers", "replicas": 1, "template": {"spec": {"template": {"spec": pod}}}}
-    return {
-        "apiVersion": f"{GROUP}/{UNKNOWN_VERSION}",
-        "kind": KIND,
-        "metadata": {"name": "train"},
-        "spec": {"replicatedJobs": [job]},
-    }
+    return manifest(KIND, "train", {"replicatedJobs": [job]}, version=f"{GROUP}/{UNKNOWN_VERSION}")
 
 
 def until(condition: Callable[[], bool]) -> None:

@@ -24,6 +24,7 @@ from tests.e2e.operators import (
     run,
 )
 from tests.e2e.workloads import probes
+from tests.manifests import manifest
 
 pytestmark = [pytest.mark.e2e, pytest.mark.operators]
 
@@ -47,28 +48,25 @@ def runtime(namespace: str, **node: object) -> JSON:
             "spec": {"backoffLimit": 0, "template": {"spec": pod}},
         },
     }
-    return {
-        "apiVersion": API_VERSION,
-        "kind": "TrainingRuntime",
-        "metadata": {
-            "name": "torch",
-            "namespace": namespace,
-            "labels": {"trainer.kubeflow.org/framework": "torch"},
-        },
-        "spec": {
+    return manifest(
+        "TrainingRuntime",
+        "torch",
+        {
             "mlPolicy": {"numNodes": 1, "torch": {"numProcPerNode": "auto"}},
             "template": {"spec": {"replicatedJobs": [job]}},
         },
-    }
+        version=API_VERSION,
+        namespace=namespace,
+        labels={"trainer.kubeflow.org/framework": "torch"},
+    )
 
 
 def train_job(name: str, namespace: str, **trainer: object) -> JSON:
     """Two nodes of a runtime."""
-    return {
-        "apiVersion": API_VERSION,
-        "kind": "TrainJob",
-        "metadata": {"name": name, "namespace": namespace},
-        "spec": {
+    return manifest(
+        "TrainJob",
+        name,
+        {
             "runtimeRef": {"kind": "TrainingRuntime", "name": "torch"},
             "trainer": {
                 "numNodes": 2,
@@ -78,7 +76,9 @@ def train_job(name: str, namespace: str, **trainer: object) -> JSON:
                 **trainer,
             },
         },
-    }
+        version=API_VERSION,
+        namespace=namespace,
+    )
 
 
 def pods_of(api: Api, namespace: str, name: str) -> list[JSON]:

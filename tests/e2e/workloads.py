@@ -5,6 +5,7 @@ from __future__ import annotations
 from copy import deepcopy
 
 from tests.e2e.api import JSON
+from tests.manifests import manifest
 
 PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
 VLLM = "vllm/vllm-openai:v0.10.2"
@@ -19,12 +20,9 @@ def container(image: str = VLLM, port: int | None = 8000, **fields: object) -> J
 
 def pod(name: str, *containers: JSON, **spec: object) -> JSON:
     """A pod; without containers it gets one that serves a model with vLLM."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "labels": {"app": name}},
-        "spec": {"containers": list(containers) or [container()], **spec},
-    }
+    return manifest(
+        "Pod", name, {"containers": list(containers) or [container()], **spec}, labels={"app": name}
+    )
 
 
 def template(name: str, *containers: JSON, **spec: object) -> JSON:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from tests.manifests import manifest
+
 Json = dict[str, Any]
 Made = Json | tuple[Json, Json]
 """An object that is created, or one that is updated: old and new."""
@@ -34,12 +36,12 @@ def gpu_server(**fields: Any) -> Json:
 
 def deployment(made: Json, **spec: Any) -> Json:
     template = {"metadata": made["metadata"], "spec": made["spec"]}
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": "d", "namespace": "ml"},
-        "spec": {"replicas": 2, "selector": {"matchLabels": {"a": "b"}}, "template": template, **spec},
-    }
+    return manifest(
+        "Deployment",
+        "d",
+        {"replicas": 2, "selector": {"matchLabels": {"a": "b"}}, "template": template, **spec},
+        namespace="ml",
+    )
 
 
 _PATH: Final = "mlchassis.dev/health-path"
@@ -111,53 +113,51 @@ def _job_set(size: int) -> Json:
         "replicas": 1,
         "template": {"spec": {"template": {"metadata": {}, "spec": {"containers": [gpu_server()]}}}},
     }
-    return {
-        "apiVersion": "jobset.x-k8s.io/v1alpha2",
-        "kind": "JobSet",
-        "metadata": {"name": "j", "namespace": "ml"},
-        "spec": {"replicatedJobs": [{"name": f"r{n}", **job} for n in range(size)]},
-    }
+    return manifest(
+        "JobSet", "j", {"replicatedJobs": [{"name": f"r{n}", **job} for n in range(size)]}, namespace="ml"
+    )
 
 
 def _ray_cluster(size: int) -> Json:
     template = {"metadata": {}, "spec": {"containers": [gpu_server()]}}
     groups = [{"groupName": f"g{n}", "replicas": 1, "template": template} for n in range(size)]
-    return {
-        "apiVersion": "ray.io/v1",
-        "kind": "RayCluster",
-        "metadata": {"name": "r", "namespace": "ml"},
-        "spec": {"headGroupSpec": {"template": template}, "workerGroupSpecs": groups},
-    }
+    return manifest(
+        "RayCluster",
+        "r",
+        {"headGroupSpec": {"template": template}, "workerGroupSpecs": groups},
+        namespace="ml",
+    )
 
 
 def _long_replica_types(size: int) -> Json:
     template = {"metadata": {}, "spec": {"containers": [gpu_server()]}}
-    return {
-        "apiVersion": "kubeflow.org/v1",
-        "kind": "PyTorchJob",
-        "metadata": {"name": "t", "namespace": "ml"},
-        "spec": {"pytorchReplicaSpecs": {"." * size + str(n): {"template": template} for n in range(8)}},
-    }
+    return manifest(
+        "PyTorchJob",
+        "t",
+        {"pytorchReplicaSpecs": {"." * size + str(n): {"template": template} for n in range(8)}},
+        namespace="ml",
+    )
 
 
 def _budget(size: int) -> Json:
     terms = [{"key": f"k{n}", "operator": "NotIn", "values": ["a", "b"]} for n in range(size)]
-    return {
-        "apiVersion": "policy/v1",
-        "kind": "PodDisruptionBudget",
-        "metadata": {"name": "b", "namespace": "ml"},
-        "spec": {"minAvailable": 1, "selector": {"matchExpressions": terms}},
-    }
+    return manifest(
+        "PodDisruptionBudget",
+        "b",
+        {"minAvailable": 1, "selector": {"matchExpressions": terms}},
+        namespace="ml",
+    )
 
 
 def _model_config(size: int) -> Json:
     one = '[{"modelName": "m%d", "modelSpec": {"storageUri": "s3://a/b", "framework": "sklearn"}}]'
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": "m", "namespace": "ml", "labels": {"mlchassis.dev/model-config": "true"}},
-        "data": {f"k{n}": one % max(n, 1) for n in range(size)},
-    }
+    return manifest(
+        "ConfigMap",
+        "m",
+        data={f"k{n}": one % max(n, 1) for n in range(size)},
+        namespace="ml",
+        labels={"mlchassis.dev/model-config": "true"},
+    )
 
 
 def _waiting(size: int) -> Json:

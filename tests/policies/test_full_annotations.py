@@ -8,6 +8,7 @@ from policies.disruption import disruption_guard
 from policies.kube.json import Json
 from policies.models import model_puller
 from policies.models.settings import ByLabel, ModelPuller
+from tests.manifests import manifest
 
 LARGEST = 256 << 10
 BY_LABEL = ModelPuller(by_label=(ByLabel(match_labels={"app": "ranker"}, model_config_map="models"),))
@@ -16,15 +17,16 @@ ADDED = len("mlchassis.dev/model-config" + "models")
 
 def pod(filled: int) -> Json:
     gpu = {"limits": {"nvidia.com/gpu": "1"}}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "full", "labels": {"app": "ranker"}, "annotations": {"k": "v" * (filled - 1)}},
-        "spec": {
+    return manifest(
+        "Pod",
+        "full",
+        {
             "restartPolicy": "Never",
             "containers": [{"name": "main", "image": "registry.example/train:1", "resources": gpu}],
         },
-    }
+        labels={"app": "ranker"},
+        annotations={"k": "v" * (filled - 1)},
+    )
 
 
 @pytest.mark.parametrize(("filled", "asks"), [(LARGEST - ADDED, True), (LARGEST - ADDED + 1, False)])

@@ -17,6 +17,7 @@ from policies.core.target import pod_templates
 from policies.core.workloads import known_workloads
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json, replaced
+from tests.manifests import manifest
 from webhook.admission.patch import same
 from webhook.cli.output.yaml import dump
 
@@ -24,23 +25,10 @@ TABLE = {workload.gk: workload for workload in known_workloads()}
 
 GPU = {"limits": {"nvidia.com/gpu": "1"}}
 SEEDS: tuple[Json, ...] = (
-    {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": "p",
-            "namespace": "ml",
-            "labels": {"app": "x"},
-            "annotations": {
-                "mlchassis.dev/model-config": "models",
-                "mlchassis.dev/health-path": "/health",
-                "mlchassis.dev/model-size": "20Gi",
-                "mlchassis.dev/gpu-product": "NVIDIA-*",
-                "mlchassis.dev/gpu-memory": ">=40Gi",
-                "mlchassis.dev/topology": "same-zone",
-            },
-        },
-        "spec": {
+    manifest(
+        "Pod",
+        "p",
+        {
             "restartPolicy": "Always",
             "initContainers": [{"name": "wait", "image": "busybox", "command": ["sh", "-c", "true"]}],
             "containers": [
@@ -64,12 +52,21 @@ SEEDS: tuple[Json, ...] = (
                 }
             },
         },
-    },
-    {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": "train", "namespace": "ml"},
-        "spec": {
+        namespace="ml",
+        labels={"app": "x"},
+        annotations={
+            "mlchassis.dev/model-config": "models",
+            "mlchassis.dev/health-path": "/health",
+            "mlchassis.dev/model-size": "20Gi",
+            "mlchassis.dev/gpu-product": "NVIDIA-*",
+            "mlchassis.dev/gpu-memory": ">=40Gi",
+            "mlchassis.dev/topology": "same-zone",
+        },
+    ),
+    manifest(
+        "Job",
+        "train",
+        {
             "backoffLimit": 0,
             "ttlSecondsAfterFinished": 60,
             "podReplacementPolicy": "TerminatingOrFailed",
@@ -80,12 +77,12 @@ SEEDS: tuple[Json, ...] = (
                 }
             },
         },
-    },
-    {
-        "apiVersion": "batch/v1",
-        "kind": "CronJob",
-        "metadata": {"name": "nightly", "namespace": "ml"},
-        "spec": {
+        namespace="ml",
+    ),
+    manifest(
+        "CronJob",
+        "nightly",
+        {
             "schedule": "0 3 * * *",
             "failedJobsHistoryLimit": 0,
             "jobTemplate": {
@@ -96,7 +93,8 @@ SEEDS: tuple[Json, ...] = (
                 }
             },
         },
-    },
+        namespace="ml",
+    ),
 )
 JUNK: st.SearchStrategy[Any] = st.sampled_from(
     [None, True, 0, -1, 10**30, 1.5, "", "x", "$(A)", [], {}, [None], {"name": None}, [[]]]

@@ -13,17 +13,19 @@ import pytest
 
 from policies.kube.json import Json
 from policies.kube.pods import Role, containers
+from tests.manifests import manifest
 from webhook.admission.engine import mutate
 from webhook.config.load import load
 from webhook.kube.offline import Document, ManifestCluster
 
 GPU: Json = {"limits": {"nvidia.com/gpu": "8"}}
-MODELS: Json = {
-    "apiVersion": "v1",
-    "kind": "ConfigMap",
-    "metadata": {"name": "models", "namespace": "ml", "labels": {"mlchassis.dev/model-config": "true"}},
-    "data": {"models.json": '[{"modelName": "a", "modelSpec": {"storageUri": "s3://m/a"}}]'},
-}
+MODELS: Json = manifest(
+    "ConfigMap",
+    "models",
+    data={"models.json": '[{"modelName": "a", "modelSpec": {"storageUri": "s3://m/a"}}]'},
+    namespace="ml",
+    labels={"mlchassis.dev/model-config": "true"},
+)
 
 
 def pod(owner: tuple[str, str], labels: dict[str, str], spec: Json, **annotations: str) -> Json:

@@ -8,6 +8,7 @@ from policies.core.facts import Facts
 from policies.core.listing import Listing
 from policies.core.resources import Resource
 from policies.kube.json import Json
+from tests.manifests import manifest
 
 GPU = "nvidia.com/gpu"
 
@@ -39,12 +40,12 @@ def node(
 
 def pod(gpus: int = 1, annotations: Json | None = None, **spec: Any) -> Json:
     resources = {"limits": {GPU: str(gpus)}} if gpus else {}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "p", "annotations": annotations or {}},
-        "spec": {"containers": [{"name": "main", "resources": resources}], **spec},
-    }
+    return manifest(
+        "Pod",
+        "p",
+        {"containers": [{"name": "main", "resources": resources}], **spec},
+        annotations=annotations or {},
+    )
 
 
 def affinity(*terms: Json) -> Json:

@@ -12,6 +12,7 @@ from policies.core.facts import Facts
 from policies.core.listing import Listing
 from policies.core.resources import Resource
 from policies.kube.json import Json
+from tests.manifests import manifest
 from tests.policies.accelerators.nodes import Nodes, facts, node
 
 GPU_NODE = node("gpu", {"nvidia.com/gpu.present": "true"}, 8)
@@ -19,12 +20,12 @@ CPU_NODE = node("cpu")
 
 
 def pod(metadata: Json | None = None, resources: Json | None = None, **spec: Any) -> Json:
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "x", **(metadata or {})},
-        "spec": {"containers": [{"name": "a", "image": "b", "resources": resources or {}}], **spec},
-    }
+    return manifest(
+        "Pod",
+        "x",
+        {"containers": [{"name": "a", "image": "b", "resources": resources or {}}], **spec},
+        **(metadata or {}),
+    )
 
 
 @pytest.mark.parametrize("strength", [Strength.REQUIRED, Strength.PREFERRED])

@@ -6,6 +6,7 @@ import pytest
 
 from policies.core.fragments import is_fragment
 from policies.core.workloads import known_workloads
+from tests.manifests import manifest
 
 KINDS = {each.gk: each for each in known_workloads()}
 WHOLE = [{"name": "server", "image": "registry.example/server:1"}]
@@ -13,13 +14,11 @@ PATCH = [{"name": "server", "args": ["--verbose"]}]
 
 
 def deployment(containers: list[dict[str, Any]], **spec: Any) -> dict[str, Any]:
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": "server"},
-        "spec": {"selector": {"matchLabels": {"app": "a"}}, "template": {"spec": {"containers": containers}}}
-        | spec,
-    }
+    return manifest(
+        "Deployment",
+        "server",
+        {"selector": {"matchLabels": {"app": "a"}}, "template": {"spec": {"containers": containers}}} | spec,
+    )
 
 
 @pytest.mark.parametrize(
@@ -29,12 +28,7 @@ def deployment(containers: list[dict[str, Any]], **spec: Any) -> dict[str, Any]:
         deployment([*WHOLE, *PATCH]),
         deployment(WHOLE, selector=None),
         deployment(WHOLE, template={"metadata": {"annotations": {"a": "b"}}}),
-        {
-            "apiVersion": "apps/v1",
-            "kind": "Deployment",
-            "metadata": {"name": "server"},
-            "spec": {"replicas": 3},
-        },
+        manifest("Deployment", "server", {"replicas": 3}),
         {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": {"containers": PATCH}},
         {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "a"}},
     ],
@@ -50,12 +44,7 @@ def test_what_the_api_server_would_refuse_is_a_fragment(obj: dict[str, Any]) -> 
         {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": {"containers": WHOLE}},
         {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}, "spec": {}},
         # KServe takes the image from the ServingRuntime.
-        {
-            "apiVersion": "serving.kserve.io/v1beta1",
-            "kind": "InferenceService",
-            "metadata": {"name": "a"},
-            "spec": {"predictor": {"containers": PATCH}},
-        },
+        manifest("InferenceService", "a", {"predictor": {"containers": PATCH}}),
     ],
 )
 def test_a_whole_object_is_none(obj: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ from policies.core.workloads import Composed, Shape, Workload, is_builtin, known
 from policies.kube.field_paths import field_path
 from policies.kube.group_kinds import GroupKind, kind_of
 from policies.kube.json import Json, replaced
+from tests.manifests import manifest
 from webhook.admission.decision import Decision
 from webhook.admission.engine import decide
 from webhook.config.load import load
@@ -184,12 +185,7 @@ def test_an_embedded_object_of_an_unknown_kind_is_named() -> None:
 def test_objects_in_objects_are_read_a_few_deep_and_no_deeper() -> None:
     obj: Json = {"apiVersion": "batch/v1", "kind": "Job", "spec": {"template": {"spec": POD}}}
     for _ in range(3):
-        obj = {
-            "apiVersion": "workload.codeflare.dev/v1beta2",
-            "kind": "AppWrapper",
-            "metadata": {"name": "x"},
-            "spec": {"components": [{"template": obj}]},
-        }
+        obj = manifest("AppWrapper", "x", {"components": [{"template": obj}]})
     assert len(pod_templates(obj, TABLE)) == 1
     for _ in range(30):
         obj = {**obj, "spec": {"components": [{"template": obj}]}}

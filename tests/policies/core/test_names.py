@@ -10,16 +10,12 @@ from policies.core.names import Asked, asked, destination
 from policies.core.target import PodTemplate, Target, pod_templates
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json
+from tests.manifests import manifest
 from webhook.kube import offline
 
 
 def service(name: str, namespace: str = "ml", **spec: Any) -> Json:
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": name, "namespace": namespace},
-        "spec": spec,
-    }
+    return manifest("Service", name, spec, namespace=namespace)
 
 
 CLUSTER = offline.ManifestCluster(
@@ -85,12 +81,7 @@ def test_nothing_is_known_without_services() -> None:
 
 
 def template(container: Json | None = None, **spec: Any) -> PodTemplate:
-    pod = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "a"},
-        "spec": {"containers": [{"name": "a", **(container or {})}], **spec},
-    }
+    pod = manifest("Pod", "a", {"containers": [{"name": "a", **(container or {})}], **spec})
     return Target(pod, kind_of(pod), pod_templates(pod, {})).templates[0]
 
 

@@ -12,56 +12,55 @@ from policies.core.workloads import known_workloads
 from policies.disruption.rules.drain_blocked_by_pdb import RULE
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json
+from tests.manifests import manifest
 from tests.webhook.kube.test_relations import watched
 from webhook.kube.offline import ManifestCluster
 from webhook.kube.overlaid import Overlaid
 
-BUDGET = {
-    "apiVersion": "policy/v1",
-    "kind": "PodDisruptionBudget",
-    "metadata": {"name": "server", "namespace": "default"},
-    "spec": {"minAvailable": 2, "selector": {"matchLabels": {"app": "server"}}},
-}
+BUDGET = manifest(
+    "PodDisruptionBudget",
+    "server",
+    {"minAvailable": 2, "selector": {"matchLabels": {"app": "server"}}},
+    namespace="default",
+)
 
 
 def deployment(replicas: int) -> Json:
     labels = {"app": "server"}
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": "server", "namespace": "default"},
-        "spec": {
+    return manifest(
+        "Deployment",
+        "server",
+        {
             "replicas": replicas,
             "selector": {"matchLabels": labels},
             "template": {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "s"}]}},
         },
-    }
+        namespace="default",
+    )
 
 
 def autoscaler(least: int, most: int = 10, owners: Sequence[Json] = ()) -> Json:
-    return {
-        "apiVersion": "autoscaling/v2",
-        "kind": "HorizontalPodAutoscaler",
-        "metadata": {"name": "server", "namespace": "default", "ownerReferences": list(owners)},
-        "spec": {
+    return manifest(
+        "HorizontalPodAutoscaler",
+        "server",
+        {
             "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "server"},
             "minReplicas": least,
             "maxReplicas": most,
         },
-    }
+        namespace="default",
+        ownerReferences=list(owners),
+    )
 
 
 def scaled_object(least: int, most: int = 10, annotations: Mapping[str, str] = {}) -> Json:
-    return {
-        "apiVersion": "keda.sh/v1alpha1",
-        "kind": "ScaledObject",
-        "metadata": {"name": "server", "namespace": "default", "annotations": dict(annotations)},
-        "spec": {
-            "scaleTargetRef": {"name": "server"},
-            "minReplicaCount": least,
-            "maxReplicaCount": most,
-        },
-    }
+    return manifest(
+        "ScaledObject",
+        "server",
+        {"scaleTargetRef": {"name": "server"}, "minReplicaCount": least, "maxReplicaCount": most},
+        namespace="default",
+        annotations=dict(annotations),
+    )
 
 
 LIKELY = [Certainty.LIKELY]

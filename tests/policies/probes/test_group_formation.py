@@ -9,6 +9,7 @@ import pytest
 from policies.core.facts import Facts
 from policies.kube.json import Json
 from policies.probes.standard_probes import StandardProbes, advise, mutate
+from tests.manifests import manifest
 from webhook.admission.engine import decide
 from webhook.config.load import load
 from webhook.kube.offline import Document, ManifestCluster
@@ -43,68 +44,52 @@ def lws(policy: str | None, size: int = 2, **container: Any) -> Json:
     }
     if policy:
         spec["startupPolicy"] = policy
-    return {
-        "apiVersion": "leaderworkerset.x-k8s.io/v1",
-        "kind": "LeaderWorkerSet",
-        "metadata": {"name": "group", "namespace": "default"},
-        "spec": spec,
-    }
+    return manifest("LeaderWorkerSet", "group", spec, namespace="default")
 
 
 def leader_pod(**labels: str) -> Json:
     """What the operator makes of the leader's template."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": "group-0",
-            "labels": {
-                "leaderworkerset.sigs.k8s.io/name": "group",
-                "leaderworkerset.sigs.k8s.io/worker-index": "0",
-                **labels,
-            },
-            "annotations": {"leaderworkerset.sigs.k8s.io/size": "2"},
-            "ownerReferences": [
-                {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "group", "controller": True}
-            ],
+    return manifest(
+        "Pod",
+        "group-0",
+        {"containers": [LEADER]},
+        labels={
+            "leaderworkerset.sigs.k8s.io/name": "group",
+            "leaderworkerset.sigs.k8s.io/worker-index": "0",
+            **labels,
         },
-        "spec": {"containers": [LEADER]},
-    }
+        annotations={"leaderworkerset.sigs.k8s.io/size": "2"},
+        ownerReferences=[
+            {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "group", "controller": True}
+        ],
+    )
 
 
 def stateful(container: Json) -> Json:
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": "group-0",
-            "ownerReferences": [
-                {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "group", "controller": True}
-            ],
-        },
-        "spec": {"containers": [container]},
-    }
+    return manifest(
+        "Pod",
+        "group-0",
+        {"containers": [container]},
+        ownerReferences=[
+            {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "group", "controller": True}
+        ],
+    )
 
 
 def stateful_set(policy: str | None) -> Json:
     spec: Json = {"serviceName": "peers", "selector": {"matchLabels": {"a": "b"}}, "template": {}}
     if policy:
         spec["podManagementPolicy"] = policy
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "StatefulSet",
-        "metadata": {"name": "group", "namespace": "default"},
-        "spec": spec,
-    }
+    return manifest("StatefulSet", "group", spec, namespace="default")
 
 
 def service(*, publishes: bool) -> Json:
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": "peers", "namespace": "default"},
-        "spec": {"clusterIP": "None", "selector": {"a": "b"}, "publishNotReadyAddresses": publishes},
-    }
+    return manifest(
+        "Service",
+        "peers",
+        {"clusterIP": "None", "selector": {"a": "b"}, "publishNotReadyAddresses": publishes},
+        namespace="default",
+    )
 
 
 def probes(pod: Json, *known: Json) -> set[str]:

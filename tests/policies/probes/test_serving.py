@@ -11,15 +11,16 @@ from policies.probes.recognition import port_number
 from policies.probes.serving import recognised, serving_containers
 from policies.probes.settings import StandardProbes
 from policies.probes.start import expected_start
+from tests.manifests import manifest
 
 
 def pod(*specs: Json, init: tuple[Json, ...] = (), annotations: Json | None = None, **spec: object) -> Json:
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "p", "annotations": annotations or {}},
-        "spec": {"containers": list(specs), "initContainers": list(init), **spec},
-    }
+    return manifest(
+        "Pod",
+        "p",
+        {"containers": list(specs), "initContainers": list(init), **spec},
+        annotations=annotations or {},
+    )
 
 
 def serving(of: Json) -> list[str]:

@@ -21,6 +21,7 @@ from policies.kube.pods import containers
 from policies.quotas.limit_ranges import amounts, shown, total
 from policies.quotas.quotas import Pods, covers, judged, pods_of, usage_of
 from policies.quotas.rules import limit_range_conflict, quota_exceeded, rollout_quota_deadlock
+from tests.manifests import manifest
 
 WORKLOADS = {each.gk: each for each in known_workloads()}
 
@@ -156,12 +157,7 @@ def test_a_pod_without_requests_may_get_some_from_a_limit_range_that_is_not_know
 
 
 def deployment(replicas: int = 2, resources: Json | None = None, **metadata: Any) -> Target:
-    obj = {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": "d", **metadata},
-        "spec": {"replicas": replicas, "template": pod(resources or {})},
-    }
+    obj = manifest("Deployment", "d", {"replicas": replicas, "template": pod(resources or {})}, **metadata)
     return Target(obj, kind_of(obj), pod_templates(obj, WORKLOADS))
 
 
@@ -198,12 +194,7 @@ def test_malformed_quantities_are_left_to_the_api_server(value: Any) -> None:
 
 def test_a_quota_is_judged_for_each_template_of_a_workload_without_replicas() -> None:
     job = {"template": {"spec": {"template": pod({"limits": {"cpu": 4}})}}}
-    obj = {
-        "apiVersion": "jobset.x-k8s.io/v1alpha2",
-        "kind": "JobSet",
-        "metadata": {"name": "s"},
-        "spec": {"replicatedJobs": [{"name": "a", **job}, {"name": "b", **job}]},
-    }
+    obj = manifest("JobSet", "s", {"replicatedJobs": [{"name": "a", **job}, {"name": "b", **job}]})
     target = Target(obj, kind_of(obj), pod_templates(obj, WORKLOADS))
     known = facts(QUOTAS=[quota(hard={"limits.cpu": "5"})], LIMIT_RANGES=[])
     assert [each.usage["limits.cpu"] for each in judged(target, known)] == [4, 4]

@@ -9,22 +9,22 @@ from policies.core.listing import Listing
 from policies.core.resources import Resource
 from policies.kube.json import Json
 from policies.relations.devices import ANY, OFFER, Offer, Supply, driver_of, offer_of, one_slice_has, supply
+from tests.manifests import manifest
 from webhook.kube.caches import ClusterCache
 from webhook.kube.offline import ManifestCluster
 
 
 def resource_slice(node: str, devices: int, *, driver: str = "gpu.example", pool: Json | None = None) -> Json:
-    return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceSlice",
-        "metadata": {"name": f"{node}-{driver}-{(pool or {}).get('generation', 1)}"},
-        "spec": {
+    return manifest(
+        "ResourceSlice",
+        f"{node}-{driver}-{(pool or {}).get('generation', 1)}",
+        {
             "driver": driver,
             "nodeName": node,
             "pool": {"name": node, "generation": 1, "resourceSliceCount": 1, **(pool or {})},
             "devices": [{"name": f"d{n}", "attributes": {"model": {"string": "x"}}} for n in range(devices)],
         },
-    }
+    )
 
 
 def watched(*slices: Json) -> Listing:
@@ -98,12 +98,9 @@ def test_an_offer_among_manifests_is_not_believed() -> None:
     ],
 )
 def test_a_class_names_its_driver(expression: str, driver: str) -> None:
-    device_class = {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "DeviceClass",
-        "metadata": {"name": "gpu"},
-        "spec": {"selectors": [{"odd": 1}, {"cel": {"expression": expression}}]},
-    }
+    device_class = manifest(
+        "DeviceClass", "gpu", {"selectors": [{"odd": 1}, {"cel": {"expression": expression}}]}
+    )
     facts = Facts(cluster=ManifestCluster([device_class]))
     assert driver_of("gpu", facts) == driver
     assert driver_of("other", facts) == ANY

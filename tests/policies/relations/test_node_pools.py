@@ -14,6 +14,7 @@ from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json
 from policies.relations.node_pools import obstacle
 from policies.relations.rules import node_selector_unmatched
+from tests.manifests import manifest
 from webhook.kube.caches import ClusterCache
 
 
@@ -85,12 +86,12 @@ def test_each_obstacle_is_named() -> None:
     assert both == "p excludes these values of disk"
 
 
-DEPLOYMENT: Json = {
-    "apiVersion": "apps/v1",
-    "kind": "Deployment",
-    "metadata": {"name": "d", "namespace": "ml"},
-    "spec": {"template": {"spec": {"nodeSelector": {"disk": "nvme"}, "containers": [{"name": "a"}]}}},
-}
+DEPLOYMENT: Json = manifest(
+    "Deployment",
+    "d",
+    {"template": {"spec": {"nodeSelector": {"disk": "nvme"}, "containers": [{"name": "a"}]}}},
+    namespace="ml",
+)
 
 
 def with_spec(**spec: Any) -> Json:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tests.e2e.api import JSON, ApiError
 from tests.e2e.workloads import VLLM
+from tests.manifests import manifest
 from tests.realnode.arms import Arm, api
 from tests.realnode.experiments.model_api import BASE, Figures, http
 from tests.realnode.traffic import Traffic, ask
@@ -25,11 +26,7 @@ while True: time.sleep(1)
 def evict(arm: Arm, name: str) -> int:
     """Ask for an eviction as `kubectl drain` does; the status of the answer."""
     path = f"/api/v1/namespaces/{arm.namespace}/pods/{name}/eviction"
-    body = {
-        "apiVersion": "policy/v1",
-        "kind": "Eviction",
-        "metadata": {"name": name, "namespace": arm.namespace},
-    }
+    body = manifest("Eviction", name, namespace=arm.namespace)
     try:
         return arm.node.api.request("POST", path, body).status
     except ApiError as error:
@@ -39,12 +36,7 @@ def evict(arm: Arm, name: str) -> int:
 def budget(**spec: object) -> JSON:
     """A PodDisruptionBudget of the model API."""
     selector = {"matchLabels": {"app": "api"}}
-    return {
-        "apiVersion": "policy/v1",
-        "kind": "PodDisruptionBudget",
-        "metadata": {"name": "api"},
-        "spec": {"selector": selector, **spec},
-    }
+    return manifest("PodDisruptionBudget", "api", {"selector": selector, **spec})
 
 
 def blocked_drain(arm: Arm) -> Figures:
@@ -116,12 +108,9 @@ def short_grace(arm: Arm) -> Figures:
             "volumes": [{"name": "state", "hostPath": {"path": state, "type": "DirectoryOrCreate"}}],
         }
         template = {"metadata": {"labels": {"app": "saving"}}, "spec": spec}
-        return {
-            "apiVersion": "apps/v1",
-            "kind": "Deployment",
-            "metadata": {"name": "saving"},
-            "spec": {"selector": {"matchLabels": {"app": "saving"}}, "template": template},
-        }
+        return manifest(
+            "Deployment", "saving", {"selector": {"matchLabels": {"app": "saving"}}, "template": template}
+        )
 
     said = arm.put("grace-shorter-than-prestop", saving(10), saving(30))
     arm.wait_ready("saving", 1)

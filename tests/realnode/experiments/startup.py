@@ -6,6 +6,7 @@ import time
 
 from tests.e2e.api import JSON
 from tests.e2e.workloads import UNKNOWN
+from tests.manifests import manifest
 from tests.realnode.arms import Arm, api, unaliased
 from tests.realnode.experiments.model_api import (
     BASE,
@@ -119,12 +120,9 @@ def endless_wait(arm: Arm) -> Figures:
 def ordered_start(arm: Arm) -> Figures:
     """A StatefulSet whose first pod waits for its second."""
     arm.node.api.create(
-        {
-            "apiVersion": "v1",
-            "kind": "Service",
-            "metadata": {"name": "shard"},
-            "spec": {"clusterIP": "None", "selector": {"app": "shard"}, "ports": [{"port": 8000}]},
-        },
+        manifest(
+            "Service", "shard", {"clusterIP": "None", "selector": {"app": "shard"}, "ports": [{"port": 8000}]}
+        ),
         arm.namespace,
     )
     # What a name server would answer for each pod's name, by a Service that shows it when it is ready.

@@ -13,6 +13,7 @@ from policies.kube.group_kinds import kind_of
 from policies.kube.names import listed
 from tests.calls import calls
 from tests.hostile.objects import HOSTILE, Json, Made, deployment, pod, server
+from tests.manifests import manifest
 from webhook.admission import bounds, engine, messages
 from webhook.admission.bounds import LONGEST_ANNOTATION, LONGEST_EXEMPTION, STEPS, allowance, bounded
 from webhook.admission.decision import Decision
@@ -101,12 +102,7 @@ def test_a_pod_with_a_command_beyond_the_budget_is_not_changed() -> None:
 def ray(*templates: Json) -> Json:
     first, *rest = [{"template": {"metadata": {}, "spec": each["spec"]}} for each in templates]
     groups = [{"groupName": f"g{n}", **each} for n, each in enumerate(rest)]
-    return {
-        "apiVersion": "ray.io/v1",
-        "kind": "RayCluster",
-        "metadata": {"name": "r"},
-        "spec": {"headGroupSpec": first, "workerGroupSpecs": groups},
-    }
+    return manifest("RayCluster", "r", {"headGroupSpec": first, "workerGroupSpecs": groups})
 
 
 def test_other_templates_are_judged_and_warned_of_at_the_most() -> None:

@@ -12,6 +12,7 @@ from policies.core.annotations import CHANGED
 from policies.core.reasons import Reasons
 from policies.kube.json import Json, replaced
 from policies.kube.metadata import annotations_of
+from tests.manifests import manifest
 from webhook.admission.changed import LONGEST, Changed, annotated
 from webhook.admission.engine import decide, mutate
 from webhook.config.load import load
@@ -42,12 +43,7 @@ PROXY = {"name": "proxy", "image": "team/proxy:1", "ports": [{"containerPort": 9
 
 
 def pod(*containers: Json, **metadata: Any) -> Json:
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "llm", "namespace": "ml", **metadata},
-        "spec": {"containers": list(containers or (VLLM,))},
-    }
+    return manifest("Pod", "llm", {"containers": list(containers or (VLLM,))}, namespace="ml", **metadata)
 
 
 def admitted(obj: Json, policy: dict[str, str] | None = None) -> Json:
@@ -127,12 +123,7 @@ def test_it_gives_way_where_there_is_no_room() -> None:
 @pytest.mark.parametrize(("api", "kind"), [("apps/v1", "Deployment"), ("apps/v1", "DaemonSet")])
 def test_it_is_never_in_a_template(api: str, kind: str) -> None:
     template = {key: value for key, value in pod().items() if key in ("metadata", "spec")}
-    obj = {
-        "apiVersion": api,
-        "kind": kind,
-        "metadata": {"name": "x", "namespace": "ml"},
-        "spec": {"template": template},
-    }
+    obj = manifest(kind, "x", {"template": template}, version=api, namespace="ml")
     decision = decide(Document("x", 0, obj).request(), load({}), CLUSTER)
     assert decision.projected is not None
     assert CHANGED not in str(decision.projected)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from policies.kube.json import Json, replaced
+from tests.manifests import manifest
 from webhook.admission.decision import Decision
 from webhook.admission.engine import decide, mutate
 from webhook.admission.envelope import Request
@@ -39,16 +40,17 @@ def deployment(model: str = "Qwen/Qwen3-32B", api: str = "apps/v1", kind: str = 
         "ports": [{"containerPort": 8000}],
         "resources": {"limits": {"nvidia.com/gpu": "1"}},
     }
-    return {
-        "apiVersion": api,
-        "kind": kind,
-        "metadata": {"name": "llm", "namespace": "ml"},
-        "spec": {
+    return manifest(
+        kind,
+        "llm",
+        {
             "replicas": 2,
             "selector": {"matchLabels": {"app": "llm"}},
             "template": {"metadata": {"labels": {"app": "llm"}}, "spec": {"containers": [server]}},
         },
-    }
+        version=api,
+        namespace="ml",
+    )
 
 
 def request(obj: Json, old: Json | None = None, username: str = "jane") -> Request:
@@ -114,12 +116,9 @@ def test_a_policy_that_comes_in_force_for_an_object_is_news() -> None:
 
 def test_metadata_of_a_kind_whose_pods_inherit_it_counts() -> None:
     node = deployment()["spec"]["template"]["spec"]
-    old = {
-        "apiVersion": "leaderworkerset.x-k8s.io/v1",
-        "kind": "LeaderWorkerSet",
-        "metadata": {"name": "x", "namespace": "ml"},
-        "spec": {"leaderWorkerTemplate": {"workerTemplate": {"spec": node}}},
-    }
+    old = manifest(
+        "LeaderWorkerSet", "x", {"leaderWorkerTemplate": {"workerTemplate": {"spec": node}}}, namespace="ml"
+    )
     assert said(judged(old)) != []
     assert said(judged(replaced(old, ("metadata", "labels"), {"a": "b"}), old)) == []
 

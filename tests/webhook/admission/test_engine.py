@@ -21,6 +21,7 @@ from policies.kube.group_kinds import POD
 from policies.kube.json import Json, appended, dig, replaced, text
 from policies.kube.pods import Role
 from tests.calls import calls
+from tests.manifests import manifest
 from webhook.admission import bounds, engine
 from webhook.admission.configuration import Config
 from webhook.admission.decision import Decision
@@ -268,12 +269,7 @@ def test_a_policy_exempted_in_the_template_is_listed_there() -> None:
 
 
 def test_ray_templates_are_not_projected() -> None:
-    ray = {
-        "apiVersion": "ray.io/v1",
-        "kind": "RayCluster",
-        "metadata": {"name": "r"},
-        "spec": {"headGroupSpec": {"template": {"spec": pod("bad")["spec"]}}},
-    }
+    ray = manifest("RayCluster", "r", {"headGroupSpec": {"template": {"spec": pod("bad")["spec"]}}})
     decision = judged(ray)
     assert decision.projected is None
     assert [v.finding.path for v in decision.results] == [
@@ -328,12 +324,9 @@ def test_only_one_template_of_several_is_exempted() -> None:
         return {"template": {"metadata": metadata, "spec": pod(image)["spec"]}}
 
     mark = {"annotations": {"mlchassis.dev/exempt": "no-bad-images=old"}}
-    ray = {
-        "apiVersion": "ray.io/v1",
-        "kind": "RayCluster",
-        "metadata": {"name": "r"},
-        "spec": {"headGroupSpec": group("bad", **mark), "workerGroupSpecs": [group("bad")]},
-    }
+    ray = manifest(
+        "RayCluster", "r", {"headGroupSpec": group("bad", **mark), "workerGroupSpecs": [group("bad")]}
+    )
     assert [v.exempted for v in judged(ray).results] == ["old", None]
 
 
@@ -465,26 +458,19 @@ def test_updates_outside_of_the_spec_are_never_refused(change: str, monkeypatch:
 def test_unknown_namespace_labels_never_lead_to_a_denial() -> None:
     policy = {"webhook.yaml": "overrides: [{namespaceSelector: {matchLabels: {a: b}}, profile: observe}]"}
     assert judged(pod("bad"), policy=policy).allowed
-    namespace = {
-        "apiVersion": "v1",
-        "kind": "Namespace",
-        "metadata": {"name": "default", "labels": {"a": "c"}},
-    }
+    namespace = manifest("Namespace", "default", labels={"a": "c"})
     known = decide(request(pod("bad")), load(policy), ManifestCluster([namespace]))
     assert not known.allowed
 
 
 def test_the_webhooks_own_policy_is_looked_at_in_its_own_namespace() -> None:
-    config_map = {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {
-            "name": "p",
-            "namespace": "mlchassis-system",
-            "labels": {"mlchassis.dev/policy": "true"},
-        },
-        "data": {"rules.yaml": "profile: stern"},
-    }
+    config_map = manifest(
+        "ConfigMap",
+        "p",
+        data={"rules.yaml": "profile: stern"},
+        namespace="mlchassis-system",
+        labels={"mlchassis.dev/policy": "true"},
+    )
     assert engine.in_scope(request(config_map), Config())
 
 

@@ -8,6 +8,7 @@ import pytest
 from policies.core.annotations import EXEMPT
 from policies.core.facts import NoCluster
 from policies.kube.json import Json
+from tests.manifests import manifest
 from webhook.admission.configuration import Config
 from webhook.admission.engine import decide, validate
 from webhook.admission.exemptions import Exemptions, State, exemptions_in
@@ -57,15 +58,16 @@ def test_what_becomes_of_one(written: str, state: State, note: str) -> None:
 
 def hazard(written: str) -> Json:
     probe = {"exec": {"command": ["curl", "-f", "http://payments/health"]}}
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": "x", "namespace": "ml", "annotations": {EXEMPT: written}},
-        "spec": {
+    return manifest(
+        "Deployment",
+        "x",
+        {
             "replicas": 2,
             "template": {"spec": {"containers": [{"name": "a", "image": "x:1", "livenessProbe": probe}]}},
         },
-    }
+        namespace="ml",
+        annotations={EXEMPT: written},
+    )
 
 
 def test_the_day_after_its_last_it_is_refused_again() -> None:

@@ -11,6 +11,7 @@ from policies.core.facts import NoCluster
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json
 from policies.probes.serving import HEALTH_ANNOTATIONS
+from tests.manifests import manifest
 from webhook.admission.engine import decide
 from webhook.admission.envelope import Request
 from webhook.admission.misspelt_annotations import misspelt_annotations
@@ -79,14 +80,9 @@ def notes(obj: Json) -> tuple[str, ...]:
 
 @pytest.mark.parametrize("at", ["object", "template"])
 def test_it_is_reported_once_for_an_object_and_its_pods(at: str) -> None:
-    slip = {"annotations": {"mlchassis.dev/exemt": "job-logs-lost=why"}}
+    slip: dict[str, Any] = {"annotations": {"mlchassis.dev/exemt": "job-logs-lost=why"}}
     template: dict[str, Any] = {"spec": {"containers": [CONTAINER], "restartPolicy": "Never"}}
     if at == "template":
         template["metadata"] = slip
-    job = {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": "it", "namespace": "ml", **(slip if at == "object" else {})},
-        "spec": {"template": template},
-    }
+    job = manifest("Job", "it", {"template": template}, namespace="ml", **(slip if at == "object" else {}))
     assert len([note for note in notes(job) if "mlchassis.dev/exempt?" in note]) == 1

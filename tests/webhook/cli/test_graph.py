@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from policies.core.registry import rules
+from tests.manifests import manifest
 from tests.webhook.cli.browser import Tab, needs_chromium
 from tests.webhook.cli.scanned import DEPLOYMENTS, SERVED, cluster, deployment, serve
 from webhook.cli import main as cli
@@ -55,18 +56,10 @@ def hostile(tmp_path: Path) -> str:
     wait = {"name": HOSTILE, "command": ["sh", "-c", f"until nc -z {HOSTILE} 80; do sleep 2; done"]}
     env = [{"name": "A_URL", "value": f"http://{HOSTILE}/"}, {"name": "B_HOST", "value": HOSTILE}]
     spec = {"initContainers": [wait], "containers": [{"name": HOSTILE, "image": "x", "env": env}]}
-    obj = {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": HOSTILE, "namespace": HOSTILE},
-        "spec": {"template": {"metadata": {"labels": labels}, "spec": spec}},
-    }
-    service = {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": HOSTILE, "namespace": HOSTILE},
-        "spec": {"selector": labels},
-    }
+    obj = manifest(
+        "Deployment", HOSTILE, {"template": {"metadata": {"labels": labels}, "spec": spec}}, namespace=HOSTILE
+    )
+    service = manifest("Service", HOSTILE, {"selector": labels}, namespace=HOSTILE)
     file = tmp_path / "hostile.json"
     file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": [obj, service]}))
     return str(file)
@@ -299,21 +292,9 @@ async def test_the_page_is_usable_with_500_workloads(
         }
         spec = {"initContainers": [wait], "containers": [{"name": "c", "image": "x"}]}
         objects.append(
-            {
-                "apiVersion": "apps/v1",
-                "kind": "Deployment",
-                "metadata": {"name": f"app-{n}"},
-                "spec": {"template": {"metadata": {"labels": labels}, "spec": spec}},
-            }
+            manifest("Deployment", f"app-{n}", {"template": {"metadata": {"labels": labels}, "spec": spec}})
         )
-        objects.append(
-            {
-                "apiVersion": "v1",
-                "kind": "Service",
-                "metadata": {"name": f"app-{n}"},
-                "spec": {"selector": labels},
-            }
-        )
+        objects.append(manifest("Service", f"app-{n}", {"selector": labels}))
     file = tmp_path / "large.yaml"
     file.write_text(yaml.safe_dump_all(objects))
     await tab.open(page(capsys, tmp_path, str(file)))

@@ -16,6 +16,7 @@ import yaml
 from policies.core.facts import NoCluster
 from policies.core.mode import Profile
 from policies.kube.json import Json
+from tests.manifests import manifest
 from tests.webhook.cli.scanned import DEPLOYMENTS, RULE, Scan, deployment
 from tests.webhook.kube.apiserver import FakeApiServer
 from webhook.cli import main as cli
@@ -236,15 +237,13 @@ def test_nothing_that_a_user_wrote_is_markup(capsys: pytest.CaptureFixture[str],
     probe = {"exec": {"command": ["curl", f"http://payments/{HOSTILE}"]}}
     container = {"name": HOSTILE, "image": HOSTILE, "ports": [{"containerPort": 80}], "livenessProbe": probe}
     exempt = {"mlchassis.dev/exempt": f"liveness-missing={HOSTILE}"}
-    obj = {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": HOSTILE, "namespace": HOSTILE, "annotations": exempt},
-        "spec": {
-            "replicas": 2,
-            "template": {"metadata": {"labels": labels}, "spec": {"containers": [container]}},
-        },
-    }
+    obj = manifest(
+        "Deployment",
+        HOSTILE,
+        {"replicas": 2, "template": {"metadata": {"labels": labels}, "spec": {"containers": [container]}}},
+        namespace=HOSTILE,
+        annotations=exempt,
+    )
     (tmp_path / "x.json").write_text(json.dumps(obj))
     (tmp_path / "y.json").write_text(json.dumps({**obj, "kind": HOSTILE}))
     text = html(capsys, "review", tmp_path)

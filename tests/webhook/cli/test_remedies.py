@@ -10,6 +10,7 @@ import pytest
 from policies.core.target import pod_templates
 from policies.core.workloads import known_workloads
 from policies.kube.json import Json
+from tests.manifests import manifest
 from webhook.cli.remedies import Kubectl, Place, Policy, annotate, configure, exempt, with_setting
 
 TABLE = {workload.gk: workload for workload in known_workloads()}
@@ -18,12 +19,7 @@ SPEC = {"containers": [{"name": "a"}]}
 
 
 def obj(api: str, kind: str, spec: Json, **metadata: Any) -> Json:
-    return {
-        "apiVersion": api,
-        "kind": kind,
-        "metadata": {"name": "llm", "namespace": "ml", **metadata},
-        "spec": spec,
-    }
+    return manifest(kind, "llm", spec, version=api, namespace="ml", **metadata)
 
 
 def place(of: Json, source: str = "") -> Place:

@@ -7,6 +7,7 @@ import pytest
 
 from policies.core.resources import Resource
 from policies.kube.json import Json
+from tests.manifests import manifest
 from webhook.cli.main import main
 from webhook.errors import UserError
 from webhook.kube.caches import ClusterCache, ObservedStarts
@@ -91,12 +92,7 @@ def test_a_review_with_observed_starts_has_their_budget(
     from policies.probes.observed import run_of
 
     server = {"name": "server", "image": "vllm/vllm-openai:v0.9.1", "args": ["meta-llama/Llama-3.1-70B"]}
-    pod = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "llm", "namespace": "ml"},
-        "spec": {"containers": [server]},
-    }
+    pod = manifest("Pod", "llm", {"containers": [server]}, namespace="ml")
     run = run_of(pod, next(iter(containers(pod))), 0)
     files = [tmp_path / "pod.json", tmp_path / "observed.json"]
     files[0].write_text(json.dumps(pod))

@@ -14,6 +14,7 @@ from policies.kube.json import Json
 from policies.relations import waiters
 from policies.relations.links import MOST_LINKS
 from policies.relations.waiters import KEPT, Kept, cycle_through
+from tests.manifests import manifest
 from webhook.kube.caches import ClusterCache
 from webhook.kube.offline import ManifestCluster
 
@@ -42,12 +43,7 @@ def deployment(name: str, *waits_for: str, namespace: str = "ml", **status: int)
 
 def service(name: str, namespace: str = "ml") -> Json:
     spec = {"selector": {"app": name}, "ports": [{"port": 80}]}
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": name, "namespace": namespace},
-        "spec": spec,
-    }
+    return manifest("Service", name, spec, namespace=namespace)
 
 
 def watched(*objects: Json) -> ClusterCache:

@@ -30,6 +30,7 @@ from policies.kube.json import Json
 from tests import forked
 from tests.forked import Forked
 from tests.hanging import HANGING
+from tests.manifests import manifest
 from tests.webhook.kube.apiserver import FakeApiServer, Silence, running, until
 from tests.webhook.server.wired import POD, REVIEW, Wired
 from webhook.admission.decision import Crash, Decision
@@ -165,16 +166,13 @@ async def test_an_unchanged_object_is_not_logged() -> None:
 
 async def test_a_denial_is_logged_with_its_rules_and_counted() -> None:
     wired = Wired({"rules.yaml": "profile: strict"})
-    own_policy = {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {
-            "name": "p",
-            "namespace": "mlchassis-system",
-            "labels": {"mlchassis.dev/policy": "true"},
-        },
-        "data": {"rules.yaml": "profile: strickt"},
-    }
+    own_policy = manifest(
+        "ConfigMap",
+        "p",
+        data={"rules.yaml": "profile: strickt"},
+        namespace="mlchassis-system",
+        labels={"mlchassis.dev/policy": "true"},
+    )
     request = {
         **REVIEW["request"],
         "kind": {"group": "", "version": "v1", "kind": "ConfigMap"},

@@ -15,22 +15,20 @@ from hypothesis import strategies as st
 
 from policies.kube.group_kinds import POD as POD_KIND
 from policies.kube.json import Json
+from tests.manifests import manifest
 from webhook.admission.envelope import Request
 from webhook.server import record as module
 from webhook.server.record import Identity, Reading, Record, Restarts, Suspects
 
-POD: Json = {
-    "apiVersion": "v1",
-    "kind": "Pod",
-    "metadata": {
-        "name": "web-5d4f-x2v9q",
-        "generateName": "web-5d4f-",
-        "uid": "7e0c3d64-54e5-4a8c-9d0a-3f2f7a9d5a11",
-        "creationTimestamp": "2026-01-01T10:00:00Z",
-        "managedFields": [{"time": "2026-01-01T10:00:00Z", "manager": "kube-controller-manager"}],
-    },
-    "spec": {"volumes": [{"name": "kube-api-access-8xk2p"}], "containers": [{"name": "a", "image": "b"}]},
-}
+POD: Json = manifest(
+    "Pod",
+    "web-5d4f-x2v9q",
+    {"volumes": [{"name": "kube-api-access-8xk2p"}], "containers": [{"name": "a", "image": "b"}]},
+    generateName="web-5d4f-",
+    uid="7e0c3d64-54e5-4a8c-9d0a-3f2f7a9d5a11",
+    creationTimestamp="2026-01-01T10:00:00Z",
+    managedFields=[{"time": "2026-01-01T10:00:00Z", "manager": "kube-controller-manager"}],
+)
 
 
 def review(pod: Json = POD, uid: str = "0b8d3c43-2f1c-4ac7-8f0e-0c2a4b1f7d10") -> bytes:

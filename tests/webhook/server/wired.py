@@ -7,6 +7,7 @@ import orjson
 
 from policies.core.facts import NoCluster
 from policies.kube.json import Json
+from tests.manifests import manifest
 from webhook.config.source import LivePolicy
 from webhook.server import endpoints
 from webhook.server.connections import FastPath
@@ -16,17 +17,17 @@ from webhook.server.metrics import Metrics
 from webhook.server.record import SharedRecords
 from webhook.server.tracing import Tracing
 
-POD: Json = {
-    "apiVersion": "v1",
-    "kind": "Pod",
-    "metadata": {"name": "vllm", "namespace": "ml"},
-    "spec": {
+POD: Json = manifest(
+    "Pod",
+    "vllm",
+    {
         "restartPolicy": "Always",
         "containers": [
             {"name": "vllm", "image": "vllm/vllm-openai:v0.8.0", "ports": [{"containerPort": 8000}]}
         ],
     },
-}
+    namespace="ml",
+)
 REVIEW: Json = {
     "apiVersion": "admission.k8s.io/v1",
     "kind": "AdmissionReview",
