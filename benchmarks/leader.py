@@ -41,7 +41,7 @@ from policies.probes.observed import OBSERVED
 from tests.e2e.binaries import TABLE
 from tests.e2e.controlplane import ControlPlane
 from tests.e2e.install import NAMESPACE, SERVICE_ACCOUNT, Chassis
-from webhook.observed.leader import LEASE
+from webhook.kube.uptime import NAME as LEASE
 
 PODS = int(os.environ.get("PODS", "10000"))
 SECONDS = float(os.environ.get("SECONDS", "60"))
@@ -245,7 +245,7 @@ def _leader(control_plane: ControlPlane, replicas: list[Chassis]) -> Chassis:
         for item in control_plane.api.items("leases", NAMESPACE):
             holder = item["spec"].get("holderIdentity", "") if item["metadata"]["name"] == LEASE else ""
             for replica in replicas:
-                if any(f"_{pid}_" in holder for pid in load.family(replica.process.pid)):
+                if any(holder.endswith(f"-{pid}") for pid in load.family(replica.process.pid)):
                     return replica
         time.sleep(1)
     raise SystemExit("no replica leads")

@@ -43,7 +43,6 @@ NAMESPACED = (
 WRITTEN_BY_REPLICAS = {
     "secret/mlchassis-tls",
     "configmap/mlchassis-observed",
-    "lease.coordination.k8s.io/mlchassis-observer",
     "lease.coordination.k8s.io/mlchassis-uptime",
 }
 """No installer owns them: they go with the namespace."""

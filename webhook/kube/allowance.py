@@ -1,26 +1,23 @@
-"""How many calls may be made: a few at once, and so many a minute.
+"""When calls may be made: a few at once and so many a minute, and not those of all processes together.
 
 What a tenant's objects make the webhook write is bounded here, whatever they are.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Awaitable, Callable
 
 from policies.kube.json import Json
 from webhook.kube.calls import Writes
 
+Sleep = Callable[[float], Awaitable[object]]
+
 
 class Allowance:
     """`burst` calls at once, and `per_minute` from then on."""
 
-    def __init__(
-        self,
-        burst: int,
-        per_minute: float,
-        clock: Callable[[], float],
-        sleep: Callable[[float], Awaitable[object]],
-    ) -> None:
+    def __init__(self, burst: int, per_minute: float, clock: Callable[[], float], sleep: Sleep) -> None:
         """`clock`: seconds that only go forward."""
         self._burst, self._per_second = burst, per_minute / 60
         self._clock, self._sleep = clock, sleep
@@ -53,3 +50,8 @@ class Paced:
     ) -> bool:
         await self._allowance.take()
         return await self._api.unless_conflict(method, path, body, content_type)
+
+
+def spread(seconds: float) -> float:
+    """About so many seconds: processes that start together do not ask together."""
+    return random.uniform(seconds * 0.8, seconds)  # noqa: S311

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -34,7 +34,7 @@ from webhook.admission.decision import Decision, Result
 from webhook.admission.envelope import Request
 from webhook.admission.messages import sentence
 from webhook.kube import events, paths
-from webhook.kube.allowance import Allowance
+from webhook.kube.allowance import Allowance, Sleep
 from webhook.kube.calls import Writes
 from webhook.kube.errors import ApiError, is_missing_right
 
@@ -87,7 +87,7 @@ class OwnerEvents:
         count: Callable[[str], None],
         *,
         clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        sleep: Sleep = asyncio.sleep,
     ) -> None:
         """`count` is called with `written`, `failed` and `dropped`; `clock` gives seconds."""
         self._api, self._config, self._cluster, self._count = api, config, cluster, count

@@ -1,12 +1,14 @@
 """The Lease `mlchassis-uptime`: a replica that is ready renews it, so that it shows when none was.
 
-The replica that holds it does the work of which one is enough. Law: it is compare-and-swap, times are the API
-server's, and no admission waits for it. Two holders for a moment do the work twice and change nothing else.
+The replica that holds it does the work of which one is enough. Law: it is compare-and-swap, the times in it
+are the API server's, and no admission waits for it. A process that could not renew it in time does not hold
+it. Two holders for a moment, as while two releases serve, do the work twice and change nothing else.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -50,14 +52,26 @@ class Outage:
 class Uptime:
     """Renews the Lease while this process is ready."""
 
-    def __init__(self, api: Calls, namespace: str, identity: str, ready: Callable[[], bool]) -> None:
-        self._api, self._identity, self._ready = api, identity, ready
+    def __init__(
+        self,
+        api: Calls,
+        namespace: str,
+        identity: str,
+        ready: Callable[[], bool],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`identity` differs between all processes; `clock`: seconds that only go forward."""
+        self._api, self._identity, self._ready, self._clock = api, identity, ready, clock
         self._collection = paths.collection(LEASES, "leases", namespace)
         self._path = paths.one(LEASES, "leases", NAME, namespace)
         self._since: float | None = None
         self._told = False
-        self.holds = False
+        self._renewed: float | None = None
+
+    @property
+    def holds(self) -> bool:
         """Whether this process is the one that does the work of which one is enough."""
+        return self._renewed is not None and self._clock() - self._renewed < LAPSED_SECONDS
 
     async def run(self) -> None:
         """Renew until cancelled."""
@@ -66,7 +80,6 @@ class Uptime:
                 await self.once()
                 self._told = False
             except ApiError as error:
-                self.holds = False
                 if not self._told:  # each ten seconds would fill the log
                     log.warning("the Lease of the webhook's uptime can't be renewed", error=str(error))
                 self._told = True
@@ -74,27 +87,29 @@ class Uptime:
             await asyncio.sleep(RENEW_SECONDS if self._ready() else UNREADY_SECONDS)
 
     async def once(self) -> None:
-        """Renew the Lease if it is ours, or take it over if nobody renews it."""
+        """Renew the Lease if it is ours, or take it over if nobody renews it. Raises ApiError."""
+        asked = self._clock()
+        self._renewed = asked if await self._renew() else None
+
+    async def _renew(self) -> bool:
         if not self._ready():
-            self.holds, self._since = False, None
-            return
+            self._since = None
+            return False
         lease = await self._api.get(self._path)
         now = self._api.now()
         if self._since is None:
             self._since = now
         if lease is None:
-            self.holds = await self._api.unless_conflict("POST", self._collection, self._written({}, now, ()))
-            return
+            return await self._api.unless_conflict("POST", self._collection, self._written({}, now, ()))
         ours = text(lease, "spec", "holderIdentity") == self._identity
         renewed = renewed_at(lease)
         # A time in the future was written by another clock: it would keep everybody out.
         if not ours and renewed is not None and -LAPSED_SECONDS < now - renewed < LAPSED_SECONDS:
-            self.holds = False
-            return
+            return False
         known = outages_in(lease)
         if renewed is not None and self._since - renewed > LAPSED_SECONDS:
             known = (*known, Outage(renewed, self._since))
-        self.holds = await self._api.unless_conflict("PUT", self._path, self._written(lease, now, known))
+        return await self._api.unless_conflict("PUT", self._path, self._written(lease, now, known))
 
     def _written(self, lease: Json, now: float, outages: Iterable[Outage]) -> Json:
         kept = [[round(each.begin, 3), round(each.end, 3)] for each in _merged(outages)]

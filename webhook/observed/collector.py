@@ -25,17 +25,19 @@ from policies.probes.observed import OBSERVED
 from policies.probes.settings import Learning, StandardProbes
 from webhook.admission.configuration import Config
 from webhook.kube import paths
+from webhook.kube.allowance import Sleep, spread
 from webhook.kube.calls import Calls
 from webhook.kube.errors import ApiError
 from webhook.kube.pulse import Pulse
 from webhook.kube.reflector import Lister, Reflector
-from webhook.observed.leader import RENEW_SECONDS, Leadership, Sleep, spread
 from webhook.observed.model_events import ModelEvents
 from webhook.observed.pods import Watched
 from webhook.observed.record import Observation, Record, as_config_map
 
 log = structlog.get_logger()
 
+LOOK_SECONDS: Final = 15.0
+"""Between two looks at whether this process leads."""
 WRITE_SECONDS: Final = 60.0
 LONGEST_PAUSE: Final = 900.0
 """Between two attempts to write, while the API server refuses or is away."""
@@ -56,20 +58,19 @@ class Collector:
         self,
         api: Api,
         namespace: str,
-        identity: str,
+        leads: Callable[[], bool],
         config: Callable[[], Config],
         cluster: Cluster,
-        pulse: Pulse | None = None,
-        models: ModelEvents | None = None,
+        pulse: Pulse,
+        models: ModelEvents,
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        """`namespace`: the webhook's own; `identity` differs between all serving processes."""
+        """`namespace`: the webhook's own; `leads` is true in one of all serving processes."""
         self._api, self._namespace, self._config, self._cluster = api, namespace, config, cluster
-        self._pulse, self._clock, self._sleep = pulse, clock, sleep
+        self._leads, self._pulse, self._clock, self._sleep = leads, pulse, clock, sleep
         self._models = models
-        self._leadership = Leadership(api, namespace, identity, clock)
         self._pending = Pending()
         self._record = Record()
         self._written: Json = {}
@@ -77,23 +78,14 @@ class Collector:
         self._pause = WRITE_SECONDS
 
     async def run(self) -> None:
-        """Lead whenever nobody else does, until cancelled."""
+        """Record while this process leads, until cancelled."""
         while True:
-            if self._is_on() and await self._renewed():
+            if self._is_on() and self._leads():
                 await self._lead()
-            await self._sleep(spread(RENEW_SECONDS))
+            await self._sleep(spread(LOOK_SECONDS))
 
     def _is_on(self) -> bool:
-        learns = self._config().value(StandardProbes).learning is Learning.ON
-        return learns or (self._models is not None and self._models.is_on)
-
-    async def _renewed(self) -> bool:
-        """Whether this process leads, as far as it knows."""
-        try:
-            return await self._leadership.renew()
-        except ApiError as error:
-            log.debug("the observer's Lease can't be renewed", error=str(error))
-            return self._leadership.held
+        return self._config().value(StandardProbes).learning is Learning.ON or self._models.is_on
 
     async def _lead(self) -> None:
         try:
@@ -108,17 +100,15 @@ class Collector:
         watching = asyncio.create_task(reflector.run())
         due = self._clock()
         try:
-            while self._is_on() and await self._renewed():
+            while self._is_on() and self._leads():
                 if self._clock() >= due and self._pending:
                     await self._write()
                     due = self._clock() + self._pause
-                await self._sleep(spread(RENEW_SECONDS))
+                await self._sleep(spread(LOOK_SECONDS))
         finally:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
-            self._leadership.step_down()
-            if self._models is not None:
-                self._models.clear()
+            self._models.clear()
             self._pending.take()  # the next leader sees it in the pods
         log.info("no longer observing starts and ends of pods")
 
@@ -200,15 +190,14 @@ class Pending:
 class _Sink:
     """Shows each pod to `Watched`, and keeps what that makes of it; then to `ModelEvents`."""
 
-    def __init__(self, watched: Watched, pending: Pending, models: ModelEvents | None = None) -> None:
+    def __init__(self, watched: Watched, pending: Pending, models: ModelEvents) -> None:
         self._watched, self._pending, self._models = watched, pending, models
         self._listed: set[str] | None = None
         self._failed = False
 
     def begin(self) -> None:
         self._listed = set()
-        if self._models is not None:
-            self._models.begin()
+        self._models.begin()
 
     def put(self, item: Json) -> None:
         if self._listed is not None:
@@ -218,23 +207,20 @@ class _Sink:
     def commit(self) -> None:
         if self._listed is not None:
             self._watched.keep(self._listed)
-            if self._models is not None:
-                self._models.commit()
+            self._models.commit()
         self._listed = None
 
     def remove(self, item: Json) -> None:
         self._see(item)
         self._watched.forget(text(item, "metadata", "uid"))
-        if self._models is not None:
-            self._models.remove(item)
+        self._models.remove(item)
 
     def lost(self, error: ApiError) -> None:
         pass
 
     def _see(self, pod: Json) -> None:
         try:
-            if self._models is not None:
-                self._models.put(pod)
+            self._models.put(pod)
             self._pending.add(self._watched.see(pod))
         except Exception:  # a bug of ours must not make the reflector list all pods again and again
             if not self._failed:

@@ -30,10 +30,9 @@ from policies.models.settings import ModelPuller
 from policies.models.sidecar import status_port
 from webhook.admission.configuration import Config
 from webhook.kube import events
-from webhook.kube.allowance import Allowance, Paced
+from webhook.kube.allowance import Allowance, Paced, Sleep, spread
 from webhook.kube.calls import Writes
 from webhook.kube.errors import ApiError, is_missing_right
-from webhook.observed.leader import Sleep, spread
 from webhook.observed.status_pages import Ask, Page, Unanswered, Unloaded, asking
 
 log = structlog.get_logger()

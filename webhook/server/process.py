@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import secrets
 import socket
 import sys
 import time
@@ -189,10 +188,11 @@ async def _serve(options: Options, listener: socket.socket, shared: SharedRecord
         watching: list[tuple[str, Work]] = []
         if api:
             identity = f"{gethostname()}-{os.getpid()}"
-            observer = f"{gethostname()}_{os.getpid()}_{secrets.token_hex(4)}"
-            models = ModelEvents(api, lambda: policy.config, cluster)
-            collector = Collector(api, own, observer, lambda: policy.config, cluster, pulse, models)
             uptime = Uptime(api, own, identity, lambda: not readiness.missing())
+            models = ModelEvents(api, lambda: policy.config, cluster)
+            collector = Collector(
+                api, own, lambda: uptime.holds, lambda: policy.config, cluster, pulse, models
+            )
             counting = Unmutated(api, lambda: policy.config, cluster, metrics.registry, lambda: uptime.holds)
             watching = [
                 ("observed starts", collector.run),

@@ -58,7 +58,7 @@ class Replica:
 
     def __init__(self, leases: Leases, name: str) -> None:
         self.ready = True
-        self.uptime = Uptime(leases, "mlchassis-system", name, lambda: self.ready)
+        self.uptime = Uptime(leases, "mlchassis-system", name, lambda: self.ready, leases.now)
 
     async def beat(self) -> bool:
         await self.uptime.once()
@@ -172,6 +172,33 @@ async def test_a_lease_with_a_spoilt_time_is_taken_over(spoilt: Any) -> None:
     assert datetime.fromtimestamp(START, UTC).strftime("%Y-%m-%dT%H:%M:%S") in json.dumps(leases.lease)
 
 
+async def test_a_holder_whose_write_is_not_the_first_holds_it_no_longer() -> None:
+    leases = Leases()
+    one = Replica(leases, "one")
+    assert await one.beat()
+
+    async def late(method: str, path: str, body: Json, content_type: str = "") -> bool:
+        return False
+
+    leases.unless_conflict = late  # type: ignore[method-assign]
+    assert not await one.beat()
+
+
+async def test_a_holder_that_hangs_or_gets_no_answer_holds_it_until_another_may_take_it() -> None:
+    leases = Leases()
+    one = Replica(leases, "one")
+    assert await one.beat()
+    leases.fails = ApiError(0, "Unreachable", "away")
+    leases.clock += LAPSED_SECONDS - 1
+    with pytest.raises(ApiError):
+        await one.beat()
+    assert one.uptime.holds
+    leases.clock += 1
+    assert not one.uptime.holds
+    leases.fails = None
+    assert await Replica(leases, "two").beat()
+
+
 async def test_an_api_server_that_fails_takes_the_work_away_and_is_told_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -187,6 +214,7 @@ async def test_an_api_server_that_fails_takes_the_work_away_and_is_told_once(
     async def sleep(seconds: float) -> None:
         nonlocal rounds
         rounds += 1
+        leases.clock += seconds
         if rounds == 3:
             raise Enough
 

@@ -16,9 +16,8 @@ from tests.webhook.kube.apiserver import FakeApiServer, running, until
 from webhook.admission.configuration import Config
 from webhook.config.load import load
 from webhook.kube.api import ApiServer
-from webhook.kube.errors import ApiError
+from webhook.kube.pulse import Pulse
 from webhook.observed.collector import LONGEST_PAUSE, MOST_PENDING, WRITE_SECONDS, Collector, Pending, _Sink
-from webhook.observed.leader import EXPIRES_SECONDS, LEASE, Leadership
 from webhook.observed.model_events import ModelEvents
 from webhook.observed.pods import Watched
 from webhook.observed.record import Observation
@@ -26,8 +25,9 @@ from webhook.observed.record import Observation
 NAMESPACE = "mlchassis-system"
 PODS = "/api/v1/namespaces/ml/pods"
 OBSERVED = f"/api/v1/namespaces/{NAMESPACE}/configmaps/mlchassis-observed"
-LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{LEASE}"
-CONFIG = load({})
+WITHOUT_EVENTS = {"model-puller.yaml": "events: false"}
+CONFIG = load(WITHOUT_EVENTS)
+OFF = load({**WITHOUT_EVENTS, "standard-probes.yaml": "learning: off"})
 
 
 class Time:
@@ -52,9 +52,16 @@ async def connected(tmp_path: Path) -> AsyncIterator[tuple[FakeApiServer, ApiSer
 
 @asynccontextmanager
 async def collecting(
-    api: ApiServer, time: Time, identity: str = "one", config: Callable[[], Config] = lambda: CONFIG
+    api: ApiServer,
+    time: Time,
+    config: Callable[[], Config] = lambda: CONFIG,
+    leads: Callable[[], bool] = lambda: True,
+    models: ModelEvents | None = None,
 ) -> AsyncIterator[None]:
-    collector = Collector(api, NAMESPACE, identity, config, NoCluster(), clock=time.clock, sleep=time.sleep)
+    models = ModelEvents(api, config, NoCluster()) if models is None else models
+    collector = Collector(
+        *(api, NAMESPACE, leads, config, NoCluster(), Pulse(), models), clock=time.clock, sleep=time.sleep
+    )
     task = asyncio.create_task(collector.run())
     try:
         yield
@@ -186,25 +193,14 @@ async def test_calls_that_the_api_server_puts_off_are_made_later(tmp_path: Path)
         await ready(fake, api, "b", load=40)
         await until(lambda: 40 in loads(fake), 30)
         assert fake.putting_off == 0
-        # Two calls for the Lease every 12 s or more, two for the record a minute, and the lists and watches.
-        assert len(fake.requests) - asked <= 30 + time.now / 5
+        # Two calls for the record a minute, and the lists and watches.
+        assert len(fake.requests) - asked <= 30 + time.now / 20
 
 
-async def test_two_leaders_for_a_moment_lose_no_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_two_leaders_for_a_moment_lose_no_start(tmp_path: Path) -> None:
     """Each write of theirs is compare-and-swap: starts may be counted twice, never lost."""
-
-    async def leads(_: Leadership) -> bool:
-        return True
-
-    monkeypatch.setattr(Leadership, "renew", leads)
     one, two = Time(), Time()
-    async with (
-        connected(tmp_path) as (fake, api),
-        collecting(api, one, "one"),
-        collecting(api, two, "two"),
-    ):
+    async with connected(tmp_path) as (fake, api), collecting(api, one), collecting(api, two):
         for number in range(5):
             await ready(fake, api, f"llm-{number}", load=30 + number)
             later = max(one.now, two.now) + WRITE_SECONDS
@@ -216,7 +212,7 @@ async def test_two_leaders_for_a_moment_lose_no_start(
 async def test_one_leads_and_the_next_one_counts_what_was_missed_once(tmp_path: Path) -> None:
     time = Time()
     async with connected(tmp_path) as (fake, api):
-        async with collecting(api, time, "one"):
+        async with collecting(api, time):
             await ready(fake, api, "a")
             await until(lambda: starts(fake) == 1)
         written = fake.objects[OBSERVED]
@@ -228,27 +224,31 @@ async def test_one_leads_and_the_next_one_counts_what_was_missed_once(tmp_path: 
         )
         await ready(fake, api, "a", ahead=-600)
         await ready(fake, api, "b", ahead=-400)
-        other = Time()
-        async with collecting(api, other, "two"):
+        other, leads = Time(), [False]
+        async with collecting(api, other, leads=lambda: leads[0]):
+            asked = len(fake.requests)
             await until(lambda: other.now > 100)
-            assert fake.objects[LEASES]["spec"]["holderIdentity"] == "one", "its Lease has not run out"
-            assert starts(fake) == 1
-            lease = fake.objects[LEASES]
-            spec = {**lease["spec"], "renewTime": stamp(api.now() - EXPIRES_SECONDS - 1)}
-            await fake.put(LEASES.rpartition("/")[0], {**lease, "spec": spec})
+            assert len(fake.requests) == asked, "another one leads"
+            leads[0] = True
             await until(lambda: starts(fake) == 2)
-            assert fake.objects[LEASES]["spec"]["holderIdentity"] == "two"
+            leads[0] = False
+            later = other.now + 100
+            await until(lambda: other.now > later)
+            await ready(fake, api, "c")
+            later = other.now + 3 * WRITE_SECONDS
+            await until(lambda: other.now > later)
+            assert starts(fake) == 2, "it does not lead any more"
 
 
 async def test_nothing_is_read_while_learning_is_off(tmp_path: Path) -> None:
-    time, config = Time(), [load({"standard-probes.yaml": "learning: off"})]
+    time, config = Time(), [OFF]
     async with connected(tmp_path) as (fake, api), collecting(api, time, config=lambda: config[0]):
         await until(lambda: time.now > 100)
         assert fake.requests == []
         config[0] = CONFIG
         await ready(fake, api, "a")
         await until(lambda: starts(fake) == 1)
-        config[0] = load({"standard-probes.yaml": "learning: off"})
+        config[0] = OFF
         later = time.now + 100
         await until(lambda: time.now > later)
         await ready(fake, api, "b")
@@ -268,6 +268,11 @@ def test_a_namespace_with_a_burst_loses_its_own_oldest_starts() -> None:
     assert (len(pending), pending.take()) == (0, [])
 
 
+class _NoWrites:
+    async def unless_conflict(self, method: str, path: str, body: Json, content_type: str = "") -> bool:
+        raise AssertionError(path)
+
+
 def test_a_pod_that_cannot_be_read_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
 
@@ -278,69 +283,12 @@ def test_a_pod_that_cannot_be_read_does_not_stop_the_others(monkeypatch: pytest.
         return []
 
     monkeypatch.setattr(Watched, "see", see)
-    sink = _Sink(Watched(lambda: CONFIG, NoCluster(), 0), Pending())
+    models = ModelEvents(_NoWrites(), lambda: CONFIG, NoCluster())
+    sink = _Sink(Watched(lambda: CONFIG, NoCluster(), 0), Pending(), models)
     for uid in ("a", "bad", "bad", "b"):
         sink.put({"metadata": {"uid": uid}})
     sink.remove({"metadata": {"uid": "bad"}})
     assert seen == ["a", "b"]
-
-
-# --- the Lease -------------------------------------------------------------------------------------------
-
-
-class Leases:
-    """A Lease in memory, with faults."""
-
-    def __init__(self) -> None:
-        self.lease: Json | None = None
-        self.clock = 1_800_000_000.0
-        self.conflict = self.away = False
-
-    def now(self) -> float:
-        return self.clock
-
-    async def get(self, path: str) -> Json | None:
-        if self.away:
-            raise ApiError(0, "Unreachable", "away")
-        return self.lease
-
-    async def unless_conflict(self, method: str, path: str, body: Json, content_type: str = "") -> bool:
-        if not self.conflict:
-            self.lease = body
-        return not self.conflict
-
-
-async def test_two_that_ask_at_once_do_not_both_lead() -> None:
-    api = Leases()
-    one, two = (Leadership(api, NAMESPACE, name, api.now) for name in ("one", "two"))
-    assert await one.renew()
-    assert not await two.renew()
-    assert (one.held, two.held) == (True, False)
-    api.conflict = True
-    assert not await one.renew()
-    assert not one.held
-
-
-async def test_a_leader_that_cannot_renew_steps_down() -> None:
-    api = Leases()
-    one, two = (Leadership(api, NAMESPACE, name, api.now) for name in ("one", "two"))
-    assert await one.renew()
-    api.away = True
-    with pytest.raises(ApiError):
-        await one.renew()
-    assert one.held
-    api.clock += EXPIRES_SECONDS + 1
-    assert not one.held
-    api.away = False
-    assert await two.renew()
-
-
-@pytest.mark.parametrize("renewed", ["2999-01-01T00:00:00Z", "soon", "", None])
-async def test_a_lease_that_somebody_spoilt_is_free(renewed: object) -> None:
-    api = Leases()
-    spec = {"holderIdentity": "x", "renewTime": renewed, "leaseDurationSeconds": 10**9}
-    api.lease = {"metadata": {"name": LEASE}, "spec": spec}
-    assert await Leadership(api, NAMESPACE, "one", api.now).renew()
 
 
 @pytest.mark.parametrize("learning", ["on", "off"])
@@ -354,18 +302,11 @@ async def test_only_the_leader_shows_pods_to_the_events_about_models(tmp_path: P
     }
     async with connected(tmp_path) as (fake, api):
         models = ModelEvents(api, lambda: config, NoCluster(), clock=time.clock, sleep=time.sleep)
-        collector = Collector(
-            *(api, NAMESPACE, "one", lambda: config, NoCluster(), None, models),
-            clock=time.clock,
-            sleep=time.sleep,
-        )
-        task = asyncio.create_task(collector.run())
-        await fake.put(PODS, pod)
-        await until(lambda: len(models) == 1)
-        await fake.delete(f"{PODS}/llm")
-        await until(lambda: len(models) == 0)
-        await fake.put(PODS, pod)
-        await until(lambda: len(models) == 1)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        async with collecting(api, time, lambda: config, models=models):
+            await fake.put(PODS, pod)
+            await until(lambda: len(models) == 1)
+            await fake.delete(f"{PODS}/llm")
+            await until(lambda: len(models) == 0)
+            await fake.put(PODS, pod)
+            await until(lambda: len(models) == 1)
         assert len(models) == 0
