@@ -91,7 +91,7 @@ def applied(
 
 def _placed(document: Document, namespace: str, scan: Scan) -> Document:
     """The document in the namespace that kubectl would put it into."""
-    from policies.core.resources import KNOWN
+    from policies.core.resources import known_resources
     from policies.kube.group_kinds import kind_of
     from policies.kube.json import replaced
 
@@ -99,7 +99,7 @@ def _placed(document: Document, namespace: str, scan: Scan) -> Document:
         return document
     namespaced = chain(
         (listed.kind for listed in scan.resources if listed.namespaced),
-        (known.group_kind for known in KNOWN if known.namespaced),
+        (known.group_kind for known in known_resources() if known.namespaced),
     )
     if kind_of(document.obj) not in namespaced:
         return document

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Final
 
 from policies.core.facts import WholeObjects, named_in
-from policies.core.resources import KNOWN, Resource
+from policies.core.resources import Resource, known_resources
 from policies.kube.group_kinds import CLAIM, SERVICE, GroupKind
 from policies.kube.json import Json, text
 from webhook.errors import UserError
@@ -86,10 +86,6 @@ _METADATA_ONLY: Final = {
 }
 
 
-_OF_CLUSTER: Final = frozenset(known.plural for known in KNOWN if not known.namespaced)
-"""Resources that are in no namespace."""
-
-
 async def _items(api: ApiServer, path: str, query: Mapping[str, str], namespace: str) -> AsyncIterator[Json]:
     resource = path.rpartition("/")[2]
     if namespace and resource == Resource.NAMESPACES.value:
@@ -99,7 +95,8 @@ async def _items(api: ApiServer, path: str, query: Mapping[str, str], namespace:
             raise UserError(f"there is no namespace {namespace}")
         yield one
         return
-    if namespace and resource not in _OF_CLUSTER and "/namespaces/" not in path:
+    of_cluster = {known.plural for known in known_resources() if not known.namespaced}
+    if namespace and resource not in of_cluster and "/namespaces/" not in path:
         path = paths.within(path, namespace)
     async for item in api.objects(path, query):
         yield item

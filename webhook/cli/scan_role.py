@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from policies.core.resources import KNOWN
+from policies.core.resources import known_resources
 from policies.core.workloads import known_workloads
 from policies.kube.group_kinds import CONFIG_MAP, CUSTOM_RESOURCE_DEFINITION, NAMESPACE, GroupKind
 from webhook.cli.cluster_reviews import kinds_of
@@ -62,7 +62,7 @@ def manifest() -> str:
     """The ServiceAccount of the scan, its ClusterRole and the binding, as YAML."""
     read = (
         *kinds_of(each.gk for each in known_workloads()),
-        *(known.group_kind for known in KNOWN),
+        *(known.group_kind for known in known_resources()),
         CUSTOM_RESOURCE_DEFINITION,
     )
     reports = [

@@ -15,7 +15,7 @@ from sys import getsizeof
 from typing import Any, TypeVar
 
 from policies.core.listing import Carried, Change, Listing
-from policies.core.resources import KNOWN, Known, Resource
+from policies.core.resources import Known, Resource, known_resources
 from policies.kube.json import Json, mapping, maps, text
 from policies.probes.observed import OBSERVED, trimmed
 from policies.relations.devices import OFFER, offer_of
@@ -55,7 +55,7 @@ class ClusterCache:
         self._stores: dict[Resource, list[Store | ObservedStarts]] = {}
         self.sources: list[tuple[str, Mapping[str, str], Store | ObservedStarts]] = []
         intern = Interner()
-        for known in KNOWN:
+        for known in known_resources():
             store = Store(known, intern, on_change=self._tell, changed=self._changed)
             self._stores.setdefault(known.resource, []).append(store)
             query = {"labelSelector": known.selector} if known.selector else {}
@@ -174,7 +174,7 @@ class Store:
     ) -> None:
         """`on_change` is called when `synced` changes; `changed` with a namespace, or None for all of them,
         whose listing is no longer the one that was answered, and with the change of an object that is why."""
-        self._known, self.kind, self.resource = known, known.group_kind.kind, known.resource
+        self._known, self.kind, self.resource = known, known.kind, known.resource
         self._paths = tuple(tuple(path.split(".")) for path in known.fields)
         self._type = {"apiVersion": known.api_version, "kind": self.kind}
         self._intern = intern or Interner()

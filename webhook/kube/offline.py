@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, takewhile
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from policies.core.facts import WholeObjects
 from policies.core.listing import Listing
-from policies.core.resources import KNOWN, Known, Resource
+from policies.core.resources import Resource, known_resources
 from policies.core.scaled_objects import SCALED_OBJECT, autoscaler_of_scaled_object
 from policies.core.suggestions import closest
 from policies.kube.field_paths import named
@@ -39,8 +39,6 @@ from webhook.kube.documents import BadDocument, load_all
 from webhook.kube.positions import Lines, Origin
 
 SUFFIXES: Final = (".yaml", ".yml", ".json")
-
-_KNOWN: Final[Mapping[GroupKind, Known]] = {known.group_kind: known for known in KNOWN}
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,9 +269,10 @@ class ManifestCluster(WholeObjects):
 
     @cached_property
     def _known(self) -> dict[tuple[Resource, str | None], Listing]:
+        by_kind = {known.group_kind: known for known in known_resources()}
         found: dict[tuple[Resource, str | None], list[Json]] = {}
         for obj in chain(self._objects, _autoscalers(self._objects)):
-            known = _KNOWN.get(kind_of(obj))
+            known = by_kind.get(kind_of(obj))
             if known is None or not text(obj, "metadata", "name") or not known.counts(obj):
                 continue
             found.setdefault((known.resource, None), []).append(obj)

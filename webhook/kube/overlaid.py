@@ -7,25 +7,16 @@ replicas that an autoscaler chose, the pods that are ready now. `policies.core.r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Final
+from collections.abc import Iterator
+from functools import cache
 
 from policies.core.facts import Cluster, WholeObjects
 from policies.core.listing import Listing
-from policies.core.resources import KNOWN, Resource
+from policies.core.resources import Resource, known_resources
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json, dig, replaced, text
 from policies.relations.waiters import KEPT
 from webhook.kube.offline import ManifestCluster
-
-_STAYS: Final[Mapping[Resource, tuple[tuple[str, ...], ...]]] = {
-    resource: tuple(
-        dict.fromkeys(
-            tuple(path.split(".")) for known in KNOWN if known.resource is resource for path in known.stays
-        )
-    )
-    for resource in Resource
-}
 
 
 class Overlaid(WholeObjects):
@@ -78,9 +69,16 @@ def _identity(resource: Resource, obj: Json) -> tuple[str, str, str]:
 
 def _applied(resource: Resource, obj: Json, before: Json | None) -> Json:
     """The object of a manifest with what applying it keeps."""
-    for path in _STAYS[resource] if before is not None else ():
+    for path in _stays(resource) if before is not None else ():
         known = dig(before, *path)
         if known is not None and dig(obj, *path) is None:
             obj = replaced(obj, path, known)
     serves = before is not None and getattr(before.get(KEPT), "serves", False)
     return replaced(obj, ("status", "readyReplicas"), 1) if serves else obj
+
+
+@cache
+def _stays(resource: Resource) -> frozenset[tuple[str, ...]]:
+    """The fields of a resource's objects that applying a manifest keeps."""
+    own = (known.stays for known in known_resources() if known.resource is resource)
+    return frozenset(tuple(path.split(".")) for stays in own for path in stays)

@@ -39,6 +39,7 @@ def test_every_file_is_somebodys() -> None:
         "policies/accelerators/vendors.yaml",
         "policies/commands/clients.yaml",
         "policies/containers/sidecars.yaml",
+        "policies/core/resources.yaml",
         "policies/core/workloads.yaml",
         "policies/probes/published.yaml",
         "policies/probes/third_party.yaml",

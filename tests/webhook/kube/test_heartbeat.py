@@ -11,7 +11,7 @@ import pytest
 import structlog
 from structlog.typing import EventDict
 
-from policies.core.resources import KNOWN, Resource
+from policies.core.resources import Resource, known_resources
 from tests.steady import undisturbed
 from tests.webhook.kube.apiserver import FakeApiServer, Silence, running, until
 from webhook.kube import api as cluster
@@ -61,7 +61,9 @@ class Setup:
 
     def __init__(self, fake: FakeApiServer, api: ApiServer) -> None:
         self.fake, self.kubelet, self.pulse = fake, Kubelet(fake), Pulse()
-        self.services = Store(next(known for known in KNOWN if known.resource is Resource.SERVICES))
+        self.services = Store(
+            next(known for known in known_resources() if known.resource is Resource.SERVICES)
+        )
         self.works = [
             Reflector(api, SERVICES, self.services, watch_seconds=SHORT_SECONDS, pulse=self.pulse).run(),
             Heartbeat(api, "n", self.pulse).run(),
