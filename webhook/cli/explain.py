@@ -18,11 +18,11 @@ from policies.core.finding import Certainty
 from policies.core.mode import Mode, Profile
 from policies.core.suggestions import closest, holding
 from webhook.cli.exit_status import OK
+from webhook.cli.paragraphs import WIDTH, wrapped
 from webhook.cli.settings import default_of_field, kind_of_field
 from webhook.config.load import rules
 from webhook.errors import UserError
 
-WIDTH: Final = 78
 KINDS: Final = "kinds"
 
 _ITEM: Final = re.compile(r"\s*(?:[-*]|\d+\.)\s+")
@@ -136,18 +136,7 @@ def kinds(item: Rule | Mutator[Any]) -> str:
 def _entry(name: str, note: str, what: str) -> list[str]:
     head = f"  {name}  ({note})" if note else f"  {name}"
     first, *rest = textwrap.wrap(head, WIDTH, subsequent_indent="      ", break_on_hyphens=False)
-    return [f"  {first.strip()}", *rest, *_wrapped(what, "      ")]
-
-
-def _wrapped(text: str, indent: str = "  ") -> list[str]:
-    return textwrap.wrap(
-        text,
-        WIDTH,
-        initial_indent=indent,
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    return [f"  {first.strip()}", *rest, *wrapped(what, "      ")]
 
 
 def _reflowed(markdown: str) -> Iterator[str]:
@@ -174,14 +163,7 @@ def _item(lines: list[str]) -> list[str]:
     text = " ".join(line.strip() for line in lines)
     hanging = " " * len(bullet[0]) if bullet else ""
     first = " " * (len(lines[0]) - len(lines[0].lstrip()))
-    return textwrap.wrap(
-        text,
-        WIDTH,
-        initial_indent=first,
-        subsequent_indent=hanging or first,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    return wrapped(text, first, hanging or first)
 
 
 def _rule_text(rule: Rule) -> Iterator[str]:
@@ -192,14 +174,12 @@ def _rule_text(rule: Rule) -> Iterator[str]:
         ("Fix", rule.document.remediation),
     ):
         yield f"\n{title}"
-        yield from _wrapped(text)
+        yield from wrapped(text)
     yield "\nMode"
-    yield from _wrapped(
-        f"standard: {mode_under(rule, strict=False)}; strict: {mode_under(rule, strict=True)}"
-    )
-    yield from _wrapped(_doubt(rule))
+    yield from wrapped(f"standard: {mode_under(rule, strict=False)}; strict: {mode_under(rule, strict=True)}")
+    yield from wrapped(_doubt(rule))
     yield "\nLooks at"
-    yield from _wrapped(kinds(rule))
+    yield from wrapped(kinds(rule))
     for title, example in (("Flagged", rule.document.bad), ("Fixed", rule.document.good)):
         yield f"\n{title}"
         yield textwrap.indent(example.strip("\n"), "  ")

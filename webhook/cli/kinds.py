@@ -3,14 +3,13 @@ pods."""
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator
 
 from policies.core.workloads import Completion, Restarts, Workload, known_without_pods, known_workloads
 from webhook.cli import connection
+from webhook.cli.paragraphs import wrapped
 from webhook.kube import crds
 
-WIDTH = 78
 _MEANINGS = {
     Restarts.POD: "",
     Restarts.GROUP: "a failed pod restarts its group",
@@ -33,20 +32,11 @@ def listing() -> Iterator[str]:
         yield ""
         yield f"{workload.gk}  ({', '.join(workload.versions)})"
         for line in facts(workload):
-            yield from textwrap.wrap(
-                line,
-                WIDTH,
-                initial_indent="  ",
-                subsequent_indent="    ",
-                break_long_words=False,
-                break_on_hyphens=False,
-            )
+            yield from wrapped(line, "  ", "    ")
     yield ""
     yield "Kinds that have no pods to read:"
     for kind, why in sorted(known_without_pods().items(), key=lambda each: str(each[0])):
-        yield from textwrap.wrap(
-            f"{kind}: {why}", WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False
-        )
+        yield from wrapped(f"{kind}: {why}", "  ", "    ")
     yield "  and every kind of Kubernetes itself that is not listed above"
 
 

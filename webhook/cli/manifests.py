@@ -79,7 +79,7 @@ def render(
 ) -> list[Json]:
     """The objects of the base or of an overlay, with components applied in the order given."""
     root = directory()
-    objects = _build(root / "overlays" / overlay if overlay else root / "base")
+    objects = _apply(root / "overlays" / overlay if overlay else root / "base", [])
     for name in components or ():
         objects = _apply(root / "components" / name, objects)
     if namespace != NAMESPACE:
@@ -97,10 +97,6 @@ def _with_image(item: Json, image: str) -> Json:
         puller = f"{where}/puller:{tag}" if where else f"puller:{tag}"
         item["data"].setdefault("model-puller.yaml", f"image: {puller}\n")
     return item
-
-
-def _build(path: Path) -> list[Json]:
-    return _apply(path, [])
 
 
 def _apply(path: Path, objects: list[Json]) -> list[Json]:
@@ -132,7 +128,7 @@ def _config_map(entry: Json, path: Path) -> Json:
 
 def _resource(path: Path) -> list[Json]:
     if path.is_dir():
-        return _build(path)
+        return _apply(path, [])
     return [document for document in load_all(path.read_text()) if document]
 
 

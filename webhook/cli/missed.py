@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from policies.core.facts import Cluster
-from policies.kube.group_kinds import POD, GroupKind, kind_of
+from policies.kube.group_kinds import DAEMON_SET, DEPLOYMENT, POD, STATEFUL_SET, kind_of
 from policies.kube.json import Json, dig, maps, text
 from policies.kube.metadata import controller
 from policies.kube.printable import printable
@@ -216,43 +216,32 @@ async def _readable(api: ApiServer, path: str, what: str) -> Json | None:
 
 # --- how it is repaired ---------------------------------------------------------------------------
 
-RESOURCES: Final[Mapping[GroupKind, str]] = {
-    GroupKind("apps", "Deployment"): "deployments",
-    GroupKind("apps", "StatefulSet"): "statefulsets",
-    GroupKind("apps", "DaemonSet"): "daemonsets",
-}
+RESTARTABLE: Final = (DEPLOYMENT, STATEFUL_SET, DAEMON_SET)
 """The kinds that `kubectl rollout restart` knows."""
 
 
-@dataclass(frozen=True, slots=True)
-class Way:
-    """How what was missed can be repaired."""
-
-    restarts: bool
-    why: str
+RESTARTED: Final = "restarted by --repair"
 
 
-def way_of(row: Row) -> Way:
-    """Whether the workload can be restarted, in words."""
+def way_of(row: Row) -> str:
+    """How the workload can be repaired: RESTARTED, or why it is listed only."""
     top, kind = row.top, kind_of(row.top)
-    if controller(top) is not None:
-        owner = controller(top) or {}
-        return Way(
-            False, f"listed only: restart it by its owner, {text(owner, 'kind')} {text(owner, 'name')}"
-        )
-    if kind == GroupKind("", "Pod"):
-        return Way(False, "listed only: a pod without a controller; create it again")
+    owner = controller(top)
+    if owner is not None:
+        return f"listed only: restart it by its owner, {text(owner, 'kind')} {text(owner, 'name')}"
+    if kind == POD:
+        return "listed only: a pod without a controller; create it again"
     if kind.kind in ("Job", "CronJob"):
-        return Way(False, "listed only: a Job is not restarted; its next run is made by the policy")
-    if kind not in RESOURCES:
-        return Way(False, f"listed only: restart it as its operator documents for {kind.kind}")
+        return "listed only: a Job is not restarted; its next run is made by the policy"
+    if kind not in RESTARTABLE:
+        return f"listed only: restart it as its operator documents for {kind.kind}"
     if dig(top, "metadata", "deletionTimestamp"):
-        return Way(False, "listed only: it is being deleted")
+        return "listed only: it is being deleted"
     if dig(top, "spec", "paused") is True:
-        return Way(False, "listed only: its rollout is paused")
+        return "listed only: its rollout is paused"
     if text(top, "spec", "updateStrategy", "type") == "OnDelete":
-        return Way(False, "listed only: its updateStrategy is OnDelete; delete its pods one by one")
-    return Way(True, "restarted by --repair")
+        return "listed only: its updateStrategy is OnDelete; delete its pods one by one"
+    return RESTARTED
 
 
 # --- what is printed -------------------------------------------------------------------------------
@@ -261,7 +250,7 @@ def way_of(row: Row) -> Way:
 def print_report(report: Report, output: str, *, hint: bool = True) -> None:
     """Print a report as text or JSON."""
     if output == "json":
-        records = [row.record(way_of(row).why) for row in report.rows]
+        records = [row.record(way_of(row)) for row in report.rows]
         whole = {
             "missed": records,
             "pods": report.pods,
@@ -282,7 +271,7 @@ def _lines(report: Report, hint: bool) -> Iterator[str]:
         for policy, fields in row.fields.items():
             yield f"  {verb} {', '.join(fields)} ({policy})"
         if row.counts:
-            yield f"  {way_of(row).why}"
+            yield f"  {way_of(row)}"
     if report.rows:
         yield ""
     if report.excluded:
@@ -293,7 +282,7 @@ def _lines(report: Report, hint: bool) -> Iterator[str]:
     workloads = plural(sum(row.counts for row in report.rows), "workload")
     found = f"{report.missed} missed, of {workloads}" if report.missed else "none missed"
     yield f"{plural(report.pods, 'running pod')}, {found}"
-    restartable = sum(row.counts and way_of(row).restarts for row in report.rows)
+    restartable = sum(row.counts and way_of(row) == RESTARTED for row in report.rows)
     if hint and restartable:
         yield f"`chassis scan --missed --repair` restarts {restartable} of them, one after the other"
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
 from typing import Final
 
 from policies.kube.json import Json, integer, maps, text
@@ -24,48 +23,15 @@ AT_ONCE: Final = 16
 """Pods that are asked at a time."""
 _SECONDS: Final = 10.0
 _COLUMNS: Final = ("pod", "node", "model", "state", "version", "bytes", "since", "why")
+_NUMBERS: Final = ("bytes", "bytesDone", "bytesTotal")
+"""Bytes on disk; of a download, those that came and all of them."""
+_FIELDS: Final = ("name", "state", "reason", "message", "version", *_NUMBERS, "since")
+"""Of a model, in the puller's answer and in `-o json`."""
 
 
-@dataclass(frozen=True, slots=True)
-class PulledModel:
-    """One model of one pod; without a name, a pod that could not be asked."""
-
-    namespace: str
-    pod: str
-    node: str
-    name: str = ""
-    state: str = "Unknown"
-    reason: str = ""
-    message: str = ""
-    version: str = ""
-    bytes: int = 0
-    """On disk."""
-    bytes_done: int = 0
-    """Of a download."""
-    bytes_total: int = 0
-    since: str = ""
-
-    @property
-    def cells(self) -> dict[str, str]:
-        """A row of the table, by column."""
-        size = human(self.bytes) if self.bytes else ""
-        if self.bytes_total:
-            size = f"{human(self.bytes_done)} of {human(self.bytes_total)}"
-        why = ": ".join(each for each in (self.reason, self.message) if each)
-        return {
-            "pod": f"{self.namespace}/{self.pod}",
-            "node": self.node,
-            "model": self.name or "-",
-            "state": self.state,
-            "version": self.version,
-            "bytes": size,
-            "since": self.since,
-            "why": why,
-        }
-
-
-async def pulled(api: ApiServer, namespace: str) -> list[PulledModel]:
-    """The models of all running pods with a puller, by namespace and pod."""
+async def pulled(api: ApiServer, namespace: str) -> list[Json]:
+    """The models of all running pods with a puller, by namespace and pod, with the fields of `-o json`. One
+    without a name is a pod that could not be asked."""
     pods: list[tuple[Json, int]] = []
     async for pod in api.objects(paths.collection("v1", "pods", namespace)):
         port = status_port(pod)
@@ -73,60 +39,52 @@ async def pulled(api: ApiServer, namespace: str) -> list[PulledModel]:
             pods.append((pod, port))
     slots = asyncio.Semaphore(AT_ONCE)
 
-    async def ask(pod: Json, port: int) -> list[PulledModel]:
+    async def ask(pod: Json, port: int) -> list[Json]:
         async with slots:
             return await _models(api, pod, port)
 
     found = await asyncio.gather(*(ask(pod, port) for pod, port in pods))
-    return sorted(
-        (model for models in found for model in models),
-        key=lambda each: (each.namespace, each.pod, each.name),
-    )
+    models = (model for models in found for model in models)
+    return sorted(models, key=lambda each: (each["namespace"], each["pod"], each["name"]))
 
 
-async def _models(api: ApiServer, pod: Json, port: int) -> list[PulledModel]:
+async def _models(api: ApiServer, pod: Json, port: int) -> list[Json]:
     name, namespace = text(pod, "metadata", "name"), text(pod, "metadata", "namespace")
-    node = text(pod, "spec", "nodeName")
+    place = {"namespace": namespace, "pod": name, "node": text(pod, "spec", "nodeName")}
     if not text(pod, "status", "podIP"):
-        return [PulledModel(namespace, name, node, reason="NotAsked", message="the pod has no address yet")]
+        return [place | _not_asked("the pod has no address yet")]
     try:
         answer = await api.call("GET", paths.proxied(name, namespace, port, "v1/models"), timeout=_SECONDS)
     except ApiError as error:
-        return [PulledModel(namespace, name, node, reason="NotAsked", message=str(error))]
+        return [place | _not_asked(str(error))]
     if not isinstance(answer.get("models"), list):
-        return [PulledModel(namespace, name, node, reason="NotAsked", message="the answer lists no models")]
-    return [
-        PulledModel(
-            namespace,
-            name,
-            node,
-            text(each, "name"),
-            text(each, "state"),
-            text(each, "reason"),
-            text(each, "message"),
-            text(each, "version"),
-            integer(each, "bytes", default=0),
-            integer(each, "bytesDone", default=0),
-            integer(each, "bytesTotal", default=0),
-            text(each, "since"),
-        )
-        for each in maps(answer, "models")
-    ]
+        return [place | _not_asked("the answer lists no models")]
+    return [place | _model(each) for each in maps(answer, "models")]
 
 
-def table(found: Iterable[PulledModel]) -> Iterator[str]:
+def _model(status: Json) -> Json:
+    return {key: integer(status, key, default=0) if key in _NUMBERS else text(status, key) for key in _FIELDS}
+
+
+def _not_asked(why: str) -> Json:
+    return _model({"state": "Unknown", "reason": "NotAsked", "message": why})
+
+
+def _row(model: Json) -> list[str]:
+    size = human(model["bytes"]) if model["bytes"] else ""
+    if model["bytesTotal"]:
+        size = f"{human(model['bytesDone'])} of {human(model['bytesTotal'])}"
+    pod, why = f"{model['namespace']}/{model['pod']}", filter(None, (model["reason"], model["message"]))
+    named = {"pod": pod, "model": model["name"] or "-", "bytes": size, "why": ": ".join(why)}
+    return [(model | named)[column] for column in _COLUMNS]
+
+
+def table(found: Iterable[Json]) -> Iterator[str]:
     """A line for each model, and how many there are."""
     models = list(found)
-    yield from plain.table(_COLUMNS, ([each.cells[name] for name in _COLUMNS] for each in models))
-    named = [each for each in models if each.name]
-    loaded = sum(each.state == "Loaded" for each in named)
+    yield from plain.table(_COLUMNS, map(_row, models))
+    named = [each for each in models if each["name"]]
+    loaded = sum(each["state"] == "Loaded" for each in named)
     silent = len(models) - len(named)
     others = f"; {plain.plural(silent, 'pod')} could not be asked" if silent else ""
     yield f"\n{plain.plural(len(named), 'model')}, {loaded} loaded{others}\n"
-
-
-def as_json(found: Iterable[PulledModel]) -> Iterator[str]:
-    """An array of objects, with keys in the style of the other outputs."""
-    renamed = {"bytes_done": "bytesDone", "bytes_total": "bytesTotal"}
-    entries = [{renamed.get(key, key): value for key, value in asdict(each).items()} for each in found]
-    yield plain.as_json(entries)

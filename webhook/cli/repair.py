@@ -22,7 +22,7 @@ from policies.rollouts.rollouts import count_of, replicas_of, rolling_update
 from webhook.admission.configuration import Config
 from webhook.admission.missed import missed, runs
 from webhook.cli.connection import Wait
-from webhook.cli.missed import RESOURCES, Looking, Report, Row, print_report, way_of
+from webhook.cli.missed import RESTARTED, Looking, Report, Row, print_report, way_of
 from webhook.cli.tell import agreed, tell
 from webhook.errors import UserError
 from webhook.kube import paths
@@ -30,7 +30,7 @@ from webhook.kube.api import ApiServer
 from webhook.kube.calls import STRATEGIC_MERGE
 from webhook.kube.errors import ApiError
 
-RESTARTED: Final = "kubectl.kubernetes.io/restartedAt"
+RESTARTED_AT: Final = "kubectl.kubernetes.io/restartedAt"
 """The annotation by which `kubectl rollout restart` makes a new pod template."""
 POLL_SECONDS: Final = 2.0
 LONGEST_SECONDS: Final = 2 * 3600.0
@@ -76,7 +76,7 @@ def scan_missed(
 
 def repair_rows(api: ApiServer, wait: Wait, looking: Looking, rows: Sequence[Row], *, yes: bool) -> bool:
     """Restart what can be restarted; whether anything was. UserError if nobody can be asked."""
-    tops = {text(row.top, "metadata", "uid"): row.top for row in rows if way_of(row).restarts}
+    tops = {text(row.top, "metadata", "uid"): row.top for row in rows if way_of(row) == RESTARTED}
     if not tops:
         tell("nothing that was missed can be restarted")
         return False
@@ -111,7 +111,7 @@ async def restart(api: ApiServer, looking: Looking, top: Json, *, longest: float
     Raises Failed if it does not get ready, or if its new pods lack the same.
     """
     kind, namespace, name = kind_of(top), text(top, "metadata", "namespace"), text(top, "metadata", "name")
-    path = paths.one("apps/v1", RESOURCES[kind], name, namespace)
+    path = paths.one("apps/v1", kind.resource, name, namespace)
     now = await api.get(path)
     if now is None or text(now, "metadata", "uid") != text(top, "metadata", "uid"):
         return "it is gone"
@@ -121,7 +121,7 @@ async def restart(api: ApiServer, looking: Looking, top: Json, *, longest: float
     blocked = await _blocked(api, now)
     if blocked:
         return blocked
-    template = {"metadata": {"annotations": {RESTARTED: moment_of(time.time())}}}
+    template = {"metadata": {"annotations": {RESTARTED_AT: moment_of(time.time())}}}
     version = {"resourceVersion": text(now, "metadata", "resourceVersion")}
     body = {"metadata": version, "spec": {"template": template}}
     if not await api.unless_conflict("PATCH", path, body, STRATEGIC_MERGE):

@@ -21,6 +21,7 @@ from webhook.cli.exit_status import DENIED, OK
 from webhook.cli.named_policy import policy_of
 from webhook.cli.output import policyreport as policy_reports
 from webhook.cli.output import servers
+from webhook.cli.output.plain import as_json
 from webhook.cli.output.review import Review, Subject
 from webhook.cli.output.show import show
 from webhook.cli.repair import scan_missed
@@ -141,7 +142,7 @@ def _missed(args: argparse.Namespace, api: ApiServer, namespace: str, config: Co
 
 def _models(args: argparse.Namespace, api: ApiServer, namespace: str, wait: Wait) -> int:
     found = wait(pulled_models.pulled(api, namespace))
-    sys.stdout.writelines((pulled_models.as_json if args.output == "json" else pulled_models.table)(found))
+    sys.stdout.writelines([as_json(found)] if args.output == "json" else pulled_models.table(found))
     return OK
 
 

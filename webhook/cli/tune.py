@@ -22,7 +22,7 @@ from webhook.cli import connection
 from webhook.cli.cluster_facts import facts_of
 from webhook.cli.connection import chosen_namespace, connected
 from webhook.cli.exit_status import OK
-from webhook.cli.missed import RESOURCES
+from webhook.cli.missed import RESTARTABLE
 from webhook.cli.named_policy import policy_of
 from webhook.cli.output.plain import as_json, plural, table
 from webhook.cli.prometheus import asked
@@ -163,7 +163,7 @@ def _cells(row: Row) -> tuple[str, ...]:
 def patch_of(row: Row) -> Json | None:
     """A strategic merge patch for the workload, if a change of its probes helps; it names what it patches."""
     kind, _, name = row.workload.partition("/")
-    if GroupKind("apps", kind) not in RESOURCES or not (row.annotation or row.startup_failures):
+    if GroupKind("apps", kind) not in RESTARTABLE or not (row.annotation or row.startup_failures):
         return None
     template: Json = {}
     if row.annotation:
@@ -185,7 +185,7 @@ async def _apply(api: ApiServer, found: Iterable[Row], agreed: Callable[[str], b
         if patch is None or row.annotation is None:
             continue
         kind, _, name = row.workload.partition("/")
-        path = paths.one("apps/v1", RESOURCES[GroupKind("apps", kind)], name, row.namespace)
+        path = paths.one("apps/v1", GroupKind("apps", kind).resource, name, row.namespace)
         key, value = row.annotation
         before = mapping(await api.get(path), "spec", "template", "metadata", "annotations").get(key)
         if before == value:

@@ -544,7 +544,7 @@ def test_the_command_prints_manifests_to_apply(capsys: pytest.CaptureFixture[str
 def test_features_of_only_kustomize_are_refused(tmp_path: Path) -> None:
     (tmp_path / "kustomization.yaml").write_text("namePrefix: x-\n")
     with pytest.raises(UserError, match="namePrefix"):
-        manifests._build(tmp_path)
+        manifests._apply(tmp_path, [])
 
 
 def test_a_patch_without_its_object_is_refused() -> None:

@@ -13,7 +13,7 @@ from tests.webhook.cli.scanned import DEPLOYMENTS, PODS, SERVER, Scan, deploymen
 from tests.webhook.kube.apiserver import FakeApiServer
 from webhook.cli import repair
 from webhook.cli.missed import History
-from webhook.cli.repair import RESTARTED, down_at_once
+from webhook.cli.repair import RESTARTED_AT, down_at_once
 from webhook.kube.uptime import NAME, Outage
 
 CREATED = "2026-06-01T12:00:00Z"
@@ -181,7 +181,7 @@ async def test_a_workload_is_restarted_and_looked_at_again(ml: Cluster, chassis:
     answer = await chassis("--missed", "--repair", "--yes", "-n", "ml")
     assert "Deployment ml/llm: restarted and ready (1 of 1)" in answer.err
     template = ml.fake.objects[f"{DEPLOYMENTS}/llm"]["spec"]["template"]
-    assert RESTARTED in template["metadata"]["annotations"]
+    assert RESTARTED_AT in template["metadata"]["annotations"]
     assert template["metadata"]["labels"] == {"app": "llm"}
     assert "none missed" in answer.out.splitlines()[-1]
     assert answer.status == 0
@@ -193,7 +193,7 @@ async def test_restarts_end_at_the_first_that_does_not_help(ml: Cluster, chassis
     await ml.put(server("b"))
     answer = await chassis("--missed", "--repair", "--yes", "-n", "ml")
     assert "was not changed by the webhook either; stopped after 0 of 2 workloads" in answer.err
-    assert RESTARTED not in json.dumps(ml.fake.objects[f"{DEPLOYMENTS}/b"])
+    assert RESTARTED_AT not in json.dumps(ml.fake.objects[f"{DEPLOYMENTS}/b"])
     assert answer.status == 1
 
 
@@ -210,7 +210,7 @@ async def test_a_rollout_that_fails_ends_it(ml: Cluster, chassis: Scan) -> None:
     ml.fake.before_write = fails
     answer = await chassis("--missed", "--repair", "--yes", "-n", "ml")
     assert "ProgressDeadlineExceeded); stopped after 0 of 2" in answer.err
-    assert RESTARTED not in json.dumps(ml.fake.objects[f"{DEPLOYMENTS}/b"])
+    assert RESTARTED_AT not in json.dumps(ml.fake.objects[f"{DEPLOYMENTS}/b"])
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ async def test_budgets_are_kept(ml: Cluster, chassis: Scan, allowed: int, restar
         shown = allowed if name == "llm" else 0
         await ml.fake.put(BUDGETS, {**budget, "status": {"disruptionsAllowed": shown}})
     answer = await chassis("--missed", "--repair", "--yes", "-n", "ml")
-    assert (RESTARTED in json.dumps(ml.fake.objects[f"{DEPLOYMENTS}/llm"])) is restarts
+    assert (RESTARTED_AT in json.dumps(ml.fake.objects[f"{DEPLOYMENTS}/llm"])) is restarts
     if not restarts:
         assert f"PodDisruptionBudget llm allows {allowed} pods down, and its rollout takes 2" in answer.err
 
