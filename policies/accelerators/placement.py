@@ -12,7 +12,13 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from policies.accelerators.annotations import resolve_memory, resolve_product, wanted_memory, wanted_products
+from policies.accelerators.annotations import (
+    Resolution,
+    resolve_memory,
+    resolve_product,
+    wanted_memory,
+    wanted_products,
+)
 from policies.accelerators.inventory import Fleet, Node
 from policies.accelerators.node_affinity import (
     REQUIRED,
@@ -199,19 +205,22 @@ def _by_resources(pod: Json, requests: Mapping[str, int], fleets: list[Fleet], n
 
 def _by_product(pod: Json, requests: Mapping[str, int], fleets: list[Fleet], nodes: Nodes) -> Narrowed:
     globs = wanted_products(pod)
-    for fleet in fleets if globs else ():
-        request = resolve_product(fleet, globs)
-        if not request.alternatives:
-            continue  # no node shows its products: the annotation is not followed
-        left = tuple(node for node in nodes if request.fits(node.described))
-        if not left:
-            asked = _listed(f"{count} {resource}" for resource, count in requests.items())
-            message = (
-                f"No node and no declared pool with {asked} has a product that matches {_listed(globs)}."
-            )
-            hint = f"Choose among {_listed(request.present)}, or declare the pool in gpu-affinity.yaml."
-            return (), Obstacle(Place.PRODUCT, message, hint)
-        nodes = left
+    left, unmet = _fitting(nodes, (resolve_product(fleet, globs) for fleet in fleets if globs))
+    if unmet is None:
+        return left, None
+    asked = _listed(f"{count} {resource}" for resource, count in requests.items())
+    message = f"No node and no declared pool with {asked} has a product that matches {_listed(globs)}."
+    hint = f"Choose among {_listed(unmet.present)}, or declare the pool in gpu-affinity.yaml."
+    return (), Obstacle(Place.PRODUCT, message, hint)
+
+
+def _fitting(nodes: Nodes, wanted: Iterable[Resolution]) -> tuple[Nodes, Resolution | None]:
+    """The nodes that fulfil all of these; none, and the first that none of those left fulfils."""
+    for each in wanted:
+        if each.alternatives:  # else no node shows it: the annotation is not followed
+            nodes = tuple(node for node in nodes if each.fits(node.described))
+            if not nodes:
+                return (), each
     return nodes, None
 
 
@@ -222,21 +231,13 @@ def _by_memory(pod: Json, requests: Mapping[str, int], fleets: list[Fleet], node
         bound = None
     if bound is None:
         return nodes, None
-    for fleet in fleets:
-        request = resolve_memory(fleet, bound)
-        if not request.alternatives:
-            continue
-        left = tuple(node for node in nodes if request.fits(node.described))
-        if not left:
-            amount = f"{bound.operator}{bound.amount // MIB}Mi"
-            message = f"None of the other nodes and declared pools has accelerators with {amount} of memory."
-            hint = (
-                f"Nodes have {_listed(request.present)}. A card sold as 40 GB reports less than 40Gi, so "
-                "write 40G."
-            )
-            return (), Obstacle(Place.MEMORY, message, hint)
-        nodes = left
-    return nodes, None
+    left, unmet = _fitting(nodes, (resolve_memory(fleet, bound) for fleet in fleets))
+    if unmet is None:
+        return left, None
+    amount = f"{bound.operator}{bound.amount // MIB}Mi"
+    message = f"None of the other nodes and declared pools has accelerators with {amount} of memory."
+    hint = f"Nodes have {_listed(unmet.present)}. A card sold as 40 GB reports less than 40Gi, so write 40G."
+    return (), Obstacle(Place.MEMORY, message, hint)
 
 
 def _by_selector(pod: Json, requests: Mapping[str, int], fleets: list[Fleet], nodes: Nodes) -> Narrowed:

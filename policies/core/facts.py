@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from policies.core.listing import Index, Listing
 from policies.core.pod_view import PodView, PodViews
@@ -116,10 +116,7 @@ def named_in(listing: Listing | None, name: str) -> Json | None:
 
 def _kubelet_version(node: Json) -> str:
     """The version of a node's kubelet; empty if it is not reported, as in a manifest of a Node."""
-    found: Any = node
-    for key in ("status", "nodeInfo", "kubeletVersion"):
-        found = found.get(key) if isinstance(found, dict) else None
-    return found if isinstance(found, str) else ""
+    return text(node, "status", "nodeInfo", "kubeletVersion")
 
 
 def is_virtual(node: Json) -> bool:

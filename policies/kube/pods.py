@@ -95,6 +95,12 @@ def placed(pod: Json) -> Iterator[tuple[Json, str, int, Role]]:
         yield spec, "initContainers", index, role
 
 
+def mounted_volumes(pod: Json, container: Container) -> list[Json]:
+    """The volumes of a pod that a container mounts."""
+    names = {text(mount, "name") for mount in maps(container.spec, "volumeMounts")}
+    return [volume for volume in maps(pod, "spec", "volumes") if text(volume, "name") in names]
+
+
 def is_ray_node(pod: Json) -> bool:
     """Whether KubeRay made the pod as a Ray head or worker (and fills its probes itself)."""
     owner = controller(pod)

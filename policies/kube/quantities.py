@@ -51,6 +51,14 @@ def parse_bytes(value: object) -> int:
     return _countable(int(quantity.to_integral_value(rounding="ROUND_CEILING")), _MOST_BYTES)
 
 
+def bytes_or_zero(value: object) -> int:
+    """Bytes from a number or a quantity; 0 for any other value."""
+    try:
+        return parse_bytes(value)
+    except ValueError:
+        return 0
+
+
 def shown(value: object) -> str:
     """A value as a sentence quotes it: a long text by its beginning."""
     if isinstance(value, str) and len(value) > MOST_CHARACTERS:

@@ -18,7 +18,7 @@ from policies.core.facts import Facts, named_in
 from policies.core.listing import Listing
 from policies.core.resources import Resource
 from policies.kube.json import Json, mapping, maps, text
-from policies.kube.pods import Container
+from policies.kube.pods import Container, mounted_volumes
 
 OBSERVED: Final = "mlchassis-observed"
 """The ConfigMap in the webhook's namespace: one key for each namespace, written by the leader."""
@@ -112,7 +112,7 @@ def run_of(pod: Json, container: Container, size: int) -> str:
         sorted(_variables(spec)),
         {key: str(value) for key, value in mapping(resources, "limits").items()},
         mapping(pod, "spec", "nodeSelector"),
-        [source for _, source in _sources(pod, container)],
+        list(_sources(pod, container)),
         size,
     ]
     packed = json.dumps(decides, sort_keys=True, default=str)
@@ -127,17 +127,16 @@ def _variables(spec: Json) -> Iterator[tuple[str, str]]:
             yield name, text(variable, "value")
 
 
-def _sources(pod: Json, container: Container) -> Iterator[tuple[str, Json]]:
-    """The volumes of a container that hold what it loads: each with its type and all that is said of it.
+def _sources(pod: Json, container: Container) -> Iterator[Json]:
+    """The sources of the volumes of a container that hold what it loads.
 
     The claims that a StatefulSet makes for each of its pods are not in its template: they are left out.
     """
-    mounted = {text(mount, "name") for mount in maps(container.spec, "volumeMounts")}
-    for volume in maps(pod, "spec", "volumes"):
+    for volume in mounted_volumes(pod, container):
         source = {key: value for key, value in volume.items() if key != "name"}
         kind = next(iter(sorted(source)), "emptyDir")
-        if text(volume, "name") in mounted and kind not in _PASSING and not _is_own_claim(pod, volume):
-            yield kind, source
+        if kind not in _PASSING and not _is_own_claim(pod, volume):
+            yield source
 
 
 def _is_own_claim(pod: Json, volume: Json) -> bool:
@@ -153,12 +152,8 @@ def _is_own_claim(pod: Json, volume: Json) -> bool:
 def place_of(pod: Json, container: Container) -> str:
     """Where an earlier start may have left a download: a digest of the node and the volumes that outlive the
     pod. Empty if no volume does, so that each new pod begins with nothing."""
-    mounted = {text(mount, "name") for mount in maps(container.spec, "volumeMounts")}
-    kept = [
-        volume
-        for volume in maps(pod, "spec", "volumes")
-        if text(volume, "name") in mounted and (volume.keys() - {"name"}).isdisjoint(_OWN)
-    ]
+    mounted = mounted_volumes(pod, container)
+    kept = [volume for volume in mounted if (volume.keys() - {"name"}).isdisjoint(_OWN)]
     if not any(volume.keys() - {"name"} for volume in kept):
         return ""
     packed = json.dumps([text(pod, "spec", "nodeName"), kept], sort_keys=True, default=str)

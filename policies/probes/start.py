@@ -23,10 +23,10 @@ from policies.core.facts import Facts
 from policies.core.reasons import lasting, times
 from policies.kube import quantities as units
 from policies.kube.images import repository, repository_and_tag
-from policies.kube.json import Json, mapping, maps, text
+from policies.kube.json import Json, mapping, text
 from policies.kube.metadata import annotations_of
 from policies.kube.names import shortened
-from policies.kube.pods import Container, Role
+from policies.kube.pods import Container, Role, mounted_volumes
 from policies.kube.results import Result, Results
 from policies.probes.model_sizes import heaviest
 from policies.probes.observed import Observed, observed
@@ -364,12 +364,12 @@ def _most(pod: Json, container: Container) -> int:
     """Bytes that a container could load: what fits its accelerators, its memory and its own volumes."""
     resources = mapping(container.spec, "resources")
     asked = {**mapping(resources, "requests"), **mapping(resources, "limits")}
-    accelerators = sum(_number(value) for key, value in asked.items() if _ACCELERATOR.search(key))
+    accelerators = sum(units.bytes_or_zero(value) for key, value in asked.items() if _ACCELERATOR.search(key))
     own = [
-        max(_number(text(volume, "emptyDir", "sizeLimit")), _number(_claimed(volume)))
+        max(map(units.bytes_or_zero, (text(volume, "emptyDir", "sizeLimit"), _claimed(volume))))
         for volume in _volumes(pod, container)
     ]
-    return max(accelerators * _ACCELERATOR_BYTES, _number(asked.get("memory")), *own, 0)
+    return max(accelerators * _ACCELERATOR_BYTES, units.bytes_or_zero(asked.get("memory")), *own, 0)
 
 
 def _claimed(volume: Json) -> object:
@@ -377,23 +377,10 @@ def _claimed(volume: Json) -> object:
     return mapping(volume, *path).get("storage")
 
 
-def _number(value: object) -> int:
-    if value is None or value == "":
-        return 0
-    try:
-        return units.parse_bytes(value)
-    except ValueError:
-        return 0
-
-
 def _volumes(pod: Json, container: Container) -> list[Json]:
     """The volumes that a container mounts, those in memory left out."""
-    mounted = {text(mount, "name") for mount in maps(container.spec, "volumeMounts")}
-    return [
-        volume
-        for volume in maps(pod, "spec", "volumes")
-        if text(volume, "name") in mounted and mapping(volume, "emptyDir").get("medium") != "Memory"
-    ]
+    mounted = mounted_volumes(pod, container)
+    return [volume for volume in mounted if mapping(volume, "emptyDir").get("medium") != "Memory"]
 
 
 def _keeps_files(pod: Json, container: Container) -> bool:

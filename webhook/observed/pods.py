@@ -202,7 +202,7 @@ class _Seen:
         budget = start_limit(container)
         after = memory = 0
         if reason == "OOMKilled":
-            memory = _bytes(mapping(container.spec, "resources", "limits").get("memory"))
+            memory = units.bytes_or_zero(mapping(container.spec, "resources", "limits").get("memory"))
         elif reason not in ("Completed", "DeadlineExceeded") or code:
             slack = _SLACK_SECONDS + integer(self._pod, "spec", "terminationGracePeriodSeconds", default=30)
             if not end["wasReady"] and budget and budget <= lasted <= budget + slack:
@@ -303,13 +303,6 @@ def _ended_at(pod: Json) -> float | None:
     return max(
         (each for each in ends if each is not None), default=seconds_of(text(pod, "status", "startTime"))
     )
-
-
-def _bytes(value: object) -> int:
-    try:
-        return units.parse_bytes(value) if value is not None else 0
-    except ValueError:
-        return 0
 
 
 def first_ready(pod: Json, container: Container) -> int | None:

@@ -9,9 +9,9 @@ from typing import Final
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.resources import Resource
 from policies.kube.group_kinds import POD as POD_KIND
-from policies.kube.json import Json, dig, mapping, maps, text
+from policies.kube.json import Json, dig, mapping, text
 from policies.kube.metadata import controller
-from policies.kube.pods import Container, Role
+from policies.kube.pods import Container, Role, mounted_volumes
 from policies.kube.quantities import parse_quantity
 from policies.quotas.limit_ranges import (
     CONTAINER,
@@ -84,14 +84,9 @@ def _defaulted(template: PodTemplate, found: tuple[Resources, ...]) -> Findings:
 
 def _in_memory(template: PodTemplate, container: Container) -> Iterator[tuple[str, Decimal]]:
     """The in-memory volumes that a container mounts, with their sizeLimit."""
-    mounted = {text(mount, "name") for mount in maps(container.spec, "volumeMounts")}
-    for volume in maps(template.spec, "volumes"):
+    for volume in mounted_volumes(template.pod, container):
         size = dig(volume, "emptyDir", "sizeLimit")
-        if (
-            text(volume, "emptyDir", "medium") == "Memory"
-            and size is not None
-            and text(volume, "name") in mounted
-        ):
+        if text(volume, "emptyDir", "medium") == "Memory" and size is not None:
             yield text(volume, "name"), parse_quantity(size)
 
 
