@@ -153,7 +153,11 @@ class Status:
             if entry["name"] in refused:
                 entry["message"] = str(refused.pop(entry["name"]))
                 entry["reason"] = entry["reason"] or Reason.INVALID_SPEC
-        entries += [_refusal(name, str(error)) for name, error in refused.items()]
+        as_refused = {"state": State.FAILED.value, "reason": Reason.INVALID_SPEC}
+        entries += [
+            self._entry(Model(name), {}) | as_refused | {"message": str(error), "since": ""}
+            for name, error in refused.items()
+        ]
         entries.sort(key=lambda entry: str(entry["name"]))
         ready, why = self.ready(models)
         troubles = [text for text in (self.config_trouble, self.model_dir_trouble) if text]
@@ -262,19 +266,3 @@ def _listed(errors: Sequence[SpecError]) -> list[str]:
     """The first of them, one sentence each, and how many more there are."""
     more = len(errors) - _MAX_LISTED
     return [str(error) for error in errors[:_MAX_LISTED]] + ([f"and {more} more."] if more > 0 else [])
-
-
-def _refusal(name: str, message: str) -> dict[str, Any]:
-    """The entry of a model that the config names but that cannot be wanted."""
-    return {
-        "name": name,
-        "state": State.FAILED.value,
-        "reason": Reason.INVALID_SPEC,
-        "message": message,
-        "attempts": 0,
-        "version": "",
-        "bytes": 0,
-        "bytesDone": 0,
-        "bytesTotal": 0,
-        "since": "",
-    }

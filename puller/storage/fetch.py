@@ -91,13 +91,9 @@ class Fetch:
         return f"{self.spec.name}/"
 
     @property
-    def tree(self) -> Path:
-        return self.staging
-
-    @property
     def lost(self) -> bool:
         """Whether what it would go on with is there no more."""
-        return self._transfer is not None and not (self.tree.exists() or beside(self.staging).exists())
+        return self._transfer is not None and not (self.staging.exists() or beside(self.staging).exists())
 
     @overload
     async def run(self) -> Path: ...
@@ -154,17 +150,18 @@ class Fetch:
             return False
         await self._clear()
         stopped = threading.Event()
+
+        def claim(size: int) -> None:
+            self._reserve(size, lambda: self.progress.done)
+
         found = await in_thread(
-            partial(cache.take, self.spec, self.tree, self.progress, stopped.is_set, self._claim_copy),
+            partial(cache.take, self.spec, self.staging, self.progress, stopped.is_set, claim),
             stopped.set,
         )
         if not found:
             await self._clear()
             self.progress.done = 0
         return found
-
-    def _claim_copy(self, size: int) -> None:
-        self._reserve(size, lambda: self.progress.done)
 
     async def _take_and_keep(self, cache: Cache, lock: Lock) -> None:
         """Download while the lock is held, and put a copy into the cache."""
@@ -238,9 +235,9 @@ class Fetch:
             await asyncio.to_thread(verify, source, scratch, spec.sha256)
             await self._unzip(scratch / source.objects[0].path, source.size)
             return
-        await self._transfer.run(source, self.tree)
+        await self._transfer.run(source, self.staging)
         if expected or any(item.sha256 for item in source.objects):
-            await asyncio.to_thread(verify, source, self.tree, expected)
+            await asyncio.to_thread(verify, source, self.staging, expected)
 
     async def _take_layers(self, source: Source) -> None:
         """Archives, one over the other, as streams; then the files, with which a further attempt goes on."""
@@ -251,15 +248,15 @@ class Fetch:
             await self._clear()
             self.progress.done, self.progress.total = 0, source.size
             await self._unpack_layers(source.layers, files)
-            self._unpacked = source.layers, await asyncio.to_thread(tree_size, self.tree)
+            self._unpacked = source.layers, await asyncio.to_thread(tree_size, self.staging)
         held = self._unpacked[1]
         self._reserve(held + files, lambda: held + max(self.progress.done - archives, 0))
         self._transfer = self._transfer or Transfer(
             self.storage.limits, self.storage.connections, self.progress
         )
-        await self._transfer.run(source, self.tree)
-        await asyncio.to_thread(verify, source, self.tree, "")
-        if not any(self.tree.iterdir()):
+        await self._transfer.run(source, self.staging)
+        await asyncio.to_thread(verify, source, self.staging, "")
+        if not any(self.staging.iterdir()):
             raise StorageError(Reason.NOT_FOUND, "the image has no file below /models that is wanted.")
 
     async def _unpack_layers(self, layers: tuple[Layer, ...], later: int) -> None:
@@ -276,7 +273,7 @@ class Fetch:
 
         claim(0)
         unpacker = LayerUnpacker(
-            self.tree,
+            self.staging,
             self.spec.files,
             self.storage.limits,
             lambda: self.progress.done,
@@ -321,13 +318,13 @@ class Fetch:
         whole, self._whole = self._whole, None
         if whole is not None:
             path, content = whole
-            self.tree.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self.tree / path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+            self.staging.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self.staging / path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
             try:
                 write_at(descriptor, content, 0)
             finally:
                 os.close(descriptor)
-        return self.tree
+        return self.staging
 
     async def _take_unsized(self, source: Source) -> None:
         """One object whose size shows when all of it has come: room is claimed as it grows."""
@@ -335,7 +332,7 @@ class Fetch:
         await self._clear()
         (item,) = source.objects
         self.progress.done = self.progress.total = 0
-        where = beside(self.staging) if source.archive else self.tree
+        where = beside(self.staging) if source.archive else self.staging
         await asyncio.to_thread(where.mkdir, exist_ok=True)
         path = where / item.path
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
@@ -393,10 +390,12 @@ class Fetch:
         else:
             self._reserve(self.progress.total, lambda: self.progress.done)
             stopped = threading.Event()
-            await in_thread(lambda: local.take(items, self.tree, self.progress, stopped.is_set), stopped.set)
+            await in_thread(
+                lambda: local.take(items, self.staging, self.progress, stopped.is_set), stopped.set
+            )
         if self.spec.sha256:
             objects = tuple(RemoteObject(None, "", path, size) for _, path, size in items)  # type: ignore[arg-type]
-            where = root.parent if kind else self.tree
+            where = root.parent if kind else self.staging
             await asyncio.to_thread(verify, Source(objects), where, self.spec.sha256)
         self.progress.done = self.progress.total
 
@@ -427,24 +426,24 @@ class Fetch:
 
         claim(0)
         limits = self.storage.limits
-        unpacker = Unpacker(self.tree, self.spec.files, limits, consumed, claim, stopped.is_set)
+        unpacker = Unpacker(self.staging, self.spec.files, limits, consumed, claim, stopped.is_set)
         try:
             await in_thread(lambda: work(unpacker), cancel)
         except (StorageError, OSError):
-            await in_thread(lambda: remove_tree(self.tree))
+            await in_thread(lambda: remove_tree(self.staging))
             raise
-        if not any(self.tree.iterdir()):
+        if not any(self.staging.iterdir()):
             raise StorageError(Reason.NOT_FOUND, "the archive holds no file that is wanted.")
 
     async def _clear(self) -> None:
         def clear() -> None:
-            remove_tree(self.tree)
-            self.tree.mkdir(parents=True)
+            remove_tree(self.staging)
+            self.staging.mkdir(parents=True)
 
         await in_thread(clear)
 
     def _empty(self) -> None:
-        remove_tree(self.tree)
+        remove_tree(self.staging)
         remove_tree(beside(self.staging))
 
     def _reserve(self, size: int, written: Callable[[], int]) -> None:

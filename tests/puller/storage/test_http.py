@@ -605,7 +605,7 @@ async def test_a_short_object_of_another_digest_is_not_written(odd: Odd, tmp_pat
     with pytest.raises(StorageError) as caught:
         await fetch.run()
     assert caught.value.reason == "DigestMismatch"
-    assert not fetch.tree.exists()
+    assert not fetch.staging.exists()
 
 
 async def test_a_connection_outlives_the_model_it_was_made_for(odd: Odd, tmp_path: Path) -> None:
