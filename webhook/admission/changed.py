@@ -16,7 +16,7 @@ from policies.core import registry
 from policies.core.annotations import CHANGED
 from policies.core.reasons import Reason, Reasons
 from policies.kube.json import Json, dig, replaced
-from policies.kube.metadata import has_room
+from policies.kube.metadata import annotations_of, has_room
 
 LONGEST: Final = 1024
 """Characters. Where the reasons would not fit, fields are named without; where the fields would not, they
@@ -35,6 +35,12 @@ class Changed:
     """Fields that did not fit."""
     digest: str = ""
     """That of the policy which was in force."""
+
+    @classmethod
+    def of(cls, pod: Json) -> Changed | None:
+        """What a pod's annotation holds; None if it has none that the webhook has written."""
+        written = annotations_of(pod).get(CHANGED)
+        return cls.read(written) if isinstance(written, str) else None
 
     @classmethod
     def read(cls, written: str) -> Changed | None:

@@ -26,8 +26,6 @@ from policies.kube.json import Json
 from policies.kube.metadata import labels_of
 from policies.kube.selectors import matches
 
-"""Label (value "true") of the ConfigMap that holds the policy."""
-
 REMEMBERED = 1024
 """Combinations of overrides, and namespaces, whose result is kept: with n overrides by label, users can ask
 for 2**n."""

@@ -67,13 +67,13 @@ def excluded(pod: Json, config: Config, cluster: Cluster) -> bool:
 
 def made_now(pod: Json, config: Config) -> bool:
     """Whether the pod shows that it was made under this policy."""
-    changed = _changed(pod)
+    changed = Changed.of(pod)
     return changed is not None and changed.digest == config.digest
 
 
 def missed(pod: Json, config: Config, cluster: Cluster) -> Missed | None:
     """How a running pod differs from one that would be made now; None if it does not."""
-    changed = _changed(pod)
+    changed = Changed.of(pod)
     if changed is not None and changed.digest == config.digest:
         return None
     digest = changed.digest if changed else ""
@@ -107,11 +107,6 @@ def _of_earlier(pod: Json, changed: Changed, config: Config, cluster: Cluster) -
 
 _NAMES: Final = "worker-names"
 """Names are given by another endpoint, and stay."""
-
-
-def _changed(pod: Json) -> Changed | None:
-    written = annotations_of(pod).get(CHANGED)
-    return Changed.read(written) if isinstance(written, str) else None
 
 
 def _given(pod: Json, config: Config, cluster: Cluster) -> tuple[Json, Fields]:

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from policies.core import registry
-from policies.core.annotations import CHANGED
 from policies.core.facts import Cluster
 from policies.core.mode import Mode
 from policies.core.reasons import Reason
@@ -24,7 +23,7 @@ from policies.jobs.jobs import jobs_in
 from policies.kube.field_paths import named_path, value_at, without
 from policies.kube.group_kinds import JOB, POD, kind_of
 from policies.kube.json import Json, mapping, text
-from policies.kube.metadata import annotations_of, labels_of
+from policies.kube.metadata import labels_of
 from policies.kube.printable import printable
 from webhook.admission.changed import Changed
 from webhook.admission.configuration import Config
@@ -181,8 +180,7 @@ async def _running(
 
 
 def _pod(pod: Json, owners: Sequence[Json], config: Config, cluster: Cluster) -> Answer:
-    written_in = annotations_of(pod).get(CHANGED)
-    changed = Changed.read(written_in) if isinstance(written_in, str) else None
+    changed = Changed.of(pod)
     template = _template_of(pod, owners[0], config) if owners else None
     manifest = None if template else last_applied(pod)
     namespace = text(pod, "metadata", "namespace")

@@ -94,7 +94,7 @@ def load(files: Mapping[str, str]) -> Config:
 @cache
 def own_rules() -> Mapping[str, Rule]:
     """The rules that are the webhook's own, by id."""
-    own = policy_config_invalid(problems_of, notes_of)
+    own = policy_config_invalid(judged)
     return MappingProxyType({own.id: own})
 
 
@@ -104,21 +104,12 @@ def rules() -> Mapping[str, Rule]:
     return MappingProxyType({rule.id: rule for rule in every})
 
 
-def problems_of(files: Mapping[str, str]) -> tuple[Problem, ...]:
-    """Everything that keeps a policy from loading; empty for a good one."""
+def judged(files: Mapping[str, str]) -> tuple[tuple[Problem, ...], tuple[Problem, ...]]:
+    """Everything that keeps a policy from loading; of a good one the retired settings that it names."""
     try:
-        load(files)
+        return (), load(files).notes
     except PolicyError as error:
-        return error.problems
-    return ()
-
-
-def notes_of(files: Mapping[str, str]) -> tuple[Problem, ...]:
-    """The retired settings that a policy names; empty for one that does not load."""
-    try:
-        return load(files).notes
-    except PolicyError:
-        return ()
+        return error.problems, ()
 
 
 def schema() -> Json:

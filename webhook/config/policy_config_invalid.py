@@ -20,16 +20,16 @@ from webhook.admission.configuration import Problem
 from webhook.config import override
 from webhook.config.keys import keys
 
-ProblemsOf = Callable[[Mapping[str, str]], Iterable[Problem]]
-"""All that keeps the files of a policy from loading, or the retired settings in them."""
+Judge = Callable[[Mapping[str, str]], tuple[Iterable[Problem], Iterable[Problem]]]
+"""All that keeps the files of a policy from loading, and the retired settings in them."""
 
 
-def policy_config_invalid(problems_of: ProblemsOf, notes_of: ProblemsOf) -> Rule:
-    """The rule, with the functions that load a policy."""
-    return rule(__name__, partial(check, problems_of, notes_of), (CONFIG_MAP,))
+def policy_config_invalid(judge: Judge) -> Rule:
+    """The rule, with the function that loads a policy."""
+    return rule(__name__, partial(check, judge), (CONFIG_MAP,))
 
 
-def check(problems_of: ProblemsOf, notes_of: ProblemsOf, target: Target, facts: Facts) -> Iterable[Finding]:
+def check(judge: Judge, target: Target, facts: Facts) -> Iterable[Finding]:
     """The errors that keep a labelled policy ConfigMap, or the override, from loading; retired settings."""
     label = labels_of(target.obj).get(POLICY_LABEL)
     if label not in ("true", OVERRIDE):
@@ -42,7 +42,8 @@ def check(problems_of: ProblemsOf, notes_of: ProblemsOf, target: Target, facts: 
             )
         files = {key: text for key, text in files.items() if key not in override.SWITCHES}
     binary = mapping(target.obj, "binaryData")
-    for problem in problems_of(files):
+    problems, notes = judge(files)
+    for problem in problems:
         where = f"{problem.path}: " if problem.path else ""
         field = "binaryData" if problem.file in binary else "data"
         yield Finding(
@@ -50,7 +51,7 @@ def check(problems_of: ProblemsOf, notes_of: ProblemsOf, target: Target, facts: 
             f"The policy does not load: {where}{problem.message}.",
             "Correct the key; the last good policy stays in force. `chassis policy check DIR` checks it.",
         )
-    for note in notes_of(files):
+    for note in notes:
         field = "binaryData" if note.file in binary else "data"
         yield Finding(
             f"{field}[{note.file}]",

@@ -359,7 +359,7 @@ async def allocate(
         if dry_run:
             return answer
         swap = workers.create_lease if lease is None else workers.replace_lease
-        if await swap(written(lease or new_lease(worker, name), worker, answer.record, identity)):
+        if await swap(written(lease or new_lease(name), worker, answer.record, identity)):
             return answer
         lost()
 

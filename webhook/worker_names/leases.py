@@ -64,7 +64,7 @@ def _named(stem: str, digest: str, longest: int) -> str:
     return f"{stem[: longest - len(digest) - 1].rstrip('-')}-{digest}"
 
 
-def new_lease(worker: Worker, name: str) -> Json:
+def new_lease(name: str) -> Json:
     """The first Lease of a group, not yet in a namespace."""
     return {
         "apiVersion": LEASES,
