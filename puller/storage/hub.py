@@ -13,7 +13,7 @@ from puller.reasons import Reason
 from puller.storage.base import Limits, StorageError, safe_path
 from puller.storage.objects import PAGES, RemoteObject, check_listed
 from puller.storage.web import WebStore
-from puller.storage.webclient import WebClient, body_of, web_url
+from puller.storage.webclient import WebClient, web_url, whole_body
 
 MAX_ANSWER = 32 << 20
 """Bytes of the hub's answer about one repository."""
@@ -29,7 +29,6 @@ async def listing(uri: str, env: Mapping[str, str], limits: Limits, web: WebClie
     model, _, revision = parts.path.strip("/").partition(":")
     repository = quote(f"{parts.netloc}/{model}")
     url = f"{endpoint}/api/models/{repository}/revision/{quote(revision or 'main', safe='')}?blobs=true"
-    body = bytearray()
     # Answers to calls are short: one that trickles in must not hold a download's place for ever.
     async with asyncio.timeout(PAGES * limits.stall_timeout), web.get(web_url(url), headers) as response:
         if response.status in (401, 403):
@@ -40,13 +39,8 @@ async def listing(uri: str, env: Mapping[str, str], limits: Limits, web: WebClie
             raise StorageError(
                 Reason.STORAGE_UNAVAILABLE, f"the hub answers {response.status}.", passing=True
             )
-        async for chunk in body_of(response, 1):
-            body += chunk
-            if len(body) > MAX_ANSWER:
-                raise StorageError(
-                    Reason.TOO_MANY_OBJECTS, f"the hub's answer is longer than {MAX_ANSWER >> 20} MiB."
-                )
-    commit, files = _files(bytes(body))
+        body = await whole_body(response, MAX_ANSWER, "hub", Reason.TOO_MANY_OBJECTS)
+    commit, files = _files(body)
     check_listed(len(files), 0, limits)
     store = WebStore(web, web_url(f"{endpoint}/{repository}/resolve/{commit}"), headers)
     return [RemoteObject(store, path, safe_path(path), size, sha256=digest) for path, size, digest in files]

@@ -25,10 +25,11 @@ from puller.authorization import basic
 from puller.reasons import Reason
 from puller.spec import OCI_REFERENCE
 from puller.storage.base import Limits, StorageError, safe_path
+from puller.storage.connection import Response
 from puller.storage.objects import PAGES, Layer, RemoteObject, Source, check_listed
 from puller.storage.registry_auth import DOCKER_HUB, Credentials, credentials
 from puller.storage.web import RangeError, WebStore
-from puller.storage.webclient import WebClient, body_of, web_url
+from puller.storage.webclient import WebClient, web_url, whole_body
 
 MODELS = "models"
 """The directory of an image that holds the model."""
@@ -94,7 +95,7 @@ class Registry:
                 async with self.client.get(
                     self.url("manifests", reference), accepted | self._headers
                 ) as found:
-                    body, status, headers = await self._body(found), found.status, found.headers
+                    body, status, headers = await _body(found), found.status, found.headers
             if status != 401 or again:
                 break
             self._challenge = headers.get("WWW-Authenticate", "")
@@ -179,7 +180,7 @@ class Registry:
         headers = {"Authorization": basic(known.user, known.password)} if known is not None else {}
         async with asyncio.timeout(PAGES * self.limits.stall_timeout):
             async with self.client.get(realm.update_query(asked), headers) as found:
-                body, status = await self._body(found), found.status
+                body, status = await _body(found), found.status
         if status in (400, 401, 403):
             raise StorageError(
                 Reason.ACCESS_DENIED, f"the registry's token server refuses our credentials ({status})."
@@ -191,16 +192,9 @@ class Registry:
             )
         return token
 
-    @staticmethod
-    async def _body(response: Any) -> bytes:
-        held = bytearray()
-        async for piece in body_of(response, 1):
-            held += piece
-            if len(held) > _MAX_ANSWER:
-                raise StorageError(
-                    Reason.BAD_MANIFEST, f"the registry's answer is longer than {_MAX_ANSWER >> 20} MiB."
-                )
-        return bytes(held)
+
+async def _body(response: Response) -> bytes:
+    return await whole_body(response, _MAX_ANSWER, "registry", Reason.BAD_MANIFEST)
 
 
 async def artifact(uri: str, env: Mapping[str, str], limits: Limits, web: WebClient) -> Source:

@@ -274,6 +274,16 @@ async def body_of(response: Response, least: int) -> AsyncGenerator[bytes]:
             yield piece
 
 
+async def whole_body(response: Response, most: int, whose: str, reason: Reason) -> bytes:
+    """The body, if it has at most `most` bytes. Raises StorageError."""
+    held = bytearray()
+    async for piece in body_of(response, 1):
+        held += piece
+        if len(held) > most:
+            raise StorageError(reason, f"the {whose}'s answer is longer than {most >> 20} MiB.")
+    return bytes(held)
+
+
 def web_url(text: str) -> URL:
     """A URL as it is written, where that is possible."""
     url, _, _ = text.partition("#")
