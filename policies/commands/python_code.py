@@ -68,6 +68,7 @@ _KEYWORD_CALLS: dict[str, str] = {
     "clickhouse_connect.get_client": "localhost",
 }
 """Calls that name the host by keyword, with the default they fall back to."""
+_NAMING_CALLS = _URL_CALLS | _ADDRESS_CALLS | _KEYWORD_CALLS.keys()
 _CLOUD_CALLS = frozenset({"boto3.client", "boto3.resource", "boto3.Session", "storage.Client"})
 _NAME_LOOKUPS = frozenset({"socket.gethostbyname", "socket.getaddrinfo"})
 _SOCKET_KEYWORDS = frozenset({"unix_socket", "unix_socket_path", "uds"})
@@ -274,10 +275,8 @@ class _CodeReader:
             yield Host("", Reach.UNDECIDABLE, "python")
         elif name in _REQUEST_CALLS:
             yield from self._address(call.args[1] if len(call.args) > 1 else keywords.get("url"))
-        elif name in _URL_CALLS or name in _ADDRESS_CALLS or base in _ADDRESS_CLASSES:
-            yield from self._first_or_keyword(name, first, keywords)
-        elif name in _KEYWORD_CALLS:
-            yield from self._by_keyword(name, first, keywords)
+        elif name in _NAMING_CALLS or base in _ADDRESS_CLASSES:
+            yield from self._named(name, first, keywords)
         elif name in _CLOUD_CALLS:
             endpoint = keywords.get("endpoint_url")
             aws = Host("AWS", Reach.EXTERNAL, "python")
@@ -288,24 +287,14 @@ class _CodeReader:
                 doubt = each.reach is Reach.EXTERNAL
                 yield replace(each, reach=Reach.UNDECIDABLE if doubt else each.reach)
 
-    def _first_or_keyword(
-        self, name: str, first: ast.expr | None, keywords: dict[str, ast.expr]
-    ) -> Iterator[Host]:
-        named = (
-            first if first is not None else next((keywords[k] for k in _HOST_KEYWORDS if k in keywords), None)
-        )
+    def _named(self, name: str, first: ast.expr | None, keywords: dict[str, ast.expr]) -> Iterator[Host]:
+        """The host that a keyword names, else the first argument, else the call's own default."""
+        named = next((keywords[keyword] for keyword in _HOST_KEYWORDS if keyword in keywords), first)
         if named is not None:
             lookup = name in _NAME_LOOKUPS
             yield from (replace(each, name_lookup=lookup) for each in self._address(named))
         elif name in _KEYWORD_CALLS:
             yield self._host(_KEYWORD_CALLS[name])
-
-    def _by_keyword(self, name: str, first: ast.expr | None, keywords: dict[str, ast.expr]) -> Iterator[Host]:
-        named = next((keywords[keyword] for keyword in _HOST_KEYWORDS if keyword in keywords), first)
-        if named is None:
-            yield self._host(_KEYWORD_CALLS[name])
-        else:
-            yield from self._address(named)
 
     def _address(self, node: ast.expr | None) -> Iterator[Host]:
         if isinstance(node, ast.List | ast.Tuple) and node.elts:

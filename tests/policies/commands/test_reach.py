@@ -196,6 +196,7 @@ EXTERNAL = [
     (["python", "-c", "import socket; s=socket.socket(); s.connect(('db', 1))"], "db"),
     (["python", "-c", "import grpc; grpc.insecure_channel('db:1')"], "db"),
     (["python", "-c", "import psycopg; psycopg.connect('host=db dbname=x')"], "db"),
+    (["python", "-c", "import psycopg; psycopg.connect('dbname=x', host='db')"], "db"),
     (["python", "-c", "import os; os.system('curl http://db')"], "db"),
     (["python", "-c", "import subprocess; subprocess.run(['curl', 'http://db'])"], "db"),
     (["python", "-c", "import os,httpx\nu=os.environ['MODEL_REGISTRY']\nhttpx.get(u+'/h')"], "registry"),
