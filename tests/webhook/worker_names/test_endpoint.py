@@ -69,6 +69,7 @@ async def test_what_others_wrote_into_the_lease_stays(setting: Setting) -> None:
     assert lease["spec"]["strategy"] == "OldestEmulationVersion"
 
 
+@pytest.mark.usefixtures("patient")
 async def test_the_name_of_a_replica_is_not_used_again(setting: Setting) -> None:
     await setting.cluster(1)
     pod = worker({"ray.io/worker-group-replica-index": "0"})
@@ -78,10 +79,8 @@ async def test_the_name_of_a_replica_is_not_used_again(setting: Setting) -> None
     assert setting.count("given_total") == 2
 
 
-async def test_a_pod_that_came_and_went_frees_its_place_at_once(
-    setting: Setting, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("webhook.worker_names.cluster.HISTORY_SECONDS", 60.0)
+@pytest.mark.usefixtures("patient")
+async def test_a_pod_that_came_and_went_frees_its_place_at_once(setting: Setting) -> None:
     await setting.cluster(1)
     name = await setting.create()
     await setting.fake.delete(f"{PODS}/{name}")

@@ -214,6 +214,7 @@ async def test_a_lease_that_is_written_during_the_sweep_stays(setting: Setting) 
     assert await swept(setting) == ["gone"]
 
 
+@pytest.mark.usefixtures("patient")
 async def test_a_sweep_between_two_creates_brings_no_name_back(setting: Setting) -> None:
     """After a record that a sweep took by mistake, the next one is different."""
     await setting.cluster(1)
