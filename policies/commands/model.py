@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 
@@ -31,6 +31,11 @@ class Host:
     client: str
     name_lookup: bool = False
     """The name is only resolved (nslookup, getent), without a connection."""
+
+    def doubted(self) -> Host:
+        """The host of what is perhaps not run, or perhaps asks no other machine: undecidable, never
+        external."""
+        return replace(self, reach=Reach.UNDECIDABLE) if self.reach is Reach.EXTERNAL else self
 
 
 @dataclass(frozen=True, slots=True)

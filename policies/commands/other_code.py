@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 from policies.commands.budget import Budget
 from policies.commands.hosts import is_url, url_hosts
@@ -30,7 +29,4 @@ def hosts_of_code(text: str, name: str, context: Context, budget: Budget) -> lis
             found.append(Host(inside, Reach.LOCAL, name))
     if not found and _NETWORK_CODE.search(text):
         found.append(Host("", Reach.UNDECIDABLE, name))
-    return [
-        replace(each, reach=Reach.UNDECIDABLE if each.reach is Reach.EXTERNAL else each.reach)
-        for each in found
-    ]
+    return [each.doubted() for each in found]

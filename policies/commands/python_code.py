@@ -257,8 +257,7 @@ class _CodeReader:
             return
         between = not keywords.isdisjoint(_BETWEEN_KEYWORDS)
         for each in found:
-            external = each.reach is Reach.EXTERNAL and between
-            yield replace(each, reach=Reach.UNDECIDABLE) if external else each
+            yield each.doubted() if between else each
 
     def _hosts_of_call(self, name: str, call: ast.Call) -> Iterator[Host]:
         keywords = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
@@ -283,9 +282,8 @@ class _CodeReader:
             yield from self._address(endpoint) if endpoint is not None else [aws]
         elif base not in _SAYING and is_url(url := self._text(first) if first is not None else ""):
             # A session's `get`, a client of a library that no table knows: probably it asks, but who knows.
-            for each in url_hosts(url, "python", self.context.local_names):
-                doubt = each.reach is Reach.EXTERNAL
-                yield replace(each, reach=Reach.UNDECIDABLE if doubt else each.reach)
+            hosts = url_hosts(url, "python", self.context.local_names)
+            yield from (each.doubted() for each in hosts)
 
     def _named(self, name: str, first: ast.expr | None, keywords: dict[str, ast.expr]) -> Iterator[Host]:
         """The host that a keyword names, else the first argument, else the call's own default."""

@@ -55,7 +55,7 @@ def _hosts(name: str, client: Client, parsed: Parsed, context: Context) -> Itera
         return
     found = _hosts_named(name, client, parsed, context)
     if parsed.has(*client.unread):
-        found = map(_perhaps, found)  # the file may name another address, a proxy or a socket
+        found = map(Host.doubted, found)  # the file may name another address, a proxy or a socket
     proxy = tuple(_proxy_hosts(name, client, parsed, context))
     if not proxy:
         yield from found
@@ -66,11 +66,7 @@ def _hosts(name: str, client: Client, parsed: Parsed, context: Context) -> Itera
             continue
         yield from proxy
         # What a proxy in the pod does with it, only the proxy knows.
-        yield _perhaps(each) if all(at.reach is Reach.LOCAL for at in proxy) else each
-
-
-def _perhaps(found: Host) -> Host:
-    return replace(found, reach=Reach.UNDECIDABLE) if found.reach is Reach.EXTERNAL else found
+        yield each.doubted() if all(at.reach is Reach.LOCAL for at in proxy) else each
 
 
 def _proxy_hosts(name: str, client: Client, parsed: Parsed, context: Context) -> Iterator[Host]:
@@ -124,8 +120,7 @@ def _hosts_named(name: str, client: Client, parsed: Parsed, context: Context) ->
         parsed = replace(parsed, operands=[redirect(text) for text in parsed.operands])
     for index, each in _operand_hosts(name, client.operands, parsed, context):
         found = True
-        doubtful = index in parsed.doubtful and each.reach is Reach.EXTERNAL
-        yield replace(each, reach=Reach.UNDECIDABLE) if doubtful else each
+        yield each.doubted() if index in parsed.doubtful else each
     if found:
         return
     if parsed.has(*client.unread):
@@ -270,7 +265,7 @@ def _openssl(name: str, arguments: Sequence[str], context: Context) -> tuple[tup
     if not (proxy := parsed.value(("-proxy",))):
         return (found,), None
     asked = host(proxy, name, local_names=context.local_names)
-    return (asked, _perhaps(found) if asked.reach is Reach.LOCAL else found), None
+    return (asked, found.doubted() if asked.reach is Reach.LOCAL else found), None
 
 
 def _ray(name: str, arguments: Sequence[str], context: Context) -> tuple[tuple[Host, ...], float | None]:
@@ -333,11 +328,8 @@ def urls_of_unknown_program(name: str, arguments: Sequence[str], context: Contex
     """
     for word in arguments:
         text = word.partition("=")[2] if word.startswith("-") and "=" in word else word
-        if not is_url(text):
-            continue
-        for each in url_hosts(text, name, context.local_names):
-            external = each.reach is Reach.EXTERNAL
-            yield replace(each, reach=Reach.UNDECIDABLE) if external else each
+        if is_url(text):
+            yield from (each.doubted() for each in url_hosts(text, name, context.local_names))
 
 
 def devtcp(path: str, context: Context) -> Host | None:

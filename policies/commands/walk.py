@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import TypeVar
 
 from policies.commands import reach, shell, values
 from policies.commands.budget import Budget
@@ -40,17 +41,15 @@ from policies.commands.syntax import Loop as LoopNode
 MAX_LISTED = 32
 """Words of a `for` loop's list that are looked at."""
 
+_Found = TypeVar("_Found", Command, Loop)
+
 _PATTERN = re.compile(r"[{*?\[]")
 _MENTIONED = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
 _HOSTS_FILE = "/etc/hosts"
 
 
-def _doubted(host: Host) -> Host:
-    return replace(host, reach=Reach.UNDECIDABLE) if host.reach is Reach.EXTERNAL else host
-
-
-def _all_doubted(hosts: Iterable[Host]) -> tuple[Host, ...]:
-    return tuple(map(_doubted, hosts))
+def _doubted(found: _Found) -> _Found:
+    return replace(found, hosts=tuple(host.doubted() for host in found.hosts))
 
 
 def _tests(pipeline: Pipeline) -> bool:
@@ -104,8 +103,8 @@ class Walk(ABC):
     def summary(self, steps: int) -> CommandSummary:
         if self.writes_hosts:
             self.undecidable(f"it writes to {_HOSTS_FILE}, so a name may lead back to the pod")
-            self.commands = [replace(each, hosts=_all_doubted(each.hosts)) for each in self.commands]
-            self.loops = [replace(each, hosts=_all_doubted(each.hosts)) for each in self.loops]
+            self.commands = list(map(_doubted, self.commands))
+            self.loops = list(map(_doubted, self.loops))
         return CommandSummary(
             commands=tuple(self.commands),
             loops=tuple(self.loops),
@@ -142,8 +141,7 @@ class Walk(ABC):
         first = len(self.commands)
         length = self.script(error.partial)
         self.budget.spend(len(self.commands) - first)
-        for index, command in enumerate(self.commands[first:], first):
-            self.commands[index] = replace(command, hosts=tuple(map(_doubted, command.hosts)))
+        self.commands[first:] = map(_doubted, self.commands[first:])
         self.budget.spend(20 + (len(text) - error.position) // 4)
         unread = {word.lower() for word in _MENTIONED.findall(text[error.position :])}
         for client in sorted(unread & reach.names() - AMBIGUOUS):
