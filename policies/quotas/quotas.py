@@ -31,7 +31,13 @@ from policies.quotas.limit_ranges import (
     shown,
     total,
 )
-from policies.rollouts.rollouts import RollingUpdate, replicas_of, running_replicas, running_update
+from policies.rollouts.rollouts import (
+    RollingUpdate,
+    pods_of_a_replica,
+    replicas_of,
+    running_replicas,
+    running_update,
+)
 
 REQUIRED: Final = frozenset(
     ("cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory")
@@ -255,7 +261,7 @@ def _judged(target: Target, facts: Facts) -> Iterator[Judged]:
     update = update or RollingUpdate(replicas, 0, replicas)
     found = [
         (template, pods_of(template.pod, template.containers(), count, facts))
-        for template, count in _replica(target)
+        for template, count in pods_of_a_replica(target)
         if count > 0
     ]
     for together in [found] if replicated else [[each] for each in found]:
@@ -268,18 +274,6 @@ def _judged(target: Target, facts: Facts) -> Iterator[Judged]:
             if counted and all(counts is not None for _, counts in covered):
                 templates, pods = zip(*counted, strict=True)
                 yield Judged(quota, pods, templates, update, _sum(each.usage for each in pods))
-
-
-def _replica(target: Target) -> list[tuple[PodTemplate, int]]:
-    """The templates with how many pods of each a replica has."""
-    if target.kind != LEADER_WORKER_SET:
-        return [(template, 1) for template in target.templates]
-    size = integer(target.obj, "spec", "leaderWorkerTemplate", "size", default=1)
-    leads = any(template.path.endswith("leaderTemplate") for template in target.templates)
-    return [
-        (template, 1 if template.path.endswith("leaderTemplate") else size - leads)
-        for template in target.templates
-    ]
 
 
 def in_use(quota: Json) -> dict[str, Decimal] | None:

@@ -15,6 +15,7 @@ from typing import Any, Final
 from policies.core.facts import Facts
 from policies.core.listing import Index
 from policies.core.resources import Resource
+from policies.core.target import PodTemplate, Target
 from policies.kube.group_kinds import DAEMON_SET, DEPLOYMENT, LEADER_WORKER_SET, STATEFUL_SET, kind_of
 from policies.kube.json import Json, dig, indexed_maps, integer, mapping, text
 
@@ -75,6 +76,18 @@ def count_of(value: Any, total: int, *, up: bool) -> int | None:
     if not (digits.isascii() and digits.isdigit()) or len(digits) > 9:
         return None
     return -(-int(digits) * total // 100) if up else int(digits) * total // 100
+
+
+def pods_of_a_replica(target: Target) -> list[tuple[PodTemplate, int]]:
+    """The templates with how many pods of each a replica has."""
+    if target.kind != LEADER_WORKER_SET:
+        return [(template, 1) for template in target.templates]
+    size = integer(target.obj, "spec", "leaderWorkerTemplate", "size", default=1)
+    leads = any(template.path.endswith("leaderTemplate") for template in target.templates)
+    return [
+        (template, 1 if template.path.endswith("leaderTemplate") else size - leads)
+        for template in target.templates
+    ]
 
 
 def replicas_of(workload: Json) -> int:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from policies.accelerators.placement import Placement, kept_apart, placement
 from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
 from policies.kube.group_kinds import DEPLOYMENT, LEADER_WORKER_SET, STATEFUL_SET
-from policies.kube.json import integer
 from policies.kube.names import listed
 from policies.kube.nodes import HOSTNAME
-from policies.rollouts.rollouts import Outcome, outcome, pending, running_update
+from policies.rollouts.rollouts import Outcome, outcome, pending, pods_of_a_replica, running_update
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -54,28 +51,17 @@ def check(target: Target, facts: Facts) -> Findings:
 def _replica(target: Target, facts: Facts) -> list[tuple[PodTemplate, Placement, int]]:
     """The pods of one replica, each with their number; those of a group that ask for the same and fit on the
     same nodes are counted together, since they take room from each other."""
-    placed = _placed(target, facts)
-    if target.kind != LEADER_WORKER_SET:
-        return [(template, found, 1) for template, found in placed]
-    size = integer(target.obj, "spec", "leaderWorkerTemplate", "size", default=1)
-    leads = any(template.path.endswith("leaderTemplate") for template in target.templates)
+    settings = facts.settings(GpuAffinity)
     alike: list[tuple[PodTemplate, Placement, int]] = []
-    for template, found in placed:
-        pods = 1 if template.path.endswith("leaderTemplate") else size - leads
+    for template, pods in pods_of_a_replica(target):
+        found = placement(template.pod, settings, facts)
+        if found is None or not found.nodes:
+            continue  # without any node, it is gpu-unschedulable's
         same = next((n for n, (_, each, _) in enumerate(alike) if _compete(each, found)), None)
         if same is not None:
             pods += alike.pop(same)[2]
         alike.append((template, found, pods))
     return [each for each in alike if each[2]]
-
-
-def _placed(target: Target, facts: Facts) -> Iterator[tuple[PodTemplate, Placement]]:
-    """The templates whose pods some node can take; one without any node is gpu-unschedulable's."""
-    settings = facts.settings(GpuAffinity)
-    for template in target.templates:
-        found = placement(template.pod, settings, facts)
-        if found is not None and found.nodes:
-            yield template, found
 
 
 def _certainty(facts: Facts) -> Certainty:
