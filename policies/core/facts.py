@@ -16,6 +16,9 @@ from policies.kube.json import Json, maps, text
 from policies.kube.metadata import labels_of
 from policies.kube.results import Results
 
+NONE: Final = Listing()
+"""No objects."""
+
 
 class Cluster(Protocol):
     """The known objects of the cluster. Implemented by the watch caches and by a set of manifests."""
@@ -35,6 +38,10 @@ class WholeObjects(Cluster):
     def lacks(self, kind: GroupKind, namespace: str, name: str) -> bool:
         """Whether there is certainly no such object, and nothing known here will make it."""
         return False
+
+    def other_pods(self, namespace: str) -> Listing:
+        """Pods without a controller, and ReplicationControllers: what else may be behind a Service."""
+        return NONE
 
 
 class NoCluster:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
-from policies.core.facts import BY_NAME, Facts, named_in
+from policies.core.facts import BY_NAME, Facts, WholeObjects, named_in
 from policies.core.finding import Certainty
 from policies.core.listing import Index, Listing
 from policies.core.names import asked, destination
 from policies.core.resources import Resource
 from policies.core.target import PodTemplate, Target
+from policies.kube.group_kinds import POD, kind_of
 from policies.kube.json import Json, mapping, maps, text
 from policies.kube.metadata import labels_of
 from policies.kube.pods import Container
@@ -95,26 +97,33 @@ def selects(service: Json, pod: Json) -> bool:
 def _has_others(service: Json, target: Target, facts: Facts) -> bool:
     """Whether the Service selects another workload's pods too: they may be ready before."""
     own = (target.kind.kind, target.name)
+    cluster = facts.cluster
+    others = cluster.other_pods(facts.namespace) if isinstance(cluster, WholeObjects) else None
     return any(
         (text(workload, "kind"), text(workload, "metadata", "name")) != own
-        for workload in behind(service, facts.listing(Resource.WORKLOADS))
+        for workload in chain(behind(service, facts.listing(Resource.WORKLOADS)), behind(service, others))
     )
 
 
 def behind(service: Json, workloads: Listing | None) -> Iterator[Json]:
-    """The workloads of its namespace whose pods a Service selects."""
+    """The workloads (or pods) of its namespace whose pods a Service selects."""
     labels = mapping(service, "spec", "selector").items()
     if not workloads or not labels:
         return
     by_label = workloads.by(BY_LABEL)
     # One label of the selector leads to all that it can select; the rarest one to the fewest more.
     for workload in min((by_label[str(label)] for label in labels), key=len):
-        if selects(service, mapping(workload, "spec", "template")):
+        if selects(service, _pod_of(workload)):
             yield workload
 
 
+def _pod_of(workload: Json) -> Json:
+    """The template of its pods; a pod is its own."""
+    return workload if kind_of(workload) == POD else mapping(workload, "spec", "template")
+
+
 def _labels_of_pods(workload: Json) -> Iterator[str]:
-    return map(str, labels_of(mapping(workload, "spec", "template")).items())
+    return map(str, labels_of(_pod_of(workload)).items())
 
 
 BY_LABEL: Final = Index(_labels_of_pods)

@@ -11,7 +11,7 @@ from operator import eq
 from pathlib import Path
 from typing import Any, Final
 
-from policies.core.facts import WholeObjects
+from policies.core.facts import NONE, WholeObjects
 from policies.core.listing import Listing
 from policies.core.resources import Resource, known_resources
 from policies.core.scaled_objects import SCALED_OBJECT, autoscaler_of_scaled_object
@@ -25,6 +25,8 @@ from policies.kube.group_kinds import (
     DEPLOYMENT,
     DISRUPTION_BUDGET,
     NAMESPACE,
+    POD,
+    REPLICATION_CONTROLLER,
     SECRET,
     SERVICE,
     STATEFUL_SET,
@@ -32,6 +34,7 @@ from policies.kube.group_kinds import (
     kind_of,
 )
 from policies.kube.json import Json, mapping, maps, strings, text
+from policies.kube.metadata import controller
 from policies.probes.observed import OBSERVED, trimmed
 from webhook.admission.envelope import Request
 from webhook.errors import UserError
@@ -294,6 +297,20 @@ class ManifestCluster(WholeObjects):
 
     def named(self, kind: GroupKind, namespace: str, name: str) -> Json | None:
         return self._named.get((kind, namespace or "default"), {}).get(name)
+
+    def other_pods(self, namespace: str) -> Listing:
+        return self._others.get(namespace or "default", NONE)
+
+    @cached_property
+    def _others(self) -> dict[str, Listing]:
+        found: dict[str, list[Json]] = {}
+        for obj in self._objects:
+            stays = kind_of(obj) == REPLICATION_CONTROLLER or (
+                kind_of(obj) == POD and text(obj, "spec", "restartPolicy") in ("", "Always")
+            )
+            if stays and controller(obj) is None:
+                found.setdefault(text(obj, "metadata", "namespace") or "default", []).append(obj)
+        return {namespace: Listing(objects) for namespace, objects in found.items()}
 
     def lacks(self, kind: GroupKind, namespace: str, name: str) -> bool:
         """True only if the set makes the namespace too, so that nothing can be in it before.

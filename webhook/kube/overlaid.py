@@ -41,6 +41,9 @@ class Overlaid(WholeObjects):
             and self._manifests.leaves_out(kind, namespace, name)
         )
 
+    def other_pods(self, namespace: str) -> Listing:
+        return self._manifests.other_pods(namespace)
+
     def listing(self, resource: Resource, namespace: str | None = None) -> Listing | None:
         there, written = (each.listing(resource, namespace) for each in (self._cluster, self._manifests))
         if there is None or not written:
