@@ -41,6 +41,7 @@ _CLOSE: Final = 1.5
 _LEAST_EXPECTED: Final = 200
 """Seconds of the annotation at the least: three times that is 10 minutes."""
 _EVICTIONS: Final = 3
+_PROBES: Final = ("startupProbe", "livenessProbe", "readinessProbe")
 _OFTEN: Final = 0.01
 """A share of liveness probes that is worth a verdict: a timeout below the 99th percentile."""
 _LEAST_PROBES: Final = 100
@@ -210,6 +211,8 @@ def _row(namespace: str, workload: str, name: str, group: _Group, history: Histo
         wanted = max(slowest, 1)
     if kills["liveness"]:
         verdicts.append(f"liveness restarted it {kills['liveness']} times")
+    if not group.completes and not any(map(container.spec.get, _PROBES)):
+        verdicts.append("has no probes: a hang is not noticed")
     verdicts += _of_liveness(liveness, container) if liveness else ()
     verdicts += _of_ends(entry, group)
     expected = max(wanted, _LEAST_EXPECTED) if wanted else 0

@@ -96,6 +96,16 @@ def test_too_few_starts_say_nothing() -> None:
     assert patch_of(row) is None
 
 
+def test_a_server_without_probes_is_named() -> None:
+    pod = status(made(startupProbe=None), ready=10)
+    assert only([pod]).verdicts == ("has no probes: a hang is not noticed",)
+    for kind in ("startupProbe", "livenessProbe", "readinessProbe"):
+        pod = made(startupProbe=None)
+        pod["spec"]["containers"][0][kind] = {"tcpSocket": {"port": 8000}, "failureThreshold": 60}
+        probed = status(pod, ready=10)
+        assert only([probed]).verdicts == (FINE,)
+
+
 def test_starts_that_a_probe_ends() -> None:
     pod = injected(made(), 600)
     row = only([pod], recorded(pod, *[500] * 17, ends=(("StartupProbe", 3),), after=610))
