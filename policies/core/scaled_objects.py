@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from policies.kube.group_kinds import GroupKind
-from policies.kube.json import Json, integer, mapping, text
+from policies.kube.json import Json, integer, mapping, maps, text
 from policies.kube.metadata import annotations_of
 
 SCALED_OBJECT: Final = GroupKind("keda.sh", "ScaledObject")
@@ -36,5 +37,32 @@ def autoscaler_of_scaled_object(obj: Json) -> Json | None:
             },
             "minReplicas": max(1, integer(obj, "spec", "minReplicaCount", default=0)),
             "maxReplicas": integer(obj, "spec", "maxReplicaCount", default=_DEFAULT_MOST),
+            "metrics": list(_metrics(obj)),
+            "behavior": mapping(config, "behavior"),
         },
     }
+
+
+def _metrics(obj: Json) -> Iterator[Json]:
+    """The metrics of the triggers (KEDA 2.18, `GetMetricSpecForScaling` in pkg/scalers/cpu_memory_scaler.go).
+
+    All triggers but cpu and memory become external metrics. `metadata.type` is what `metricType` was up to
+    KEDA 2.17.
+    """
+    for trigger in maps(obj, "spec", "triggers"):
+        resource = text(trigger, "type")
+        if resource not in ("cpu", "memory"):
+            yield {"type": "External"}
+            continue
+        metadata = mapping(trigger, "metadata")
+        target: Json = {"type": text(trigger, "metricType") or text(metadata, "type")}
+        value = text(metadata, "value")
+        if value.isascii() and value.isdigit():
+            target["averageUtilization"] = int(value)
+        source: Json = {"name": resource, "target": target}
+        container = text(metadata, "containerName")
+        if container:
+            source["container"] = container
+            yield {"type": "ContainerResource", "containerResource": source}
+        else:
+            yield {"type": "Resource", "resource": source}

@@ -30,7 +30,7 @@ class Definitions:
         # On the server: some are larger than the annotation of a client's apply may be.
         listed = control_plane.kubectl("apply", "--server-side", "-o", "name", *arguments).stdout.split()
         for name in listed:
-            control_plane.wait("customresourcedefinitions", name.partition("/")[2], _established)
+            control_plane.wait("customresourcedefinitions", name.partition("/")[2], established)
         yield
         remove(control_plane, listed)
 
@@ -71,6 +71,7 @@ def remove(control_plane: ControlPlane, definitions: Sequence[str]) -> None:
     raise AssertionError(f"still there: {gone.stderr}")
 
 
-def _established(definition: JSON) -> bool:
+def established(definition: JSON) -> bool:
+    """Whether the API server serves the objects of a CRD."""
     conditions = definition.get("status", {}).get("conditions") or ()
     return any(it["type"] == "Established" and it["status"] == "True" for it in conditions)

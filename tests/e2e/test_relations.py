@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from tests.e2e.api import JSON
 from tests.e2e.controlplane import ControlPlane
-from tests.e2e.crds import KARPENTER
+from tests.e2e.crds import KARPENTER, established, remove
 from tests.e2e.install import Chassis
 from tests.manifests import manifest
 from webhook.cli import main as cli
@@ -428,6 +429,112 @@ def test_an_autoscaler_asks_for_replicas_that_the_quota_refuses(
     twin = {**made, "metadata": {"name": "api"}}
     control_plane.api.delete("deployments", "api", namespace)
     chassis.process.wait_until(lambda: rule not in told(control_plane, twin, namespace), 120)
+
+
+@pytest.fixture
+def pod_metrics(control_plane: ControlPlane) -> Iterator[Callable[[str, str], None]]:
+    """The API of metrics-server as a custom resource; a call sets what CPU each pod of a namespace uses."""
+    path = "/apis/metrics.k8s.io/v1beta1"
+    anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    definition = {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {
+            "name": "pods.metrics.k8s.io",
+            "annotations": {"api-approved.kubernetes.io": "unapproved, in place of metrics-server"},
+        },
+        "spec": {
+            "group": "metrics.k8s.io",
+            "scope": "Namespaced",
+            "names": {"kind": "PodMetrics", "plural": "pods"},
+            "versions": [
+                {"name": "v1beta1", "served": True, "storage": True, "schema": {"openAPIV3Schema": anything}}
+            ],
+        },
+    }
+
+    def use(namespace: str, cpu: str) -> None:
+        for pod in control_plane.api.items("pods", namespace):
+            metrics = {
+                "apiVersion": "metrics.k8s.io/v1beta1",
+                "kind": "PodMetrics",
+                "metadata": {key: pod["metadata"][key] for key in ("name", "labels")},
+                # Those of a pod's first minute do not count.
+                "timestamp": (datetime.now(UTC) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ"),
+                "window": "30s",
+                "containers": [
+                    {"name": each["name"], "usage": {"cpu": cpu, "memory": "1Gi"}}
+                    for each in pod["spec"]["containers"]
+                ],
+            }
+            control_plane.api.request("POST", f"{path}/namespaces/{namespace}/pods", metrics)
+
+    control_plane.api.create(definition)
+    control_plane.wait("customresourcedefinitions", "pods.metrics.k8s.io", established)
+    yield use
+    remove(control_plane, ["customresourcedefinition/pods.metrics.k8s.io"])
+
+
+@pytest.mark.parametrize(
+    ("resources", "fixed", "says"),
+    [
+        ({}, {"requests": {"cpu": "500m"}}, "missing request for cpu in container api"),
+        ({"limits": {"cpu": "1"}}, {"requests": {"cpu": "500m"}, "limits": {"cpu": "1"}}, ""),
+    ],
+    ids=["no request", "limit"],
+)
+def test_an_autoscaler_adds_no_pod(
+    control_plane: ControlPlane,
+    chassis: Chassis,
+    namespace: str,
+    pod_metrics: Callable[[str, str], None],
+    resources: JSON,
+    fixed: JSON,
+    says: str,
+) -> None:
+    """Under a load of the whole limit, the controller of Kubernetes adds pods only to the corrected twin."""
+    rule = "autoscaler-never-scales"
+    by_use = {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 95}}
+    autoscaler = {
+        "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "api"},
+        "minReplicas": 1,
+        "maxReplicas": 2,
+        "metrics": [{"type": "Resource", "resource": by_use}],
+    }
+    control_plane.api.create(
+        {
+            "apiVersion": "autoscaling/v2",
+            "kind": "HorizontalPodAutoscaler",
+            "metadata": {"name": "api"},
+            "spec": autoscaler,
+        },
+        namespace,
+    )
+    made = deployment(resources=resources)
+    twin = {**deployment(resources=fixed), "metadata": {"name": "api"}}
+    chassis.process.wait_until(lambda: rule in told(control_plane, made, namespace), 120)
+    assert rule not in told(control_plane, twin, namespace)
+
+    def judged(it: JSON) -> bool:
+        """Whether the controller decided, knowing the metrics."""
+        status = it.get("status", {})
+        if says:
+            return any(says in each["message"] for each in status.get("conditions", ()))
+        return bool(status.get("currentMetrics")) and status["desiredReplicas"] == 1
+
+    control_plane.api.create(made, namespace)
+    runs(control_plane, 1, namespace)
+    pod_metrics(namespace, "1")
+    found = control_plane.wait("horizontalpodautoscalers", "api", judged, namespace=namespace, timeout=120)
+    active = next(it for it in found["status"]["conditions"] if it["type"] == "ScalingActive")
+    expected = ("False", "FailedGetResourceMetric") if says else ("True", "ValidMetricFound")
+    assert (active["status"], active["reason"]) == expected
+    runs(control_plane, 1, namespace)
+
+    control_plane.api.replace({**twin, "metadata": {"name": "api", "namespace": namespace}})
+    runs(control_plane, 1, namespace)
+    pod_metrics(namespace, "1")
+    runs(control_plane, 2, namespace)
 
 
 @pytest.fixture

@@ -79,6 +79,7 @@ MODES: dict[str, tuple[Mode, Mode] | tuple[Mode, Mode, tuple[Mode, Mode]]] = {
     "device-claim-unmet": (Mode.ENFORCE, Mode.ENFORCE, (Mode.WARN, Mode.WARN)),
     "priority-class-missing": (Mode.WARN, Mode.WARN),
     "autoscaler-exceeds-room": (Mode.WARN, Mode.WARN),
+    "autoscaler-never-scales": (Mode.WARN, Mode.WARN),
     "queue-never-admits": (Mode.WARN, Mode.WARN),
     "volume-out-of-reach": (Mode.ENFORCE, Mode.ENFORCE, (Mode.WARN, Mode.WARN)),
     # Cascade

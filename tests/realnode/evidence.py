@@ -47,6 +47,9 @@ ELSEWHERE = {
     "device-claim-unmet": "Shown with KWOK's nodes (`tests/e2e/test_relations.py`).",
     "priority-class-missing": "Shown with the API server's own admission (`tests/e2e/test_relations.py`).",
     "autoscaler-exceeds-room": "Shown with the API server's own admission (`tests/e2e/test_relations.py`).",
+    "autoscaler-never-scales": (
+        "Shown with Kubernetes' own controller and metrics of the test (`tests/e2e/test_relations.py`)."
+    ),
     "queue-never-admits": "Shown with Kueue's own controllers (`tests/e2e/test_kueue.py`).",
     "volume-out-of-reach": "Shown with KWOK's nodes (`tests/e2e/test_relations.py`).",
     "deploy-order-deadlock": "Not shown: it needs Argo CD or Helm; the rule judges files only.",

@@ -1,0 +1,175 @@
+"""autoscaler-never-scales: autoscalers by a utilization that has no value or never reaches its target."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from itertools import islice
+from typing import Final
+
+from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
+from policies.kube.group_kinds import DEPLOYMENT, ROLLOUT, STATEFUL_SET
+from policies.kube.json import Json, dig, integer, mapping, maps, text
+from policies.kube.metadata import annotations_of, controller
+from policies.kube.names import listed
+from policies.kube.pods import Container, Role
+from policies.kube.quantities import parse_quantity
+from policies.quotas.limit_ranges import (
+    NOTHING,
+    Defaults,
+    Resources,
+    defaults_in,
+    has_pod_level_resources,
+    resources_of,
+)
+from policies.rollouts.rollouts import autoscaler_of, kept_by, replicas_of
+
+_DEFAULT_TARGET: Final = 80
+"""Percent of the CPU request, for an autoscaler without metrics."""
+_TOLERANCE: Final = Decimal("0.1")
+_SOURCES: Final = {"Resource": "resource", "ContainerResource": "containerResource"}
+_MORE_METRICS: Final = "autoscaling.alpha.kubernetes.io/metrics"
+"""The annotation of autoscaling/v1 for all metrics but the CPU's utilization."""
+_MOST: Final = 4
+"""Metrics of one autoscaler that are reported."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Utilization:
+    """A metric in percent of what containers request."""
+
+    resource: str
+    container: str
+    """The only container that counts; empty: all."""
+    target: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Obstacle:
+    """Why a metric adds no pods."""
+
+    container: Container
+    why: str
+    hint: str
+    fails: bool = False
+    """Whether the metric cannot be computed."""
+    sure: bool = True
+
+
+def check(target: Target, facts: Facts) -> Findings:
+    if controller(target.obj) is not None or not replicas_of(target.obj) or len(target.templates) != 1:
+        return
+    [template] = target.templates
+    autoscaler = autoscaler_of(target.obj, facts)
+    if autoscaler is None or has_pod_level_resources(template.pod):
+        return
+    if integer(autoscaler, "spec", "maxReplicas", default=0) <= kept_by(autoscaler):
+        return
+    name, metrics = text(autoscaler, "metadata", "name"), _metrics(autoscaler)
+    try:
+        defaults = defaults_in(facts)
+        # These are added up by `calculateRequests` in pkg/controller/podautoscaler/replica_calculator.go of
+        # Kubernetes 1.36, and by its predecessor in 1.29.
+        running = resources_of(template.containers(Role.MAIN, Role.SIDECAR), defaults or NOTHING)
+        tolerance = _tolerance(autoscaler)
+    except ValueError:
+        return  # a quantity that no API server accepts
+    for metric in islice(filter(None, map(_utilization, metrics)), _MOST):
+        counted = [each for each in running if metric.container in ("", each.container.name)]
+        if not counted:
+            continue  # another webhook may add the container
+        found = _without_request(metric, counted, defaults) or _out_of_reach(metric, counted, tolerance)
+        if found is not None:
+            yield Finding(
+                template.at(found.container, "resources"),
+                f"HorizontalPodAutoscaler {name} {found.why}: {_lost(found, len(metrics))}.",
+                found.hint,
+                Certainty.SURE if found.sure else Certainty.LIKELY,
+            )
+
+
+def _without_request(
+    metric: _Utilization, counted: Sequence[Resources], defaults: Defaults | None
+) -> _Obstacle | None:
+    """If a container that counts has no request, or all of them request 0."""
+    without = [each for each in counted if metric.resource not in each.requests]
+    if not without and any(each.requests[metric.resource] for each in counted):
+        return None
+    those = [each.container for each in without or counted]
+    several = len(those) > 1
+    amount = f"no {metric.resource}" if without else f"0 {metric.resource}"
+    sure = not without or defaults is not None
+    unless = "" if sure else ", unless a LimitRange gives it one"
+    return _Obstacle(
+        those[0],
+        f"scales by {metric.resource} in percent of the requests, and container{'s' if several else ''} "
+        f"{listed((each.name for each in those), 3)} request{'' if several else 's'} {amount}{unless}",
+        f"Set a {metric.resource} request for each container, or scale by a target of type AverageValue.",
+        fails=True,
+        sure=sure,
+    )
+
+
+def _out_of_reach(metric: _Utilization, counted: Sequence[Resources], tolerance: Decimal) -> _Obstacle | None:
+    """If the containers' limits keep the use below the target."""
+    if any(metric.resource not in each.limits or metric.resource in each.disputed for each in counted):
+        return None
+    limits = sum(each.limits[metric.resource] for each in counted)
+    most = int(limits * 100 / sum(each.requests[metric.resource] for each in counted))
+    if most > metric.target * (1 + tolerance):
+        return None
+    sure = most <= metric.target
+    above = "" if sure else f" by more than the tolerance of {(tolerance * 100).normalize():f} %"
+    return _Obstacle(
+        counted[0].container,
+        f"adds pods if they use more than {metric.target} % of their {metric.resource} requests{above}, and "
+        f"their limits allow {most} %",
+        f"Lower averageUtilization, or raise the {metric.resource} limits above the requests.",
+        sure=sure,
+    )
+
+
+def _lost(found: _Obstacle, metrics: int) -> str:
+    """What does not happen (`computeReplicasForMetrics` in horizontal.go: while one of several metrics fails,
+    the others add pods and remove none)."""
+    if metrics > 1:
+        return (
+            f"this metric adds no pod{', and while it fails the others remove none' if found.fails else ''}"
+        )
+    return f"it adds no pod under load{', and removes none' if found.fails else ''}"
+
+
+def _tolerance(autoscaler: Json) -> Decimal:
+    """The part of the target that the use must exceed it by. Raises ValueError."""
+    value = dig(autoscaler, "spec", "behavior", "scaleUp", "tolerance")
+    return _TOLERANCE if value is None else parse_quantity(value)
+
+
+def _metrics(autoscaler: Json) -> list[Json]:
+    """The metrics as autoscaling/v2 has them, with the API server's default."""
+    given = maps(autoscaler, "spec", "metrics")
+    if given:
+        return given
+    others = [{"type": "Unknown"}] if _MORE_METRICS in annotations_of(autoscaler) else []
+    percent = integer(autoscaler, "spec", "targetCPUUtilizationPercentage", default=0)
+    if others and not percent:
+        return others
+    target = {"type": "Utilization", "averageUtilization": percent or _DEFAULT_TARGET}
+    return [{"type": "Resource", "resource": {"name": "cpu", "target": target}}, *others]
+
+
+def _utilization(metric: Json) -> _Utilization | None:
+    """None if it is a metric of another kind."""
+    kind = text(metric, "type")
+    source = mapping(metric, _SOURCES.get(kind, ""))
+    percent = integer(source, "target", "averageUtilization", default=0)
+    if text(source, "target", "type") != "Utilization" or percent <= 0:
+        return None
+    container = text(source, "container")
+    if (kind == "ContainerResource") != bool(container):
+        return None
+    return _Utilization(text(source, "name"), container, percent)
+
+
+RULE = rule(__name__, check, (DEPLOYMENT, STATEFUL_SET, ROLLOUT))
