@@ -261,6 +261,61 @@ def test_a_set_is_judged_as_it_will_be_in_the_cluster(
     assert judged("graph")[0] == 0
 
 
+def test_a_claim_that_does_not_exist_keeps_the_pod_pending(
+    control_plane: ControlPlane, namespace: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The finding comes first, then the scheduler's own reason; the claim frees the pod."""
+    rule = "dependency-missing"
+    volume = {"name": "models", "persistentVolumeClaim": {"claimName": "models"}}
+    mount = {"name": "models", "mountPath": "/models"}
+    made = deployment(pod={"nodeSelector": {"claims": namespace}}, volumeMounts=[mount])
+    made["spec"]["template"]["spec"]["volumes"] = [volume]
+    file = tmp_path / "api.json"
+    file.write_text(json.dumps(made))
+    into = ["--against", "-", "--kubeconfig", str(control_plane.kubeconfig), "-n", namespace]
+
+    def judged() -> str:
+        cli.main(["review", str(file), *into])
+        return " ".join(capsys.readouterr().out.split())
+
+    assert "PersistentVolumeClaim models, which does not exist" in judged()
+    control_plane.add_node("claims", {"claims": namespace})
+    try:
+        control_plane.api.create(made, namespace)
+        [pod] = control_plane.api.wait_for("pods", one_is_left, namespace=namespace, timeout=120)
+        [condition] = [it for it in pod["status"]["conditions"] if it["type"] == "PodScheduled"]
+        assert 'persistentvolumeclaim "models" not found' in condition["message"]
+        amount = {"storage": "1Gi"}
+        claim = {"storageClassName": "", "accessModes": ["ReadWriteOnce"], "resources": {"requests": amount}}
+        control_plane.api.create(
+            {
+                "apiVersion": "v1",
+                "kind": "PersistentVolumeClaim",
+                "metadata": {"name": "models"},
+                "spec": {**claim, "volumeName": namespace},
+            },
+            namespace,
+        )
+        control_plane.api.create(
+            {
+                "apiVersion": "v1",
+                "kind": "PersistentVolume",
+                "metadata": {"name": namespace},
+                "spec": {
+                    "capacity": amount,
+                    "accessModes": ["ReadWriteOnce"],
+                    "hostPath": {"path": "/models"},
+                    "claimRef": {"namespace": namespace, "name": "models"},
+                },
+            }
+        )
+        runs(control_plane, 1, namespace)
+        assert rule not in judged()
+    finally:
+        control_plane.api.delete("nodes", "claims")
+        control_plane.api.delete("persistentvolumes", namespace)
+
+
 @pytest.fixture
 def priority_class(control_plane: ControlPlane, namespace: str) -> Iterator[str]:
     control_plane.api.create(

@@ -40,9 +40,7 @@ ELSEWHERE = {
     "quota-exceeded": "Shown with the API server's own admission (`tests/e2e/test_quotas.py`).",
     "limit-range-conflict": "Shown with the API server's own admission (`tests/e2e/test_quotas.py`).",
     "shared-memory-too-small": "Not shown: it needs several accelerators, and this node has none.",
-    "dependency-missing": (
-        "Not shown: it only warns. A real control plane is read in `tests/e2e/test_relations.py`."
-    ),
+    "dependency-missing": "Shown for a claim with the real scheduler (`tests/e2e/test_relations.py`).",
     "device-claim-shared": "Shown with KWOK's nodes (`tests/e2e/test_relations.py`).",
     "device-claim-unmet": "Shown with KWOK's nodes (`tests/e2e/test_relations.py`).",
     "priority-class-missing": "Shown with the API server's own admission (`tests/e2e/test_relations.py`).",
