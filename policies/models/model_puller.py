@@ -286,8 +286,8 @@ def _resources(pod: Json, settings: ModelPuller, size: int | None) -> Json:
             # A LimitRange may bound each container: no more than the largest has.
             largest = max(map(str, limited), key=_amount)
             limits[name] = max(min(share, largest, key=_amount), requests.setdefault(name, "0"), key=_amount)
-        elif name not in limits and all(dig(other, "requests", name) is not None for other in others):
-            requests.setdefault(name, "0")
+        elif name not in limits and all(_requests(other, name) for other in others):
+            requests.setdefault(name, "0")  # an autoscaler by utilization needs it of every container
     if size is not None and any(dig(other, "limits", _STORAGE) is not None for other in others):
         # The kubelet evicts a pod that uses more than its containers' limits, emptyDirs counted.
         requests.setdefault(_STORAGE, "0")
@@ -297,6 +297,11 @@ def _resources(pod: Json, settings: ModelPuller, size: int | None) -> Json:
         kind: {name: amount for name, amount in amounts.items() if name not in whole}
         for kind, amounts in resources.items()
     }
+
+
+def _requests(resources: Json, name: str) -> bool:
+    """Whether a container requests something; the API server copies a limit to a missing request."""
+    return any(dig(resources, kind, name) is not None for kind in ("requests", "limits"))
 
 
 def _amount(value: str) -> Decimal:
