@@ -519,7 +519,7 @@ def pod_metrics(control_plane: ControlPlane) -> Iterator[Callable[[str, str], No
                 "window": "30s",
                 "containers": [
                     {"name": each["name"], "usage": {"cpu": cpu, "memory": "1Gi"}}
-                    for each in pod["spec"]["containers"]
+                    for each in (*pod["spec"]["containers"], *pod["spec"].get("initContainers", ()))
                 ],
             }
             control_plane.api.request("POST", f"{path}/namespaces/{namespace}/pods", metrics)
@@ -528,6 +528,22 @@ def pod_metrics(control_plane: ControlPlane) -> Iterator[Callable[[str, str], No
     control_plane.wait("customresourcedefinitions", "pods.metrics.k8s.io", established)
     yield use
     remove(control_plane, ["customresourcedefinition/pods.metrics.k8s.io"])
+
+
+def by_use(percent: int) -> JSON:
+    """An autoscaler of 1 or 2 replicas by the CPU."""
+    source = {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": percent}}
+    return {
+        "apiVersion": "autoscaling/v2",
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": {"name": "api"},
+        "spec": {
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "api"},
+            "minReplicas": 1,
+            "maxReplicas": 2,
+            "metrics": [{"type": "Resource", "resource": source}],
+        },
+    }
 
 
 @pytest.mark.parametrize(
@@ -549,22 +565,7 @@ def test_an_autoscaler_adds_no_pod(
 ) -> None:
     """Under a load of the whole limit, the controller of Kubernetes adds pods only to the corrected twin."""
     rule = "autoscaler-never-scales"
-    by_use = {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 95}}
-    autoscaler = {
-        "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "api"},
-        "minReplicas": 1,
-        "maxReplicas": 2,
-        "metrics": [{"type": "Resource", "resource": by_use}],
-    }
-    control_plane.api.create(
-        {
-            "apiVersion": "autoscaling/v2",
-            "kind": "HorizontalPodAutoscaler",
-            "metadata": {"name": "api"},
-            "spec": autoscaler,
-        },
-        namespace,
-    )
+    control_plane.api.create(by_use(95), namespace)
     made = deployment(resources=resources)
     twin = {**deployment(resources=fixed), "metadata": {"name": "api"}}
     chassis.process.wait_until(lambda: rule in told(control_plane, made, namespace), 120)
@@ -588,6 +589,24 @@ def test_an_autoscaler_adds_no_pod(
 
     control_plane.api.replace({**twin, "metadata": {"name": "api", "namespace": namespace}})
     runs(control_plane, 1, namespace)
+    pod_metrics(namespace, "1")
+    runs(control_plane, 2, namespace)
+
+
+def test_an_autoscaler_counts_the_puller(
+    control_plane: ControlPlane, chassis: Chassis, namespace: str, pod_metrics: Callable[[str, str], None]
+) -> None:
+    """The controller needs a request of the injected sidecar too."""
+    labels = {"mlchassis.dev/model-config": "true"}
+    config = {"metadata": {"name": "models", "labels": labels}, "data": {"models.json": "[]"}}
+    control_plane.api.create({"apiVersion": "v1", "kind": "ConfigMap", **config}, namespace)
+    made = deployment(image="seldonio/mlserver:1.7.1", resources={"requests": {"cpu": "500m"}})
+    made["spec"]["template"]["metadata"]["annotations"] = {"mlchassis.dev/model-config": "models"}
+    control_plane.api.create(by_use(95), namespace)
+    control_plane.api.create(made, namespace)
+    runs(control_plane, 1, namespace)
+    [pod] = control_plane.api.items("pods", namespace)
+    assert [each["name"] for each in pod["spec"]["initContainers"]] == ["model-puller"]
     pod_metrics(namespace, "1")
     runs(control_plane, 2, namespace)
 
