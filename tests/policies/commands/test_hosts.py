@@ -156,23 +156,6 @@ def test_the_last_of_two_entries_counts() -> None:
     assert list(known.emptied_in("$(A)")) == []
 
 
-@pytest.mark.parametrize(
-    ("path", "reach"),
-    [
-        ("status.podIP", Reach.LOCAL),
-        ("status.podIPs", Reach.LOCAL),
-        ("metadata.name", Reach.LOCAL),
-        ("status.hostIP", Reach.EXTERNAL),
-        ("spec.nodeName", Reach.EXTERNAL),
-        ("metadata.labels['host']", Reach.UNDECIDABLE),
-        ("metadata.namespace", Reach.UNDECIDABLE),
-    ],
-)
-def test_downward_api(path: str, reach: Reach) -> None:
-    known = environment({"name": "A", "valueFrom": {"fieldRef": {"fieldPath": path}}}, static=False)
-    assert reach_of(known.expand("$(A)")) is reach
-
-
 def test_marks_in_the_users_own_text_mean_nothing() -> None:
     assert reach_of(environment().expand("\ue001POD_IP\ue003")) is Reach.UNDECIDABLE
     assert environment({"name": "A", "value": "\ue001x\ue003"}).values["A"] == "?x?"

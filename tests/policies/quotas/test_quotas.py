@@ -133,16 +133,6 @@ def test_scopes(scope: str, made: Json, counts: bool | None) -> None:
     assert covers(quota(scope), pods(made)) is counts
 
 
-@pytest.mark.parametrize(
-    ("operator", "counts"), [("In", True), ("NotIn", False), ("Exists", True), ("DoesNotExist", False)]
-)
-def test_a_selector_of_priority_classes(operator: str, counts: bool) -> None:
-    values = ["high"] if operator in ("In", "NotIn") else []
-    term = {"scopeName": "PriorityClass", "operator": operator, "values": values}
-    assert covers(quota(terms=[term]), pods(pod({}, priorityClassName="high"))) is counts
-    assert covers(quota(terms=[term]), pods(PLAIN)) is None, "the cluster may have a default class"
-
-
 def test_every_scope_has_to_match() -> None:
     assert covers(quota("NotBestEffort", "Terminating"), pods(SIZED)) is False
     assert covers(quota("PriorityClass", "Terminating"), pods(SIZED)) is False, (

@@ -53,18 +53,6 @@ def basis(*observations: Started | Ended) -> tuple[int, int] | None:
     return after(*observations).namespaces["ml"][KEY].basis
 
 
-def test_it_is_read_as_it_was_written() -> None:
-    record = after(start(300), start(310, node_type="T4"), end("OOMKilled", memory=31 << 30), end("Error 1"))
-    data = record.dump()
-    assert Record.load(data).dump() == data
-    entry = record.namespaces["ml"][KEY]
-    assert entry.loads == [300, 310]
-    assert entry.nodes["A100"].pull == (3,)
-    assert entry.ends["OOMKilled"].count == 1
-    assert entry.ends["OOMKilled"].nodes == {"A100": 1}
-    assert entry.memory == 31 << 30
-
-
 def test_the_basis_changes_only_with_the_observation() -> None:
     five = [start(100)] * 5
     assert basis(*five[:4]) == (100, 4), "not used yet"

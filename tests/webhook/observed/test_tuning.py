@@ -78,17 +78,6 @@ def test_starts_of_no_time_get_the_least_annotation() -> None:
     assert only([pod], recorded(pod, *[0] * 6)).annotation == (ANNOTATION, "200s")
 
 
-@pytest.mark.parametrize(
-    ("state", "restarts", "starts"),
-    [("running", 0, 1), ("terminated", 0, 1), ("waiting", 0, 0), ("waiting", 3, 1), (None, 0, 0)],
-)
-def test_a_pod_whose_container_waits_has_not_started(state: str | None, restarts: int, starts: int) -> None:
-    pod = injected(made())
-    statuses = [{"name": "server", "restartCount": restarts, "state": {state: {}}}] if state else []
-    pod["status"] = {"containerStatuses": statuses}
-    assert only([pod]).starts == starts
-
-
 def test_too_few_starts_say_nothing() -> None:
     pod = injected(made())
     row = only([pod], recorded(pod, 10, 11, 12, 13))
