@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,10 @@ from typing import Any
 import pytest
 
 from tests.e2e.api import JSON
+from tests.e2e.binaries import HELM
 from tests.e2e.controlplane import ControlPlane
 from tests.e2e.crds import KARPENTER, established, remove
+from tests.e2e.helm import Helm, HelmError
 from tests.e2e.install import Chassis
 from tests.manifests import manifest
 from webhook.cli import main as cli
@@ -259,6 +262,70 @@ def test_a_set_is_judged_as_it_will_be_in_the_cluster(
     file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": both}))
     assert judged("review", "--profile", "standard")[0] == 0
     assert judged("graph")[0] == 0
+
+
+@pytest.mark.parametrize("version", HELM)
+def test_a_hook_of_helm_that_waits_for_its_own_release_fails(
+    control_plane: ControlPlane,
+    namespace: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    version: str,
+) -> None:
+    """The test plays the wait: the hook's pod finds a node once the Service exists."""
+    helm = Helm(version, tmp_path / "helm", control_plane.kubeconfig)
+
+    def chart(hook: str) -> Path:
+        """A release of a database and a hook that waits for it."""
+        made = waiting("web", "db")
+        pod = made["spec"]["template"]["spec"]
+        labels = {"app.kubernetes.io/instance": "shop"}
+        job: JSON = {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": {"name": "web", "labels": labels, "annotations": {"helm.sh/hook": hook}},
+            "spec": {
+                "template": {
+                    "spec": {**pod, "restartPolicy": "Never", "nodeSelector": {"service": namespace}},
+                }
+            },
+        }
+        database = {**deployment(), "metadata": {"name": "db", "labels": labels}}
+        database["spec"] = json.loads(json.dumps(database["spec"]).replace('"app": "api"', '"app": "db"'))
+        listening = service("db")
+        listening["metadata"]["labels"] = labels
+        directory = tmp_path / hook
+        (directory / "templates").mkdir(parents=True)
+        (directory / "Chart.yaml").write_text("{apiVersion: v2, name: shop, version: 1.0.0}")
+        for item in (job, database, listening):
+            (directory / "templates" / f"{item['kind']}.yaml").write_text(json.dumps(item))
+        return directory
+
+    def judged(directory: Path) -> str:
+        file = tmp_path / "rendered.yaml"
+        file.write_text(helm.run("template", "shop", str(directory)))
+        cli.main(["review", str(file)])
+        return capsys.readouterr().out
+
+    def install(directory: Path, timeout: str) -> str:
+        return helm.run("install", "shop", str(directory), "-n", namespace, "--timeout", timeout)
+
+    bad, good = chart("pre-install"), chart("post-install")
+    assert "deploy-order-deadlock" in judged(bad)
+    assert "deploy-order-deadlock" not in judged(good)
+    with pytest.raises(HelmError, match="pre-install"):
+        install(bad, "15s")
+    assert not control_plane.api.exists("services", "db", namespace), "Helm waits for the hook first"
+    control_plane.api.delete("jobs", "web", namespace)
+    helm.run("uninstall", "shop", "-n", namespace, "--no-hooks")
+    with ThreadPoolExecutor(1) as pool:
+        installed = pool.submit(install, good, "120s")
+        control_plane.wait("services", "db", namespace=namespace, timeout=60)
+        control_plane.add_node("hook", {"service": namespace})
+        try:
+            assert "STATUS: deployed" in installed.result()
+        finally:
+            control_plane.api.delete("nodes", "hook")
 
 
 def test_a_claim_that_does_not_exist_keeps_the_pod_pending(

@@ -50,7 +50,7 @@ ELSEWHERE = {
     ),
     "queue-never-admits": "Shown with Kueue's own controllers (`tests/e2e/test_kueue.py`).",
     "volume-out-of-reach": "Shown with KWOK's nodes (`tests/e2e/test_relations.py`).",
-    "deploy-order-deadlock": "Not shown: it needs Argo CD or Helm; the rule judges files only.",
+    "deploy-order-deadlock": "Shown with Helm's hooks (`tests/e2e/test_relations.py`).",
     "parallelism-exceeds-gpus": "Not shown: it needs an accelerator, and this node has none.",
     "gang-size-mismatch": "Not shown: it needs a gang scheduler, such as Volcano.",
     "partial-group-restart": "Not shown: it needs a model server on several nodes with accelerators.",
