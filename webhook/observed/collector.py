@@ -25,7 +25,7 @@ from policies.probes.observed import OBSERVED
 from policies.probes.settings import Learning, StandardProbes
 from webhook.admission.configuration import Config
 from webhook.kube import paths
-from webhook.kube.allowance import Sleep, spread
+from webhook.kube.allowance import Sleep
 from webhook.kube.calls import Calls
 from webhook.kube.errors import ApiError
 from webhook.kube.pulse import Pulse
@@ -36,8 +36,8 @@ from webhook.observed.record import Observation, Record, as_config_map
 
 log = structlog.get_logger()
 
-LOOK_SECONDS: Final = 15.0
-"""Between two looks at whether this process leads."""
+LOOK_SECONDS: Final = 1.0
+"""Between two looks at whether this process leads, which ask nobody: starts before the first are missed."""
 WRITE_SECONDS: Final = 60.0
 LONGEST_PAUSE: Final = 900.0
 """Between two attempts to write, while the API server refuses or is away."""
@@ -82,7 +82,7 @@ class Collector:
         while True:
             if self._is_on() and self._leads():
                 await self._lead()
-            await self._sleep(spread(LOOK_SECONDS))
+            await self._sleep(LOOK_SECONDS)
 
     def _is_on(self) -> bool:
         return self._config().value(StandardProbes).learning is Learning.ON or self._models.is_on
@@ -104,7 +104,7 @@ class Collector:
                 if self._clock() >= due and self._pending:
                     await self._write()
                     due = self._clock() + self._pause
-                await self._sleep(spread(LOOK_SECONDS))
+                await self._sleep(LOOK_SECONDS)
         finally:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
