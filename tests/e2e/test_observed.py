@@ -36,7 +36,7 @@ def test_a_budget_follows_from_observed_starts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Slow: the record is written once a minute."""
-    chassis.process.wait_until(lambda: "observing starts" in chassis.process.log_tail(500), 60)
+    chassis.process.wait_until(lambda: "observing starts" in chassis.log.read_text(), 60)
     first = control_plane.api.create(pod("before", server()), namespace=namespace)
     assert budget(first.body) > 3 * 3600
     control_plane.apply(workload("Deployment", "llm", server(), replicas=6), "-n", namespace)
