@@ -66,7 +66,7 @@ class Reconciler:
         self._timers = Timers()
         self._tasks: dict[str, asyncio.Task[Failure | None]] = {}
         self._paused: dict[str, asyncio.Event] = {}
-        """Downloads in flight without a slot, and what tells them that they have one again."""
+        """Downloads in flight without a slot, each with the event that is set when it has one again."""
         self._awake = asyncio.Event()
         self._probe_now = asyncio.Event()
         self._rolling: Iterator[str] = iter(())

@@ -1,1 +1,1 @@
-"""Writes what is generated from the code (docs/, the chart, versions), and builds what users download."""
+"""Generates docs/, the chart and the versions from the code, and builds the artefacts that users download."""

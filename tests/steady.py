@@ -1,4 +1,4 @@
-"""Tests that measure time, on machines that may stand still for seconds."""
+"""Tests that measure time, on machines that may stop for seconds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def pass_over(seconds: float) -> None:
 
 @contextmanager
 def stillness() -> Iterator[Callable[[], float]]:
-    """Gives for how long this process stood still at a time within the block, in seconds."""
+    """Gives the longest time for which this process stopped within the block, in seconds."""
     ended, longest = threading.Event(), 0.0
 
     def watch() -> None:
@@ -45,7 +45,7 @@ def stillness() -> Iterator[Callable[[], float]]:
 async def undisturbed(longest: float, attempt: Callable[[], Awaitable[None]]) -> None:
     """Run the part of a test that measures time.
 
-    If it fails and this process stood still for `longest` seconds or more meanwhile, the failure proves
+    If it fails and this process stopped for `longest` seconds or more meanwhile, the failure proves
     nothing, and the part runs again.
     """
     for number in range(1, MOST + 1):

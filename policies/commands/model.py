@@ -33,7 +33,7 @@ class Host:
     """The name is only resolved (nslookup, getent), without a connection."""
 
     def doubted(self) -> Host:
-        """The host of what is perhaps not run, or perhaps asks no other machine: undecidable, never
+        """This host in a command that perhaps does not run or asks no other machine: undecidable, never
         external."""
         return replace(self, reach=Reach.UNDECIDABLE) if self.reach is Reach.EXTERNAL else self
 

@@ -150,7 +150,7 @@ def ask(tmp_path: Path) -> Callable[..., Outcome]:
             assert done.stderr == ""
             if faster != HUNG or longest() < 0.5:
                 break
-            # The server stood still, too: this says nothing about the program.
+            # The server stopped, too: this proves nothing about the program.
             if before is None:
                 remembered.unlink(missing_ok=True)
             else:
