@@ -563,8 +563,9 @@ def _range(found: Sequence[Measured], way: str, seen: float) -> str:
     """The least and the greatest of the rates' ratios."""
     form = way if way in PHASES else next(iter(PHASES))
     by_rate = [ratios for rate in RATES if (ratios := _ratios(found, way, form, seen, rate))]
-    medians = [*map(statistics.median, by_rate)]
-    return f"{min(medians):.1f} to {max(medians):.1f}" if medians else "?"
+    medians = sorted(map(statistics.median, by_rate))
+    ends = dict.fromkeys(f"{each:.1f}" for each in (*medians[:1], *medians[-1:]))
+    return " to ".join(ends) or "?"
 
 
 def _is(each: Measured, way: str, form: str, others: int, seen: float, rate: int) -> bool:
