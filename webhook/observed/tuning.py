@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
-from policies.core.annotations import CHANGED, CHECKPOINT, EXPECTED_START
+from policies.core.annotations import CHECKPOINT, EXPECTED_START
 from policies.core.facts import Cluster
 from policies.core.reasons import lasting
 from policies.kube import probe_timing
@@ -289,8 +289,7 @@ def _has_started(pod: Json, container: Container) -> bool:
 
 def _is_injected(pod: Json, container: Container) -> bool:
     """Whether the webhook set what ends a start."""
-    written = annotations_of(pod).get(CHANGED)
-    changed = Changed.read(written) if isinstance(written, str) else None
+    changed = Changed.of(pod)
     paths = {each.path for each in changed.entries} if changed else set()
     return any(f"{container.place}.{name}" in paths for name in ("startupProbe", "livenessProbe"))
 

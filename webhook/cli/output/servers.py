@@ -120,7 +120,7 @@ class Serving:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What its probes do, and what was noticed: a line each."""
+        """A line for each probe, then one for each notice."""
         return (*(f"{name}: {_ACTS[name]} {when}" for name, when in self.probes.items()), *self.notices)
 
 
