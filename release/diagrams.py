@@ -1,7 +1,7 @@
-"""The pictures of docs/architecture.md as Mermaid: the rooms with their imports, and the way of a review.
+"""Generates the Mermaid diagrams of docs/architecture.md: the packages with their imports, and two reviews.
 
-The rooms come from the packages' docstrings, which a test compares with the imports. The way is traced: the
-calls of two reviews between the functions in STEPS, in their order.
+The imports come from the packages' docstrings, which a test compares with the code. The calls of a review are
+traced: those between the functions in STEPS, in order.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ STEPS: Final = (
     "webhook.admission.ratcheting:ratchet",
     "webhook.admission.messages:respond",
 )
-"""The functions in the picture of a review; all are called in it."""
+"""The functions in the diagram of a review; each is called in it."""
 _POD_SPEC: Final[Json] = {
     "containers": [
         {
@@ -63,12 +63,12 @@ REVIEWED: Final[Mapping[str, Json]] = {
         },
     },
 }
-"""The object of the review at each endpoint; the second is refused, so that ratcheting is asked."""
+"""The object reviewed at each endpoint; the second is refused, so that ratcheting is called."""
 
 
-def with_pictures(text: str) -> str:
-    """A page with its pictures drawn again, each between its two markers."""
-    for name, made in (("rooms", rooms), ("way", way)):
+def with_diagrams(text: str) -> str:
+    """A page with its diagrams generated again, each between its two markers."""
+    for name, made in (("packages", packages), ("review", review)):
         before, begin, rest = text.partition(f"<!-- {name}: begin (make docs) -->\n")
         _, end, after = rest.partition(f"<!-- {name}: end -->")
         if end:
@@ -76,11 +76,11 @@ def with_pictures(text: str) -> str:
     return text
 
 
-# --- the rooms -------------------------------------------------------------------------------------
+# --- packages --------------------------------------------------------------------------------------
 
 
-def rooms() -> str:
-    """Packages as boxes, and an arrow to each package that one imports, unless another arrow implies it."""
+def packages() -> str:
+    """Packages as boxes, with an arrow for each import that no other arrows imply."""
     imports = imported()
     lines = ["flowchart TB"]
     for root in ROOTS:
@@ -94,7 +94,7 @@ def rooms() -> str:
 
 
 def imported() -> dict[str, set[str]]:
-    """The packages below the roots, each with those that it imports; a root has its own modules' imports."""
+    """The imports of each package, by its name; those of a root are its own modules' imports."""
     found: dict[str, set[str]] = {}
     for root in ROOTS:
         for file in sorted((SOURCE / root).glob("*/__init__.py")):
@@ -128,7 +128,7 @@ def _reachable(name: str, imports: Mapping[str, set[str]]) -> set[str]:
 
 
 def _between(imports: Mapping[str, set[str]]) -> list[tuple[str, str]]:
-    """The arrows from one root to another."""
+    """The imports from one root to another."""
     arrows = {(_root(name), _root(other)) for name, others in imports.items() for other in others}
     return sorted((one, other) for one, other in arrows if one != other)
 
@@ -137,19 +137,19 @@ def _root(name: str) -> str:
     return name.partition(".")[0]
 
 
-# --- the way of a review ---------------------------------------------------------------------------
+# --- a review --------------------------------------------------------------------------------------
 
 
-def way() -> str:
-    """The calls of a review at each endpoint, between modules."""
+def review() -> str:
+    """The calls between modules in a review at each endpoint."""
     lines = ["sequenceDiagram", "  participant caller as API server"]
     calls = {endpoint: traced(endpoint, obj) for endpoint, obj in REVIEWED.items()}
     modules = dict.fromkeys(_module(step) for found in calls.values() for _, step in found)
     lines += [f"  participant {name.rpartition('.')[2]} as {name.partition('.')[2]}" for name in modules]
     for endpoint, found in calls.items():
         lines.append(f"  note over caller: /{endpoint}, a {REVIEWED[endpoint]['kind']}")
-        for asking, step in found:
-            source = "caller" if asking is None else _module(asking).rpartition(".")[2]
+        for caller, step in found:
+            source = "caller" if caller is None else _module(caller).rpartition(".")[2]
             lines.append(f"  {source}->>{_module(step).rpartition('.')[2]}: {step.partition(':')[2]}")
     return "\n".join(lines) + "\n"
 
@@ -159,7 +159,7 @@ def _module(step: str) -> str:
 
 
 def traced(endpoint: str, obj: Json) -> list[tuple[str | None, str]]:
-    """The calls between the functions in STEPS while an object is reviewed, each once: who asks, and what."""
+    """The calls between the functions in STEPS during a review, as caller and callee, each once."""
     answer = _answering(endpoint, obj)
     found: dict[tuple[str | None, str], None] = {}
 
@@ -184,7 +184,7 @@ def _step(frame: FrameType) -> str:
 
 
 def _above(frame: FrameType) -> Iterator[str]:
-    """The steps that wait for this one, the nearest first."""
+    """The callers of this frame that are in STEPS, the nearest first."""
     above = frame.f_back
     while above is not None:
         if (step := _step(above)) in STEPS:
@@ -193,7 +193,7 @@ def _above(frame: FrameType) -> Iterator[str]:
 
 
 def _answering(endpoint: str, obj: Json) -> Any:
-    """The answer to the creation of an object, by the parts that the server is made of."""
+    """The server's answer to the creation of an object."""
     from webhook.admission.engine import mutate, validate
     from webhook.config.load import load
     from webhook.config.source import LivePolicy
@@ -223,5 +223,5 @@ def _answering(endpoint: str, obj: Json) -> Any:
         "namespace": "default",
         "object": obj,
     }
-    review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
-    return reviews.answer(endpoint, orjson.dumps(review), float("inf"))
+    body = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+    return reviews.answer(endpoint, orjson.dumps(body), float("inf"))
