@@ -44,12 +44,12 @@ class GpuAffinity(Settings):
     """Key `gpu-affinity.yaml`."""
 
     pools: tuple[Pool, ...] = Field(
-        (), description="pools of accelerator nodes that an autoscaler fills, from zero perhaps"
+        (), description="pools of accelerator nodes that an autoscaler creates, possibly from zero"
     )
     fixed_size: bool = Field(
         False,
-        description="whether the nodes there are, and the pools, are all there will be: a pod that none of "
-        "them could take is then refused, not only warned about",
+        description="whether no other nodes will be added: a pod that fits on no present node and on no "
+        "pool is then refused instead of warned about",
     )
     vendors: Mapping[str, Vendor] = Field(
         default_factory=dict,
@@ -58,8 +58,8 @@ class GpuAffinity(Settings):
     )
     affinity: Strength = Field(
         Strength.REQUIRED,
-        description="affinity of accelerator pods to their vendor's nodes; `required` holds only where every "
-        "node that has the resource carries the label, and is `preferred` elsewhere",
+        description="affinity of accelerator pods to their vendor's nodes; `required` becomes `preferred` "
+        "if a node with the resource lacks the label",
     )
     weights: Strength = Field(
         Strength.PREFERRED,
@@ -69,13 +69,13 @@ class GpuAffinity(Settings):
     )
     cpu_pods: Strength = Field(
         Strength.PREFERRED,
-        description="how pods that ask for no accelerator are kept off nodes that have them; `required` "
-        "holds only while there are other nodes",
+        description="affinity of pods without accelerators to nodes without accelerators; `required` "
+        "becomes `preferred` if there are no other nodes",
     )
     weight: int = Field(100, ge=1, le=100, description="weight of the preferences that are added")
     system_namespaces: tuple[str, ...] = Field(
         ("kube-*", "*-system", "gpu-operator", "nvidia-*", "node-feature-discovery"),
-        description="namespaces whose pods are never kept off accelerator nodes; `*` is any text",
+        description="namespaces whose pods get no affinity against accelerator nodes; `*` is any text",
     )
     topology: Strength = Field(
         Strength.PREFERRED,
@@ -96,9 +96,9 @@ class GpuAffinity(Settings):
             "kops.k8s.io/instancegroup",
             "worker.gardener.cloud/pool",
         ),
-        description="labels of nodes that belong to a pool which an autoscaler may fill; there, labels "
-        "that an agent writes on the running node are not demanded, for an autoscaler that does not know "
-        "them would make no node",
+        description="labels of nodes that belong to a pool of an autoscaler. For these nodes no label is "
+        "required that an agent writes on the running node: an autoscaler that does not know the label "
+        "would create no node",
     )
 
     @property

@@ -85,11 +85,11 @@ class MemoryLabel(Model):
 
 
 class Vendor(Model):
-    """One maker of accelerators."""
+    """A vendor of accelerators."""
 
     resources: tuple[str, ...] = Field(description="extended resources that pods ask for; `*` is any text")
     labels: tuple[NodeLabel, ...] = Field(
-        (), description="labels of its nodes, those that an autoscaler knows first"
+        (), description="labels of its nodes; labels that an autoscaler knows come first"
     )
     product_labels: tuple[LabelKey, ...] = Field((), description="keys of labels that name the product")
     memory_labels: tuple[MemoryLabel, ...] = Field(
@@ -99,7 +99,7 @@ class Vendor(Model):
         (), description="keys of labels with the number of accelerators of a node"
     )
     slices: tuple[str, ...] = Field(
-        (), description="parts of a product's name that mark a slice of an accelerator"
+        (), description="substrings of a product's name that mean a slice of an accelerator"
     )
     taints: tuple[Taint, ...] = Field(
         (), description="its usual taints; a taint of a node counts as the vendor's if its key is among these"
@@ -114,21 +114,23 @@ class Vendor(Model):
 
 
 class Pool(Model):
-    """Nodes that an autoscaler makes when they are asked for, so that there may be none now."""
+    """Nodes that an autoscaler creates on demand, so there may be none now."""
 
-    name: str = Field(description="what it is called in messages")
+    name: str = Field(description="its name in messages")
     labels: Mapping[LabelKey, LabelValue] = Field(
-        default_factory=dict, description="labels of its nodes, as far as its autoscaler knows them too"
+        default_factory=dict, description="labels of its nodes that its autoscaler also knows"
     )
     accelerators: Mapping[str, int] = Field(
         description="accelerators of one node by resource, such as nvidia.com/gpu: 8"
     )
     product: LabelValue | None = Field(
-        None, description="the product as the vendor's label will name it; needless where `labels` does"
+        None, description="the value of the vendor's product label; not needed if `labels` has it"
     )
     memory: Quantity | None = Field(None, description="bytes of memory of one accelerator")
     taints: tuple[Taint, ...] = Field((), description="taints of its nodes")
-    max_nodes: int | None = Field(None, ge=0, description="nodes it can grow to; absent: no limit is known")
+    max_nodes: int | None = Field(
+        None, ge=0, description="the maximum number of nodes; absent: no known limit"
+    )
 
 
 @cache

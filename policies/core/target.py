@@ -10,7 +10,7 @@ from policies.core.completing import Base, Completed, Find, base_of, completed, 
 from policies.core.composing import ELSEWHERE, Places, composed_pod, patched_pod, place
 from policies.core.groups import leader_of
 from policies.core.pod_view import PodView
-from policies.core.workloads import KSERVE_CONTAINER, Completion, Composed, Override, Shape, Workload
+from policies.core.workloads import KSERVE_CONTAINER, Completion, Composed, Shape, TemplatePatch, Workload
 from policies.kube.field_paths import Steps, field_path, maps_at
 from policies.kube.group_kinds import LEADER_WORKER_SET, POD, GroupKind, kind_of
 from policies.kube.json import Json, mapping, replaced, strings, text
@@ -240,7 +240,7 @@ def _composed_template(
 
 
 def _patched_template(
-    obj: Json, workload: Workload, steps: Steps, node: Json, override: Override
+    obj: Json, workload: Workload, steps: Steps, node: Json, override: TemplatePatch
 ) -> Iterator[PodTemplate]:
     base, patch = (mapping(node, *each.split(".")) for each in (override.base, override.patch))
     if not base or not patch:

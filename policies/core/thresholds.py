@@ -8,7 +8,7 @@ from policies.core.settings import Model
 
 
 class Thresholds(Model):
-    """What the rules measure against."""
+    """Limits that the rules use."""
 
     endless_sidecars: tuple[str, ...] = Field(
         (),

@@ -56,7 +56,7 @@ class Composed(Model):
     at: str = Field(description="path of the map, or of each map, that describes a pod")
     containers: tuple[str, ...] = Field((), description="paths of its containers")
     init_containers: tuple[str, ...] = Field((), description="paths of its init containers")
-    main: str = Field("", description="path of the main container; its fields win over `fields`")
+    main: str = Field("", description="path of the main container; its fields take precedence over `fields`")
     fields: dict[str, str] = Field(
         default_factory=dict, description="fields of the main container, with their paths"
     )
@@ -67,7 +67,7 @@ class Composed(Model):
     owner: str = Field("", description="kind of the pod's owner, if it is not that of the workload")
 
 
-class Override(Model):
+class TemplatePatch(Model):
     """A patch that an operator merges over a pod template, with the paths of both relative to `at`."""
 
     at: str = Field(description="path of the map, or of each map, that holds both")
@@ -76,14 +76,14 @@ class Override(Model):
 
 
 class Unread(Model):
-    """A field that decides about pods and that is not read."""
+    """A field that affects pods and is not read."""
 
     path: str = Field(description="path of the field")
-    why: str = Field(description="half a sentence: what the field holds")
+    why: str = Field(description="what the field contains, as half a sentence")
 
 
 class Workload(Model):
-    """Where a kind keeps its pod templates, and what the pods made from them are like."""
+    """The pod templates of a kind, and the properties of its pods."""
 
     api_group: str = Field(description="API group of the kind; empty for the core group")
     kind: str = Field(description="the kind, such as RayCluster")
@@ -104,10 +104,14 @@ class Workload(Model):
         "`model` of KServe's predictor; the pod's other fields are at the same level",
     )
     composed: tuple[Composed, ...] = Field(
-        (), description="pods whose parts are in fields of the kind; findings in them warn at most"
+        (), description="pods whose parts are in several fields; findings in them are never refused"
     )
-    overrides: tuple[Override, ...] = Field(
-        (), description="patches over pod templates; findings in the merged pods warn at most"
+    overrides: tuple[TemplatePatch, ...] = Field(
+        (),
+        description=(
+            "patches that an operator merges over pod templates; findings in the merged pods are never "
+            "refused"
+        ),
     )
     objects: tuple[str, ...] = Field(
         (), description="paths of whole objects, such as a Job, that are read as their own kind is"
@@ -115,15 +119,15 @@ class Workload(Model):
     completed_by: Completion | None = Field(
         None,
         description="how an object that the workload names completes its pods: `serving-runtime`, "
-        "`training-runtime` or `template`; findings in the merged pods warn at most. If that object is not "
-        "at hand, as in admission, the fields in `unread` are not read",
+        "`training-runtime` or `template`; findings in the merged pods are never refused. If that object is "
+        "not available, as in admission, the fields in `unread` are not read",
     )
-    unread: tuple[Unread, ...] = Field((), description="fields that decide about pods and that are not read")
+    unread: tuple[Unread, ...] = Field((), description="fields that affect pods and are not read")
     completes: bool = Field(False, description="whether its pods run to completion, as a Job's do")
     projected: bool = Field(
         True,
-        description="whether rules judge the template as the pod-level policies would leave it; "
-        "false where another operator edits the pods after this one",
+        description="whether rules read the template with the fields that the policies will add; false if "
+        "another operator edits the pods afterwards",
     )
     owner: str = Field("", description="kind of the object that owns the pods; empty: the workload itself")
     group: bool = Field(

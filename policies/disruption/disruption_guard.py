@@ -46,7 +46,9 @@ class DisruptionGuard(Settings):
         "`*` is any text",
     )
     max_duration: Duration = Field(
-        14 * 86400, ge=1, description="seconds for which a training pod may hold its node at the most"
+        14 * 86400,
+        ge=1,
+        description="the longest time that a training pod may keep its node from being drained",
     )
     add_deadline: bool = Field(
         False,
@@ -57,7 +59,7 @@ class DisruptionGuard(Settings):
         5, description="seconds that a serving container sleeps before it is stopped; 0: none"
     )
     drain: Duration = Field(
-        20, description="seconds that a server has left for its last requests after the sleep"
+        20, description="seconds for open requests after the sleep, until kubelet kills the server"
     )
 
 

@@ -70,20 +70,20 @@ class JobRetries(Settings):
     )
     logs_on_error: bool = Field(
         True,
-        description="whether pods of Jobs, and others that train, get `terminationMessagePolicy: "
-        "FallbackToLogsOnError`: the end of the log of a container that failed without a message stays in "
-        "the pod's status",
+        description="whether pods of Jobs and other training pods get `terminationMessagePolicy: "
+        "FallbackToLogsOnError`: if a container fails without a message, the end of its log is kept in the "
+        "pod's status",
     )
     min_log_retention: Duration = Field(
         86400,
-        description="seconds that a finished Job, and with it the logs of its pods, stays at the least; "
-        "also what the rule job-logs-lost measures against",
+        description="the shortest time that a finished Job and the logs of its pods are kept; also the "
+        "threshold of the rule job-logs-lost",
     )
     backoff_limit: int = Field(
         3,
         ge=1,
         le=2**31 - 1,
-        description="what a backoffLimit of 0 is raised to, where an eviction would fail the Job",
+        description="the value to which a backoffLimit of 0 is raised if an eviction would fail the Job",
     )
 
 

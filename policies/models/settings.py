@@ -61,7 +61,7 @@ class Resources(Model):
         default_factory=lambda: {"cpu": "100m", "memory": "256Mi"}, description="the resource requests"
     )
     limits: dict[str, Amount] = Field(
-        default_factory=lambda: {"memory": "1Gi"}, description="the resource limits, not below the requests"
+        default_factory=lambda: {"memory": "1Gi"}, description="the resource limits, at least the requests"
     )
 
     @model_validator(mode="after")
@@ -74,7 +74,7 @@ class Resources(Model):
 
 
 class ByLabel(Model):
-    """Pods that get the sidecar without asking by annotation."""
+    """Pods that get the sidecar without an annotation."""
 
     match_labels: dict[str, str] = Field(min_length=1, description="labels that the pod must have")
     model_config_map: str = Field(
@@ -97,7 +97,7 @@ class ModelPuller(Settings):
     image: str = Field("ghcr.io/ml-chassis/puller:0.1.0", pattern=r"^\S+$", description="the puller's image")
     args: tuple[str, ...] = Field((), description="further flags for the puller, such as `--max-memory=60Gi`")
     name: ContainerName = Field(
-        "model-puller", description="name of the sidecar; a number follows where it is taken"
+        "model-puller", description="name of the sidecar; a number is added if the name is taken"
     )
     sidecar: Sidecar = Field(
         Sidecar.AUTO,
@@ -112,7 +112,7 @@ class ModelPuller(Settings):
     schemes: tuple[Scheme, ...] = Field(
         tuple(scheme for scheme in Scheme if scheme is not Scheme.FILE),
         min_length=1,
-        description="schemes that a storageUri may have; not `file`, which reads the sidecar's own files",
+        description="allowed schemes of a storageUri; not `file`, which reads the sidecar's own files",
     )
     model_dir: AbsolutePath = Field("/mnt/models", description="where models are mounted")
     config_dir: AbsolutePath = Field("/mnt/configs", description="where the sidecar sees the ConfigMap")
@@ -129,7 +129,7 @@ class ModelPuller(Settings):
     jobs_wait: bool = Field(
         True,
         description="whether the containers of a pod that runs to completion start only when the models are "
-        "on disk; with native sidecars, and where no server is to load them",
+        "on disk; only with native sidecars, and if no server loads the models",
     )
     events: bool = Field(
         True,
@@ -137,5 +137,9 @@ class ModelPuller(Settings):
         "that fail, and writes Events about them on the pods",
     )
     kserve_agent: bool = Field(
-        False, description="serve pods that ask for KServe's agent, where KServe's own injector does not run"
+        False,
+        description=(
+            "whether pods that request KServe's agent get this sidecar, on clusters where KServe's "
+            "injector does not run"
+        ),
     )

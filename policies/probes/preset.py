@@ -35,50 +35,49 @@ class Unversioned(StrEnum):
 
 
 class Older(Model):
-    """What a server had before one of its versions."""
+    """The endpoints of a server before a version."""
 
     before: str = Field(
-        pattern=r"^[0-9]+(\.[0-9]+)+$", description="the first version that matches the preset, such as 0.10"
+        pattern=r"^[0-9]+(\.[0-9]+)+$",
+        description="the first version with the preset's endpoints, such as 0.10",
     )
-    live_path: str | None = Field(None, description="its liveness path until then; absent: it had none")
-    ready_path: str | None = Field(None, description="its readiness path until then; absent: it had none")
+    live_path: str | None = Field(None, description="its liveness path before; absent: none")
+    ready_path: str | None = Field(None, description="its readiness path before; absent: none")
     unless_flags: tuple[str, ...] = Field(
-        (), description="further flags with which it answered not everybody until then, such as a key"
+        (), description="further flags with which its endpoints needed credentials before, such as an API key"
     )
     unless_env: tuple[str, ...] = Field(
-        (), description="further environment variables with which it answered not everybody until then"
+        (), description="further environment variables with which its endpoints needed credentials before"
     )
 
 
 class Asks(Model):
-    """What an endpoint depends on besides its own process."""
+    """A dependency of an endpoint on something outside its process."""
 
     path: str = Field(description="an HTTP path; `*` is any text in one segment")
-    of: str = Field(description="what it checks: the end of a sentence that begins with `which checks`")
+    of: str = Field(description="what it checks, as the end of a sentence that begins with `which checks`")
 
 
 class Progress(Model):
-    """How a program in the container checks that a server makes progress."""
+    """A program in the container that checks that the server makes progress."""
 
     program: str = Field(pattern=r"^[a-z0-9]+$", description="its name among the programs of ML Chassis")
-    since: str = Field(
-        pattern=r"^[0-9]+(\.[0-9]+)+$", description="the first version with which it was tried, such as 0.11"
-    )
-    unless_flags: tuple[str, ...] = Field((), description="flags with which it was not tried")
-    unless_env: tuple[str, ...] = Field((), description="variables with which it was not tried")
+    since: str = Field(pattern=r"^[0-9]+(\.[0-9]+)+$", description="the first tested version, such as 0.11")
+    unless_flags: tuple[str, ...] = Field((), description="flags with which it was not tested")
+    unless_env: tuple[str, ...] = Field((), description="environment variables with which it was not tested")
     key_flags: tuple[str, ...] = Field((), description="flags that set the API key")
     key_env: tuple[str, ...] = Field((), description="variables that set the API key")
 
 
 class Drain(Model):
-    """What a server does with the requests under way when it gets SIGTERM."""
+    """How long a server finishes open requests after SIGTERM."""
 
-    flags: tuple[str, ...] = Field((), description="flags that set for how many seconds it finishes them")
-    env: tuple[str, ...] = Field((), description="environment variables that set it")
+    flags: tuple[str, ...] = Field((), description="flags that set the number of seconds")
+    env: tuple[str, ...] = Field((), description="environment variables that set the number of seconds")
     seconds: int | None = Field(
         None,
         ge=0,
-        description="seconds unless set otherwise, 0 if it aborts them; absent: not known, or no limit",
+        description="default number of seconds, 0 if it aborts requests; absent: unknown, or no limit",
     )
     since: str | None = Field(
         None,
@@ -91,7 +90,7 @@ class Drain(Model):
 class Preset(Model):
     """One kind of model server. In the settings every field is optional: an omitted field keeps its value."""
 
-    enabled: bool = Field(True, description="false takes this preset out of use")
+    enabled: bool = Field(True, description="false disables this preset")
     images: tuple[str, ...] = Field(
         (),
         description="image repositories without registry, tag and digest, such as `vllm/vllm-openai`: "
@@ -104,22 +103,21 @@ class Preset(Model):
         "port, or a flag or variable sets it",
     )
     excluded_images: tuple[str, ...] = Field(
-        (), description="images in which another server with different answers is in front of the server"
+        (), description="images in which another server with other endpoints runs in front of this one"
     )
     commands: tuple[str, ...] = Field(
         (),
         description="commands of the container, such as `vllm serve` or the Python module `mlserver`; "
-        "words that begin with `-` may be anywhere among the arguments, and if there are "
-        "only such words, they match an image that runs with them and without a program's "
-        "name. Also matched behind interpreters and launchers",
+        "words that begin with `-` match anywhere among the arguments; a command of only such words matches "
+        "containers with arguments and without a command. Also matched behind interpreters and launchers",
     )
     commands_need_image: bool = Field(
         False, description="whether the commands count only in the preset's images"
     )
     other_commands: tuple[str, ...] = Field(
         (),
-        description="programs with which its images are not recognised, because the server then runs "
-        "in an unknown way",
+        description="programs that start the server in an unknown way: its images are not recognised with "
+        "them",
     )
     entrypoints: tuple[str, ...] = Field(
         (),
@@ -133,8 +131,8 @@ class Preset(Model):
     )
     other_operands: tuple[str, ...] = Field(
         (),
-        description="arguments with which it does something else, such as `worker`: then it is "
-        "not recognised",
+        description="arguments with which it does not serve, such as `worker`: it is not recognised with "
+        "them",
     )
     variables: tuple[str, ...] = Field(
         (),
@@ -143,16 +141,21 @@ class Preset(Model):
     )
     worker: bool = Field(
         False,
-        description="whether it is a part of a group that serves no client: it gets nothing and no warning",
+        description=(
+            "whether it is a worker of a group and serves no client: it gets no probes and no warning"
+        ),
     )
     port_names: tuple[str, ...] = Field(
         (), description="container port names that only this server uses, such as `triton-http`"
     )
     unless_flags: tuple[str, ...] = Field(
-        (), description="flags with which it answers nowhere, elsewhere or not to everybody"
+        (), description="flags with which its endpoints are missing, elsewhere or need credentials"
     )
     unless_env: tuple[str, ...] = Field(
-        (), description="environment variables with which it answers nowhere, elsewhere or not to everybody"
+        (),
+        description=(
+            "environment variables with which its endpoints are missing, elsewhere or need credentials"
+        ),
     )
     worker_flags: tuple[str, ...] = Field(
         (), description="flags that number the nodes of a group, of which only the first, 0, serves"
@@ -176,8 +179,8 @@ class Preset(Model):
         None,
         ge=1,
         le=3600,
-        description="seconds one liveness check may take, where it waits behind the requests before it; 3 "
-        "failures then restart the container",
+        description="timeout of the liveness check, if it waits behind earlier requests; 3 failures then "
+        "restart the container",
     )
     older: tuple[Older, ...] = Field(
         (),
@@ -194,63 +197,77 @@ class Preset(Model):
     since: str | None = Field(
         None,
         pattern=r"^(?:first|[0-9]+(?:\.[0-9]+)*)$",
-        description="the version from which its paths hold; `first` if no release was without them",
+        description="the first version with these paths; `first` if all releases have them",
     )
     since_source: str | None = Field(None, description="the changelog or code that shows it")
     frozen: str | None = Field(None, description="its last version, for a server that is no longer released")
     asks: tuple[Asks, ...] = Field(
         (),
-        description="its endpoints that fail although the process is alive, and what each depends on: "
-        "liveness must not ask them",
+        description="endpoints that can fail although the process is healthy, and the dependency of each: "
+        "liveness must not use them",
     )
     alive: str | None = Field(
-        None, description="what liveness should ask instead, where there is no `livePath`: `a tcpSocket on …`"
+        None, description="the check to suggest for liveness if there is no `livePath`: `a tcpSocket on …`"
     )
     progress: Progress | None = Field(
-        None, description="how a hang is noticed behind a liveness path that does not notice it"
+        None, description="a check that notices hangs which the liveness path does not notice"
     )
     drain: Drain | None = Field(
-        None, description="for how long it finishes requests after SIGTERM, where that is known"
+        None, description="how long it finishes open requests after SIGTERM, if known"
     )
     doubt: str | None = Field(
         None,
-        description="why nothing is injected, where the server is known and has no endpoint that is right "
-        "for every pod: the end of a sentence that begins with `it runs <name>, and`",
+        description="why no probe is injected although the server is known: the end of a sentence that "
+        "begins with `it runs <name>, and`",
     )
-    advice: str | None = Field(None, description="what to write then, as a sentence without its full stop")
-    grpc_service: str | None = Field(None, description="service name asked over gRPC; absent: the server")
-    port: int = Field(0, ge=0, le=65535, description="the port on which it answers unless set otherwise")
+    advice: str | None = Field(None, description="what to write instead: a sentence without its full stop")
+    grpc_service: str | None = Field(
+        None, description="service name of the gRPC health check; absent: the whole server"
+    )
+    port: int = Field(0, ge=0, le=65535, description="its default port")
     port_flags: tuple[str, ...] = Field((), description="flags that set the port, such as `--port`")
     port_env: tuple[str, ...] = Field(
         (), description="environment variables that set the port; `host:port` and URLs are understood"
     )
     image_port: bool = Field(
         False,
-        description="whether `port` counts only in its own images: in others it must be set or declared",
+        description=(
+            "whether `port` is used only for its own images: for others the port must be set or declared"
+        ),
     )
     own_port: bool = Field(
-        False, description="whether health is answered only on `port`, not on the served ports"
+        False, description="whether the health endpoints are only on `port`, not on the declared ports"
     )
     config_flags: tuple[str, ...] = Field(
-        (), description="flags that name a file which may set the port: then only declared ports count"
+        (),
+        description=(
+            "flags that name a configuration file which may set the port: then only declared ports are used"
+        ),
     )
     config_env: tuple[str, ...] = Field(
-        (), description="environment variables that name a file which may set the port, or hold its text"
+        (),
+        description=(
+            "environment variables with the path or the text of a configuration file which may set the port"
+        ),
     )
     config_mounts: tuple[str, ...] = Field(
-        (), description="paths where a mounted file may change the port or require TLS: then nothing is known"
+        (),
+        description=(
+            "mount paths of configuration files that may change the port or require TLS: then no probe is "
+            "injected"
+        ),
     )
     host_flags: tuple[str, ...] = Field((), description="flags that set the address it listens on")
     host_env: tuple[str, ...] = Field((), description="environment variables that set the address")
     loopback: bool = Field(
-        False, description="whether it listens only on loopback unless set otherwise: no probe reaches it"
+        False, description="whether it listens only on loopback by default, where no probe reaches it"
     )
     image_listens: bool = Field(False, description="whether its own images make it listen on all addresses")
     tls_flags: tuple[str, ...] = Field((), description="flags that make the port use TLS")
     tls_env: tuple[str, ...] = Field((), description="environment variables that make the port use TLS")
     model_flags: tuple[str, ...] = Field((), description="flags that name the model for `{model}`")
     model_env: tuple[str, ...] = Field((), description="environment variables that name the model")
-    default_model: str | None = Field(None, description="the model's name where none is given")
+    default_model: str | None = Field(None, description="the default name of the model")
     repository_api: str | None = Field(
         None, description="how the model puller loads models into it: v2, kserve, triton or tfserving"
     )
@@ -267,10 +284,10 @@ class Preset(Model):
         None,
         ge=1,
         le=3600,
-        description="seconds one check may take, where it takes longer than the settings allow",
+        description="timeout of a check, if it needs longer than the default",
     )
     source: str | None = Field(None, description="the documentation or source that shows it")
-    checked: str | None = Field(None, description="the versions of which that was read")
+    checked: str | None = Field(None, description="the versions that were read")
 
 
 def asked_by(preset: Preset, path: str) -> str | None:

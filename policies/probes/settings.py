@@ -86,16 +86,19 @@ class StandardProbes(Settings):
     load_rate: Quantity = Field(
         64 << 20,
         gt=0,
-        description="bytes a second at which a model is fetched and loaded; gives the expected start "
-        "from its size",
+        description="bytes per second at which a model is downloaded and loaded; the expected start follows "
+        "from it and the model's size",
     )
     boot: Duration = Field(
-        60, description="seconds that a server takes to start, without loading a model of known size"
+        60, description="seconds that a server takes to start, without the time to load the model"
     )
     default_start: Duration = Field(
         1200,
         ge=1,
-        description="expected start in seconds if it is unknown; times `startupFactor` it is an hour",
+        description=(
+            "expected start if it is unknown; the startup budget is `startupFactor` times as long, an hour "
+            "by default"
+        ),
     )
     startup_factor: float = Field(
         3.0,
@@ -107,10 +110,15 @@ class StandardProbes(Settings):
     )
     compiling: tuple[str, ...] = Field(
         ("aws.amazon.com/neuron*", "google.com/tpu"),
-        description="resources of accelerators for which models are compiled at the start; `*` is any text",
+        description=(
+            "accelerator resources for which the server compiles the model when it starts; `*` is any text"
+        ),
     )
     compile_factor: float = Field(
-        3.0, ge=1.0, le=20.0, description="the startup budget is this many times as long where that is so"
+        3.0,
+        ge=1.0,
+        le=20.0,
+        description="the startup budget of containers with such a resource is multiplied by this",
     )
     learning: Annotated[Learning, BeforeValidator(_switch)] = Field(
         Learning.ON,
@@ -118,14 +126,16 @@ class StandardProbes(Settings):
         "startup budget is `startupFactor` times the slowest. `off`: it is estimated, nothing is recorded",
     )
     least_learned: Duration = Field(
-        600, ge=60, description="seconds that a startup budget from observed starts has at the least"
+        600, ge=60, description="the smallest startup budget from observed starts"
     )
     startup_period: Duration = Field(5, ge=1, le=3600, description="seconds between two startup checks")
     readiness_period: Duration = Field(10, ge=1, le=3600, description="seconds between two readiness checks")
-    readiness_failures: int = Field(3, ge=1, le=1000, description="failures after which traffic is shed")
+    readiness_failures: int = Field(
+        3, ge=1, le=1000, description="failures after which the pod gets no traffic"
+    )
     liveness_period: Duration = Field(20, ge=1, le=3600, description="seconds between two liveness checks")
     liveness_failures: int = Field(
-        6, ge=2, le=1000, description="failures after which the container is restarted, at the least"
+        6, ge=2, le=1000, description="the smallest number of failures after which the container is restarted"
     )
     timeout: Duration = Field(5, ge=1, le=3600, description="seconds one check may take")
 

@@ -47,9 +47,9 @@ class WorkerNames(Settings):
     reservation: Duration = Field(
         75,
         ge=1,
-        description="seconds for which a name that was given holds its place though no such pod is listed. "
-        "It must outlast the longest request of the API server (its --request-timeout, 60 s by default) "
-        "and the difference between the clocks of several API servers",
+        description="seconds for which an allocated name stays reserved although no such pod is listed. It "
+        "must be longer than the longest request of the API server (its --request-timeout, 60 s by default) "
+        "plus the clock difference between API servers",
     )
     on_unavailable: OnUnavailable = Field(
         OnUnavailable.REFUSE,

@@ -37,6 +37,11 @@ def test_every_policy_has_its_anchor_and_its_key() -> None:
         assert f"\n## {policy}.yaml\n" in pages["configuration.md"]
 
 
+def test_types_of_the_configuration_have_different_names() -> None:
+    headings = re.findall("^### (.+)$", docs.pages()["configuration.md"], re.MULTILINE)
+    assert len(set(headings)) == len(headings)
+
+
 def test_links_inside_a_page_lead_somewhere() -> None:
     for name, content in docs.pages().items():
         anchors = {

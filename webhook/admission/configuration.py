@@ -37,9 +37,11 @@ for 2**n."""
 class RulesConfig(Model):
     """Key `rules.yaml`: the profile, a mode per rule, and the rules' thresholds."""
 
-    profile: Profile = Field(Profile.STANDARD, description="observe, standard or strict: every mode at once")
-    modes: dict[str, Mode] = Field(default_factory=dict, description="mode by rule id; wins over the profile")
-    thresholds: Thresholds = Field(default_factory=Thresholds, description="what the rules measure against")
+    profile: Profile = Field(Profile.STANDARD, description="sets the modes of all rules and policies")
+    modes: dict[str, Mode] = Field(
+        default_factory=dict, description="mode by rule id; takes precedence over the profile"
+    )
+    thresholds: Thresholds = Field(default_factory=Thresholds, description="limits that the rules use")
 
 
 class Requirement(Model):
@@ -79,17 +81,19 @@ class Override(Model):
         default_factory=dict, description="fields of a policy's settings to replace, by policy id"
     )
     until: date | None = Field(
-        None, description="the last day (UTC, as 2030-12-31) on which it applies; absent: it has no end"
+        None, description="the last day (UTC, as 2030-12-31) on which it applies; absent: no end"
     )
 
 
 class Namespaces(Model):
-    """Which namespaces are looked at."""
+    """The namespaces that are reviewed."""
 
-    include: tuple[str, ...] = Field(("*",), description="globs of namespaces that are looked at")
+    include: tuple[str, ...] = Field(("*",), description="globs of namespaces that are reviewed")
     exclude: tuple[str, ...] = Field(
         ("kube-system", "kube-public", "kube-node-lease", "mlchassis-system"),
-        description="globs of namespaces that the webhook does not change or judge; wins over include",
+        description=(
+            "globs of namespaces that the webhook does not change or judge; takes precedence over include"
+        ),
     )
 
     def covers(self, namespace: str) -> bool:
@@ -107,12 +111,12 @@ class Namespaces(Model):
 
 
 class Exemptions(Model):
-    """Who may exempt an object by the annotation `mlchassis.dev/exempt`."""
+    """Limits of the annotation `mlchassis.dev/exempt`."""
 
     forbidden: tuple[str, ...] = Field((), description="globs of rule ids without exemptions")
     only_in: dict[str, tuple[str, ...]] = Field(
         default_factory=dict,
-        description="by rule id (or glob): the namespaces (globs) where exemption counts",
+        description="by rule id (or glob): the only namespaces (globs) with exemptions",
     )
 
     def allows(self, rule: str, namespace: str) -> bool:
@@ -122,34 +126,34 @@ class Exemptions(Model):
         return all(_any_glob(globs, namespace) for globs in limits)
 
 
-class ChangesSaid(Model):
-    """Where the additions of policies are shown. Metrics and audit annotations always have them."""
+class ChangeMessages(Model):
+    """Where added fields are shown. Metrics and audit annotations always have them."""
 
     warnings: bool = Field(
         True,
-        description="whether an answer's warnings list the additions, a line for each policy; for an update "
-        "only the new ones",
+        description="whether warnings list the added fields, one line for each policy; for an update only "
+        "the new ones",
     )
     annotation: bool = Field(
         True,
-        description="whether pods carry the annotation mlchassis.dev/changed: each field that was added, the "
-        "policy, the reason, 1024 characters at most. Pod templates never do",
+        description="whether pods get the annotation mlchassis.dev/changed with each added field, its "
+        "policy and the reason, at most 1024 characters. Pod templates never get it",
     )
 
 
 class WebhookConfig(Model):
     """Key `webhook.yaml`: scope, exemptions, overrides and what to do when we ourselves fail."""
 
-    namespaces: Namespaces = Field(default_factory=Namespaces, description="which namespaces are looked at")
+    namespaces: Namespaces = Field(default_factory=Namespaces, description="the namespaces that are reviewed")
     exemptions: Exemptions = Field(default_factory=Exemptions, description="limits of the exempt annotation")
     on_error: Literal["allow", "deny"] = Field(
-        "allow", description="what validation answers when a rule itself crashes: `allow` adds a warning"
+        "allow", description="the answer if a rule itself fails: `allow` admits the object with a warning"
     )
-    changes: ChangesSaid = Field(
-        default_factory=ChangesSaid, description="where the additions of policies are shown"
+    changes: ChangeMessages = Field(
+        default_factory=ChangeMessages, description="where added fields are shown"
     )
     overrides: tuple[Override, ...] = Field(
-        (), description="exceptions; of those that match, the last one wins"
+        (), description="exceptions; if several match, the last one takes precedence"
     )
     workloads: tuple[Workload, ...] = Field(
         (),
@@ -158,13 +162,13 @@ class WebhookConfig(Model):
     )
     controllers: tuple[str, ...] = Field(
         (),
-        description="globs of further accounts (user names) that controllers run under: what they make for "
-        "an owner is never refused. Service accounts, nodes and Kubernetes' own components are known",
+        description="globs of further user names of controllers: objects that they create for an owner are "
+        "never refused. Service accounts, nodes and Kubernetes' own components are known",
     )
     fast_path: bool = Field(
         True,
-        description="whether repeated requests may be answered without aiohttp, JSON and the engine; "
-        "`false` has the effect of `--fast-path=off` within a second",
+        description="whether repeated requests are answered without aiohttp, JSON and the engine; `false` "
+        "has the effect of `--fast-path=off` within a second",
     )
     docs_url: str = Field("", description="where docs/ is published, for links in messages; empty: no links")
 
