@@ -77,15 +77,15 @@ def _changed(facts: Facts) -> Facts:
     return Facts(facts.namespace, Nodes(Listing([*listing[1:], dict(listing[0])])))
 
 
-def _anew(pod: Json, settings: GpuAffinity, facts: Facts) -> Placement | None:
-    """The placement, worked out and not remembered."""
-    inventory_of(settings, facts).answers.clear()
-    return _asked_again(pod, settings, facts)
+def _computed(pod: Json, facts: Facts) -> Placement | None:
+    """The placement without the cache."""
+    inventory_of(GpuAffinity(), facts).cache.clear()
+    return _cached(pod, facts)
 
 
-def _asked_again(pod: Json, settings: GpuAffinity, facts: Facts) -> Placement | None:
-    """The placement, asked in another review."""
-    return placement(pod, settings, Facts(facts.namespace, facts.cluster))
+def _cached(pod: Json, facts: Facts) -> Placement | None:
+    """The placement in another review."""
+    return placement(pod, Facts(facts.namespace, facts.cluster))
 
 
 def _fresh() -> GpuAffinity:
@@ -125,11 +125,9 @@ def main() -> None:
             "with two own terms": best(lambda: mutate(two_terms, settings, facts)),
             "with product and memory annotations": best(lambda: mutate(wishes, settings, facts)),
             "a CPU pod": best(lambda: mutate(cpu, settings, facts)),
-            "gpu-unschedulable, such a pod was asked for before": best(
-                lambda: _asked_again(gpu, settings, facts)
-            ),
-            "gpu-unschedulable, a new kind of pod": best(lambda: _anew(gpu, settings, facts)),
-            "gpu-unschedulable, a new kind that fits nowhere": best(lambda: _anew(sixteen, settings, facts)),
+            "gpu-unschedulable, such a pod was asked for before": best(lambda: _cached(gpu, facts)),
+            "gpu-unschedulable, a new kind of pod": best(lambda: _computed(gpu, facts)),
+            "gpu-unschedulable, a new kind that fits nowhere": best(lambda: _computed(sixteen, facts)),
             "the first CPU pod after a node has changed": best(
                 lambda: mutate(cpu, settings, _changed(facts))
             ),

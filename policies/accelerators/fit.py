@@ -14,12 +14,11 @@ from typing import Final
 from policies.accelerators.annotations import memory_of
 from policies.accelerators.inventory import Node
 from policies.accelerators.parallelism import knows_weights, per_copy
-from policies.accelerators.placement import placement
+from policies.accelerators.placement import Placement, placement
 from policies.accelerators.requests import GpuAffinity, inventory_of
 from policies.core.facts import Facts
 from policies.kube.json import Json
 from policies.kube.pods import Container, Role
-from policies.kube.results import Result
 from policies.probes.serving import recognised
 from policies.probes.start import named_size
 
@@ -62,7 +61,7 @@ class Misfit:
 def misfit(pod: Json, container: Container, facts: Facts) -> Misfit | None:
     """The weights of a container's model, if they fit on no node that can take the pod."""
     load = _load(pod, container, facts)
-    found = _memories(pod, facts) if load is not None else ()
+    found = _memories(pod, facts) if load is not None else []
     if load is None or not found:
         return None
     largest, node = found[0]
@@ -114,22 +113,18 @@ def _load(pod: Json, container: Container, facts: Facts) -> Load | None:
     return Load(model, weights, accelerators)
 
 
-_MEMORIES: Final[Result[tuple[tuple[int, Node], ...]]] = Result()
-
-
-def _memories(pod: Json, facts: Facts) -> tuple[tuple[int, Node], ...]:
+def _memories(pod: Json, facts: Facts) -> list[tuple[int, Node]]:
     """The memory of an accelerator of each node that can take the pod, the most first; empty if one is not
     known."""
-    found = placement(pod, facts.settings(GpuAffinity), facts)
-    if found is None:
-        return ()
-    known = found.results.get(_MEMORIES)
-    if known is None:
-        memories = [(_memory(node, found.requests, facts), node) for node in found.nodes]
-        listed = [(memory, node) for memory, node in memories if memory is not None]
-        listed.sort(key=lambda each: each[0], reverse=True)
-        known = found.results[_MEMORIES] = tuple(listed) if len(listed) == len(memories) else ()
-    return known
+    found = placement(pod, facts)
+    return [] if found is None else found.cache.once(_sorted_memories, found, facts)
+
+
+def _sorted_memories(found: Placement, facts: Facts) -> list[tuple[int, Node]]:
+    memories = [(_memory(node, found.requests, facts), node) for node in found.nodes]
+    known = [(memory, node) for memory, node in memories if memory is not None]
+    known.sort(key=lambda each: each[0], reverse=True)
+    return known if len(known) == len(memories) else []
 
 
 def _memory(node: Node, requests: Mapping[str, int], facts: Facts) -> int | None:

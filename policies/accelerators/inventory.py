@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from policies.accelerators.vendors import NodeLabel, Pool, Vendor
+from policies.kube.cache import Cache
 from policies.kube.json import Json, text
 from policies.kube.nodes import HOSTNAME
 
@@ -148,6 +149,8 @@ class Inventory:
     fleets: Mapping[str, Fleet]
     nodes_known: bool
     """Whether the nodes could be read; else only the pools are known."""
+    cache: Cache = field(default_factory=Cache, init=False, repr=False, compare=False)
+    """Values that depend on these nodes only; a changed node makes a new inventory."""
 
     @cached_property
     def names(self) -> frozenset[str]:
@@ -158,11 +161,6 @@ class Inventory:
             for node in (*fleet.nodes, *fleet.barren)
             if not node.pool
         )
-
-    @cached_property
-    def answers(self) -> dict[bytes, Any]:
-        """Earlier answers from this inventory, by the question; a change of a node drops them."""
-        return {}
 
     @cached_property
     def exposed(self) -> tuple[Exposure, ...]:

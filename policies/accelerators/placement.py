@@ -32,15 +32,15 @@ from policies.accelerators.node_affinity import (
 from policies.accelerators.requests import MIB, Catalogue, GpuAffinity, inventory_of, served_by_claims
 from policies.core.annotations import GPU_MEMORY, GPU_PRODUCT
 from policies.core.facts import Facts
+from policies.kube.cache import Cache
 from policies.kube.json import Json, dig, mapping, maps, strings, text
 from policies.kube.metadata import annotations_of, labels_of
-from policies.kube.results import Result, Results
 from policies.kube.selectors import matches as selector_matches
 
-REMEMBERED: Final = 1024
-"""Placements that are kept for as long as no node changes."""
-LONGEST_REMEMBERED: Final = 4096
-"""Bytes of what a pod demands of its nodes beyond which its placement is not kept."""
+_MOST_CACHED: Final = 1024
+"""Placements that are kept until a node changes."""
+_LONGEST_KEY: Final = 4096
+"""Bytes; a placement with a longer key is not kept."""
 
 _SHOWN: Final = 4
 """Names that a message lists."""
@@ -74,15 +74,15 @@ class Placement:
     requests: Mapping[str, int]
     nodes: tuple[Node, ...]
     obstacle: Obstacle | None = None
-    results: Results = field(default_factory=Results, init=False, repr=False, compare=False)
-    """What else is worked out of these nodes: it lasts as long as the placement, until a node changes."""
-    _rooms: dict[bool, float] = field(default_factory=dict, init=False, repr=False, compare=False)
+    cache: Cache = field(default_factory=Cache, init=False, repr=False, compare=False)
+    """Values that depend on these nodes only: a placement is kept until a node changes."""
 
     def room(self, *, one_each: bool) -> float:
         """How many such pods there is room for at once; infinite where a pool may grow without limit."""
-        if one_each not in self._rooms:
-            self._rooms[one_each] = sum(self._room_on(node, one_each) for node in self.nodes)
-        return self._rooms[one_each]
+        return self.cache.once_for(one_each, Placement._room, self, one_each)
+
+    def _room(self, one_each: bool) -> float:
+        return sum(self._room_on(node, one_each) for node in self.nodes)
 
     def _room_on(self, node: Node, one_each: bool) -> float:
         fits = min(node.accelerators[resource] // count for resource, count in self.requests.items())
@@ -92,20 +92,14 @@ class Placement:
         return fits * (float("inf") if node.pool.max_nodes is None else node.pool.max_nodes)
 
 
-_PLACEMENT: Final[Result[tuple[GpuAffinity, Placement | None]]] = Result()
-
-
-def placement(pod: Json, settings: GpuAffinity, facts: Facts) -> Placement | None:
+def placement(pod: Json, facts: Facts) -> Placement | None:
     """Where a pod could run. None if that is undecided: the pod asks for no accelerator, is bound to a node,
     demands more of its nodes than can be evaluated, or no node with an accelerator is known."""
-    results = facts.about(pod)
-    known = results.get(_PLACEMENT)
-    if known is None or known[0] is not settings:
-        known = results[_PLACEMENT] = (settings, _placed(pod, settings, facts))
-    return known[1]
+    return facts.pod_cache(pod).once(_placed, pod, facts)
 
 
-def _placed(pod: Json, settings: GpuAffinity, facts: Facts) -> Placement | None:
+def _placed(pod: Json, facts: Facts) -> Placement | None:
+    settings = facts.settings(GpuAffinity)
     requests = settings.catalogue.requests(pod)
     nodes = facts.nodes()
     if not requests or not nodes or text(pod, "spec", "nodeName") or not is_surveyable(pod):
@@ -117,13 +111,18 @@ def _placed(pod: Json, settings: GpuAffinity, facts: Facts) -> Placement | None:
         fleet.likenesses or fleet.barren_likenesses for fleet in inventory.fleets.values()
     ):
         return None  # these nodes belong to another part of the cluster, or are an example among manifests
-    question = _question(pod, requests)
-    answer: Placement | None = inventory.answers.get(question)
-    if answer is None:
-        answer = _placement(pod, requests, _fleets(requests, settings.catalogue, inventory.fleets))
-        if len(inventory.answers) < REMEMBERED and len(question) < LONGEST_REMEMBERED:
-            inventory.answers[question] = answer
-    return answer
+    key, known = _cache_key(pod, requests), inventory.cache.once(_no_placements)
+    found = known.get(key)
+    if found is None:
+        found = _placement(pod, requests, _fleets(requests, settings.catalogue, inventory.fleets))
+        if len(known) < _MOST_CACHED and len(key) < _LONGEST_KEY:
+            known[key] = found
+    return found
+
+
+def _no_placements() -> dict[bytes, Placement]:
+    """Where the placements in an inventory are kept."""
+    return {}
 
 
 def kept_apart(pod: Json, topology_key: str, *, revisions: bool = False) -> bool:
@@ -145,8 +144,8 @@ def apart_in(pod: Json, *, revisions: bool = False) -> list[str]:
     ]
 
 
-def _question(pod: Json, requests: Mapping[str, int]) -> bytes:
-    """All of a pod that its placement depends on; pods of one workload ask the same."""
+def _cache_key(pod: Json, requests: Mapping[str, int]) -> bytes:
+    """The fields of a pod that decide its placement: equal for the pods of one workload."""
     annotations, spec = annotations_of(pod), mapping(pod, "spec")
     parts = (
         requests,

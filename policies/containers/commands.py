@@ -14,7 +14,6 @@ from policies.containers.remembered import Remembered
 from policies.core.target import PodTemplate
 from policies.kube.json import Json, dig, maps, strings, text
 from policies.kube.pods import Container
-from policies.kube.results import Result
 
 NOTHING: Final = CommandSummary()
 _PROBES: Final = ("livenessProbe", "readinessProbe", "startupProbe")
@@ -25,20 +24,10 @@ _COPIED: Final = 32
 
 _SUMMARIES: Final[Remembered[bytes, CommandSummary]] = Remembered()
 
-_COMMANDS: Final[Result[dict[tuple[str, int], CommandSummary]]] = Result()
-_HANDLERS: Final[Result[dict[tuple[str, int, tuple[str, ...]], CommandSummary]]] = Result()
-_OWN_NAMES: Final[Result[tuple[str, ...]]] = Result()
-_LAUNCHED: Final[Result[CommandSummary]] = Result()
-_ENVIRONMENT: Final[Result[tuple[bytes | None]]] = Result()
-
 
 def container_command(template: PodTemplate, container: Container) -> CommandSummary:
     """What a container runs: its `command` and `args`."""
-    known, place = template.results.table(_COMMANDS), (container.list, container.index)
-    summary = known.get(place)
-    if summary is None:
-        summary = known[place] = _container_command(template, container)
-    return summary
+    return template.cache.once_for(container, _container_command, template, container)
 
 
 def _container_command(template: PodTemplate, container: Container) -> CommandSummary:
@@ -50,12 +39,12 @@ def _container_command(template: PodTemplate, container: Container) -> CommandSu
 
 def exec_command(template: PodTemplate, container: Container, *handler: str) -> CommandSummary:
     """What an exec handler of a container runs, such as that at `"lifecycle", "preStop"`."""
-    known, place = template.results.table(_HANDLERS), (container.list, container.index, handler)
-    summary = known.get(place)
-    if summary is None:
-        argv = strings(container.spec, *handler, "exec", "command")
-        summary = known[place] = _summary(template, container, argv, static=True)
-    return summary
+    return template.cache.once_for((container, handler), _exec_command, template, container, handler)
+
+
+def _exec_command(template: PodTemplate, container: Container, handler: tuple[str, ...]) -> CommandSummary:
+    argv = strings(container.spec, *handler, "exec", "command")
+    return _summary(template, container, argv, static=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +88,12 @@ def _handled(container: Json) -> Iterator[list[str]]:
 
 def launched(container: Container, allowance: Allowance | None = None) -> CommandSummary:
     """The programs that a container runs, independent of its pod: host names are not located."""
-    known = container.results.get(_LAUNCHED)
+    known: CommandSummary | None = container.cache.get(launched)
     if known is None or allowance is not None:
         argv = container.words
         known = _read(argv, container, static=False, on_host=False, names=(), allowance=allowance)
         if known.complete:
-            container.results[_LAUNCHED] = known
+            container.cache[launched] = known
     return known
 
 
@@ -130,23 +119,25 @@ def environment_of(container: Json) -> tuple[list[Any], list[Any]]:
 
 def environment_written(container: Container) -> bytes | None:
     """Both as JSON texts with a comma between; None where they can't be written."""
-    known = container.results.get(_ENVIRONMENT)
-    if known is None:
-        written = written_out(*environment_of(container.spec))
-        known = container.results[_ENVIRONMENT] = (written and written[1:-1],)
-    return known[0]
+    return container.cache.once(_environment_written, container.spec)
+
+
+def _environment_written(container: Json) -> bytes | None:
+    written = written_out(*environment_of(container))
+    return written and written[1:-1]
 
 
 def _own_names(template: PodTemplate) -> tuple[str, ...]:
     """Names that lead back to the pod: its `hostname`, and `hostAliases` of a loopback address."""
-    known = template.results.get(_OWN_NAMES)
-    if known is None:
-        names = [name] if (name := text(template.spec, "hostname")) else []
-        for alias in maps(template.spec, "hostAliases"):
-            if reach_of(text(alias, "ip")) is Reach.LOCAL:
-                names += strings(alias, "hostnames")
-        known = template.results[_OWN_NAMES] = tuple(names)
-    return known
+    return template.cache.once(_read_own_names, template.spec)
+
+
+def _read_own_names(spec: Json) -> tuple[str, ...]:
+    names = [name] if (name := text(spec, "hostname")) else []
+    for alias in maps(spec, "hostAliases"):
+        if reach_of(text(alias, "ip")) is Reach.LOCAL:
+            names += strings(alias, "hostnames")
+    return tuple(names)
 
 
 def _listed(container: Json, field: str) -> list[Any]:

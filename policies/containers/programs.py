@@ -13,7 +13,6 @@ from policies.commands import SHELLS, is_python, parse_options, valued
 from policies.containers.commands import environment_of, environment_written, launched, written_out
 from policies.kube.json import strings
 from policies.kube.pods import Container
-from policies.kube.results import Result
 
 _ENTRYPOINTS: Final = frozenset(
     {"nvidia_entrypoint.sh", "entrypoint.sh", "docker-entrypoint.sh", "dockerd-entrypoint.sh"}
@@ -71,15 +70,9 @@ class Launch:
         return found
 
 
-_LAUNCH: Final[Result[Launch]] = Result()
-
-
 def launch_of(container: Container) -> Launch:
     """How a container is started."""
-    known = container.results.get(_LAUNCH)
-    if known is None:
-        known = container.results[_LAUNCH] = Launch(container)
-    return known
+    return container.cache.once(Launch, container)
 
 
 class Started(NamedTuple):
@@ -91,9 +84,6 @@ class Started(NamedTuple):
     group of pods and joins it in the others."""
     complete: bool = True
     """Whether all programs that it starts could be read; if not, the absence of one is no evidence."""
-
-
-_STARTED: Final[Result[Started]] = Result()
 
 
 def programs(container: Container) -> tuple[Program, ...]:
@@ -108,10 +98,7 @@ def started(container: Container) -> Started:
     image's entrypoint is not known: the arguments are then read as if they were the program, which is
     what many entrypoints make of them.
     """
-    known = container.results.get(_STARTED)
-    if known is None:
-        known = container.results[_STARTED] = _started(container)
-    return known
+    return container.cache.once(_started, container)
 
 
 def _started(container: Container) -> Started:

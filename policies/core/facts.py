@@ -11,10 +11,10 @@ from policies.core.listing import Index, Listing
 from policies.core.pod_view import PodView, PodViews
 from policies.core.resources import Resource
 from policies.core.settings import SettingsLookup, default_settings
+from policies.kube.cache import Cache
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json, maps, text
 from policies.kube.metadata import labels_of
-from policies.kube.results import Results
 
 NONE: Final = Listing()
 """No objects."""
@@ -63,17 +63,17 @@ class Facts:
     cluster: Cluster = field(default_factory=NoCluster)
     settings: SettingsLookup = default_settings
     views: PodViews = field(default_factory=PodViews, repr=False, compare=False)
-    results: Results = field(default_factory=Results, init=False, repr=False, compare=False)
-    """What follows from these facts; other settings are other facts."""
-    _about: dict[int, tuple[Json, Results]] = field(
+    cache: Cache = field(default_factory=Cache, init=False, repr=False, compare=False)
+    """Values that depend on these facts."""
+    _pod_caches: dict[int, tuple[Json, Cache]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
-    def about(self, pod: Json) -> Results:
-        """What follows from these facts and one pod."""
-        known = self._about.get(id(pod))
-        if known is None:  # the pod is kept, so no other gets its id
-            known = self._about[id(pod)] = (pod, Results())
+    def pod_cache(self, pod: Json) -> Cache:
+        """Values that depend on these facts and one pod."""
+        known = self._pod_caches.get(id(pod))
+        if known is None:  # keeps the pod, so that no other object gets its id
+            known = self._pod_caches[id(pod)] = (pod, Cache())
         return known[1]
 
     def view(self, pod: Json) -> PodView:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence, ValuesView
 from typing import Any, Final, Generic, TypeAlias, TypeVar, overload
 
+from policies.kube.cache import Cache
 from policies.kube.json import Json, text
 
 T = TypeVar("T")
@@ -122,12 +123,12 @@ class Listing(Sequence[Json]):
     however many requests ask for it.
     """
 
-    __slots__ = ("__weakref__", "_carried", "_derived", "_indices", "_items")
+    __slots__ = ("__weakref__", "_cache", "_carried", "_indices", "_items")
 
     def __init__(self, items: Iterable[Json] = (), carried: Carried | None = None) -> None:
         """`carried`: from the listing that this one follows."""
         self._items = tuple(items)
-        self._derived: dict[Callable[[Listing], Any], Any] = {}
+        self._cache = Cache()
         self._indices: dict[Index[Any], Groups[Any]] = {}
         self._carried = carried
 
@@ -145,15 +146,8 @@ class Listing(Sequence[Json]):
         return len(self._items)
 
     def derive(self, function: Callable[[Listing], T]) -> T:
-        """`function(self)`, remembered for as long as this Listing lives.
-
-        Pass a module-level function, not a lambda: the function itself is the key.
-        """
-        try:
-            return self._derived[function]  # type: ignore[no-any-return]
-        except KeyError:
-            value = self._derived[function] = function(self)
-            return value
+        """`function(self)`, computed once. The function is the key, so pass no lambda."""
+        return self._cache.once(function, self)
 
     def by(self, index: Index[K]) -> Groups[K]:
         """The groups of an index, taken over from the listing before where that had them."""

@@ -18,7 +18,6 @@ from policies.kube.group_kinds import POD, kind_of
 from policies.kube.json import Json, mapping, maps, text
 from policies.kube.metadata import labels_of
 from policies.kube.pods import Container
-from policies.kube.results import Result
 
 _MOST_SERVICES: Final = 32
 """Services of one pod that are compared with all workloads; of further ones it stays undecided."""
@@ -34,11 +33,6 @@ class OwnService:
     """UNDECIDED if other pods may be behind it, or if the namespace is not known."""
 
 
-_OWN: Final[Result[dict[tuple[str, int, str], OwnService | None]]] = Result()
-_SHARED: Final[Result[dict[str, bool]]] = Result()
-"""Whether a Service also selects pods of other workloads, by its name."""
-
-
 def own_service(
     host: str, target: Target, template: PodTemplate, container: Container, facts: Facts
 ) -> OwnService | None:
@@ -48,10 +42,7 @@ def own_service(
     ready first) or publishes pods that are not ready, and if Services are not known.
     """
     # A command may name thousands of hosts, and each Service is compared with every workload there is.
-    known, asked_for = template.results.table(_OWN), (container.list, container.index, host)
-    if asked_for not in known:
-        known[asked_for] = _own_service(host, target, template, container, facts)
-    return known[asked_for]
+    return template.cache.once_for((container, host), _own_service, host, target, template, container, facts)
 
 
 def _own_service(
@@ -67,7 +58,7 @@ def _own_service(
     if not _hides(service) or not selects(service, template.pod):
         return None
     name = text(service, "metadata", "name")
-    shared = template.results.table(_SHARED)
+    shared = template.cache.once(_shared_services)
     if name not in shared:
         shared[name] = len(shared) < _MOST_SERVICES and _has_others(service, target, facts)
     if shared[name]:
@@ -75,6 +66,11 @@ def _own_service(
     # Jobs are clients: the Service's servers may only not be known yet.
     sure = named.certain and len(shared) <= _MOST_SERVICES and not template.completes
     return OwnService(name, found.headless, Certainty.SURE if sure else Certainty.UNDECIDED)
+
+
+def _shared_services() -> dict[str, bool]:
+    """By the name of each compared Service, whether it also selects pods of other workloads."""
+    return {}
 
 
 def hides_not_ready(name: str, facts: Facts) -> bool | None:

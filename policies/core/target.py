@@ -11,11 +11,11 @@ from policies.core.composing import ELSEWHERE, Places, composed_pod, patched_pod
 from policies.core.groups import leader_of
 from policies.core.pod_view import PodView
 from policies.core.workloads import KSERVE_CONTAINER, Completion, Composed, Shape, TemplatePatch, Workload
+from policies.kube.cache import Cache
 from policies.kube.field_paths import Steps, field_path, maps_at
 from policies.kube.group_kinds import LEADER_WORKER_SET, POD, GroupKind, kind_of
 from policies.kube.json import Json, mapping, replaced, strings, text
 from policies.kube.pods import Container, Role
-from policies.kube.results import Results
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -49,14 +49,14 @@ class PodTemplate:
     """The pod as the object has it, before the pod-level policies."""
     pod: Json = field(init=False)
     spec: Json = field(init=False)
-    results: Results = field(init=False)
-    """What rules have worked out about this template."""
+    cache: Cache = field(init=False)
+    """Values that rules computed for this template."""
 
     def __post_init__(self) -> None:
         self.pod = self.view.pod
         self.spec = mapping(self.pod, "spec")
         self.unprojected = self.unprojected or self.pod
-        self.results = Results()
+        self.cache = Cache()
 
     def remade(self, view: PodView) -> PodTemplate:
         """The template with another pod."""
@@ -125,6 +125,7 @@ class Target:
     obj: Json
     kind: GroupKind
     templates: tuple[PodTemplate, ...] = ()
+    cache: Cache = field(default_factory=Cache, init=False, repr=False, compare=False)
 
     @property
     def spec(self) -> Json:

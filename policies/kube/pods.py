@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import Final
 
+from policies.kube.cache import Cache
 from policies.kube.json import Json, indexed_maps, maps, replaced, strings, text
 from policies.kube.metadata import controller, labels_of
-from policies.kube.results import Results
 
 DEFAULT_GRACE: Final = 30
 """Seconds of `terminationGracePeriodSeconds` where it is not given."""
@@ -30,15 +30,14 @@ _RUNS: Final = ("name", "image", "command", "args", "env", "envFrom", "ports", "
 class Container:
     """A container with its place: `list` is `containers` or `initContainers`. Never changed once made."""
 
-    __slots__ = ("_tcp_ports", "image", "index", "list", "name", "results", "role", "spec")
+    __slots__ = ("cache", "image", "index", "list", "name", "role", "spec")
 
     def __init__(self, spec: Json, place: str, index: int, role: Role) -> None:
         self.spec, self.list, self.index, self.role = spec, place, index, role
         self.name = text(spec, "name")
         self.image = text(spec, "image")
-        self.results = Results()
-        """What follows only from its name, image, command, arguments, environment, ports and mounts."""
-        self._tcp_ports: dict[int, str] | None = None
+        self.cache = Cache()
+        """Values that depend only on its name, image, command, arguments, environment, ports and mounts."""
 
     @property
     def place(self) -> str:
@@ -53,20 +52,17 @@ class Container:
     @property
     def tcp_ports(self) -> dict[int, str]:
         """The declared TCP ports, each with its name (empty when it has none), in order."""
-        found = self._tcp_ports
-        if found is None:
-            found = self._tcp_ports = tcp_ports(self.spec)
-        return found
+        return self.cache.once(tcp_ports, self.spec)
 
     def edited(self, spec: Json) -> Container:
-        """The container with another spec, in the same place; its results are kept if the fields that decide
-        its programs are equal."""
+        """The container with another spec, in the same place; its cache is kept if the fields that decide its
+        programs are the same."""
         other = Container(spec, self.list, self.index, self.role)
         before = self.spec
         for key in _RUNS:
             if spec.get(key) is not before.get(key):
                 return other
-        other.results, other._tcp_ports = self.results, self._tcp_ports
+        other.cache = self.cache
         return other
 
 

@@ -12,9 +12,8 @@ from typing import Final
 from policies.containers.programs import has_option, programs
 from policies.kube.json import Json, maps, text
 from policies.kube.pods import Container, tcp_ports
-from policies.kube.results import Result
 from policies.probes.preset import Preset, Protocol
-from policies.probes.recognition import Part, Recogniser, Server
+from policies.probes.recognition import Part, Server
 from policies.probes.settings import StandardProbes
 
 
@@ -30,15 +29,9 @@ class Health:
     ready: Json | None
 
 
-_PRESET_HEALTH: Final[Result[dict[Recogniser, Health | None]]] = Result()
-
-
 def preset_health(container: Container, settings: StandardProbes) -> Health | None:
     """Where the recognised server answers, its flags and variables heeded; None when unsure."""
-    known = container.results.table(_PRESET_HEALTH)
-    if settings.recogniser not in known:
-        known[settings.recogniser] = _preset_health(container, settings)
-    return known[settings.recogniser]
+    return container.cache.once_for(settings.recogniser, _preset_health, container, settings)
 
 
 def _preset_health(container: Container, settings: StandardProbes) -> Health | None:

@@ -21,7 +21,6 @@ from policies.kube import probe_timing
 from policies.kube.json import Json, integer, mapping, text
 from policies.kube.metadata import annotations_of
 from policies.kube.pods import Container, Role
-from policies.kube.results import Result, Results
 from policies.probes.endpoints import (
     Health,
     declared_http_port,
@@ -48,18 +47,12 @@ class AnnotationError(ValueError):
         self.findings = findings
 
 
-_HEALTH: Final[Result[dict[Results, Health | None]]] = Result()
-
-
 def known_health(pod: Json, container: Container, facts: Facts) -> Health | None:
     """Where a serving container answers for its health, by annotation or preset; None when unsure.
 
     Annotations that can't be used count as none; `annotated_health` reports why.
     """
-    known = facts.about(pod).table(_HEALTH)
-    if container.results not in known:
-        known[container.results] = _known_health(pod, container, facts)
-    return known[container.results]
+    return facts.pod_cache(pod).once_for(container, _known_health, pod, container, facts)
 
 
 def _known_health(pod: Json, container: Container, facts: Facts) -> Health | None:
@@ -155,20 +148,13 @@ def _health_annotations(
             yield name, (name, str(annotations[name]))
 
 
-_MEANT: Final[Result[tuple[str | None]]] = Result()
-
-
 def is_meant(pod: Json, container: Container, facts: Facts) -> bool:
     """Whether a health annotation without a container suffix means this container.
 
     It means the only serving container, or the one that `kubectl.kubernetes.io/default-container`
     names, or the only one that declares the port in `mlchassis.dev/health-port`.
     """
-    results = facts.about(pod)
-    known = results.get(_MEANT)
-    if known is None:
-        known = results[_MEANT] = (_meant(pod, facts),)
-    return known[0] is not None and known[0] == container.name
+    return facts.pod_cache(pod).once(_meant, pod, facts) == container.name
 
 
 def _meant(pod: Json, facts: Facts) -> str | None:

@@ -12,7 +12,6 @@ from policies.core.target import PodTemplate, Target
 from policies.kube import probe_timing
 from policies.kube.json import Json, dig, mapping, maps, text
 from policies.kube.pods import Container, Role
-from policies.kube.results import Result
 from policies.probes.recognition import port_number
 
 LIVENESS: Final = "livenessProbe"
@@ -87,9 +86,6 @@ def probe_of(template: PodTemplate, container: Container, field: str) -> Probe |
     return Probe(template, container, field, spec) if isinstance(spec, dict) and spec else None
 
 
-_WRITTEN: Final[Result[dict[str, frozenset[tuple[str, str]]]]] = Result()
-
-
 def is_written(target: Target, probe: Probe) -> bool:
     """Whether the probe is in the object itself: the others were added by the pod-level policies.
 
@@ -98,16 +94,20 @@ def is_written(target: Target, probe: Probe) -> bool:
     template = probe.template
     if template.workload is None or template.container_path:
         return True
-    known = template.results.table(_WRITTEN)
-    if probe.container.list not in known:
-        spec = mapping(template.unprojected, "spec")
-        known[probe.container.list] = frozenset(
-            (text(each, "name"), field)
-            for each in maps(spec, probe.container.list)
-            for field in _CALLED
-            if each.get(field)
-        )
-    return (probe.container.name, probe.field) in known[probe.container.list]
+    written = template.cache.once(_written, template)
+    return (probe.container.list, probe.container.name, probe.field) in written
+
+
+def _written(template: PodTemplate) -> frozenset[tuple[str, str, str]]:
+    """The probes of the pod as the object has it: list, container and field."""
+    spec = mapping(template.unprojected, "spec")
+    return frozenset(
+        (place, text(each, "name"), field)
+        for place in ("containers", "initContainers")
+        for each in maps(spec, place)
+        for field in _CALLED
+        if each.get(field)
+    )
 
 
 def check_of(probe: Probe) -> object:

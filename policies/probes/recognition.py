@@ -21,7 +21,6 @@ from policies.containers.sidecars import infrastructure as known_infrastructure
 from policies.kube.images import glob_of, repository_and_tag
 from policies.kube.json import Json, maps, strings
 from policies.kube.pods import Container
-from policies.kube.results import Result
 from policies.probes.preset import Older, Preset, Unversioned
 
 PULLER: Final = "chassis-puller"
@@ -124,8 +123,6 @@ class Recogniser:
                 ),
             )
         )
-        self._server_result: Result[tuple[Server | None]] = Result()
-        self._infrastructure_result: Result[bool] = Result()
         self._by_globs: dict[frozenset[str], _ByImage] = {}
         self._by_program: dict[str, list[str]] = {}
         for name, preset in presets.items():
@@ -138,12 +135,9 @@ class Recogniser:
         An image counts only while the container runs what the image was made for: where the command
         puts something else in its place, the preset's own port must be declared.
         """
-        known = container.results.get(self._server_result)
-        if known is None:
-            known = container.results[self._server_result] = self._server(container)
-        return known[0]
+        return container.cache.once(self._server, container)
 
-    def _server(self, container: Container) -> tuple[Server | None]:
+    def _server(self, container: Container) -> Server | None:
         launch, ports = launch_of(container), tuple(container.tcp_ports.items())
         key = None if launch.key is None else (container.image, launch.key, ports)
         known = None if key is None else self._recognised.get(key)
@@ -152,19 +146,19 @@ class Recogniser:
             if key is not None:
                 size = len(container.image) + 2 * len(key[1]) + 100 * len(ports)
                 self._recognised.put(key, known, size + sum(len(name) for _, name in ports))
-        return known
+        return known[0]
 
     def is_infrastructure(self, container: Container) -> bool:
         """Whether a container is a known proxy, log shipper or exporter: never judged as a server."""
-        known = container.results.get(self._infrastructure_result)
-        if known is None:
-            command = strings(container.spec, "command")
-            known = container.results[self._infrastructure_result] = (
-                bool(command and command[0].rpartition("/")[2] == PULLER)
-                or self._of_image(container.image).infrastructure
-                or self._is_proxys_name(container.name)
-            )
-        return known
+        return container.cache.once(self._is_infrastructure, container)
+
+    def _is_infrastructure(self, container: Container) -> bool:
+        command = strings(container.spec, "command")
+        return (
+            bool(command and command[0].rpartition("/")[2] == PULLER)
+            or self._of_image(container.image).infrastructure
+            or self._is_proxys_name(container.name)
+        )
 
     def _is_proxys_name(self, name: str) -> bool:
         known = self._names.get(name)

@@ -13,7 +13,6 @@ from policies.core.facts import Facts
 from policies.kube.json import Json
 from policies.kube.metadata import annotations_of
 from policies.kube.pods import Container, Role
-from policies.kube.results import Result
 from policies.probes.recognition import Part, Recogniser, Server, is_idle
 from policies.probes.settings import StandardProbes
 
@@ -40,10 +39,7 @@ def is_infrastructure(container: Container, facts: Facts) -> bool:
     return facts.settings(StandardProbes).recogniser.is_infrastructure(container)
 
 
-_SERVING: Final[Result[tuple[Container, ...]]] = Result()
-
-
-def serving_containers(pod: Json, facts: Facts) -> tuple[Container, ...]:
+def serving_containers(pod: Json, facts: Facts) -> list[Container]:
     """The serving containers of a pod (a map with `spec`); none in a pod that runs to completion.
 
     A container serves if it declares a TCP port, carries a readinessProbe, or is recognised by a
@@ -51,11 +47,7 @@ def serving_containers(pod: Json, facts: Facts) -> tuple[Container, ...]:
     container, a known proxy, a worker of a group, one that only sleeps, or a container that isn't
     restarted whenever it ends never.
     """
-    results = facts.about(pod)
-    found = results.get(_SERVING)
-    if found is None:
-        found = results[_SERVING] = tuple(_serving(pod, facts))
-    return found
+    return facts.pod_cache(pod).once(_serving, pod, facts)
 
 
 def _serving(pod: Json, facts: Facts) -> list[Container]:

@@ -27,7 +27,6 @@ from policies.kube.json import Json, mapping, text
 from policies.kube.metadata import annotations_of
 from policies.kube.names import shortened
 from policies.kube.pods import Container, Role, mounted_volumes
-from policies.kube.results import Result, Results
 from policies.probes.model_sizes import heaviest
 from policies.probes.observed import Observed, observed
 from policies.probes.recognition import Server
@@ -75,10 +74,6 @@ class Budget:
     """Whether it is twice as long since no volume keeps the fetched files."""
 
 
-_ESTIMATES: Final[Result[dict[Results, Start | None]]] = Result()
-_OBSERVED: Final[Result[dict[Results, Observed | None]]] = Result()
-
-
 def start_of(pod: Json, container: Container, facts: Facts) -> Start | None:
     """How long a container takes to start; None if that is unknown, or it never serves.
 
@@ -99,10 +94,7 @@ def start_of(pod: Json, container: Container, facts: Facts) -> Start | None:
 def _estimate_of(pod: Json, container: Container, facts: Facts) -> Start | None:
     """What the annotation or the container shows: the longer of the preset's time for its server and the time
     to load the model's size at the settings' `loadRate`."""
-    known = facts.about(pod).table(_ESTIMATES)
-    if container.results not in known:
-        known[container.results] = _estimated_start(pod, container, facts)
-    return known[container.results]
+    return facts.pod_cache(pod).once_for(container, _estimated_start, pod, container, facts)
 
 
 def _estimated_start(pod: Json, container: Container, facts: Facts) -> Start | None:
@@ -170,11 +162,12 @@ def _observed(pod: Json, container: Container, facts: Facts) -> Observed | None:
     """The observed starts, if there are enough and they count."""
     if facts.settings(StandardProbes).learning is Learning.OFF:
         return None
-    known = facts.about(pod).table(_OBSERVED)
-    if container.results not in known:
-        size = told_size(pod, container, facts)[0] or 0
-        known[container.results] = observed(pod, container, size, facts)
-    return known[container.results]
+    return facts.pod_cache(pod).once_for(container, _observed_at_its_size, pod, container, facts)
+
+
+def _observed_at_its_size(pod: Json, container: Container, facts: Facts) -> Observed | None:
+    size = told_size(pod, container, facts)[0] or 0
+    return observed(pod, container, size, facts)
 
 
 def _learned(
@@ -312,17 +305,15 @@ def _mounted(pod: Json, container: Container) -> Iterator[str]:
         yield ":".join(repository_and_tag(text(volume, "image", "reference")))
 
 
-_MODELS: Final[Result[dict[str, Mapping[str, model_spec.ModelSpec] | None]]] = Result()
-
-
 def models_of(facts: Facts, config: str) -> Mapping[str, model_spec.ModelSpec] | None:
     """The models that a model-config ConfigMap lists; None when it isn't known."""
-    known = facts.results.table(_MODELS)
-    if config not in known:
-        found = facts.model_config(config)
-        data = {key: value for key, value in mapping(found, "data").items() if isinstance(value, str)}
-        known[config] = None if found is None else model_spec.parse(data).models
-    return known[config]
+    return facts.cache.once_for(config, _models_of, facts, config)
+
+
+def _models_of(facts: Facts, config: str) -> Mapping[str, model_spec.ModelSpec] | None:
+    found = facts.model_config(config)
+    data = {key: value for key, value in mapping(found, "data").items() if isinstance(value, str)}
+    return None if found is None else model_spec.parse(data).models
 
 
 def _annotation(pod: Json, container: Container, key: str, facts: Facts) -> str | None:
@@ -336,20 +327,17 @@ def _annotation(pod: Json, container: Container, key: str, facts: Facts) -> str 
     return value if isinstance(value, str) else None
 
 
-_SERVING_MAINS: Final[Result[frozenset[str]]] = Result()
-
-
 def _loads_models(pod: Json, container: Container, facts: Facts) -> bool:
     """Whether annotations about the pod's models concern a container: one that serves, or, where none
     does, any main one. Native sidecars and helpers start at their own pace."""
     if container.role is not Role.MAIN:
         return False
-    results = facts.about(pod)
-    serving = results.get(_SERVING_MAINS)
-    if serving is None:
-        serving = frozenset(item.name for item in serving_containers(pod, facts) if item.role is Role.MAIN)
-        results[_SERVING_MAINS] = serving
+    serving = facts.pod_cache(pod).once(_serving_mains, pod, facts)
     return not serving or container.name in serving
+
+
+def _serving_mains(pod: Json, facts: Facts) -> frozenset[str]:
+    return frozenset(item.name for item in serving_containers(pod, facts) if item.role is Role.MAIN)
 
 
 # --- the largest possible model, if its size is unknown -----------------------------------------

@@ -18,7 +18,6 @@ from policies.kube.group_kinds import DEPLOYMENT, LEADER_WORKER_SET, REPLICA_SET
 from policies.kube.json import Json, dig, integer, mapping, maps, strings, text
 from policies.kube.metadata import controller
 from policies.kube.pods import Container, containers
-from policies.kube.results import Result
 from policies.kube.selectors import matches
 from policies.quotas.limit_ranges import (
     NOTHING,
@@ -237,26 +236,19 @@ class Judged:
         return min(rooms, key=lambda room: room.replicas, default=None)
 
 
-_JUDGED: Final[Result[tuple[Target, tuple[Judged, ...]]]] = Result()
-
-
-def judged(target: Target, facts: Facts) -> tuple[Judged, ...]:
+def judged(target: Target, facts: Facts) -> list[Judged]:
     """The quotas of a workload's namespace that certainly count its pods."""
-    results = facts.about(target.obj)
-    known = results.get(_JUDGED)
-    if known is None or known[0] is not target:
-        known = results[_JUDGED] = (target, tuple(_judged(target, facts)))
-    return known[1]
+    return target.cache.once(_judged, target, facts)
 
 
-def _judged(target: Target, facts: Facts) -> Iterator[Judged]:
+def _judged(target: Target, facts: Facts) -> list[Judged]:
     quotas = facts.listing(Resource.QUOTAS)
     if not quotas or controller(target.obj) is not None:
-        return
+        return []
     replicated = target.kind in _REPLICATED
     replicas = running_replicas(target.obj, facts) if replicated else 1
     if not replicas:
-        return
+        return []
     update = running_update(target.obj, facts) if replicated else None
     update = update or RollingUpdate(replicas, 0, replicas)
     found = [
@@ -264,6 +256,7 @@ def _judged(target: Target, facts: Facts) -> Iterator[Judged]:
         for template, count in pods_of_a_replica(target)
         if count > 0
     ]
+    judged = []
     for together in [found] if replicated else [[each] for each in found]:
         known = [(template, pods) for template, pods in together if pods is not None]
         if len(known) < len(together):
@@ -273,7 +266,8 @@ def _judged(target: Target, facts: Facts) -> Iterator[Judged]:
             counted = [each for each, counts in covered if counts]
             if counted and all(counts is not None for _, counts in covered):
                 templates, pods = zip(*counted, strict=True)
-                yield Judged(quota, pods, templates, update, _sum(each.usage for each in pods))
+                judged.append(Judged(quota, pods, templates, update, _sum(each.usage for each in pods)))
+    return judged
 
 
 def in_use(quota: Json) -> dict[str, Decimal] | None:

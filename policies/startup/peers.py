@@ -18,7 +18,6 @@ from policies.core.target import PodTemplate, Target
 from policies.kube.group_kinds import JOB_SET, LEADER_WORKER_SET, STATEFUL_SET
 from policies.kube.json import Json, integer, maps, text
 from policies.kube.pods import Container
-from policies.kube.results import Result
 from policies.startup.waits import Wait, init_waits
 
 _OWN_NAME: Final = re.compile(r"hostname|pod_?name|ordinal|pod_?index|\buname\b", re.IGNORECASE)
@@ -142,20 +141,18 @@ def _peer(target: Target, host: str, namespace: str) -> tuple[str, int] | None:
     return None
 
 
-_NAMES_ITSELF: Final[Result[dict[str, bool]]] = Result()
-
-
 def _names_itself(template: PodTemplate, wait: Wait, container: Container) -> bool:
     """Whether the wait's script asks which pod it runs in: then it may wait for lower ordinals only."""
-    known = template.results.table(_NAMES_ITSELF)
-    if wait.path not in known:
-        fields = (
-            (text(entry, "name"), text(entry, "valueFrom", "fieldRef", "fieldPath"))
-            for entry in maps(container.spec, "env")
-        )
-        known[wait.path] = _OWN_NAME.search(wait.script) is not None or any(
-            path.startswith(("metadata.name", "metadata.labels")) and bool(name) and name in wait.script
-            for name, path in fields
-            if path != "metadata.namespace"
-        )
-    return known[wait.path]
+    return template.cache.once_for(wait.path, _script_names_itself, wait.script, container)
+
+
+def _script_names_itself(script: str, container: Container) -> bool:
+    fields = (
+        (text(entry, "name"), text(entry, "valueFrom", "fieldRef", "fieldPath"))
+        for entry in maps(container.spec, "env")
+    )
+    return _OWN_NAME.search(script) is not None or any(
+        path.startswith(("metadata.name", "metadata.labels")) and bool(name) and name in script
+        for name, path in fields
+        if path != "metadata.namespace"
+    )

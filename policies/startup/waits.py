@@ -14,7 +14,6 @@ from policies.core.services import OwnService
 from policies.core.target import PodTemplate
 from policies.kube.json import strings, text
 from policies.kube.pods import Container
-from policies.kube.results import Result
 
 _FAILS: Final = re.compile(r"\|\|\s*(?:exit\s+[1-9]\d*|return\s+[1-9]\d*|false)\b")
 _CONDITION: Final = re.compile(r"\|\||\b(?:if|case|true|except)\b|\bexit\s+0\b")
@@ -57,27 +56,22 @@ def probe_waits(template: PodTemplate, container: Container) -> Iterator[tuple[s
             yield called, Wait(host, template.at(container, field, "exec.command"), certainty, script)
 
 
-_INIT_WAITS: Final[Result[dict[int, tuple[Wait, ...]]]] = Result()
-
-
-def init_waits(template: PodTemplate, container: Container) -> Iterator[Wait]:
+def init_waits(template: PodTemplate, container: Container) -> list[Wait]:
     """Each host that an init container polls until it answers."""
-    known = template.results.table(_INIT_WAITS)
-    if container.index not in known:
-        known[container.index] = tuple(_init_waits(template, container))
-    yield from known[container.index]
+    return template.cache.once_for(container, _init_waits, template, container)
 
 
-def _init_waits(template: PodTemplate, container: Container) -> Iterator[Wait]:
+def _init_waits(template: PodTemplate, container: Container) -> list[Wait]:
     summary = container_command(template, container)
     if not summary.hosts:
-        return
+        return []
     script = "\n".join(container.words)
     polling = _Polling(summary, script)
-    for host in dict.fromkeys(summary.hosts):
-        certainty = polling.certainty(host)
-        if certainty:
-            yield Wait(host, template.at_words(container), certainty, script)
+    return [
+        Wait(host, template.at_words(container), certainty, script)
+        for host in dict.fromkeys(summary.hosts)
+        if (certainty := polling.certainty(host))
+    ]
 
 
 class _Polling:

@@ -15,7 +15,6 @@ import orjson
 
 from policies.kube.group_kinds import POD, GroupKind
 from policies.kube.json import Json, text
-from policies.kube.results import Result
 from webhook.admission.envelope import Request, Response
 
 CONSTANTS: Final[Mapping[str, Any]] = {
@@ -49,13 +48,10 @@ class Canonical:
     @classmethod
     def of(cls, request: Request) -> Canonical | None:
         """The canonical form; None for a request that the engine does not read, or that can't be written."""
-        known = request.results.get(_CANONICAL)
-        if known is None:
-            known = request.results[_CANONICAL] = (cls._made(request),)
-        return known[0]
+        return request.cache.once(cls._of, request)
 
     @classmethod
-    def _made(cls, request: Request) -> Canonical | None:
+    def _of(cls, request: Request) -> Canonical | None:
         obj = request.object
         if obj is None or request.operation not in ("CREATE", "UPDATE"):
             return None
@@ -81,8 +77,6 @@ class Canonical:
         kind, rest, groups, obj, old = orjson.loads(self.text)
         return Request("", GroupKind(*kind), **rest, groups=tuple(groups), object=obj, old_object=old)
 
-
-_CANONICAL: Final[Result[tuple[Canonical | None]]] = Result()
 
 _SHOWN: Final = (
     *(b"0o1", b"o1a", b"1a0", b"00000000-0"),

@@ -14,10 +14,10 @@ from typing import Any, Final
 
 import orjson
 
+from policies.kube.cache import Cache
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json, dig, mapping, strings, text
 from policies.kube.printable import printable
-from policies.kube.results import Results
 from webhook.admission.patch import Operation
 
 API_VERSION = "admission.k8s.io/v1"
@@ -54,8 +54,7 @@ class Request:
     username: str = ""
     """The account that asks; empty offline, where a manifest is taken at its word."""
     groups: tuple[str, ...] = ()
-    results: Results = field(default_factory=Results, init=False, repr=False, compare=False)
-    """The results of modules that remember something about this request."""
+    cache: Cache = field(default_factory=Cache, init=False, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

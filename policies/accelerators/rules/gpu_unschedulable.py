@@ -11,7 +11,7 @@ from policies.kube.json import mapping
 def check(target: Target, facts: Facts) -> Findings:
     settings = facts.settings(GpuAffinity)
     for template in target.templates:
-        found = placement(template.pod, settings, facts)
+        found = placement(template.pod, facts)
         if found is not None and found.obstacle is not None:
             obstacle = found.obstacle
             certainty = Certainty.SURE if settings.knows_all_nodes else Certainty.LIKELY

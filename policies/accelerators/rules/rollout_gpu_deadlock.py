@@ -51,10 +51,9 @@ def check(target: Target, facts: Facts) -> Findings:
 def _replica(target: Target, facts: Facts) -> list[tuple[PodTemplate, Placement, int]]:
     """The pods of one replica, each with their number; those of a group that ask for the same and fit on the
     same nodes are counted together, since they take room from each other."""
-    settings = facts.settings(GpuAffinity)
     alike: list[tuple[PodTemplate, Placement, int]] = []
     for template, pods in pods_of_a_replica(target):
-        found = placement(template.pod, settings, facts)
+        found = placement(template.pod, facts)
         if found is None or not found.nodes:
             continue  # without any node, it is gpu-unschedulable's
         same = next((n for n, (_, each, _) in enumerate(alike) if _compete(each, found)), None)

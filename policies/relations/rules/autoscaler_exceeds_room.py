@@ -64,7 +64,7 @@ def _by_nodes(target: Target, facts: Facts) -> Iterator[tuple[float, str]]:
     [template] = target.templates
     if text(template.spec, "nodeName") or not is_surveyable(template.pod):
         return
-    found = placement(template.pod, settings, facts)
+    found = placement(template.pod, facts)
     if found is not None:
         if found.nodes and (settings.fixed_size or settings.pools):
             room = found.room(one_each=kept_apart(template.pod, HOSTNAME))

@@ -34,7 +34,7 @@ def check(target: Target, facts: Facts) -> Findings:
     for template in target.templates:
         if text(template.spec, "nodeName") or not is_surveyable(template.pod):
             continue
-        if placement(template.pod, settings, facts) is not None:
+        if placement(template.pod, facts) is not None:
             continue  # gpu-unschedulable's
         if not settings.fixed_size and not pools and _may_scale_from_zero(template.pod, settings):
             continue

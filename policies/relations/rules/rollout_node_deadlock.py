@@ -38,7 +38,7 @@ def check(target: Target, facts: Facts) -> Findings:
         return  # nodes among manifests are a part of the cluster
     if text(template.spec, "nodeName") or not is_surveyable(template.pod):
         return
-    if placement(template.pod, settings, facts) is not None:
+    if placement(template.pod, facts) is not None:
         return  # pods with accelerators are rollout-gpu-deadlock's
     for limit in limits:
         if limit.cause is Cause.PORT and pinned_to_one_node(template.spec):

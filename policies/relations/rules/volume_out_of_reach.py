@@ -40,7 +40,7 @@ def check(target: Target, facts: Facts) -> Findings:
         return
     settings = facts.settings(GpuAffinity)
     for template in target.templates:
-        found = placement(template.pod, settings, facts)
+        found = placement(template.pod, facts)
         if found is None or not 0 < len(found.nodes) <= _MOST_NODES:
             continue
         fixed = settings.pools or settings.fixed_size

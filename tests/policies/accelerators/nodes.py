@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from policies.accelerators.requests import GpuAffinity
 from policies.core.facts import Facts
 from policies.core.listing import Listing
 from policies.core.resources import Resource
+from policies.core.settings import S, default_settings
 from policies.kube.json import Json
 from tests.manifests import manifest
 
@@ -23,8 +25,11 @@ class Nodes:
         return self._listing if resource is Resource.NODES else None
 
 
-def facts(*nodes: Json) -> Facts:
-    return Facts("ml", Nodes(*nodes))
+def facts(*nodes: Json, settings: GpuAffinity | None = None) -> Facts:
+    def lookup(model: type[S], /) -> S:
+        return settings if isinstance(settings, model) else default_settings(model)
+
+    return Facts("ml", Nodes(*nodes), lookup)
 
 
 def node(

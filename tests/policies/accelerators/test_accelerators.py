@@ -390,4 +390,4 @@ def test_a_node_may_look_like_anything(junk: Any) -> None:
             known = facts(replaced(sound, path, junk), sound)
             for each in (asking, pod(1, {GPU_PRODUCT: "*A*", GPU_MEMORY: "1G"}), pod(0)):
                 mutate(each, GpuAffinity(), known)
-                placement(each, GpuAffinity(), known)
+                placement(each, known)

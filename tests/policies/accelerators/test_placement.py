@@ -14,14 +14,14 @@ from tests.policies.accelerators.nodes import GPU, affinity, facts, node, pod
 
 
 def test_unknown_nodes_have_no_obstacle() -> None:
-    assert placement(pod(64), GpuAffinity(fixed_size=True), Facts("ml")) is None
-    assert placement(pod(64), GpuAffinity(fixed_size=True), facts()) is None
+    assert placement(pod(64), Facts("ml")) is None
+    assert placement(pod(64), facts(settings=GpuAffinity(fixed_size=True))) is None
 
 
 @pytest.mark.parametrize("gpus", [0, "", 4])
 def test_too_many_is_certain_only_while_every_gpu_node_gives_something(gpus: int | str) -> None:
     labelled = node("b", {"nvidia.com/gpu.present": "true"}, gpus)
-    found = placement(pod(8), GpuAffinity(), facts(node("a", gpus=4), labelled))
+    found = placement(pod(8), facts(node("a", gpus=4), labelled))
     assert found is not None
     assert found.obstacle is not None
     assert found.obstacle.place is Place.RESOURCES
@@ -30,8 +30,8 @@ def test_too_many_is_certain_only_while_every_gpu_node_gives_something(gpus: int
 
 def test_room_counts_whole_pods_on_each_node() -> None:
     pool = Pool(name="more", accelerators={GPU: 8}, max_nodes=2)
-    nodes = facts(node("a", gpus=7), node("b", gpus=3), node("c", gpus=1))
-    found = placement(pod(3), GpuAffinity(pools=(pool,)), nodes)
+    nodes = (node("a", gpus=7), node("b", gpus=3), node("c", gpus=1))
+    found = placement(pod(3), facts(*nodes, settings=GpuAffinity(pools=(pool,))))
     assert found is not None
     assert found.room(one_each=False) == 2 + 1 + 2 * 2
     assert found.room(one_each=True) == 1 + 1 + 2
@@ -115,30 +115,30 @@ DEDICATED = node("dedicated", {"zone": "b"}, 4, ({"key": "team", "value": "visio
     ],
 )
 def test_the_missing_property_is_named(asking: Json, place: Place, message: str) -> None:
-    found = placement(asking, GpuAffinity(), facts(BIG, DEDICATED))
+    found = placement(asking, facts(BIG, DEDICATED))
     assert found is not None
     assert found.obstacle is not None
     assert (found.obstacle.place, found.obstacle.message) == (place, message)
 
 
 def test_what_no_node_has_together_is_named_together() -> None:
-    found = placement(of_both(), GpuAffinity(), facts(BIG, of_amd(8)))
+    found = placement(of_both(), facts(BIG, of_amd(8)))
     assert found is not None
     assert found.obstacle is not None
     assert found.obstacle.message == f"No node and no declared pool has 1 {GPU}, 1 {AMD} together."
 
 
 def test_a_bound_pod_has_its_place() -> None:
-    assert placement(pod(9, nodeName="big"), GpuAffinity(), facts(BIG)) is None
+    assert placement(pod(9, nodeName="big"), facts(BIG)) is None
 
 
 def test_an_answer_is_worked_out_once_for_pods_that_ask_the_same() -> None:
     known = facts(BIG)
-    first = placement(pod(), GpuAffinity(), known)
-    assert placement(pod(), GpuAffinity(), known) is first
-    assert placement(pod(2), GpuAffinity(), known) is not first
+    first = placement(pod(), known)
+    assert placement(pod(), known) is first
+    assert placement(pod(2), known) is not first
     long = pod(nodeSelector={"zone": "a" * 5000})
-    assert placement(long, GpuAffinity(), known) is not placement(long, GpuAffinity(), known)
+    assert placement(long, known) is not placement(dict(long), known)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_an_answer_is_worked_out_once_for_pods_that_ask_the_same() -> None:
 )
 def test_the_nodes_that_could_take_a_pod(asking: Json, names: list[str]) -> None:
     small = node("small", {"nvidia.com/gpu.product": "T4", "nvidia.com/gpu.memory": "15360"}, 1)
-    found = placement(asking, GpuAffinity(), facts(BIG, small, node("cpu", {"zone": "a"})))
+    found = placement(asking, facts(BIG, small, node("cpu", {"zone": "a"})))
     assert found is not None
     assert found.obstacle is None
     assert [each.name for each in found.nodes] == names
@@ -163,6 +163,6 @@ def test_the_nodes_that_could_take_a_pod(asking: Json, names: list[str]) -> None
 
 @pytest.mark.parametrize("annotations", [{GPU_PRODUCT: "*H100*"}, {GPU_MEMORY: ">=80G"}])
 def test_a_missing_label_excludes_no_node(annotations: Json) -> None:
-    found = placement(pod(annotations=annotations), GpuAffinity(), facts(node("plain", gpus=8)))
+    found = placement(pod(annotations=annotations), facts(node("plain", gpus=8)))
     assert found is not None
     assert [each.name for each in found.nodes] == ["plain"]

@@ -1,10 +1,7 @@
 """A view of a pod: unchanged parts are known, edited parts are read again."""
 
-from typing import Final
-
 from policies.core.pod_view import PodView, PodViews
 from policies.kube.json import Json, replaced
-from policies.kube.results import Result
 
 POD: Json = {
     "metadata": {"annotations": {"mlchassis.dev/health-path": "/h", "other": "x"}},
@@ -14,7 +11,6 @@ POD: Json = {
     },
 }
 LIVENESS = ("spec", "containers", 0, "livenessProbe")
-READ: Final[Result[int]] = Result()
 
 
 def test_a_pod_is_looked_at_once() -> None:
@@ -26,12 +22,11 @@ def test_a_pod_is_looked_at_once() -> None:
 def test_containers_that_stayed_are_the_same_objects() -> None:
     views = PodViews([PodView(POD)])
     first = views.of(POD).containers
-    first[0].results[READ] = 1
     edited = views.of(replaced(POD, LIVENESS, {"exec": {}})).containers
     assert edited[1] is first[1]
     assert edited[2] is first[2]
     assert edited[0].spec["livenessProbe"] == {"exec": {}}
-    assert edited[0].results is first[0].results, "what runs in it is the same"
+    assert edited[0].cache is first[0].cache, "what runs in it is the same"
 
 
 def test_an_edit_elsewhere_leaves_the_containers_and_the_metadata_as_they_were_read() -> None:
@@ -54,13 +49,12 @@ def test_a_containers_programs_are_read_again_when_they_changed() -> None:
     lists = ("command", "args", "env", "envFrom", "ports", "volumeMounts")
     for field, value in (("name", "other"), ("image", "other"), *((field, ["other"]) for field in lists)):
         edited = views.of(replaced(POD, ("spec", "containers", 0, field), value)).containers[0]
-        assert edited.results is not first[0].results, field
+        assert edited.cache is not first[0].cache, field
 
 
 def test_a_container_in_front_moves_the_others() -> None:
     views = PodViews([PodView(POD)])
     first = views.of(POD).containers
-    first[0].results[READ] = 1
     pod = replaced(POD, ("spec", "containers"), [{"name": "new"}, *POD["spec"]["containers"]])
     found = views.of(pod).containers
     assert [(each.name, each.list, each.index) for each in found] == [
@@ -69,7 +63,7 @@ def test_a_container_in_front_moves_the_others() -> None:
         ("b", "containers", 2),
         ("c", "initContainers", 0),
     ]
-    assert not any(each.results for each in found)
+    assert not any(each.cache is old.cache for each in found for old in first[:1])
 
 
 def test_our_own_annotations() -> None:
