@@ -20,7 +20,7 @@ from policies.core.facts import Facts
 from policies.kube.json import Json
 from policies.kube.pods import Container, Role
 from policies.probes.serving import recognised
-from policies.probes.start import named_size
+from policies.probes.start import size_by_name
 
 LEAST_SHARE: Final = 0.75
 """The least share of the computed weights that counts, since names round: `7B` may be 6.7 billion."""
@@ -105,10 +105,10 @@ def _load(pod: Json, container: Container, facts: Facts) -> Load | None:
     accelerators = per_copy(server) if server is not None and knows_weights(server) else 0
     if server is None or not accelerators:
         return None
-    weights, model = named_size(pod, container, server)
-    if not weights or _REDUCED.search(" ".join((*server.words, model))):
+    weights, model = size_by_name(pod, container, server)
+    if not weights or _REDUCED.search(" ".join((*server.argv, model))):
         return None
-    if model not in server.words:
+    if model not in server.argv:
         return None  # a volume, a variable or an image names it: it may hold only a part of the model
     return Load(model, weights, accelerators)
 

@@ -70,7 +70,7 @@ def on_this_node(server: Server) -> int:
     if known is None or not _is_readable(server, known.elsewhere_with):
         return 0
     factors = known.spread
-    if known.copies is not None and not has_option(server.words, *known.shared_with):
+    if known.copies is not None and not has_option(server.argv, *known.shared_with):
         factors = (*factors, known.copies)
     return _product(server, factors)
 
@@ -78,9 +78,9 @@ def on_this_node(server: Server) -> int:
 def _is_readable(server: Server, flags: tuple[str, ...]) -> bool:
     """Whether all options of a server can be read, and none of the flags is among them."""
     return not (
-        server.sometimes
-        or any("$" in word for word in server.words)  # a variable may hold any option
-        or any(_may_be_one_of(flags, word) for word in server.words)
+        server.conditional
+        or any("$" in word for word in server.argv)  # a variable may hold any option
+        or any(_may_be_one_of(flags, word) for word in server.argv)
     )
 
 
@@ -101,7 +101,7 @@ def _may_be_one_of(flags: tuple[str, ...], word: str) -> bool:
 def _product(server: Server, factors: tuple[Factor, ...]) -> int:
     total = 1
     for factor in factors:
-        value = server.told(factor.flags, factor.variables)
+        value = server.configured(factor.flags, factor.variables)
         if value is None:
             continue
         if not (value.isascii() and value.isdigit() and 0 < int(value) <= MOST):

@@ -42,7 +42,7 @@ def drain_of(container: Container, facts: Facts) -> Drain | None:
     drain = server.preset.drain
     if drain is None:
         return None
-    told = server.told(drain.flags, drain.env)
+    told = server.configured(drain.flags, drain.env)
     if told is not None:
         number = _number(told)
         names = (*drain.flags, *drain.env)
@@ -53,7 +53,7 @@ def drain_of(container: Container, facts: Facts) -> Drain | None:
     version = version_of(repository_and_tag(container.image)[1])
     if not version or version < version_of(drain.since or "0"):
         return None
-    if server.open or any(word.startswith("$") for word in server.words[1:]):
+    if server.has_env_from or any(word.startswith("$") for word in server.argv[1:]):
         return None
     return Drain(drain.seconds, "")
 

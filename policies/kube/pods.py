@@ -75,6 +75,16 @@ def tcp_ports(container: Json) -> dict[int, str]:
     }
 
 
+def port_number(container: Json, port: object) -> int | None:
+    """The number of a probe's or annotation's port: a number, its text, or the name of a declared port."""
+    if isinstance(port, str):
+        named = next(
+            (item.get("containerPort") for item in maps(container, "ports") if item.get("name") == port), None
+        )
+        port = int(port) if named is None and port.isascii() and port.isdigit() and len(port) < 6 else named
+    return port if type(port) is int and 0 < port < 65536 else None
+
+
 def containers(pod: Json, *roles: Role) -> Iterator[Container]:
     """The containers of a pod (a map with `spec`), main ones first; of the given roles, or all."""
     for spec, place, index, role in placed(pod):

@@ -481,7 +481,7 @@ def _lora_advice(path: str, container: str, server: Server) -> Iterator[Finding]
             f"The server in container {container} loads LoRA adapters only with --enable-lora.",
             "Add --enable-lora.",
         )
-    switch = server.variables.get(_VLLM_SWITCH, None if server.open else "")
+    switch = server.variables.get(_VLLM_SWITCH, None if server.has_env_from else "")
     if server.name == "vllm" and switch is not None and switch.strip().lower() not in ("1", "true"):
         yield Finding(
             path,

@@ -26,9 +26,9 @@ from policies.core.facts import Facts
 from policies.kube.json import Json, text
 from policies.kube.metadata import annotations_of
 from policies.kube.names import is_subdomain, listed
-from policies.kube.pods import Container, Role, containers
+from policies.kube.pods import Container, Role, containers, port_number
 from policies.probes.endpoints import declared_http_port, server_port
-from policies.probes.recognition import Server, port_number
+from policies.probes.recognition import Server
 from policies.probes.serving import is_infrastructure, recognised, serving_containers
 from puller import spec as model_spec
 

@@ -1,18 +1,18 @@
 """Model servers, their health endpoints and start times, and the mutator `standard-probes`.
 
-Three modules in a row: `preset` has the facts about each server (data in `presets/`), `recognition` matches a
-container with one, and `standard_probes` injects the probes that follow.
+Start with three modules: `preset` is the model of a preset (data in `presets/`), `recognition` matches a
+container with a preset, and `standard_probes` injects the probes.
 
 | question | module |
 |---|---|
-| who serves | `serving` |
-| what administrators set | `settings` |
-| where a known server answers | `endpoints` |
-| what liveness and readiness ask | `health`: annotations, the preset, the own readinessProbe |
-| how long it starts | `start`: from `observed` starts, or from `model_sizes` |
-| does a program notice hangs | `progress` |
-| can a group of pods form | `group_formation` |
-| whose server is it | `own_servers` |
+| which settings are there | `settings` |
+| which containers of a pod serve | `serving` |
+| on which port and paths a recognised server answers | `endpoints` |
+| which handlers liveness and readiness get | `health`: from annotations, the preset, or the readinessProbe |
+| how long a start takes | `start`: from `observed` starts, or from `model_sizes` |
+| how a program checks progress | `progress` |
+| which warnings the mutator gives | `advice` |
+| what rules share | `probe`, `own_servers`, `missing_liveness`, `external_hosts` |
 
 Imports: `policies.commands`, `policies.containers`, `policies.core`, `policies.kube`, `puller`.
 """

@@ -1,6 +1,7 @@
-"""Where a recognised server answers for its health: its port, its paths, whether a probe reaches it.
+"""The health endpoints of a recognised server: its port, its paths, and whether a probe can reach them.
 
-From its flags, its variables and the declared ports. Law: unsure is None, for a wrong probe is an outage.
+They follow from its flags, its variables and the declared ports. If in doubt, they are None: a wrong probe is
+an outage.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ from policies.containers.programs import has_option, programs
 from policies.kube.json import Json, maps, text
 from policies.kube.pods import Container, tcp_ports
 from policies.probes.preset import Preset, Protocol
-from policies.probes.recognition import Part, Server
+from policies.probes.recognition import GroupRole, Server
 from policies.probes.settings import StandardProbes
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """A known health endpoint: handlers such as `{"httpGet": {"path": "/health", "port": 8000}}`.
+    """Handlers such as `{"httpGet": {"path": "/health", "port": 8000}}`; None if unknown.
 
-    None where that half is not known. `source` is `annotation` or `preset <name>`.
+    `source` is `annotation` or `preset <name>`.
     """
 
     source: str
@@ -30,7 +31,7 @@ class Health:
 
 
 def preset_health(container: Container, settings: StandardProbes) -> Health | None:
-    """Where the recognised server answers, its flags and variables heeded; None when unsure."""
+    """The endpoints of the recognised server with its flags and variables; None if in doubt."""
     return container.cache.once_for(settings.recogniser, _preset_health, container, settings)
 
 
@@ -51,43 +52,43 @@ def _preset_health(container: Container, settings: StandardProbes) -> Health | N
     return Health(source, live, ready)
 
 
-def may_be_asked(server: Server) -> bool:
-    """Whether a probe can reach the server wherever its port is, and finds it in every such pod."""
-    elsewhere = _only_loopback(server) or _answers_elsewhere(server)
-    return not (server.sometimes or elsewhere or server.part is not Part.SERVES)
+def is_reachable(server: Server) -> bool:
+    """Whether a probe on the right port reaches the server in every pod of the template."""
+    return (
+        server.role is GroupRole.SERVES
+        and not server.conditional
+        and not _only_loopback(server)
+        and not _endpoint_changed(server)
+    )
 
 
 def unsure(container: Container, server: Server, port: int | None) -> tuple[str, str] | None:
-    """Why a probe of a recognised server could fail although all is well, and how to mend that, each as part
-    of a sentence; None where it could not. `port`: see `server_port`."""
+    """Why a probe of a healthy server could fail, and what the user can do, each as part of a sentence; None
+    if it cannot fail. `port`: see `server_port`."""
     preset = server.preset
-    if server.sometimes:
+    if server.conditional:
         return "a script starts it only in some cases", "Write probes for the pods in which it serves"
-    if server.part is Part.WORKER:
+    if server.role is GroupRole.WORKER:
         return "it is a worker of a group and answers no client", "Write probes for the pod that serves"
-    if server.part is Part.EITHER:
-        return (
-            "it is one of several nodes, of which only the first serves",
-            "Write probes for the first node only",
-        )
+    if server.role is GroupRole.UNDECIDED:
+        why = "it is one of several nodes, of which only the first serves"
+        return why, "Write probes for the first node only"
     if preset.doubt:
         return preset.doubt, preset.advice or _ANNOTATE
-    if server.outdated:
+    if server.too_old:
         return "no health endpoint of this version is known", preset.advice or _ANNOTATE
-    if server.undated:
+    if server.version_missing:
         return "its endpoint depends on its version, which the image's tag does not give", _ANNOTATE
     if _only_loopback(server):
         flag = "".join(f" ({flag} 0.0.0.0)" for flag in preset.host_flags[:1])
-        return (
-            "it listens on loopback only",
-            f"Make it listen on all addresses{flag}, or write probes with a command",
-        )
+        fix = f"Make it listen on all addresses{flag}, or write probes with a command"
+        return "it listens on loopback only", fix
     if _has_own_config(container, preset):
         return "a mounted file may change its port or require TLS", _ANNOTATE
-    if _answers_elsewhere(server):
+    if _endpoint_changed(server):
         return "its options move its health endpoint or keep it from everybody", _ANNOTATE
     if port is None:
-        return ("its port is not certain", "Declare the port it listens on, or give it in a flag")
+        return "its port is not certain", "Declare the port it listens on, or give it in a flag"
     if preset.protocol is Protocol.GRPC:
         tls = speaks_tls(container, server, port)
         return ("the kubelet's gRPC probes don't use TLS", "Write probes with a command") if tls else None
@@ -101,8 +102,8 @@ def unsure(container: Container, server: Server, port: int | None) -> tuple[str,
 _ANNOTATE: Final = "Annotate the pod template with mlchassis.dev/health-path, if the kubelet can ask it"
 
 
-def alive_by(container: Container, server: Server) -> str:
-    """What liveness should ask of a recognised server, in words."""
+def liveness_advice(container: Container, server: Server) -> str:
+    """The endpoint that liveness should ask, as a phrase."""
     live, _ = health_paths(server)
     port = server_port(container, server)
     if live and not server.preset.live_socket:
@@ -125,25 +126,25 @@ _OTHERS: Final = {
     Protocol.HTTP: re.compile("grpc|h2c|metric|prom|admin|mgmt|management"),
     Protocol.GRPC: re.compile("http|rest|metric|prom|admin|mgmt|management"),
 }
-"""Names of ports that speak something else, or of something else."""
+"""Names of ports with another protocol or purpose."""
 
 
 def server_port(container: Container, server: Server) -> int | None:
-    """The port on which a recognised server answers; None if it is undecided.
+    """The port on which a recognised server answers; None if undecided.
 
-    It is the value of its flag or variable; else the preset's port, if it is declared and no unread option
-    may change it; else a declared port with the protocol's name; else the preset's port, if no declared port
-    contradicts it; else the only declared one.
+    The first of: the value of its flag or variable; the preset's port, if it is declared and no unread option
+    may change it; a declared port with the protocol's name; the preset's port, if no declared port
+    contradicts it; the only declared port.
     """
     preset = server.preset
-    told = server.told(preset.port_flags, preset.port_env)
-    if told is not None and not _HOST_ALONE.fullmatch(told):
-        return _port_in(told)
+    value = server.configured(preset.port_flags, preset.port_env)
+    if value is not None and not _HOST_ONLY.fullmatch(value):
+        return _port_in(value)
     if preset.own_port:
         return preset.port
     declared = container.tcp_ports
     possible = [port for port, name in declared.items() if not _OTHERS[preset.protocol].search(name)]
-    moved = _may_have_moved(server)
+    moved = _port_may_differ(server)
     if preset.port in possible and not moved:
         return preset.port
     names = (*_NAMES[preset.protocol], *preset.port_names)
@@ -155,22 +156,22 @@ def server_port(container: Container, server: Server) -> int | None:
     return possible[0] if moved and len(possible) == 1 else None
 
 
-def _may_have_moved(server: Server) -> bool:
-    """Whether something that can't be read here may have set another port than the preset's own."""
+def _port_may_differ(server: Server) -> bool:
+    """Whether an option that cannot be read may set another port than the preset's."""
     preset = server.preset
     return (
         not preset.port
         or server.has_option(*preset.config_flags)
         or server.may_have_option(*preset.port_flags, *preset.config_flags)
         or server.has_variable(*preset.config_env)
-        or (server.open and bool(preset.port_env))
+        or (server.has_env_from and bool(preset.port_env))
         or (preset.image_port and not server.own_image)
-        or server.by_name
+        or server.weak_match
     )
 
 
 def declared_http_port(container: Json) -> int | None:
-    """The declared TCP port that speaks HTTP: the only one that may, or the only one named so."""
+    """The declared HTTP port: the only TCP port, or the only one with a name of HTTP."""
     declared = tcp_ports(container)
     possible = [port for port, name in declared.items() if not _OTHERS[Protocol.HTTP].search(name)]
     if len(declared) == 1:
@@ -179,8 +180,8 @@ def declared_http_port(container: Json) -> int | None:
     return named[0] if len(named) == 1 else None
 
 
-_HOST_ALONE: Final = re.compile(r"[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+")
-"""In a URL the scheme would set the port: Ollama's `http://0.0.0.0` is port 80."""
+_HOST_ONLY: Final = re.compile(r"[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+")
+"""A host without scheme and port. In a URL the scheme sets the port: Ollama's `http://0.0.0.0` is port 80."""
 
 
 def _port_in(value: str) -> int | None:
@@ -189,11 +190,11 @@ def _port_in(value: str) -> int | None:
     return int(digits) if digits.isascii() and digits.isdigit() and 0 < int(digits) < 65536 else None
 
 
-# --- what a probe meets there ------------------------------------------------------------------
+# --- the endpoint ------------------------------------------------------------------------------
 
 
-def _answers_elsewhere(server: Server) -> bool:
-    """Whether its options remove the endpoint, move it to another path, or restrict who may ask."""
+def _endpoint_changed(server: Server) -> bool:
+    """Whether the server's options remove the endpoint, move it, or restrict who may ask it."""
     preset = server.preset
     return (
         server.has_option(*preset.unless_flags)
@@ -203,7 +204,7 @@ def _answers_elsewhere(server: Server) -> bool:
 
 
 def _has_own_config(container: Container, preset: Preset) -> bool:
-    """Whether something is mounted where the server reads its configuration."""
+    """Whether a volume is mounted where the server reads its configuration."""
     mounted = [text(mount, "mountPath").rstrip("/") for mount in maps(container.spec, "volumeMounts")]
     return any(f"{path}/".startswith(f"{place}/") for path in mounted for place in preset.config_mounts)
 
@@ -211,35 +212,35 @@ def _has_own_config(container: Container, preset: Preset) -> bool:
 def _only_loopback(server: Server) -> bool:
     """Whether the server listens only on loopback, where kubelet's probes can't reach it."""
     preset = server.preset
-    told = server.told(preset.host_flags, preset.host_env)
-    if told is None:
+    address = server.configured(preset.host_flags, preset.host_env)
+    if address is None:
         return preset.loopback and not (preset.image_listens and server.own_image)
-    if told.startswith(("unix:", "/")) or told.endswith(".sock"):
+    if address.startswith(("unix:", "/")) or address.endswith(".sock"):
         return True  # a Unix socket
-    host = told.rpartition("//")[2].strip("[]")
+    host = address.rpartition("//")[2].strip("[]")
     return host.startswith(("127.", "localhost", "::1"))
 
 
 def speaks_tls(container: Container, server: Server | None, port: int) -> bool:
-    """Whether a port of a container speaks TLS, by its name, or by the flags and variables of its
-    programs."""
+    """Whether a port of a container uses TLS, by its name or by the flags and variables of its programs."""
     if container.tcp_ports.get(port, "").startswith("https"):
         return True
     if server is None:
         started = programs(container)
         return any(has_option(program, "--ssl-keyfile", "--keyfile") for program in started)
-    words = tuple(part for word in server.words for part in word.split())  # options within an option too
-    told = server.variables.keys()
-    return has_option(words, *server.preset.tls_flags) or not told.isdisjoint(server.preset.tls_env)
+    argv = tuple(part for word in server.argv for part in word.split())  # with options inside an option
+    return has_option(argv, *server.preset.tls_flags) or not server.variables.keys().isdisjoint(
+        server.preset.tls_env
+    )
 
 
 def health_paths(server: Server) -> tuple[str | None, str | None]:
-    """The liveness and readiness paths, with the model's name put in; None where it isn't known."""
+    """The liveness and readiness paths, with the model's name inserted; None if the name is unknown."""
     preset = server.preset
     if "{model}" not in f"{preset.live_path}{preset.ready_path}":
         return preset.live_path, preset.ready_path
-    model = server.told(preset.model_flags, preset.model_env)
-    if model is None and not (server.open and preset.model_env):
+    model = server.configured(preset.model_flags, preset.model_env)
+    if model is None and not (server.has_env_from and preset.model_env):
         model = preset.default_model
     if not model or not model.replace("-", "").replace("_", "").replace(".", "").isalnum():
         return None, None

@@ -1,11 +1,11 @@
-"""What liveness and readiness of a serving container ask: by annotation, preset or its own readinessProbe.
+"""The handlers of liveness and readiness, from annotations, the preset, or the container's readinessProbe.
 
-`policies.probes.endpoints` shows where a known server answers. Law: unsure is None.
+If in doubt, the handler is None.
 
-A readiness that waits for peers, for a database or for a model restarts healthy servers when it is asked as
-liveness: Qdrant's `/readyz` while a shard moves, CockroachDB's `/health?ready=1`, LiteLLM's
-`/health/readiness`. It is only taken over if the path's name is about being alive, or if the server is known
-and the path is its own liveness.
+A readiness endpoint that waits for peers, a database or a model must not become liveness, because it restarts
+healthy servers: Qdrant's `/readyz` while a shard moves, CockroachDB's `/health?ready=1`, LiteLLM's
+`/health/readiness`. The webhook copies a readinessProbe only if its path names liveness, or if it is the
+liveness path of the recognised server.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from policies.core.finding import Finding
 from policies.kube import probe_timing
 from policies.kube.json import Json, integer, mapping, text
 from policies.kube.metadata import annotations_of
-from policies.kube.pods import Container, Role
+from policies.kube.pods import Container, Role, port_number
 from policies.probes.endpoints import (
     Health,
     declared_http_port,
     health_paths,
     http_get,
-    may_be_asked,
+    is_reachable,
     preset_health,
     server_port,
     speaks_tls,
 )
 from policies.probes.preset import Protocol
-from policies.probes.recognition import Server, port_number
+from policies.probes.recognition import Server
 from policies.probes.serving import HEALTH_ANNOTATIONS, istio_came_first, recognised, serving_containers
 from policies.probes.settings import Mirror, StandardProbes, Unknown
 
@@ -40,7 +40,7 @@ DEFAULT_CONTAINER: Final = "kubectl.kubernetes.io/default-container"
 
 
 class AnnotationError(ValueError):
-    """Annotations that can't be used: which ones, why, and how to mend them."""
+    """Invalid annotations: a finding for each."""
 
     def __init__(self, *findings: Finding) -> None:
         super().__init__(" ".join(finding.message for finding in findings))
@@ -48,9 +48,9 @@ class AnnotationError(ValueError):
 
 
 def known_health(pod: Json, container: Container, facts: Facts) -> Health | None:
-    """Where a serving container answers for its health, by annotation or preset; None when unsure.
+    """The health endpoints of a serving container, from annotations and the preset; None if unsure.
 
-    Annotations that can't be used count as none; `annotated_health` reports why.
+    Invalid annotations count as absent; `annotated_health` reports why.
     """
     return facts.pod_cache(pod).once_for(container, _known_health, pod, container, facts)
 
@@ -68,10 +68,10 @@ def _known_health(pod: Json, container: Container, facts: Facts) -> Health | Non
 
 
 def right_port(pod: Json, container: Container, probe: Any, facts: Facts) -> int | None:
-    """The port on which the known server answers what a probe asks on another one.
+    """The port on which the recognised server answers the path that a probe asks on another port.
 
-    None where the probe may be right: an annotation names another port, or another program of the container
-    or another container of the pod may answer there.
+    None if the probe may be right: an annotation names the port, or another program or container of the pod
+    may answer on it.
     """
     asked = mapping(probe, "httpGet")
     health = known_health(pod, container, facts)
@@ -91,8 +91,7 @@ def right_port(pod: Json, container: Container, probe: Any, facts: Facts) -> int
 
 
 def served_port(pod: Json, container: Container, facts: Facts) -> int | None:
-    """The only port on which a pod listens as far as is known: that of a known server's health. None if other
-    programs may listen."""
+    """The health port of the pod's only program, a recognised server; None if other programs may listen."""
     health = known_health(pod, container, facts)
     several = len(programs(container)) > 1 or len(facts.view(pod).running) > 1
     port = integer(mapping(health.ready if health else None), "httpGet", "port", default=0)
@@ -103,18 +102,16 @@ def served_port(pod: Json, container: Container, facts: Facts) -> int | None:
 
 
 def annotated_health(pod: Json, container: Container, facts: Facts) -> Health | None:
-    """The endpoints that the pod's annotations give a container; None if they give none.
-
-    Raises AnnotationError when they can't be used.
-    """
+    """The endpoints that the pod's annotations set for a container; None without annotations. Raises
+    AnnotationError."""
     given = dict(_health_annotations(pod, container, facts)) if facts.view(pod).ours else None
     if not given:
         return None
-    if wrong := [finding for name in given if (finding := _misread(container, name, *given[name]))]:
-        raise AnnotationError(*wrong)
+    if invalid := [finding for name in given if (finding := _invalid(container, name, *given[name]))]:
+        raise AnnotationError(*invalid)
     server = recognised(container, facts)
     if server is not None and server.preset.protocol is not Protocol.HTTP:
-        server = None  # the annotations speak of HTTP
+        server = None  # the annotations are about HTTP
     port = _annotated_port(container, given, server)
     paths = {name: value for name, (_, value) in given.items() if name != HEALTH_PORT}
     live = paths.get(LIVE_PATH, paths.get(HEALTH_PATH))
@@ -122,13 +119,9 @@ def annotated_health(pod: Json, container: Container, facts: Facts) -> Health | 
     if not paths:
         live, ready = health_paths(server) if server else (None, None)
     if live is None and ready is None:
-        key, _ = given[HEALTH_PORT]
+        hint = f"Add {HEALTH_PATH} with the path of the health endpoint, such as /health."
         raise AnnotationError(
-            _finding(
-                key,
-                "has a port, but no annotation has a path.",
-                f"Add {HEALTH_PATH} with the path of the health endpoint, such as /health.",
-            )
+            _finding(given[HEALTH_PORT][0], "has a port, but no annotation has a path.", hint)
         )
     tls = speaks_tls(container, server, port)
     handlers = (http_get(path, port, tls=tls) if path else None for path in (live, ready))
@@ -138,27 +131,24 @@ def annotated_health(pod: Json, container: Container, facts: Facts) -> Health | 
 def _health_annotations(
     pod: Json, container: Container, facts: Facts
 ) -> Iterator[tuple[str, tuple[str, str]]]:
-    """(annotation without suffix, (key as written, value)) of the annotations for one container."""
+    """(annotation without suffix, (key with suffix, value)) for one container."""
     annotations = facts.view(pod).ours
     for name in HEALTH_ANNOTATIONS:
         suffixed = f"{name}.{container.name}"
         if suffixed in annotations:
             yield name, (suffixed, str(annotations[suffixed]))
-        elif name in annotations and is_meant(pod, container, facts):
+        elif name in annotations and annotations_apply_to(pod, container, facts):
             yield name, (name, str(annotations[name]))
 
 
-def is_meant(pod: Json, container: Container, facts: Facts) -> bool:
-    """Whether a health annotation without a container suffix means this container.
-
-    It means the only serving container, or the one that `kubectl.kubernetes.io/default-container`
-    names, or the only one that declares the port in `mlchassis.dev/health-port`.
-    """
-    return facts.pod_cache(pod).once(_meant, pod, facts) == container.name
+def annotations_apply_to(pod: Json, container: Container, facts: Facts) -> bool:
+    """Whether health annotations without a container suffix apply to this container."""
+    return container.name == facts.pod_cache(pod).once(_default_container, pod, facts)
 
 
-def _meant(pod: Json, facts: Facts) -> str | None:
-    """The name of the container that a health annotation without a suffix means."""
+def _default_container(pod: Json, facts: Facts) -> str | None:
+    """The name of the only serving container, of the one that `kubectl.kubernetes.io/default-container`
+    names, or of the only one that declares the port in `mlchassis.dev/health-port`."""
     serving = [item for item in serving_containers(pod, facts) if item.role is Role.MAIN]
     if len(serving) > 1:
         annotations = annotations_of(pod)
@@ -176,18 +166,13 @@ def _annotated_port(container: Container, given: dict[str, tuple[str, str]], ser
         port = (server and server_port(container, server)) or declared_http_port(container.spec)
     if port is None:
         key, _ = next(iter(given.values()))
-        raise AnnotationError(
-            _finding(
-                key,
-                f"has no effect: the port on which container {container.name} answers is unknown.",
-                f"Add {HEALTH_PORT}, or name the container's port http.",
-            )
-        )
+        what = f"has no effect: the port on which container {container.name} answers is unknown."
+        raise AnnotationError(_finding(key, what, f"Add {HEALTH_PORT}, or name the container's port http."))
     return port
 
 
-def _misread(container: Container, name: str, key: str, value: str) -> Finding | None:
-    """The faults in the value of one health annotation."""
+def _invalid(container: Container, name: str, key: str, value: str) -> Finding | None:
+    """The fault in the value of one health annotation."""
     if name == HEALTH_PORT:
         if port_number(container.spec, value.strip()) is not None:
             return None
@@ -207,46 +192,48 @@ def _finding(key: str, what: str, hint: str) -> Finding:
     return Finding(f"metadata.annotations[{key}]", f"Annotation {key} {what}", hint)
 
 
-# --- the first source that knows ------------------------------------------------------------------
+# --- the first source with a handler --------------------------------------------------------------
 
 
 ANNOTATION: Final = "annotation"
 MIRRORED: Final = "readinessProbe"
-NOBODY: Final = "nobody"
+FALLBACK: Final = "fallback"
 
 
 class Handlers(NamedTuple):
-    """What liveness and readiness ask; None where nothing is known."""
+    """The handlers of liveness and readiness; None if unknown."""
 
     live: Json | None
     ready: Json | None
-    live_from: str
-    """The source: `ANNOTATION`, `preset <name>`, `MIRRORED` (never asked at the start) or `NOBODY`."""
-    ready_from: str
+    live_source: str
+    """The source: `ANNOTATION`, `preset <name>`, `MIRRORED` (never in a startupProbe) or `FALLBACK`."""
+    ready_source: str
 
 
 def handlers(pod: Json, container: Container, settings: StandardProbes, facts: Facts) -> Handlers:
-    """The handlers for liveness and readiness, each from the first source that knows. Raises
+    """The handlers of liveness and readiness, each from the first source that has one. Raises
     AnnotationError."""
     known = [annotated_health(pod, container, facts), preset_health(container, settings)]
     after_istio = istio_came_first(pod)
-    if after_istio:  # only what Istio has rewritten already gets past its proxy
+    if after_istio:  # Istio's proxy admits only probes that Istio has rewritten
         known = []
-    ready, ready_from = next(((each.ready, each.source) for each in known if each and each.ready), (None, ""))
-    live, live_from = next(((each.live, each.source) for each in known if each and each.live), (None, ""))
+    ready, ready_source = next(
+        ((each.ready, each.source) for each in known if each and each.ready), (None, "")
+    )
+    live, live_source = next(((each.live, each.source) for each in known if each and each.live), (None, ""))
     if live is None:
         own = container.spec.get("readinessProbe")
-        live, live_from = _mirrored(ready if own is None else own, container, settings), MIRRORED
+        live, live_source = _mirrored(ready if own is None else own, container, settings), MIRRORED
     if live is None and ready is None and not after_istio:
-        live = ready = _unknown(container, settings)
-        live_from = ready_from = NOBODY
-    return Handlers(live, ready, live_from, ready_from)
+        live = ready = _fallback(container, settings)
+        live_source = ready_source = FALLBACK
+    return Handlers(live, ready, live_source, ready_source)
 
 
-def _unknown(container: Container, settings: StandardProbes) -> Json | None:
-    """The probes that the setting `unknown` gives to an unknown container."""
+def _fallback(container: Container, settings: StandardProbes) -> Json | None:
+    """The handler that the setting `unknown` gives to a container without a known endpoint."""
     if settings.recogniser.server(container) is not None:
-        return None  # known, but not where it answers: a guess may kill it
+        return None  # the server is recognised and its endpoint is not: a guess could restart it
     port = declared_http_port(container.spec)
     if settings.unknown is Unknown.TCP:
         port = port or next(iter(container.tcp_ports), None)
@@ -256,19 +243,19 @@ def _unknown(container: Container, settings: StandardProbes) -> Json | None:
     return None
 
 
-# --- the own readinessProbe, asked as liveness -----------------------------------------------------
+# --- a readinessProbe copied to liveness ----------------------------------------------------------
 
 _HANDLERS: Final = ("httpGet", "tcpSocket", "grpc", "exec")
 _ALIVE: Final = frozenset({"live", "livez", "liveness", "alive", "liveliness", "livecheck"})
 _HEALTHY: Final = "/-/healthy"
-"""Prometheus and its relatives."""
+"""The path of Prometheus, Alertmanager and others."""
 _GENERAL: Final = frozenset(
     {"health", "healthz", "healthcheck", "health-check", "health_check", "ping", "heartbeat"}
 )
-"""Paths that may be about being alive, or about all dependencies of the server."""
-_OTHERWISE: Final = ("ready", "readi", "status", "start", "deep", "full")
-_NEVER: Final = 24 * 3600
-"""Seconds. Who lets a check fail for a day has switched it off."""
+"""Paths that may check only the process, or all dependencies of the server."""
+_NOT_LIVENESS: Final = ("ready", "readi", "status", "start", "deep", "full")
+_DISABLED: Final = 24 * 3600
+"""Seconds. A user who lets a check fail for a day has disabled it."""
 
 
 def handler_of(probe: Any) -> Json:
@@ -277,38 +264,38 @@ def handler_of(probe: Any) -> Json:
 
 
 def _mirrored(readiness: Any, container: Container, settings: StandardProbes) -> Json | None:
-    """The handler of a readinessProbe, if liveness may ask the same; None if not, or if unsure."""
+    """The handler of a readinessProbe if liveness may use it; None if not, or if in doubt."""
     handler = handler_of(readiness)
     (kind, action), *_ = handler.items() or [("", None)]
     if settings.mirror is Mirror.OFF or not isinstance(action, dict) or action.get("host"):
         return None
-    if probe_timing.give_up(readiness) >= _NEVER:
+    if probe_timing.give_up(readiness) >= _DISABLED:
         return None
     similar = settings.mirror is Mirror.SIMILAR
     if kind == "httpGet":
-        alike = _is_about_liveness(text(action, "path"), similar=similar)
+        suitable = _names_liveness(text(action, "path"), similar=similar)
     elif kind == "grpc":
         service = text(action, "service").lower()
-        alike = service in _ALIVE or (similar and not service)
+        suitable = service in _ALIVE or (similar and not service)
     else:
-        alike = similar and kind == "tcpSocket"
-    return handler if alike or _is_own(kind, action, container, settings) else None
+        suitable = similar and kind == "tcpSocket"
+    return handler if suitable or _is_server_liveness(kind, action, container, settings) else None
 
 
-def _is_about_liveness(path: str, *, similar: bool) -> bool:
-    if any(word in path.lower() for word in _OTHERWISE):
+def _names_liveness(path: str, *, similar: bool) -> bool:
+    if any(word in path.lower() for word in _NOT_LIVENESS):
         return False
     route = path.partition("?")[0].rstrip("/")
     name = route.rpartition("/")[2].lower()
     return name in _ALIVE or route.endswith(_HEALTHY) or (similar and name in _GENERAL)
 
 
-def _is_own(kind: str, action: Json, container: Container, settings: StandardProbes) -> bool:
-    """Whether a handler asks the liveness of the server that is known to run."""
+def _is_server_liveness(kind: str, action: Json, container: Container, settings: StandardProbes) -> bool:
+    """Whether a handler asks the liveness endpoint of the recognised server."""
     server = settings.recogniser.server(container)
-    if server is None or not may_be_asked(server):
+    if server is None or not is_reachable(server):
         return False
     if kind == "grpc":
-        of = server.preset.grpc_service or ""
-        return server.preset.protocol is Protocol.GRPC and text(action, "service").lower() == of.lower()
+        service = server.preset.grpc_service or ""
+        return server.preset.protocol is Protocol.GRPC and text(action, "service").lower() == service.lower()
     return kind == "httpGet" and text(action, "path") == health_paths(server)[0]

@@ -10,7 +10,7 @@ from policies.kube.names import listed
 from policies.kube.pods import Container
 from policies.probes.endpoints import server_port, unsure
 from policies.probes.own_servers import is_bare, is_own_server
-from policies.probes.recognition import Part
+from policies.probes.recognition import GroupRole
 from policies.probes.serving import recognised, serving_containers
 
 
@@ -27,7 +27,9 @@ def without_liveness(target: Target, facts: Facts) -> Iterator[list[tuple[PodTem
         found = []
         for container in serving_containers(template.pod, facts):
             server = recognised(container, facts)
-            if container.spec.get("livenessProbe") or (server is not None and server.part is not Part.SERVES):
+            if container.spec.get("livenessProbe") or (
+                server is not None and server.role is not GroupRole.SERVES
+            ):
                 continue
             if is_own_server(template, container, facts):
                 found.append((template, container))

@@ -11,8 +11,7 @@ from policies.containers.commands import exec_command
 from policies.core.target import PodTemplate, Target
 from policies.kube import probe_timing
 from policies.kube.json import Json, dig, mapping, maps, text
-from policies.kube.pods import Container, Role
-from policies.probes.recognition import port_number
+from policies.kube.pods import Container, Role, port_number
 
 LIVENESS: Final = "livenessProbe"
 READINESS: Final = "readinessProbe"

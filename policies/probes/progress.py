@@ -46,7 +46,7 @@ def parse_liveness(value: object) -> Liveness:
         raise ValueError(f"{str(value)[:40]!r} is neither progress nor endpoint") from None
 
 
-def annotated_liveness(pod: Json, container: Container, facts: Facts) -> Liveness | None:
+def requested_liveness(pod: Json, container: Container, facts: Facts) -> Liveness | None:
     """What the pod's annotation asks for a container; None where it does not, or cannot be read."""
     ours = facts.view(pod).ours
     value = ours.get(f"{LIVENESS}.{container.name}", ours.get(LIVENESS)) if ours else None
@@ -66,7 +66,7 @@ def progress_check(
     seconds a start may take that no startupProbe waits for, 0 where one does.
     """
     settings = facts.settings(StandardProbes)
-    wanted = annotated_liveness(pod, container, facts)
+    wanted = requested_liveness(pod, container, facts)
     server = settings.recogniser.server(container)
     if (wanted or settings.liveness) is Liveness.ENDPOINT or server is None:
         return None
@@ -148,7 +148,7 @@ def _why_not(container: Container, server: Server, progress: Progress, *, sure: 
         return "it is not the only program that the container starts"
     if server.may_have_option(*progress.unless_flags) or _has_open_words(server):
         return "a variable may hold flags with which this was not tried"
-    if server.told(server.preset.host_flags, ()) not in (None, "", "0.0.0.0", "::", "[::]"):  # noqa: S104
+    if server.configured(server.preset.host_flags, ()) not in (None, "", "0.0.0.0", "::", "[::]"):  # noqa: S104
         return "it listens on one address only"
     if _key_variables(server, progress) is None:
         return "its API key is in no variable"
@@ -157,14 +157,14 @@ def _why_not(container: Container, server: Server, progress: Progress, *, sure: 
 
 def _given(server: Server, flags: tuple[str, ...]) -> str | None:
     """The flag among these that a server is started with; also as `--a_b` and as `--a.b`."""
-    names = {word.partition("=")[0].partition(".")[0].replace("_", "-") for word in server.words}
+    names = {word.partition("=")[0].partition(".")[0].replace("_", "-") for word in server.argv}
     return next((flag for flag in flags if flag in names), None)
 
 
 def _has_open_words(server: Server) -> bool:
     """Whether a variable is in a place where a flag may be: `$ARGS`, but neither `--model $MODEL` nor
     `serve $MODEL`."""
-    pairs = zip(("", *server.words), server.words, strict=False)
+    pairs = zip(("", *server.argv), server.argv, strict=False)
     return any(
         word.startswith("$") and not (before.startswith("-") and "=" not in before) and before != "serve"
         for before, word in pairs
@@ -173,7 +173,7 @@ def _has_open_words(server: Server) -> bool:
 
 def _key_variables(server: Server, progress: Progress) -> tuple[str, ...] | None:
     """The variables that may hold the API key; None where a flag holds it otherwise."""
-    told = server.told(progress.key_flags, ())
+    told = server.configured(progress.key_flags, ())
     if told is None:
         return progress.key_env
     named = _VARIABLE.fullmatch(told)

@@ -1,7 +1,6 @@
-"""Which model server a container runs: by what it starts, by its ports' names, by its image.
+"""Recognise the model server in a container: by its command, its port names, its image or its variables.
 
-Law: a table and a container in, one opinion out; unsure is None. Recognised servers are remembered,
-because a workload's pods are all alike.
+If in doubt, the result is None. Results are cached, because the pods of a workload are equal.
 """
 
 from __future__ import annotations
@@ -19,94 +18,94 @@ from policies.containers.programs import Launch, Program, has_option, launch_of,
 from policies.containers.remembered import Remembered
 from policies.containers.sidecars import infrastructure as known_infrastructure
 from policies.kube.images import glob_of, repository_and_tag
-from policies.kube.json import Json, maps, strings
+from policies.kube.json import strings
 from policies.kube.pods import Container
 from policies.probes.preset import Older, Preset, Unversioned
 
 PULLER: Final = "chassis-puller"
-"""The sidecar's program: no server, even if its container has a server's name."""
+"""The program of the sidecar, which is never a model server."""
 
 
-class Part(Enum):
-    """What a server does in its group."""
+class GroupRole(Enum):
+    """What a server does in its group of pods."""
 
     SERVES = auto()
-    """It answers clients. So does a server without a group."""
+    """It answers clients. A server without a group does so, too."""
     WORKER = auto()
-    """It computes for another pod that answers them."""
-    EITHER = auto()
-    """Its command decides that in the running container, as `--node-rank $(LWS_WORKER_INDEX)` does."""
+    """It computes for another pod that answers clients."""
+    UNDECIDED = auto()
+    """Only the running container can decide, as with `--node-rank $(LWS_WORKER_INDEX)`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A recognised model server, and how it was started."""
+    """A recognised model server and its command line."""
 
     name: str
     """The name of its preset."""
     preset: Preset
-    words: Program
+    argv: Program
     """The server's own command line, as far as it is known."""
     variables: Mapping[str, str | None]
-    """The container's variables; None where the value comes from elsewhere."""
+    """The container's variables; None if the value is in another object."""
     own_image: bool
     """Whether the image is one of the preset's."""
-    by_name: bool
-    """Whether it was recognised by an image with another name or by a variable: then its port must be
-    declared or set."""
-    sometimes: bool
-    """Whether it is started only in some cases: in one branch of a script."""
-    open: bool
+    weak_match: bool
+    """Whether only a port name, a variable or a mirror identifies it: its port must be declared or set."""
+    conditional: bool
+    """Whether only one branch of a script starts it."""
+    has_env_from: bool
     """Whether `envFrom` may set further variables."""
-    outdated: bool
-    """Whether its version is one from before its preset's health endpoint."""
-    undated: bool
-    """Whether its version is not known, and no endpoint is right for all versions."""
-    hidden: Program
-    """The possible values of a word such as `$ARGS`: words of the script that no program gets."""
+    too_old: bool
+    """Whether its version has no health endpoint."""
+    version_missing: bool
+    """Whether its version is unknown and its endpoints depend on it."""
+    possible_arguments: Program
+    """Words of the script that a variable in `argv`, such as `$ARGS`, may contain."""
 
     def may_have_option(self, *flags: str) -> bool:
-        """Whether a variable among its words, which can't be read, may hold one of the flags."""
-        return has_option(self.hidden, *flags)
+        """Whether a variable in `argv` may contain one of the flags."""
+        return has_option(self.possible_arguments, *flags)
 
     def has_option(self, *flags: str) -> bool:
-        return has_option(self.words, *flags)
+        return has_option(self.argv, *flags)
 
     @property
-    def part(self) -> Part:
-        """What it does in its group of nodes, of which only the first serves."""
+    def role(self) -> GroupRole:
+        """Its role in a group of nodes, of which only the first serves."""
         if self.preset.worker or self.has_option(*self.preset.headless_flags):
-            return Part.WORKER
-        rank = option(self.words, *self.preset.worker_flags)
+            return GroupRole.WORKER
+        rank = option(self.argv, *self.preset.worker_flags)
         if rank in (None, "0"):
-            return Part.SERVES
-        return Part.WORKER if rank.isdigit() else Part.EITHER
+            return GroupRole.SERVES
+        return GroupRole.WORKER if rank.isdigit() else GroupRole.UNDECIDED
 
     @property
     def spans_pods(self) -> bool:
-        """Whether it answers only once its processes in other pods have joined it."""
-        nodes = option(self.words, "--nnodes")
+        """Whether it answers only after its processes in other pods have joined it."""
+        nodes = option(self.argv, "--nnodes")
         return nodes not in (None, "1") or (nodes is None and self.has_option(*self.preset.worker_flags))
 
     def has_variable(self, *names: str) -> bool:
-        """Whether one of the variables is set to something."""
+        """Whether one of the variables is set and not empty."""
         return any(self.variables.get(name, "") != "" for name in names)
 
-    def told(self, flags: tuple[str, ...], variables: tuple[str, ...]) -> str | None:
-        """The value of a flag or else of a variable; None if neither is given, empty if it isn't known."""
-        told = option(self.words, *flags)
+    def configured(self, flags: tuple[str, ...], variables: tuple[str, ...]) -> str | None:
+        """The value of a flag, else of a variable; None if neither is set, empty if the value is unknown."""
+        value = option(self.argv, *flags)
         for name in variables:
-            if told is None and name in self.variables:
-                told = self.variables[name] or ""
-        return told
+            if value is None and name in self.variables:
+                value = self.variables[name] or ""
+        return value
 
 
 Ports = tuple[tuple[int, str], ...]
-Found = tuple[str, Program] | None
+Match = tuple[str, Program] | None
+"""The name of a preset and the server's command line."""
 
 
 class Recogniser:
-    """Knows servers and infrastructure by a table of presets; remembers what it has seen."""
+    """Recognises servers and infrastructure by a table of presets, with caches."""
 
     def __init__(self, presets: Mapping[str, Preset], infrastructure: tuple[str, ...] = ()) -> None:
         self._presets = presets
@@ -123,18 +122,14 @@ class Recogniser:
                 ),
             )
         )
-        self._by_globs: dict[frozenset[str], _ByImage] = {}
+        self._by_globs: dict[frozenset[str], _ImageMatch] = {}
         self._by_program: dict[str, list[str]] = {}
         for name, preset in presets.items():
-            for head in _heads(preset.commands):
-                self._by_program.setdefault(head, []).append(name)
+            for program in _program_names(preset.commands):
+                self._by_program.setdefault(program, []).append(name)
 
     def server(self, container: Container) -> Server | None:
-        """The model server in a container.
-
-        An image counts only while the container runs what the image was made for: where the command
-        puts something else in its place, the preset's own port must be declared.
-        """
+        """The model server in a container."""
         return container.cache.once(self._server, container)
 
     def _server(self, container: Container) -> Server | None:
@@ -149,7 +144,7 @@ class Recogniser:
         return known[0]
 
     def is_infrastructure(self, container: Container) -> bool:
-        """Whether a container is a known proxy, log shipper or exporter: never judged as a server."""
+        """Whether a container is a known proxy, log shipper or exporter, and so never a server."""
         return container.cache.once(self._is_infrastructure, container)
 
     def _is_infrastructure(self, container: Container) -> bool:
@@ -157,10 +152,10 @@ class Recogniser:
         return (
             bool(command and command[0].rpartition("/")[2] == PULLER)
             or self._of_image(container.image).infrastructure
-            or self._is_proxys_name(container.name)
+            or self._is_infrastructure_name(container.name)
         )
 
-    def _is_proxys_name(self, name: str) -> bool:
+    def _is_infrastructure_name(self, name: str) -> bool:
         known = self._names.get(name)
         if known is None:
             known = any(glob_of(glob).fullmatch(name) for glob in self._infrastructure)
@@ -169,55 +164,56 @@ class Recogniser:
 
     def _recognise(self, container: Container, launch: Launch, ports: Ports) -> Server | None:
         image = container.image
-        programs, sometimes, complete = started(container)
+        programs, conditional, complete = started(container)
         if not complete:
             return None
         by_image = self._of_image(image)
         by_command = self._by_command(by_image, programs)
-        found = (
+        match = (
             by_command
             or _by_port_name(by_image, launch, ports, programs)
             or _by_image(by_image, launch, programs)
             or _by_arguments(by_image, programs)
             or _by_variables(by_image, launch, ports, programs)
         )
-        if found is None:
+        if match is None:
             return None
-        name, words = found
+        name, argv = match
         preset = by_image.presets[name]
         own_image = name in by_image.own
-        version = by_image.version_of(name, image)
+        version = version_of(repository_and_tag(image)[1]) if name in by_image.versioned else ()
         older = _older(preset, version)
         if older is not None:
-            had = {
+            changes = {
                 "live_path": older.live_path,
                 "ready_path": older.ready_path,
                 "unless_flags": (*preset.unless_flags, *older.unless_flags),
                 "unless_env": (*preset.unless_env, *older.unless_env),
             }
-            preset = preset.model_copy(update=had)
-        hidden = _hidden(launch, programs) if any(word.startswith("$") for word in words) else ()
+            preset = preset.model_copy(update=changes)
+        has_variable = any(word.startswith("$") for word in argv)
         return Server(
             name=name,
             preset=preset,
-            words=words,
+            argv=argv,
             variables=launch.variables,
             own_image=own_image,
-            by_name=not own_image and found is not by_command,
-            sometimes=words in sometimes,
-            open=launch.open,
-            outdated=older is not None and not (older.live_path or older.ready_path),
-            undated=not version and preset.unversioned is Unversioned.NOTHING,
-            hidden=hidden,
+            weak_match=not own_image and match is not by_command,
+            conditional=argv in conditional,
+            has_env_from=launch.open,
+            too_old=older is not None and not (older.live_path or older.ready_path),
+            version_missing=not version and preset.unversioned is Unversioned.NOTHING,
+            possible_arguments=_unused_words(launch, programs) if has_variable else (),
         )
 
-    def _by_command(self, by_image: _ByImage, programs: tuple[Program, ...]) -> Found:
-        """The first program, in reading order, that a preset knows; of the presets that know it, the one with
-        the most specific command. One whose commands need its image comes after the others, since `ray start`
-        is only the base of other servers; a worker of a group comes last, and counts only if no command but
-        waiting follows."""
-        claims = [
-            (preset.worker, preset.commands_need_image, n, *_generality(pattern), name)
+    def _by_command(self, by_image: _ImageMatch, programs: tuple[Program, ...]) -> Match:
+        """The first program that matches a preset, and the preset with the most specific command.
+
+        A preset whose commands need its image comes after the others, because `ray start` is only the base of
+        other servers. A worker comes last, and only if the commands after it just wait.
+        """
+        candidates = [
+            (preset.worker, preset.commands_need_image, n, *_command_order(pattern), name)
             for n, program in enumerate(programs)
             for name in self._by_program.get(program[0], ())
             if (preset := by_image.presets.get(name)) is not None
@@ -227,13 +223,13 @@ class Recogniser:
             if not pattern.startswith("-") and _runs(program, pattern)
             if set(program[1:]).isdisjoint(preset.other_operands)
         ]
-        if not claims:
+        if not candidates:
             return None
-        _, _, n, *_, name = min(claims)
+        _, _, n, *_, name = min(candidates)
         return name, programs[n]
 
-    def _of_image(self, image: str) -> _ByImage:
-        """The answer for an image without its command."""
+    def _of_image(self, image: str) -> _ImageMatch:
+        """The presets that match an image."""
         matching = self._globs.matching(image)
         known = self._by_globs.get(matching)
         if known is None:
@@ -254,105 +250,101 @@ class Recogniser:
             }
             port_names = {name: preset.port_names for name, preset in presets.items() if preset.port_names}
             variables = {name: preset.variables for name, preset in presets.items() if preset.variables}
-            dated = frozenset(
+            versioned = frozenset(
                 name
                 for name, preset in presets.items()
                 if not matching.isdisjoint((*preset.images, *preset.version_images))
             )
             infrastructure = not matching.isdisjoint(self._infrastructure)
-            known = _ByImage(presets, own, mirrors, port_names, variables, dated, infrastructure)
-            if len(self._by_globs) >= _MOST_COMBINATIONS:
+            known = _ImageMatch(presets, own, mirrors, port_names, variables, versioned, infrastructure)
+            if len(self._by_globs) >= _MAX_COMBINATIONS:
                 self._by_globs.clear()
             self._by_globs[matching] = known
         return known
 
 
 @dataclass(frozen=True, slots=True)
-class _ByImage:
-    """The presets that match an image, and whether it is infrastructure."""
+class _ImageMatch:
+    """The presets that are possible for an image, and whether the image is infrastructure."""
 
     presets: Mapping[str, Preset]
-    """Those that may be meant."""
     own: Mapping[str, tuple[str, ...]]
-    """Those that know the image as theirs, each with the globs that match it."""
+    """The globs in `images` that match, by preset."""
     mirrors: Mapping[str, tuple[str, ...]]
-    """Those that know it as a copy by others, likewise."""
+    """The globs in `mirrors` that match, by preset."""
     port_names: Mapping[str, tuple[str, ...]]
-    """The names of ports by which some of the presets are known."""
     variables: Mapping[str, tuple[str, ...]]
-    """The variables by which some of the presets are known."""
-    dated: frozenset[str]
-    """Those whose version the image's tag is."""
+    versioned: frozenset[str]
+    """The presets for which the image's tag is the server's version."""
     infrastructure: bool
 
-    def version_of(self, name: str, image: str) -> tuple[int, ...]:
-        """The version of a preset's server, from the image's tag; empty if the tag has none."""
-        return version_of(repository_and_tag(image)[1]) if name in self.dated else ()
+
+_MAX_COMBINATIONS: Final = 1000
+"""Cached sets of globs that match the same image."""
 
 
-_MOST_COMBINATIONS: Final = 1000
-"""Sets of globs that match one image together, whose answer is remembered."""
-
-
-def _by_arguments(by_image: _ByImage, programs: tuple[Program, ...]) -> Found:
-    """The preset with the most specific flags among arguments without a program: the image starts it."""
+def _by_arguments(by_image: _ImageMatch, programs: tuple[Program, ...]) -> Match:
+    """The preset with the most specific flags, for arguments without a program: the image starts it."""
     if not programs or not programs[0] or not programs[0][0].startswith("-"):
         return None
-    claims = [
-        (*_generality(pattern), name)
+    candidates = [
+        (*_command_order(pattern), name)
         for name, preset in by_image.presets.items()
         if not preset.commands_need_image or name in by_image.own
         for pattern in preset.commands
         if pattern.startswith("-") and _runs(programs[0], pattern)
     ]
-    return (min(claims)[-1], programs[0]) if claims else None
+    return (min(candidates)[-1], programs[0]) if candidates else None
 
 
-def _by_port_name(by_image: _ByImage, launch: Launch, ports: Ports, programs: tuple[Program, ...]) -> Found:
+def _by_port_name(
+    by_image: _ImageMatch, launch: Launch, ports: Ports, programs: tuple[Program, ...]
+) -> Match:
     names = {name for _, name in ports}
     for name, port_names in by_image.port_names.items():
         preset = by_image.presets[name]
-        if not names.isdisjoint(port_names) and _runs_its_own(preset, launch, programs):
+        if not names.isdisjoint(port_names) and _runs_entrypoint(preset, launch, programs):
             return name, _joined(programs)
     return None
 
 
-def _by_image(by_image: _ByImage, launch: Launch, programs: tuple[Program, ...]) -> Found:
-    """The preset with the most specific image glob, if the container runs the image's own program."""
-    matching = [
-        (*_vagueness(glob), name)
+def _by_image(by_image: _ImageMatch, launch: Launch, programs: tuple[Program, ...]) -> Match:
+    """The preset with the most specific image glob, if the container runs the image's entrypoint."""
+    candidates = [
+        (*_glob_order(glob), name)
         for name, globs in (*by_image.own.items(), *by_image.mirrors.items())
         if not by_image.presets[name].commands_need_image
         for glob in globs
     ]
-    if not matching:
+    if not candidates:
         return None
-    *_, name = min(matching)
-    preset = by_image.presets[name]
-    if not _runs_its_own(preset, launch, programs):
+    *_, name = min(candidates)
+    if not _runs_entrypoint(by_image.presets[name], launch, programs):
         return None
     return name, programs[-1] if launch.command else _joined(programs)
 
 
-def _by_variables(by_image: _ByImage, launch: Launch, ports: Ports, programs: tuple[Program, ...]) -> Found:
-    """The preset whose variables are set, in an image that runs its own entrypoint and declares the port."""
+def _by_variables(
+    by_image: _ImageMatch, launch: Launch, ports: Ports, programs: tuple[Program, ...]
+) -> Match:
+    """The preset whose variables are set, if the image's entrypoint runs and the port is declared."""
     if not launch.env:
         return None
     declared = {str(port) for port, _ in ports}
     for name, variables in by_image.variables.items():
         preset = by_image.presets[name]
-        told = {str(preset.port), *(launch.variables.get(each) or "" for each in preset.port_env)}
+        served = {str(preset.port), *(launch.variables.get(each) or "" for each in preset.port_env)}
         if (
-            not declared.isdisjoint(told)
+            not declared.isdisjoint(served)
             and not launch.variables.keys().isdisjoint(variables)
-            and _runs_its_own(preset, launch, programs)
+            and _runs_entrypoint(preset, launch, programs)
         ):
             return name, _joined(programs)
     return None
 
 
-def _hidden(launch: Launch, programs: tuple[Program, ...]) -> Program:
-    """The words of a script that are none of its programs': `ARGS=(--port 9000)` has two."""
+def _unused_words(launch: Launch, programs: tuple[Program, ...]) -> Program:
+    """The words of a script outside its programs, such as `--port` and `9000` in `ARGS=(--port 9000)`."""
     known = {part for word in _joined(programs) for part in _SPLIT.split(word)}
     text = "\n".join((*launch.command, *launch.args))
     return tuple(word for word in _SPLIT.split(text) if word not in known)
@@ -369,28 +361,26 @@ _OTHER_PROGRAMS: Final = frozenset(
     {"sh", "bash", "sleep", "tail", "cat", "true", "python", "python3", "jupyter", "pip", "env", "ls"}
 )
 _IDLE: Final = frozenset({"sleep", "tail", "cat"})
-"""What a container runs to stay, so that somebody can work in it."""
+"""Programs that only keep a container alive."""
 _WAITING: Final = _IDLE | {"wait", "echo", "true", "exit", "sh", "bash", "ray"}
-"""Programs that may follow the start of a worker in the background."""
+"""Programs that may follow a worker that was started in the background."""
 _SCRIPTS: Final = (".sh", ".bash", ".py")
 
 
 def is_idle(container: Container) -> bool:
-    """Whether a container runs only what waits, such as `sleep infinity`: it serves nothing."""
+    """Whether a container only runs programs such as `sleep infinity` and serves nothing."""
     programs, _, complete = started(container)
     return complete and bool(programs) and all(program[0] in _IDLE for program in programs)
 
 
-def _runs_its_own(preset: Preset, launch: Launch, programs: tuple[Program, ...]) -> bool:
-    """Whether a container runs the entrypoint of the preset's images, as far as can be decided.
-
-    An image decides only that: a command or a script in the entrypoint's place may be any program.
-    """
+def _runs_entrypoint(preset: Preset, launch: Launch, programs: tuple[Program, ...]) -> bool:
+    """Whether a container runs the entrypoint of the preset's images; False if in doubt, because a command
+    that replaces the entrypoint may be any program."""
     if not set(launch.args).isdisjoint(preset.other_operands):
         return False
     own = {*(pattern.split()[0] for pattern in preset.commands), *preset.other_commands}
     if any(program[0] in own for program in programs):
-        return False  # the server itself, but in none of the ways in which its endpoint is known
+        return False  # the server itself, started in a way without a known endpoint
     if launch.command:
         return bool(programs) and programs[-1][0] in preset.entrypoints
     if not launch.args or launch.args[0].startswith("-"):
@@ -409,15 +399,15 @@ def _runs(program: Program, pattern: str) -> bool:
     return program[: len(words)] == words and all(has_option(program, flag) for flag in flags)
 
 
-def _generality(pattern: str) -> tuple[int, int]:
-    """Smaller for a more specific command: `ray start --head` before `ray start`."""
+def _command_order(pattern: str) -> tuple[int, int]:
+    """A sort key, the most specific command first: `ray start --head` before `ray start`."""
     words, flags = _words_and_flags(pattern)
     return -len(words), -len(flags)
 
 
 @lru_cache(maxsize=1024)
-def _heads(patterns: tuple[str, ...]) -> frozenset[str]:
-    """The programs that patterns name; empty if one names only flags."""
+def _program_names(patterns: tuple[str, ...]) -> frozenset[str]:
+    """The program names in patterns; an empty one for a pattern of flags only."""
     return frozenset(next(iter(_words_and_flags(pattern)[0]), "") for pattern in patterns)
 
 
@@ -428,36 +418,24 @@ def _words_and_flags(pattern: str) -> tuple[Program, Program]:
     return tuple(word for word in wanted if word not in flags), flags
 
 
-# --- ports and images -----------------------------------------------------------------------------
-
-
-def port_number(container: Json, port: object) -> int | None:
-    """The number of a probe's or annotation's port: a number, its text, or the name of a declared port."""
-    if isinstance(port, str):
-        named = next(
-            (item.get("containerPort") for item in maps(container, "ports") if item.get("name") == port), None
-        )
-        port = int(port) if named is None and port.isascii() and port.isdigit() and len(port) < 6 else named
-    return port if type(port) is int and 0 < port < 65536 else None
+# --- versions and image globs ---------------------------------------------------------------------
 
 
 def _older(preset: Preset, version: tuple[int, ...]) -> Older | None:
-    """The fields that differ for a version; None for a new one. The preset decides what counts for an unknown
-    version."""
+    """The preset's entry for an older version; None for a new one. `unversioned` decides if it is unknown."""
     if not version:
         return preset.older[0] if preset.older and preset.unversioned is Unversioned.OLDEST else None
     return next((each for each in preset.older if version < version_of(each.before)), None)
 
 
 def version_of(tag: str) -> tuple[int, ...]:
-    """The numbers of the version in a tag; empty for a tag without one."""
+    """The version in a tag as numbers; empty for a tag without one."""
     version = version_in(tag)
     return tuple(map(int, version.split("."))) if version else ()
 
 
 def version_in(tag: str) -> str:
-    """The version that a tag begins with: `v24.05-py3` has 24.05, and so has `main-v24.05`; empty for a tag
-    without one."""
+    """The version in a tag: 24.05 in `v24.05-py3` and in `main-v24.05`; empty for a tag without one."""
     match = _VERSION.match(tag)
     if match is None and tag[:1].isalpha():
         match = _VERSION.match(tag.partition("-v")[2])
@@ -467,6 +445,6 @@ def version_in(tag: str) -> str:
 _VERSION: Final = re.compile(r"v?([0-9]{1,4}(?:\.[0-9]{1,4}){1,3})(?![0-9])")
 
 
-def _vagueness(glob: str) -> tuple[int, int, int]:
-    """Smaller for a more specific glob: its segments, its tag, its letters."""
+def _glob_order(glob: str) -> tuple[int, int, int]:
+    """A sort key, the most specific glob first: by its segments, its tag, its letters."""
     return -glob.count("/"), -glob.count(":"), glob.count("*") - len(glob)

@@ -1,6 +1,6 @@
-"""Who serves: the serving containers of a pod, and which model server each of them is.
+"""The serving containers of a pod, and the model server in each of them.
 
-`standard-probes` and the rules must agree, so all ask here. Law: unsure is None, never a guess.
+`standard-probes` and all rules use these functions, so they agree.
 """
 
 from __future__ import annotations
@@ -10,23 +10,29 @@ from typing import Final
 
 from policies.core.annotations import HEALTH_PATH, HEALTH_PORT, LIVE_PATH, READY_PATH
 from policies.core.facts import Facts
+from policies.core.groups import Waits, leads, peers_need
 from policies.kube.json import Json
 from policies.kube.metadata import annotations_of
 from policies.kube.pods import Container, Role
-from policies.probes.recognition import Part, Recogniser, Server, is_idle
+from policies.probes.recognition import GroupRole, Recogniser, Server, is_idle
 from policies.probes.settings import StandardProbes
 
 HEALTH_ANNOTATIONS: Final = (HEALTH_PATH, HEALTH_PORT, LIVE_PATH, READY_PATH)
 
 
 def istio_came_first(pod: Json) -> bool:
-    """Whether Istio's injector has been at the pod before.
+    """Whether Istio's injector has changed the pod already.
 
-    It rewrites the probes that it finds, because the kubelet has no certificate for mutual TLS; a probe
-    that is added afterwards goes to the proxy unrewritten, and fails where mutual TLS is strict.
+    It rewrites the existing probes, because the kubelet has no certificate for mutual TLS. A probe that is
+    added later is not rewritten, and fails if mutual TLS is strict.
     Source: https://istio.io/latest/docs/ops/configuration/mesh/app-health-check/
     """
     return "sidecar.istio.io/status" in annotations_of(pod)
+
+
+def is_kuberay_container(pod: Json, container: Container, facts: Facts) -> bool:
+    """Whether KubeRay sets the probes of a container: they match Ray's own failure detection."""
+    return container.role is Role.MAIN and container.index == 0 and facts.view(pod).is_ray
 
 
 def recognised(container: Container, facts: Facts) -> Server | None:
@@ -39,32 +45,31 @@ def is_infrastructure(container: Container, facts: Facts) -> bool:
     return facts.settings(StandardProbes).recogniser.is_infrastructure(container)
 
 
-def serving_containers(pod: Json, facts: Facts) -> list[Container]:
+def serving_containers(pod: Json, facts: Facts) -> tuple[Container, ...]:
     """The serving containers of a pod (a map with `spec`); none in a pod that runs to completion.
 
-    A container serves if it declares a TCP port, carries a readinessProbe, or is recognised by a
-    preset or named by a health annotation; a native sidecar only if it declares a port; an init
-    container, a known proxy, a worker of a group, one that only sleeps, or a container that isn't
-    restarted whenever it ends never.
+    A container serves if it declares a TCP port or has a readinessProbe, or if a preset matches it or a
+    health annotation names it. A native sidecar serves only if it declares a port. Init containers, known
+    proxies, workers of a group, idle containers, and containers that are not restarted never serve.
     """
     return facts.pod_cache(pod).once(_serving, pod, facts)
 
 
-def _serving(pod: Json, facts: Facts) -> list[Container]:
+def _serving(pod: Json, facts: Facts) -> tuple[Container, ...]:
     view = facts.view(pod)
     if view.completes:
-        return []
+        return ()
     recogniser = facts.settings(StandardProbes).recogniser
     found = [each for each in view.running if not (recogniser.is_infrastructure(each) or _ends(each))]
-    return [
+    return tuple(
         each
         for each in found
         if _serves(each, recogniser) or _annotated(view.ours, each, only=len(found) == 1)
-    ]
+    )
 
 
 def _ends(container: Container) -> bool:
-    """Whether a restartPolicy of the container's own (Kubernetes 1.34) makes a kill by a probe its end."""
+    """Whether the container's own restartPolicy (Kubernetes 1.34) makes a kill by a probe final."""
     return container.spec.get("restartPolicy") in ("Never", "OnFailure")
 
 
@@ -77,12 +82,21 @@ def _annotated(annotations: Mapping[str, str], container: Container, *, only: bo
 
 def _serves(container: Container, recogniser: Recogniser) -> bool:
     server = recogniser.server(container)
-    part = Part.SERVES if server is None else server.part
-    if part is Part.WORKER or is_idle(container):
+    role = GroupRole.SERVES if server is None else server.role
+    if role is GroupRole.WORKER or is_idle(container):
         return False
     if container.tcp_ports:
         return True
     if container.role is Role.SIDECAR:
         return False
-    known = server is not None and part is Part.SERVES
+    known = server is not None and role is GroupRole.SERVES
     return known or bool(container.spec.get("readinessProbe"))
+
+
+def waits_for(pod: Json, container: Container, facts: Facts) -> Waits:
+    """Whether the other pods of a group wait until this pod is Ready, while its server may wait for them."""
+    leader = leads(pod, facts)
+    if leader is not None:
+        return leader
+    server = recognised(container, facts)
+    return peers_need(pod, facts) if server is not None and server.spans_pods else Waits.NO

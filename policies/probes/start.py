@@ -1,10 +1,9 @@
-"""How long a serving container takes to start, and how long it may.
+"""The expected start of a serving container, and its startup budget.
 
-The time follows from annotations, from earlier starts (`policies.probes.observed`), or from the model's size:
-from an annotation, the model config, or the model's name and flags (`policies.probes.model_sizes`).
+The start follows from an annotation, from earlier starts (`policies.probes.observed`), or from the model's
+size: an annotation, the model config, or the model's name and flags (`policies.probes.model_sizes`).
 
-Law: the expected time has a source; the allowed time is generous. A long budget has no cost in the good case,
-and a short one kills a start again and again.
+The budget is generous: a long one costs nothing if the start succeeds, and a short one ends every start.
 """
 
 from __future__ import annotations
@@ -35,56 +34,55 @@ from policies.probes.settings import Learning, StandardProbes
 from puller import spec as model_spec
 
 LONGEST_START: Final = 7 * 24 * 3600
-"""Seconds. A start beyond a week is a slip in an annotation; a budget far beyond it overflows int32."""
+"""Seconds. A longer start is a mistake in an annotation, and its budget could overflow an int32."""
 LONGEST_MODEL_NAME: Final = 60
-"""Characters of a model's name that a reason gives."""
+"""Characters of a model's name in a reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """How long a container takes from its start until it serves."""
+    """The time from a container's start until it serves."""
 
     seconds: int
     reason: str
-    """Where that is from, such as `140 GB at 64 MiB/s`."""
+    """The source of the time, such as `140 GB at 64 MiB/s`."""
     usual: int = 0
-    """Seconds that the server usually takes; 0 if unknown."""
+    """Seconds of the server's usual start; 0 if unknown."""
     loading: int = 0
-    """Seconds that the model's size comes to, or that observed starts took; 0 where neither is known."""
-    told: bool = False
-    """Whether an annotation or the model config gives the time, not an estimate."""
+    """Seconds to load a model of this size, or of the observed starts; 0 if neither is known."""
+    declared: bool = False
+    """Whether an annotation or the model config gives the time or the size."""
     annotated: bool = False
-    """Whether the annotation gives the exact time."""
+    """Whether an annotation gives the time."""
     source: str = ""
     """The source of the model's size: an annotation, the model config, or the server and the model's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How long a container may take to start before it counts as hanging."""
+    """The time after which a start counts as hung."""
 
     seconds: int
     why: Callable[[], str]
-    """In words: `three times the 36 min that 140 GB take at 64 MiB/s (vllm, from Llama-3.1-70B)`."""
+    """`three times the 36 min that 140 GB take at 64 MiB/s (vllm, from Llama-3.1-70B)`"""
     setting: str
-    """The setting of standard-probes by which it is more or less."""
+    """The setting of standard-probes that changes it."""
     annotated: bool = False
-    """Whether the annotation gives the time of a start."""
+    """Whether an annotation gives the time of a start."""
     fetches: bool = False
-    """Whether it is twice as long since no volume keeps the fetched files."""
+    """Whether it is doubled because no volume keeps the download."""
 
 
 def start_of(pod: Json, container: Container, facts: Facts) -> Start | None:
-    """How long a container takes to start; None if that is unknown, or it never serves.
+    """How long a container takes to start; None if unknown, or if it never serves.
 
-    The annotation `mlchassis.dev/expected-start` decides; else the slowest start that was observed, if enough
-    were; else the estimate.
+    The first of: the annotation `mlchassis.dev/expected-start`, the slowest observed start, the estimate.
     """
     start = _estimate_of(pod, container, facts)
     if start is None or start.annotated:
         return start
     found = _observed(pod, container, facts)
-    # A start that a probe ended shows that a start may take longer than the observed ones.
+    # If a probe ended a start, a start may take longer than the observed ones.
     if found is None or (found.killed and start.seconds > found.seconds):
         return start
     reason = f"the slowest of {found.starts} observed starts"
@@ -92,12 +90,12 @@ def start_of(pod: Json, container: Container, facts: Facts) -> Start | None:
 
 
 def _estimate_of(pod: Json, container: Container, facts: Facts) -> Start | None:
-    """What the annotation or the container shows: the longer of the preset's time for its server and the time
-    to load the model's size at the settings' `loadRate`."""
-    return facts.pod_cache(pod).once_for(container, _estimated_start, pod, container, facts)
+    """The annotation's start time; else the longer of the preset's and the time to load the model's size at
+    the setting `loadRate`."""
+    return facts.pod_cache(pod).once_for(container, _estimate, pod, container, facts)
 
 
-def _estimated_start(pod: Json, container: Container, facts: Facts) -> Start | None:
+def _estimate(pod: Json, container: Container, facts: Facts) -> Start | None:
     settings = facts.settings(StandardProbes)
     if settings.recogniser.is_infrastructure(container):
         return None
@@ -108,86 +106,81 @@ def _estimated_start(pod: Json, container: Container, facts: Facts) -> Start | N
         except ValueError:
             pass
         else:
-            return Start(seconds, f"the annotation {EXPECTED_START}", 0, seconds, told=True, annotated=True)
+            reason = f"the annotation {EXPECTED_START}"
+            return Start(seconds, reason, 0, seconds, declared=True, annotated=True)
     server = settings.recogniser.server(container)
     usual = (server and server.preset.expected_start) or 0
-    told, source = told_size(pod, container, facts)
-    size = told or 0
+    declared, source = declared_size(pod, container, facts)
+    size = declared or 0
     if not size and server is not None:
-        size, name = named_size(pod, container, server)
+        size, name = size_by_name(pod, container, server)
         named = shortened(name.rpartition("=")[2], LONGEST_MODEL_NAME)
         source = f"{server.name}, from {named}" if named else server.name
-    loading = _seconds(size, settings) if size else 0
+    loading = _seconds_to_load(size, settings) if size else 0
     if not (usual or loading):
         return None
     reason = f"{_gigabytes(size)} at {_rate(settings.load_rate)}"
     if server is not None and usual >= loading:
         reason = f"the usual start of {server.name}"
-    return Start(max(usual, loading), reason, usual, loading, told=told is not None, source=source)
+    return Start(max(usual, loading), reason, usual, loading, declared=declared is not None, source=source)
 
 
 def expected_start(pod: Json, container: Container, facts: Facts) -> int | None:
-    """Seconds from the container's start until it serves, by the estimate and by the observed starts; None if
-    that is unknown, or it never serves."""
+    """Seconds of the longer of the estimated and the observed start; None if neither is known."""
     starts = _estimate_of(pod, container, facts), start_of(pod, container, facts)
     return max((start.seconds for start in starts if start is not None), default=None)
 
 
 def budget_of(pod: Json, container: Container, facts: Facts) -> Budget:
-    """How long a start may take before the container counts as hanging.
+    """How long a start may take before the container counts as hung.
 
-    Several times the slowest start that was observed, if enough were. Otherwise several times the expected
-    start; twice that if no volume keeps the fetched files, for then a kill begins the download again; more if
-    the model is compiled first. If no size is known: several times `defaultStart`, or the time to fill the
-    accelerators, the memory or the volumes.
+    It is `startupFactor` times the slowest observed start, if there are enough, else times the expected
+    start: twice that if no volume keeps the download, and more if the model is compiled first. If no size is
+    known, it is `startupFactor` times `defaultStart`, or the time to fill the accelerators, the memory or the
+    volumes.
     """
     settings = facts.settings(StandardProbes)
     start = _estimate_of(pod, container, facts)
     if start is not None and start.annotated:
-        said = f"{lasting(start.seconds)} ({EXPECTED_START})"
-        seconds = _whole(start.seconds, settings.startup_factor)
+        time, factor = f"{lasting(start.seconds)} ({EXPECTED_START})", settings.startup_factor
         return Budget(
-            seconds, lambda: _product(said, settings.startup_factor), "startupFactor", annotated=True
+            _multiplied(start.seconds, factor),
+            lambda: _product(time, factor),
+            "startupFactor",
+            annotated=True,
         )
-    estimated = _estimated(pod, container, start, settings)
-    learned = _learned(pod, container, settings, facts)
-    if learned is None:
+    estimated, found = _estimated(pod, container, start, settings), _observed(pod, container, facts)
+    if found is None:
         return estimated
-    budget, killed = learned
-    # A start that a probe ended shows that a start may take longer than the observed ones.
-    return estimated if killed and estimated.seconds > budget.seconds else budget
+    learned = _learned(found, settings)
+    # If a probe ended a start, a start may take longer than the observed ones.
+    return estimated if found.killed and estimated.seconds > learned.seconds else learned
 
 
 def _observed(pod: Json, container: Container, facts: Facts) -> Observed | None:
-    """The observed starts, if there are enough and they count."""
+    """The observed starts, if there are enough and the setting `learning` is on."""
     if facts.settings(StandardProbes).learning is Learning.OFF:
         return None
-    return facts.pod_cache(pod).once_for(container, _observed_at_its_size, pod, container, facts)
+    return facts.pod_cache(pod).once_for(container, _read_observed, pod, container, facts)
 
 
-def _observed_at_its_size(pod: Json, container: Container, facts: Facts) -> Observed | None:
-    size = told_size(pod, container, facts)[0] or 0
-    return observed(pod, container, size, facts)
+def _read_observed(pod: Json, container: Container, facts: Facts) -> Observed | None:
+    return observed(pod, container, declared_size(pod, container, facts)[0] or 0, facts)
 
 
-def _learned(
-    pod: Json, container: Container, settings: StandardProbes, facts: Facts
-) -> tuple[Budget, bool] | None:
-    """The budget from the observed starts, and whether a probe ended one; None if too few were."""
-    found = _observed(pod, container, facts)
-    if found is None:
-        return None
-    several = _whole(found.seconds, settings.startup_factor)
+def _learned(found: Observed, settings: StandardProbes) -> Budget:
+    """The budget from the observed starts."""
+    seconds = _multiplied(found.seconds, settings.startup_factor)
     slowest = f"the slowest of {found.starts} observed starts"
-    if several < settings.least_learned:
-        took = f"the least; {slowest} took {found.seconds} s"
-        return Budget(settings.least_learned, lambda: took, "leastLearned"), bool(found.killed)
+    if seconds < settings.least_learned:
+        why = f"the least; {slowest} took {found.seconds} s"
+        return Budget(settings.least_learned, lambda: why, "leastLearned")
     factor = times(settings.startup_factor)
-    return Budget(several, lambda: f"{factor} {slowest} ({found.seconds} s)", "learning"), bool(found.killed)
+    return Budget(seconds, lambda: f"{factor} {slowest} ({found.seconds} s)", "learning")
 
 
 def _estimated(pod: Json, container: Container, start: Start | None, settings: StandardProbes) -> Budget:
-    """How long a start may take by what its container shows."""
+    """The budget from the estimated start, the settings and the container's resources."""
     compiles = _compiles(container, settings)
     factor = settings.startup_factor * (settings.compile_factor if compiles else 1)
     if start is not None and start.loading:
@@ -195,37 +188,39 @@ def _estimated(pod: Json, container: Container, start: Start | None, settings: S
         factor *= 2 if fetches else 1
         known, why = start, _because(fetches=fetches, compiles=compiles)
         return Budget(
-            _whole(start.seconds, factor),
+            _multiplied(start.seconds, factor),
             lambda: f"{_product(_time(known), factor)}{why} ({known.source})",
             "startupFactor",
             fetches=fetches,
         )
     usual = max(settings.default_start, start.seconds if start else 0)
-    several, most = _whole(usual, factor), _most(pod, container)
-    filling = _whole(_seconds(most, settings), 1)
-    if filling > several:
+    seconds, largest = _multiplied(usual, factor), _largest_model(pod, container)
+    filling = _seconds_to_load(largest, settings)
+    if filling > seconds:
         rate = _rate(settings.load_rate)
         return Budget(
-            filling, lambda: f"filling the {_gigabytes(most)} it has room for, at {rate}", "loadRate"
+            filling, lambda: f"filling the {_gigabytes(largest)} it has room for, at {rate}", "loadRate"
         )
-    what = start.reason if start is not None and start.seconds >= settings.default_start else ""
-    said = what or f"{lasting(settings.default_start)}, the default for an unknown model size"
-    why = _because(fetches=False, compiles=compiles)
-    return Budget(
-        several, lambda: f"{times(factor)} {said}{why}".strip(), "startupFactor" if what else "defaultStart"
+    reason, setting = (
+        f"{lasting(settings.default_start)}, the default for an unknown model size",
+        "defaultStart",
     )
+    if start is not None and start.seconds >= settings.default_start:
+        reason, setting = start.reason, "startupFactor"
+    why = _because(fetches=False, compiles=compiles)
+    return Budget(seconds, lambda: f"{times(factor)} {reason}{why}".strip(), setting)
 
 
 def _time(start: Start) -> str:
-    """Why a start takes as long as it does, with that time."""
+    """The expected time with its reason."""
     if start.usual >= start.loading:
         return start.reason
     size, _, rate = start.reason.partition(" at ")
     return f"the {lasting(start.seconds)} that {size} take at {rate}"
 
 
-def _product(said: str, factor: float) -> str:
-    return f"{times(factor)} {said}" if factor != 1 else said
+def _product(time: str, factor: float) -> str:
+    return f"{times(factor)} {time}" if factor != 1 else time
 
 
 def _because(*, fetches: bool, compiles: bool) -> str:
@@ -236,11 +231,11 @@ def _because(*, fetches: bool, compiles: bool) -> str:
     return f", since {' and '.join(why)}" if why else ""
 
 
-def _whole(seconds: float, factor: float) -> int:
+def _multiplied(seconds: float, factor: float) -> int:
     return math.ceil(min(seconds, LONGEST_START) * factor)
 
 
-def _seconds(size: int, settings: StandardProbes) -> int:
+def _seconds_to_load(size: int, settings: StandardProbes) -> int:
     return min(settings.boot - (-size // settings.load_rate), LONGEST_START)
 
 
@@ -255,9 +250,9 @@ def _rate(rate: int) -> str:
 # --- the model's size --------------------------------------------------------------------------
 
 
-def told_size(pod: Json, container: Container, facts: Facts) -> tuple[int | None, str]:
-    """Bytes of model that a container loads before it serves, and the source: the annotation
-    `mlchassis.dev/model-size`, or the sum in the pod's model config; None if neither gives it."""
+def declared_size(pod: Json, container: Container, facts: Facts) -> tuple[int | None, str]:
+    """Bytes that a container loads before it serves, and the source: the annotation
+    `mlchassis.dev/model-size`, or the sum in the pod's model config; None without both."""
     annotated = _annotation(pod, container, MODEL_SIZE, facts)
     if annotated is not None:
         try:
@@ -271,16 +266,16 @@ def told_size(pod: Json, container: Container, facts: Facts) -> tuple[int | None
     return sum(model.memory for model in models.values()) or None, f"the model config {name}"
 
 
-def named_size(pod: Json, container: Container, server: Server) -> tuple[int, str]:
-    """Bytes of the model that a server loads, and the text with the number: a name in its words, its
-    variables or its image, else that of a claim, a bucket or an image that it mounts. 0 if there is none."""
+def size_by_name(pod: Json, container: Container, server: Server) -> tuple[int, str]:
+    """Bytes of the model that a server loads, and its name: in the command line, the variables or the image,
+    else the name of a mounted claim, bucket or image. 0 if no name has a size."""
     if not server.preset.loads_model:
         return 0, ""
     variables = [
         value or "" for name, value in server.variables.items() if "MODEL" in name and "LORA" not in name
     ]
-    flags = (option(server.words, "--quantization", "-q", "--quantize"), option(server.words, "--dtype"))
-    named = heaviest((*_without_adapters(server.words), *variables, repository(container.image)), flags)
+    flags = (option(server.argv, "--quantization", "-q", "--quantize"), option(server.argv, "--dtype"))
+    named = heaviest((*_without_adapters(server.argv), *variables, repository(container.image)), flags)
     return named if named[0] else heaviest(_mounted(pod, container), flags)
 
 
@@ -288,7 +283,7 @@ _ADAPTER_FLAGS: Final = ("--lora-modules", "--lora-paths", "--lora-adapters", "-
 
 
 def _without_adapters(words: Sequence[str]) -> Iterator[str]:
-    """The words of a server but those of its LoRA adapters, which name the model that they are made for."""
+    """The words of a command line without its LoRA adapters, which are named after their base model."""
     inside = False
     for word in words:
         if word.startswith("-"):
@@ -306,7 +301,7 @@ def _mounted(pod: Json, container: Container) -> Iterator[str]:
 
 
 def models_of(facts: Facts, config: str) -> Mapping[str, model_spec.ModelSpec] | None:
-    """The models that a model-config ConfigMap lists; None when it isn't known."""
+    """The models that a model-config ConfigMap lists; None if it is unknown."""
     return facts.cache.once_for(config, _models_of, facts, config)
 
 
@@ -317,7 +312,7 @@ def _models_of(facts: Facts, config: str) -> Mapping[str, model_spec.ModelSpec] 
 
 
 def _annotation(pod: Json, container: Container, key: str, facts: Facts) -> str | None:
-    """The value of an annotation for a container: by its name, or for all that serve."""
+    """The value of an annotation for one container, or for all serving containers."""
     annotations = facts.view(pod).ours
     if not annotations:
         return None
@@ -328,8 +323,8 @@ def _annotation(pod: Json, container: Container, key: str, facts: Facts) -> str 
 
 
 def _loads_models(pod: Json, container: Container, facts: Facts) -> bool:
-    """Whether annotations about the pod's models concern a container: one that serves, or, where none
-    does, any main one. Native sidecars and helpers start at their own pace."""
+    """Whether the pod's annotations about models apply to a container: to the serving main containers, or
+    to all main ones if none serves. Native sidecars and helpers load no models."""
     if container.role is not Role.MAIN:
         return False
     serving = facts.pod_cache(pod).once(_serving_mains, pod, facts)
@@ -344,12 +339,12 @@ def _serving_mains(pod: Json, facts: Facts) -> frozenset[str]:
 
 _ACCELERATOR: Final = re.compile("gpu|gaudi|tpu|neuron|npu|/mig-")
 _ACCELERATOR_BYTES: Final = 80 * 10**9
-_PASSING: Final = ("configMap", "secret", "projected", "downwardAPI")
-"""Volumes that hold no model."""
+_WITHOUT_MODELS: Final = ("configMap", "secret", "projected", "downwardAPI")
+"""Volumes that contain no model."""
 
 
-def _most(pod: Json, container: Container) -> int:
-    """Bytes that a container could load: what fits its accelerators, its memory and its own volumes."""
+def _largest_model(pod: Json, container: Container) -> int:
+    """The most bytes that fit into a container's accelerators, its memory or its own volumes."""
     resources = mapping(container.spec, "resources")
     asked = {**mapping(resources, "requests"), **mapping(resources, "limits")}
     accelerators = sum(units.bytes_or_zero(value) for key, value in asked.items() if _ACCELERATOR.search(key))
@@ -366,18 +361,18 @@ def _claimed(volume: Json) -> object:
 
 
 def _volumes(pod: Json, container: Container) -> list[Json]:
-    """The volumes that a container mounts, those in memory left out."""
+    """The volumes that a container mounts, except those in memory."""
     mounted = mounted_volumes(pod, container)
     return [volume for volume in mounted if mapping(volume, "emptyDir").get("medium") != "Memory"]
 
 
 def _keeps_files(pod: Json, container: Container) -> bool:
-    """Whether a volume keeps what a container has fetched when it is killed: an emptyDir does, too."""
-    return any(volume.keys().isdisjoint(_PASSING) for volume in _volumes(pod, container))
+    """Whether a volume, such as an emptyDir, keeps the download when the container is restarted."""
+    return any(volume.keys().isdisjoint(_WITHOUT_MODELS) for volume in _volumes(pod, container))
 
 
 def _compiles(container: Container, settings: StandardProbes) -> bool:
-    """Whether a container asks for an accelerator for which models are compiled at the start."""
+    """Whether a container requests an accelerator for which models are compiled at the start."""
     resources = mapping(container.spec, "resources")
     asked = {*mapping(resources, "requests"), *mapping(resources, "limits")}
     return any(_is_among(key, settings.compiling) for key in asked)

@@ -26,7 +26,7 @@ from policies.probes.observed import place_of, run_of
 from policies.probes.progress import watched_start
 from policies.probes.serving import serving_containers
 from policies.probes.settings import Learning, StandardProbes
-from policies.probes.start import told_size
+from policies.probes.start import declared_size
 from webhook.admission.configuration import Config
 from webhook.admission.context import Context
 from webhook.observed.record import Ended, Observation, Started
@@ -175,7 +175,7 @@ class _Seen:
             yield Ended(self._namespace, self._key(counted[0]), at, self._node_type, disruption)
 
     def _key(self, container: Container) -> str:
-        size = told_size(self._pod, container, self._facts)[0] or 0
+        size = declared_size(self._pod, container, self._facts)[0] or 0
         return f"{self._workload}/{container.name}@{run_of(self._pod, container, size)}"
 
     def _started(self, container: Container, status: Json, at: float) -> Started:

@@ -24,7 +24,7 @@ from policies.kube.pods import Container, Role
 from policies.kube.printable import printable
 from policies.probes.observed import LEAST_STARTS, run_of
 from policies.probes.serving import serving_containers
-from policies.probes.start import told_size
+from policies.probes.start import declared_size
 from webhook.admission.changed import Changed
 from webhook.admission.configuration import Config
 from webhook.admission.context import Context
@@ -171,7 +171,7 @@ def _add(
             continue
         key = namespace, workload, container.name
         if key not in groups:  # the newest pod comes first: it has the budget in force
-            size = told_size(pod, container, facts)[0] or 0
+            size = declared_size(pod, container, facts)[0] or 0
             run = f"{workload}/{container.name}@{run_of(pod, container, size)}"
             entry = record.namespaces.get(namespace, {}).get(run, Entry())
             groups[key] = _Group(pod, container, entry, view.completes)

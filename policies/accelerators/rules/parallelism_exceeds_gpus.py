@@ -56,7 +56,7 @@ def _is_all(container: Container, server: Server) -> bool:
         return False
     every = started(container)
     return every.complete and all(
-        program == server.words or program[0] in _HARMLESS or (len(program) == 1 and program[0] in SHELLS)
+        program == server.argv or program[0] in _HARMLESS or (len(program) == 1 and program[0] in SHELLS)
         for program in every.all
     )
 
@@ -82,7 +82,7 @@ def _finding(template: PodTemplate, container: Container, server: Server, wanted
         f"{given}: the server fails at every start.",
         f"Give the container {wanted} GPUs, or lower the parallelism to {given}. If the server spans nodes, "
         "add the options for that.",
-        Certainty.UNDECIDED if server.open else Certainty.SURE,
+        Certainty.UNDECIDED if server.has_env_from else Certainty.SURE,
     )
 
 

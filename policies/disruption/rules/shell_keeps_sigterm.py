@@ -37,7 +37,7 @@ def _child(container: Container, facts: Facts) -> str:
     if not strings(container.spec, "command"):
         return ""
     server = recognised(container, facts)
-    names = {server.words[0]} if server is not None and server.words else set(WEB_SERVERS)
+    names = {server.argv[0]} if server is not None and server.argv else set(WEB_SERVERS)
     for words in children(container.words):
         program = program_of(words)
         if program and program[0] in names:

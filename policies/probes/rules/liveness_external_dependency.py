@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, Target, rule
 from policies.kube.json import mapping, text
-from policies.probes.endpoints import alive_by
+from policies.probes.endpoints import liveness_advice
 from policies.probes.external_hosts import external_dependencies
 from policies.probes.preset import asked_by
 from policies.probes.probe import LIVENESS, Probe, probes
@@ -33,7 +33,7 @@ def _more_than_alive(probe: Probe, facts: Facts) -> Finding | None:
         probe.at("httpGet", "path"),
         f"The {probe.name} asks GET {path} of {server.name}, which checks {of}: if that fails, kubelet "
         "restarts a server that is alive.",
-        f"Let liveness use {alive_by(probe.container, server)} instead{and_readiness}.",
+        f"Let liveness use {liveness_advice(probe.container, server)} instead{and_readiness}.",
         Certainty.UNDECIDED,
     )
 

@@ -27,7 +27,7 @@ def check(target: Target, facts: Facts) -> Findings:
             f"The {probe.name} kills it {budget} s after its start, but it takes about {start.seconds} s "
             f"until it serves ({start.reason}): {killed}, and it never serves.",
             _slow_start_hint(probe, start.seconds),
-            Certainty.SURE if start.told or budget < start.usual else Certainty.UNDECIDED,
+            Certainty.SURE if start.declared or budget < start.usual else Certainty.UNDECIDED,
         )
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.kube.json import text
+from policies.kube.pods import port_number
 from policies.probes.health import right_port, served_port
 from policies.probes.probe import LIVENESS, READINESS, STARTUP, is_written, probes
-from policies.probes.recognition import port_number
 from policies.probes.serving import recognised
 
 

@@ -22,7 +22,7 @@ def check(target: Target, facts: Facts) -> Findings:
             f"until it serves ({start.reason}).",
             f"Raise failureThreshold until periodSeconds * failureThreshold is well above {start.seconds}. "
             "This does not delay a faster start.",
-            Certainty.SURE if start.told else Certainty.UNDECIDED,
+            Certainty.SURE if start.declared else Certainty.UNDECIDED,
         )
 
 

@@ -65,7 +65,7 @@ def _awaited(own: Json, target: Target, deadline: int, facts: Facts) -> tuple[st
             start = start_of(template.pod, container, facts)
             if start is None or not (start.loading or start.annotated):
                 continue
-            if start.seconds * 10 > deadline * (11 if start.told else 20):
+            if start.seconds * 10 > deadline * (11 if start.declared else 20):
                 return container.name, start
     return None
 

@@ -8,7 +8,9 @@ import pytest
 
 from policies.core.facts import Facts
 from policies.kube.json import Json
-from policies.probes.standard_probes import StandardProbes, advise, mutate
+from policies.probes.advice import advise
+from policies.probes.settings import StandardProbes
+from policies.probes.standard_probes import mutate
 from tests.manifests import manifest
 from webhook.admission.engine import decide
 from webhook.config.load import load

@@ -11,10 +11,10 @@ from policies.kube.pods import Container, containers
 from policies.probes.health import (
     AnnotationError,
     annotated_health,
-    is_meant,
+    annotations_apply_to,
     known_health,
 )
-from policies.probes.start import expected_start, told_size
+from policies.probes.start import declared_size, expected_start
 
 GIB = 1 << 30
 TRITON = {"name": "triton", "image": "nvcr.io/nvidia/tritonserver:25.06-py3"}
@@ -85,7 +85,7 @@ def test_whom_an_annotation_means() -> None:
     other = {"name": "other", "ports": [{"containerPort": 9000}]}
 
     def meant(of: Json) -> list[str]:
-        return [item.name for item in containers(of) if is_meant(of, item, Facts())]
+        return [item.name for item in containers(of) if annotations_apply_to(of, item, Facts())]
 
     assert meant(pod(API, health_path="/h")) == ["api"]
     assert meant(pod(API, other, health_path="/h")) == []
@@ -110,12 +110,12 @@ def test_a_person_decides_about_the_start() -> None:
 
 def test_the_model_config_gives_the_size() -> None:
     of = pod(API, model_config="models")
-    assert told_size(*first(of), Facts(cluster=Cluster("3Gi", "1Gi")))[0] == 4 * GIB
-    assert told_size(*first(of), Facts(cluster=Cluster()))[0] is None, "no size is not a size of nothing"
-    assert told_size(*first(of), Facts())[0] is None
-    assert told_size(*first(pod(API, model_config="others")), Facts(cluster=Cluster("3Gi")))[0] is None
+    assert declared_size(*first(of), Facts(cluster=Cluster("3Gi", "1Gi")))[0] == 4 * GIB
+    assert declared_size(*first(of), Facts(cluster=Cluster()))[0] is None, "no size is not a size of nothing"
+    assert declared_size(*first(of), Facts())[0] is None
+    assert declared_size(*first(pod(API, model_config="others")), Facts(cluster=Cluster("3Gi")))[0] is None
     annotated = pod(API, model_config="models", model_size="1Gi")
-    assert told_size(*first(annotated), Facts(cluster=Cluster("3Gi")))[0] == GIB
+    assert declared_size(*first(annotated), Facts(cluster=Cluster("3Gi")))[0] == GIB
 
 
 def test_annotations_about_models_concern_serving_containers() -> None:

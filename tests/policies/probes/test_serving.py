@@ -5,11 +5,11 @@ from hypothesis import strategies as st
 from policies.core.facts import Facts
 from policies.kube.images import image_matches, repository
 from policies.kube.json import Json
-from policies.kube.pods import containers, tcp_ports
-from policies.probes import standard_probes
-from policies.probes.recognition import port_number
+from policies.kube.pods import containers, port_number, tcp_ports
+from policies.probes.advice import advise
 from policies.probes.serving import recognised, serving_containers
 from policies.probes.settings import StandardProbes
+from policies.probes.standard_probes import mutate
 from policies.probes.start import expected_start
 from tests.manifests import manifest
 
@@ -215,9 +215,9 @@ FIELDS = [
 def test_no_shape_of_a_container_raises(spec: Json, annotations: Json) -> None:
     odd = pod({"image": "vllm/vllm-openai", **spec}, annotations=annotations)
     settings = StandardProbes()
-    after = standard_probes.mutate(odd, settings, Facts())
-    list(standard_probes.advise(after, settings, Facts()))
-    assert standard_probes.mutate(after, settings, Facts()) is after
+    after = mutate(odd, settings, Facts())
+    list(advise(after, settings, Facts()))
+    assert mutate(after, settings, Facts()) is after
 
 
 def test_the_models_size_does_not_concern_a_proxy_next_to_them() -> None:

@@ -30,7 +30,7 @@ from policies.probes.endpoints import health_paths, server_port
 from policies.probes.probe import LIVENESS, READINESS, STARTUP
 from policies.probes.recognition import Server, version_in
 from policies.probes.serving import recognised, serving_containers
-from policies.probes.start import budget_of, models_of, named_size
+from policies.probes.start import budget_of, models_of, size_by_name
 from webhook.cli.output import plain
 from webhook.cli.output.html.timeline import Timeline, timelines
 from webhook.cli.output.review import Review, Subject
@@ -179,12 +179,12 @@ def _models(pod: Json, container: Container, server: Server | None, facts: Facts
         return tuple(listed)
     if server is None:
         return ()
-    name = option(server.words, *MODEL_FLAGS)
-    if not name and server.words[:2] == _POSITIONAL and len(server.words) > 2:
-        name = server.words[2] if not server.words[2].startswith("-") else None
+    name = option(server.argv, *MODEL_FLAGS)
+    if not name and server.argv[:2] == _POSITIONAL and len(server.argv) > 2:
+        name = server.argv[2] if not server.argv[2].startswith("-") else None
     name = name or next(filter(None, (server.variables.get(each) for each in _MODEL_VARIABLES)), None)
     if not name or name.startswith("/"):  # a folder, whose claim, bucket or image may have a name
-        name = named_size(pod, container, server)[1] or name
+        name = size_by_name(pod, container, server)[1] or name
     return (name,) if name else ()
 
 

@@ -1,0 +1,186 @@
+"""The warnings of standard-probes: invalid annotations, and containers that get no probes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from policies.core.annotations import DOMAIN, EXPECTED_START, LIVENESS, MODEL_SIZE
+from policies.core.facts import Facts
+from policies.core.finding import Finding
+from policies.core.groups import Waits, leads
+from policies.core.suggestions import closest
+from policies.kube import quantities as units
+from policies.kube.json import Json, dig
+from policies.kube.names import listed
+from policies.kube.pods import Container
+from policies.probes.endpoints import preset_health, server_port, unsure
+from policies.probes.health import AnnotationError, annotated_health, annotations_apply_to, handlers
+from policies.probes.progress import is_program, parse_liveness, progress_check, requested_liveness
+from policies.probes.serving import (
+    HEALTH_ANNOTATIONS,
+    is_kuberay_container,
+    istio_came_first,
+    serving_containers,
+    waits_for,
+)
+from policies.probes.settings import Liveness, StandardProbes
+
+
+def advise(pod: Json, settings: StandardProbes, facts: Facts) -> Iterator[Finding]:
+    """Report invalid annotations, and containers that get no probes."""
+    yield from _invalid_annotations(pod, facts)
+    for container in serving_containers(pod, facts):
+        try:
+            annotated_health(pod, container, facts)
+        except AnnotationError as error:
+            yield from error.findings
+        else:
+            yield from _leader_probes(pod, container, facts)
+            waits = waits_for(pod, container, facts)
+            no_readiness = container.spec.get("readinessProbe") is None
+            if no_readiness and waits is not Waits.NO and handlers(pod, container, settings, facts).ready:
+                yield _no_readiness(container, waits)
+            if container.spec.get("livenessProbe") is None and not is_kuberay_container(
+                pod, container, facts
+            ):
+                yield _no_liveness(pod, container, settings)
+            elif finding := _no_progress_check(pod, container, facts):
+                yield finding
+
+
+def _leader_probes(pod: Json, container: Container, facts: Facts) -> Iterator[Finding]:
+    """Report the user's probes on a leader whose workers wait for it."""
+    if leads(pod, facts) is not Waits.YES:
+        return
+    for name in ("readinessProbe", "startupProbe"):
+        if container.spec.get(name):
+            yield Finding(
+                f"{_path(container)}.{name}",
+                f"startupPolicy is LeaderReady, so the workers are created only once the leader is Ready. If "
+                f"{container.name} answers its {name} only with its workers, the group never starts.",
+                "Set startupPolicy: LeaderCreated, or probe something that does not need the workers.",
+            )
+            return
+
+
+def _path(container: Container) -> str:
+    return f"spec.{container.list}[{container.index}]"
+
+
+def _no_readiness(container: Container, waits: Waits) -> Finding:
+    why = (
+        "its group may form only once it is Ready"
+        if waits is Waits.YES
+        else "it is not known whether its group can form before it is Ready"
+    )
+    return Finding(
+        _path(container),
+        f"Container {container.name} gets no readinessProbe and no startupProbe: {why}.",
+        "Write a readinessProbe if the group forms before this pod is Ready: startupPolicy LeaderCreated, or "
+        "podManagementPolicy Parallel and a headless Service with publishNotReadyAddresses.",
+    )
+
+
+def _no_progress_check(pod: Json, container: Container, facts: Facts) -> Finding | None:
+    """Report that an annotation asks for liveness by progress, which is not injected."""
+    probe = container.spec.get("livenessProbe")
+    if requested_liveness(pod, container, facts) is not Liveness.PROGRESS or is_program(probe):
+        return None
+    health = preset_health(container, facts.settings(StandardProbes))
+    check = progress_check(pod, container, health.live if health else None, facts)
+    why = "it has another livenessProbe" if check is None or check.handler is not None else check.why_not
+    return Finding(
+        f"{_path(container)}.livenessProbe",
+        f"Container {container.name} gets no liveness by progress: {why}. A hang behind its health endpoint "
+        "is not noticed.",
+        f"Change that, or set the annotation {LIVENESS} to endpoint.",
+    )
+
+
+def _invalid_annotations(pod: Json, facts: Facts) -> Iterator[Finding]:
+    """Report annotations of this policy that name no container, have an invalid value, or are misspelt."""
+    view = facts.view(pod)
+    if not view.ours or view.completes:
+        return
+    names = {container.name for container in view.containers}
+    known = listed(sorted(names))
+    serving = serving_containers(pod, facts)
+    for key, value in view.ours.items():
+        base, suffix = _base_and_suffix(key)
+        path = f"metadata.annotations[{key}]"
+        if base is None:
+            if meant := _misspelt(key):
+                yield Finding(path, f"Annotation {key} is not known and has no effect.", f"Write {meant}.")
+        elif suffix and suffix not in names:
+            yield Finding(
+                path,
+                f"Annotation {key} names a container that the pod doesn't have.",
+                f"The containers are {known}.",
+            )
+        elif parse := _PARSED.get(base):
+            try:
+                parse(value)
+            except ValueError as error:
+                yield Finding(path, f"Annotation {key} has no effect: {error}.", "Correct the value.")
+        elif (
+            not suffix
+            and serving
+            and not any(annotations_apply_to(pod, container, facts) for container in serving)
+        ):
+            yield Finding(
+                path,
+                f"Annotation {key} could mean any of {listed(item.name for item in serving)}.",
+                f"Write {key}.{serving[0].name}, with the name of the container that is meant.",
+            )
+
+
+_PARSED: Final[dict[str, Callable[[object], object]]] = {
+    EXPECTED_START: units.parse_duration,
+    MODEL_SIZE: units.parse_bytes,
+    LIVENESS: parse_liveness,
+}
+_ANNOTATIONS: Final = (*HEALTH_ANNOTATIONS, *_PARSED)
+
+
+def _base_and_suffix(key: str) -> tuple[str | None, str]:
+    """`mlchassis.dev/health-path.ranker` -> the annotation and the container; None for other annotations."""
+    for base in _ANNOTATIONS:
+        if key == base or key.startswith(f"{base}."):
+            return base, key[len(base) + 1 :]
+    return None, ""
+
+
+def _misspelt(key: str) -> str | None:
+    """The annotation of this policy that a key resembles."""
+    domain, _, rest = key.partition("/")
+    name, dot, container = rest.partition(".")
+    if domain != DOMAIN:
+        return None
+    close = closest(name.lower(), [known.partition("/")[2] for known in _ANNOTATIONS], 0.78)
+    return f"{DOMAIN}/{close}{dot}{container}" if close else None
+
+
+def _no_liveness(pod: Json, container: Container, settings: StandardProbes) -> Finding:
+    """Report that a container gets no livenessProbe, and why."""
+    path = _path(container)
+    if istio_came_first(pod):
+        return Finding(
+            path,
+            f"Container {container.name} gets no liveness probe: Istio's proxy is in the pod already, and "
+            "would refuse a probe that Istio has not rewritten.",
+            "Let this webhook run before Istio's: configurations are called in the order of their names.",
+        )
+    server = settings.recogniser.server(container)
+    why = "its health endpoint is unknown"
+    hint = "Annotate the pod template with mlchassis.dev/health-path"
+    if server is not None and (doubt := unsure(container, server, server_port(container, server))):
+        why, hint = f"it runs {server.name}, and {doubt[0]}", doubt[1]
+    elif dig(container.spec, "readinessProbe", "exec") is not None:
+        why = "its readinessProbe runs a command, and a failing command must not restart it"
+    elif container.spec.get("readinessProbe") is not None:
+        why = "its readinessProbe shows whether it can take traffic, not whether it is alive"
+        hint = "Write a livenessProbe, or annotate the pod template with mlchassis.dev/live-path"
+    rule = "readiness-without-liveness" if container.spec.get("readinessProbe") else "liveness-missing"
+    sentence = f"Container {container.name} gets no liveness probe: {why}."
+    return Finding(path, sentence, f"{hint}.", left_to=rule)
