@@ -1,14 +1,13 @@
-"""Reading container and probe commands: argv and environment in, a typed summary out.
+"""Reads the commands of containers, probes and hooks: argv and environment in, a typed summary out.
 
-The reading is pure: it runs no command, looks up no name, and no input makes `read` raise. If only the
-running container knows what a command reaches, the summary is undecided; a rule then warns and never denies.
-Reading is paid for from a `Budget`, one for all the commands of a review. A command that can't be read whole
-within it gives an empty summary that is not `complete`, and no decision may rest on it.
+`read` is pure: it runs no command, resolves no name, and never raises. A host that only the running container
+knows is undecidable: rules may warn about it and never deny. All the commands of a review share a `Budget`.
+For a command that exceeds it, the summary is empty and not `complete`, and no decision may rest on it.
 
 Other packages import only the names below; the modules are internal. Each question has its modules:
 
-- which program runs: `reader`, by the tables of `programs` and `wrappers`; `walk` goes through scripts
-- which hosts it reaches: `reach`, by the table `clients.yaml`; `python_code` and `other_code` for code
+- which program runs: `reader`, with the tables of `programs` and `wrappers`; `walk` goes through scripts
+- which hosts it reaches: `reach`, with the table `clients.yaml`; `interpreters` for code
 - whether it ends: `ends`
 - how long it takes: `durations`
 

@@ -1,25 +1,25 @@
-"""What reading commands may cost: a budget of steps, which every reader takes from.
+"""A limit on the work of reading commands.
 
-Anyone who may create a pod chooses the text that is read here, so the cost of a review has a limit. It is
-counted in steps, never in seconds: the same text costs the same on every machine, and is undecided on all or
+Anyone who may create a pod chooses the text that is read here, so the work of a review is limited. It is
+counted in steps, not in seconds: the same text costs the same on every machine, and is undecided on all or
 on none.
 """
 
 from __future__ import annotations
 
 REVIEW_STEPS = 200_000
-"""What all the commands of one review may cost together."""
+"""The budget of all the commands of one review."""
 
 CHARACTERS = 64
-"""Characters that are scanned or copied for one step."""
+"""The number of characters that are scanned or copied for one step."""
 
 
 class BudgetSpent(Exception):
-    """The budget is spent: the rest of the text stays unread."""
+    """The budget is spent; the rest of the text is not read."""
 
 
 class Budget:
-    """Steps that reading may take; one budget covers all the commands of a review.
+    """The steps that reading may take; one budget covers all the commands of a review.
 
     A step is about a microsecond's work: a word of a script, a node of a syntax tree, or the scanning of
     64 characters.
@@ -32,13 +32,13 @@ class Budget:
         self.spent = 0
 
     def spend(self, steps: int) -> None:
-        """Take `steps` off the budget. Raises BudgetSpent where that is more than is left of it."""
+        """Raises BudgetSpent if fewer than `steps` are left."""
         self.spent += steps
         if self.spent > self.limit:
             raise BudgetSpent
 
     def scan(self, characters: int) -> None:
-        """Take what it costs to scan or copy so many characters. Raises BudgetSpent."""
+        """Spend the steps for scanning or copying `characters` characters. Raises BudgetSpent."""
         self.spent += 1 + characters // CHARACTERS
         if self.spent > self.limit:
             raise BudgetSpent

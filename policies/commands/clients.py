@@ -1,7 +1,7 @@
-"""The network and database clients that commands use: where each one takes its host and timeouts from.
+"""The network and database clients of commands, and where each one gets its host and timeouts from.
 
-The table is `clients.yaml`. A row lists the options with a value (so that it isn't taken for a host), the
-options that name a host, the kind of operands, and the default host.
+The table is `clients.yaml`. A row lists the options with a value (so that the value isn't mistaken for a
+host), the options that name a host, the kind of operands, and the default host.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from importlib.resources import files
-from typing import Any, Final
+from typing import Any
 
 import yaml
 
@@ -20,7 +20,7 @@ from policies.commands.options import OptionSyntax, Style
 
 
 class Operands(Enum):
-    """What a client's operands are."""
+    """The meaning of a client's operands."""
 
     NONE = "none"
     URLS = "urls"
@@ -30,11 +30,11 @@ class Operands(Enum):
     HOST = "host"
     """The first is a host or host:port, or a URL."""
     LOCATION = "location"
-    """A URL or connection string where it looks like one; otherwise a database, a key, a path."""
+    """A URL or connection string if it has that form; otherwise a database, a key or a path."""
     REMOTE = "remote"
-    """`host:path` or a URL for another machine, a plain path otherwise (scp, rsync, git)."""
+    """`host:path` or a URL for another machine; otherwise a local path (scp, rsync, git)."""
     LOOKUP = "lookup"
-    """The first is a name to look up, the second the DNS server that is asked."""
+    """The first is a name to resolve, the second the DNS server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,32 +48,32 @@ class Client:
     locations: frozenset[str]
     """Options whose value is a database's name, or a URL or connection string for one."""
     env: tuple[str, ...]
-    """Variables that name the host when no option does."""
+    """Variables that name the host if no option does."""
     default: tuple[Reach, str] | None
     """The default host and its name; None if there is none."""
     timeouts: Mapping[str, float]
-    """Options that bound the run, with the seconds that a bare number of theirs counts."""
-    parts: frozenset[str]
-    """Timeouts of one part, such as connecting: they count only if no other is given."""
-    repeats: Mapping[str, int]
-    """Options that repeat the run: what to add to their number to get the tries."""
+    """Options that limit the duration, with the seconds that a number without a unit counts."""
+    phase_timeouts: frozenset[str]
+    """Those that limit one phase, such as connecting. They count only without another timeout."""
+    retries: Mapping[str, int]
+    """Options that set the number of attempts: the attempts are their number plus this one."""
     proxies: frozenset[str]
-    """Options whose value is a proxy, which is asked instead of the host."""
-    bypass: frozenset[str]
-    """Options that list the hosts for which no proxy is asked."""
+    """Options whose value is a proxy."""
+    no_proxy: frozenset[str]
+    """Options that list the hosts for which no proxy is used."""
     resolve: frozenset[str]
-    """Options that give a name an address: curl's `host:port:address`, or `host:address`."""
-    instead: frozenset[str]
-    """Options that put another host in place of one: curl's `host:port:host:port`."""
+    """Options that set the address of a name: curl's `host:port:address`, or `host:address`."""
+    connect_to: frozenset[str]
+    """Options that replace a host by another one: curl's `host:port:host:port`."""
     sockets: frozenset[str]
     """Options that name a Unix socket: no traffic leaves the container."""
-    unread: frozenset[str]
-    """Options that name a file or a profile with further settings, which can't be read here."""
+    config_files: frozenset[str]
+    """Options that name a file or a profile with further settings, which are unknown."""
     offline: frozenset[str]
-    """Options and first operands with which the client reaches nothing (`--version`)."""
+    """Options and first operands with which the client reaches no host (`--version`)."""
 
 
-_NAMED: Final = ("hosts", "locations", "proxies", "bypass", "resolve", "instead", "sockets", "unread")
+_OPTIONS = ("hosts", "locations", "proxies", "no_proxy", "resolve", "connect_to", "sockets", "config_files")
 
 
 @cache
@@ -86,13 +86,13 @@ def clients() -> Mapping[str, Client]:
 
 
 def _client(row: dict[str, Any]) -> Client:
-    """A row of the file; its lists of options are separated by blanks."""
-    named = {key: frozenset(row.pop(key, "").split()) for key in _NAMED}
-    parts, repeats = row.pop("parts", {}), row.pop("repeats", {})
-    timeouts = {**row.pop("timeouts", {}), **parts}
+    """A row of the file, in which lists of options are separated by blanks."""
+    options = {key: frozenset(row.pop(key, "").split()) for key in _OPTIONS}
+    phases, retries = row.pop("phase_timeouts", {}), row.pop("retries", {})
+    timeouts = {**row.pop("timeouts", {}), **phases}
     others = f"{row.pop('ports', '')} {row.pop('valued', '')}".split()
     syntax = OptionSyntax(
-        frozenset((*others, *timeouts, *repeats)).union(*named.values()),
+        frozenset((*others, *timeouts, *retries)).union(*options.values()),
         frozenset(row.pop("flags", "").split()),
         frozenset(row.pop("attached", "").split()),
         Style(row.pop("style", "gnu")),
@@ -104,9 +104,9 @@ def _client(row: dict[str, Any]) -> Client:
         env=tuple(row.pop("env", "").split()),
         default=default and (Reach(default[0]), default[1]),
         timeouts=timeouts,
-        parts=frozenset(parts),
-        repeats=repeats,
+        phase_timeouts=frozenset(phases),
+        retries=retries,
         offline=frozenset(row.pop("offline", "--version --help").split()),
-        **named,
+        **options,
         **row,
     )

@@ -1,4 +1,4 @@
-"""How long commands take: what their texts state."""
+"""How long commands take, as far as their text shows."""
 
 from __future__ import annotations
 
@@ -11,33 +11,31 @@ _SECONDS = {"ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "s": 1.0, "m": 60.0
 
 
 def seconds(text: str, unit: float = 1.0) -> float | None:
-    """`5`, `0.5`, `2m`, `1m30s`, `500ms` -> seconds; a bare number counts in `unit` seconds."""
+    """`5`, `0.5`, `2m`, `1m30s`, `500ms` -> seconds; a number without a unit counts in `unit` seconds."""
     if not text or len(text) > 40:
         return None
     at, total = 0, 0.0
-    while at < len(text):  # piece by piece: one regex for the whole tries every way to cut its digits
-        piece = _DURATION.match(text, at)
-        if piece is None:
+    while at < len(text):  # part by part: one regex for the whole text tries every way to split its digits
+        part = _DURATION.match(text, at)
+        if part is None:
             return None
-        total += float(piece[1]) * (_SECONDS[piece[2]] if piece[2] else unit)
-        at = piece.end()
+        total += float(part[1]) * (_SECONDS[part[2]] if part[2] else unit)
+        at = part.end()
     return total
 
 
 def slept(arguments: Sequence[str]) -> float | None:
-    """The seconds of a `sleep`, which adds up its arguments; None if it states none."""
+    """The seconds of `sleep`, which adds up its arguments; None if they contain no duration."""
     return sum(seconds(word) or 0.0 for word in arguments) or None
 
 
-def limited(length: float, limit: float | None) -> float:
-    """The seconds of a command inside `timeout N`, which may take all of them if it states none."""
-    if limit is None:
-        return length
-    return min(length, limit) if length else limit
+def limited(duration: float, limit: float) -> float:
+    """The seconds of a command inside `timeout N`: all of them if the command itself sets no time."""
+    return min(duration, limit) if duration else limit
 
 
 def looped(once: float, count: int | None, *, ends: bool) -> float:
-    """The seconds of a loop, from those of a round: without end, a known number of rounds, or one."""
+    """The seconds of a loop from those of a round."""
     if once <= 0:
         return once
     if not ends:

@@ -1,4 +1,4 @@
-"""Whether commands end: loops, and after how many rounds at most; programs that hold or end a script."""
+"""Whether loops end and after how many rounds, and which programs end or block a script."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _BRACE_RANGE = re.compile(r"\{(\d{1,9})\.\.(\d{1,9})\}")
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _COMPARISON = re.compile(r"[<>]=?|==|!=")
 _COMPARING = frozenset({"-lt", "-le", "-gt", "-ge", "-eq", "-ne"})
-_LEAVING = frozenset({"exit", "break", "return"})
+_EXITS = frozenset({"exit", "break", "return"})
 _CALCULATORS = frozenset({"expr", "bc", "date"})
 _CLOCKS = frozenset({"SECONDS", "EPOCHSECONDS"})
 MAX_COUNT = 1_000_000
@@ -38,9 +38,9 @@ _A_DAY = 24 * 3600
 
 
 def is_bounded(loop: Loop, budget: Budget) -> bool:
-    """Whether the text shows an end: a list, `read`, or a counter or clock that is compared.
+    """Whether the text limits the loop by a list, by `read`, or by comparing a counter or a clock.
 
-    A `break` that depends only on the awaited thing is no bound.
+    A `break` that depends only on the awaited host is not a limit.
     """
     if loop.head is not None:
         return bool(_COMPARISON.search(loop.head))
@@ -52,19 +52,19 @@ def is_bounded(loop: Loop, budget: Budget) -> bool:
             return True
         if _compares(simple, counters, budget):
             return True
-    return any(_leaves_by_counter(script, counters, budget) for script in _scripts(loop.body, budget))
+    return any(_exits_by_counter(script, counters, budget) for script in _scripts(loop.body, budget))
 
 
 def is_endless(loop: Loop, budget: Budget) -> bool:
-    """Whether nothing ends the loop: `while true` or `while sleep 60` without a way out."""
+    """Whether the loop never ends: `while true` or `while sleep 60` without an exit."""
     if loop.keyword != "while" or loop.condition is None:
         return False
-    asked = [_program(simple) for simple in _simples(loop.condition, budget) if isinstance(simple, Simple)]
-    return asked in (["true"], [":"], ["sleep"]) and not _leaves(loop.body, budget)
+    programs = [_program(simple) for simple in _simples(loop.condition, budget) if isinstance(simple, Simple)]
+    return programs in (["true"], [":"], ["sleep"]) and not _exits(loop.body, budget)
 
 
 def rounds(loop: Loop, budget: Budget) -> int | None:
-    """The greatest number of rounds, if the text limits it."""
+    """The maximum number of rounds, if the text sets one."""
     if loop.words is not None:
         return _count_of_words(loop.words, budget)
     text = loop.head
@@ -92,7 +92,7 @@ def _count_of_words(words: tuple[Word, ...], budget: Budget) -> int | None:
 
 
 def last_number(words: tuple[Word, ...], budget: Budget) -> str:
-    """The last number of a `for` loop's list, `0 1 2`, `{0..2}` or `$(seq 0 2)`; empty for another list."""
+    """The last number of a `for` loop's list: `0 1 2`, `{0..2}` or `$(seq 0 2)`; empty for other lists."""
     last = [_last_of(word, budget) for word in words]
     return last[-1] if last and all(last) else ""
 
@@ -125,7 +125,7 @@ def _sequence(script: Script, budget: Budget) -> range | None:
 
 
 def _scripts(script: Script, budget: Budget) -> Iterator[Script]:
-    """The script and every script inside it, substitutions left out."""
+    """The script and every script in it, except in substitutions."""
     pending = [script]
     while pending:
         current = pending.pop()
@@ -172,7 +172,7 @@ def _direct(item: Item) -> Iterator[Simple | Test]:
 
 
 def _size(word: Word) -> int:
-    """What it costs to look at a word."""
+    """The steps for reading a word."""
     return 1 + sum(len(part.text) // 16 for part in word.parts if isinstance(part, Arithmetic))
 
 
@@ -185,7 +185,7 @@ def _plain(word: Word) -> str:
 
 
 def _counters(loop: Loop, budget: Budget) -> set[str]:
-    """Variables that the loop changes by arithmetic, and the shell's clocks."""
+    """The variables that the loop changes by arithmetic, and the shell's clocks."""
     counters = set(_CLOCKS)
     for script in (loop.condition, loop.body):
         for simple in _simples(script, budget) if script else ():
@@ -233,36 +233,36 @@ def _compares(simple: Simple | Test, counters: set[str], budget: Budget) -> bool
     return False
 
 
-def _leaves_by_counter(script: Script, counters: set[str], budget: Budget) -> bool:
-    """`if [ $n -gt 30 ]; then exit 1; fi` or `[ $n -gt 30 ] && exit 1` in a loop's body."""
+def _exits_by_counter(script: Script, counters: set[str], budget: Budget) -> bool:
+    """Whether a loop's body has `if [ $n -gt 30 ]; then exit 1; fi` or `[ $n -gt 30 ] && exit 1`."""
     compared = False
     for item in script.items:
         if item.operator == ";":
             compared = False
         for command in item.pipeline.commands:
             plain = command.command if isinstance(command, Redirected) else command
-            if compared and isinstance(plain, Simple) and _program(plain) in _LEAVING:
+            if compared and isinstance(plain, Simple) and _program(plain) in _EXITS:
                 return True
-            if compared and isinstance(plain, Group) and _leaves(plain.body, budget):
+            if compared and isinstance(plain, Group) and _exits(plain.body, budget):
                 return True
             if isinstance(plain, If):
                 for condition, body in plain.branches:
                     compares = any(_compares(each, counters, budget) for each in _simples(condition, budget))
-                    if compares and _leaves(body, budget):
+                    if compares and _exits(body, budget):
                         return True
             if isinstance(plain, Simple | Test):
                 compared = compared or _compares(plain, counters, budget)
     return False
 
 
-def _leaves(script: Script, budget: Budget) -> bool:
-    """Whether it contains `exit`, `break` or `return`."""
+def _exits(script: Script, budget: Budget) -> bool:
+    """Whether a script contains `exit`, `break` or `return`."""
     simples = _simples(script, budget)
-    return any(isinstance(each, Simple) and _program(each) in _LEAVING for each in simples)
+    return any(isinstance(each, Simple) and _program(each) in _EXITS for each in simples)
 
 
-def takes_over(words: Sequence[str]) -> bool:
-    """Whether a command ends the script well, or holds it for as long as the container lives."""
+def ends_script(words: Sequence[str]) -> bool:
+    """Whether a command ends the script with success, or runs as long as the container."""
     match ("".join(words[:1]).rpartition("/")[2], *words[1:]):
         case ("exit", "0") | ("sleep", "infinity" | "inf") | ("wait", *_):
             return True

@@ -1,9 +1,9 @@
-"""The shell's expansions: words of the syntax tree to text, as far as the environment is known."""
+"""The shell's expansions: from words of the syntax tree to text, as far as the variables are known."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from policies.commands import values
@@ -11,13 +11,13 @@ from policies.commands.budget import Budget
 from policies.commands.syntax import Arithmetic, Literal, Part, Script, Substitution, Variable, Word
 
 _MAX_PATTERN = 128
-"""Longest pattern of `${x%pattern}` that is followed: searching backwards multiplies it with the value."""
+"""Maximum length of a pattern of `${x%pattern}`: the cost of a search is its product with the value's."""
 
 _DIGITS = re.compile(r"\d+")
 
 
 class Scope:
-    """The variables of one shell, known and unknown, and its positional parameters.
+    """The variables and positional parameters of a shell.
 
     `substitute` reads the commands of a `$(…)` and returns the known part of its output.
     """
@@ -31,7 +31,7 @@ class Scope:
         self.variables: dict[str, str] = dict(environment.values)
         self.positional: tuple[str, ...] | None = ()
         self.sourced = False
-        """A file was read into the shell: it may have set anything."""
+        """A script was sourced, which may have set any variable."""
         self._log: list[tuple[str, str | None]] = []
 
     def lookup(self, name: str) -> str | None:
@@ -43,47 +43,59 @@ class Scope:
             return values.own(name)
         if name == "KUBERNETES_SERVICE_HOST":
             return values.other(name)
-        return values.unknown(name) if self.environment.open or self.sourced else None
+        return values.unknown(name) if self.environment.has_env_from or self.sourced else None
 
     def assign(self, name: str, value: str) -> None:
         self._log.append((name, self.variables.get(name)))
         self.variables[name] = value if len(value) <= values.MAX_VALUE else values.unknown(name)
 
     @contextmanager
-    def branch(self, *, leaks: bool = True) -> Iterator[None]:
-        """Commands that may not run, or (`leaks` False) run in a subshell.
+    def branch(self, *, subshell: bool = False) -> Iterator[None]:
+        """Commands that may not run: afterwards a variable that they changed is unknown.
 
-        Afterwards a variable that they changed is unknown, or as it was before the subshell.
+        After a `subshell`, such a variable has its former value.
         """
-        mark = len(self._log)
+        first = len(self._log)
         yield
-        changes, self._log[mark:] = self._log[mark:], []
+        changes, self._log[first:] = self._log[first:], []
         self.budget.spend(len(changes))
-        before: dict[str, str | None] = {}
-        for name, value in changes:
-            before.setdefault(name, value)
-        for name, value in before.items():
-            if leaks and self.variables.get(name) != value:
-                self._log.append((name, value))
-                self.variables[name] = values.unknown(name)
-            elif not leaks:
-                self._restore(name, value)
+        for name, before in dict(reversed(changes)).items():
+            if not subshell:
+                if self.variables.get(name) != before:
+                    self._log.append((name, before))
+                    self.variables[name] = values.unknown(name)
+            elif before is None:
+                self.variables.pop(name, None)
+            else:
+                self.variables[name] = before
 
-    def _restore(self, name: str, value: str | None) -> None:
-        if value is None:
-            self.variables.pop(name, None)
-        else:
-            self.variables[name] = value
+    @contextmanager
+    def assigned(self, variables: Mapping[str, str]) -> Iterator[None]:
+        """The variables of one command: `A=b command` or `env A=b command`."""
+        if not variables:
+            yield
+            return
+        with self.branch(subshell=True):
+            for name, value in variables.items():
+                self.assign(name, value)
+            yield
+
+    @contextmanager
+    def parameters(self, positional: tuple[str, ...] | None) -> Iterator[None]:
+        """The positional parameters of a function or script; None if they are unknown."""
+        before, self.positional = self.positional, positional
+        yield
+        self.positional = before
 
     # Words
 
     def fields(self, word: Word) -> list[str]:
-        """The arguments that a word becomes: one, or several where an unquoted variable has blanks."""
+        """The arguments of a word: one, or several if an unquoted variable contains blanks."""
         only = word.parts[0] if len(word.parts) == 1 else None
         if isinstance(only, Literal):
             return [self._paid(only.text)]
         if _is_all_arguments(word):
-            return self._arguments()
+            return [self._paid(argument) for argument in self.positional or ()]
         fields: list[list[str]] = [[]]
         splits = False
         for part in word.parts:
@@ -99,23 +111,19 @@ class Scope:
         texts = ["".join(field) for field in fields]
         if splits:
             return [text for text in texts if text]
-        unquoted_nothing = not texts[0] and all(
+        is_removed = not texts[0] and all(
             isinstance(part, Variable | Substitution) and not part.quoted for part in word.parts
         )
-        return [] if unquoted_nothing else texts
-
-    def _arguments(self) -> list[str]:
-        """`"$@"`: none where it isn't known."""
-        return [self._paid(argument) for argument in self.positional or ()]
+        return [] if is_removed else texts
 
     def text(self, word: Word) -> str:
-        """The word as one text, unsplit: an assignment's value, a redirection's target."""
+        """The word as one text, without splitting: for an assignment or a redirection."""
         if len(word.parts) == 1:
             return self._paid(self._part(word.parts[0]))
         return "".join(self._paid(self._part(part)) for part in word.parts)
 
     def _paid(self, text: str) -> str:
-        """`text`, what it costs to copy it taken off the budget: `$A$A$A…` multiplies."""
+        """`text`, after its cost is spent: `$A$A$A…` multiplies it."""
         self.budget.scan(len(text))
         return text
 

@@ -1,5 +1,4 @@
-"""Taking hosts out of URLs, host:port pairs and connection strings, and locating them: loopback, pod, cluster
-or outside."""
+"""The hosts in URLs and host:port pairs, and where they are: in the pod or outside of it."""
 
 from __future__ import annotations
 
@@ -19,10 +18,10 @@ _LOCAL_NAMES = frozenset(
     {"localhost", "localhost.localdomain", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback"}
 )
 MAX_HOSTS = 32
-"""Hosts of one URL, list or command that are read."""
+"""Maximum number of hosts that are read from one URL, list or command."""
 
 _LONGEST_ADDRESS = 45
-"""Characters of the longest address that can be written: IPv6 with an IPv4 address at its end."""
+"""Characters of the longest IP address: IPv6 with an IPv4 address at its end."""
 
 _HOSTNAME = re.compile(r"[a-z0-9._-]+", re.ASCII)
 _LABEL = re.compile(r"[a-z_]([a-z0-9_-]*[a-z0-9_])?", re.ASCII)
@@ -34,7 +33,7 @@ def is_url(text: str) -> bool:
 
 
 def reach_of(name: str, local_names: Collection[str] = ()) -> Reach:
-    """Where the host `name` is. `local_names`: further names known to be the pod's own."""
+    """Where the host `name` is. `local_names`: further names of the pod."""
     name = name.strip("[]").rstrip(".").lower()
     if not name:
         return Reach.UNDECIDABLE
@@ -45,13 +44,13 @@ def reach_of(name: str, local_names: Collection[str] = ()) -> Reach:
         or name.startswith(("/", "%2f"))
     ):
         return Reach.LOCAL
-    if values.starts_with_own(name):
-        rest = values.after_mark(name)
+    if name.startswith(values.OWN):
+        rest = name.partition(values.END)[2]
         return Reach.LOCAL if not rest or rest[0] in ".%" else Reach.UNDECIDABLE
-    if values.starts_with_other(name):
+    if name.startswith(values.OTHER):
         return Reach.EXTERNAL
     if not values.is_known(name):
-        # "db.$NAMESPACE.svc" can't be loopback in any namespace; "$RELEASE-db" could be this pod.
+        # "db.$NAMESPACE.svc" is never loopback; "$RELEASE-db" could be this pod.
         label, dot, _ = name.partition(".")
         named = dot and values.is_known(label) and _LABEL.fullmatch(label) and label != "localhost"
         return Reach.EXTERNAL if named else Reach.UNDECIDABLE
@@ -63,7 +62,7 @@ def _reach_of_known(name: str) -> Reach:
         address = ipaddress.ip_address(name.partition("%")[0][: _LONGEST_ADDRESS + 1])
     except ValueError:
         if not _HOSTNAME.fullmatch(name):
-            return Reach.UNDECIDABLE  # "$(DB)" that kubelet left as it is, a glob, half of a template
+            return Reach.UNDECIDABLE  # "$(DB)" that kubelet did not replace, a glob, part of a template
         octets = name.split(".")
         short_loopback = octets[0] in ("127", "0") and all(octet.isdigit() for octet in octets)
         return Reach.LOCAL if short_loopback else Reach.EXTERNAL
@@ -91,14 +90,11 @@ def _shown_name(name: str) -> str:
     return name.lower() if values.is_known(name) else values.show(name)
 
 
-def host(text: str, client: str, *, name_lookup: bool = False, local_names: Collection[str] = ()) -> Host:
-    """The host named by `text`, which is `host` or `host:port`.
-
-    `:8080` is this machine, as Go's clients read it.
-    """
+def host(text: str, client: str, local_names: Collection[str] = ()) -> Host:
+    """The host of `host` or `host:port`. `:8080` is this machine, as for Go's clients."""
     name, port = split_port(text.rpartition("@")[2])
     reach = Reach.LOCAL if text.startswith(":") and port else reach_of(name, local_names)
-    return Host(_shown_name(name.strip("[]")), reach, client, name_lookup)
+    return Host(_shown_name(name.strip("[]")), reach, client)
 
 
 _GRPC_SCHEMES = frozenset({"dns", "passthrough", "xds"})
@@ -106,7 +102,7 @@ _POSTGRES_HOST = re.compile(r"[?&](hostaddr|host)=([^&#]*)")
 
 
 def _postgres_host(rest: str) -> str:
-    """The host among the parameters of a URL of PostgreSQL's, which counts more than the one before them."""
+    """The host among the parameters of a PostgreSQL URL, which takes precedence over the URL's own."""
     found = dict(_POSTGRES_HOST.findall(rest))
     return found.get("hostaddr") or found.get("host") or ""
 
@@ -119,7 +115,7 @@ def url_hosts(text: str, client: str, local_names: Collection[str] = ()) -> Iter
         return
     rest = text[scheme.end() :] if scheme else text
     if scheme and scheme[1].lower() in _GRPC_SCHEMES:
-        rest = rest.partition("/")[2]  # `dns://server/host`: the server is seldom named
+        rest = rest.partition("/")[2]  # `dns://server/host`
     end = _AUTHORITY_END.search(rest)
     authority = rest[: end.start()] if end else rest
     authority = authority.rpartition("@")[2]

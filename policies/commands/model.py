@@ -1,4 +1,4 @@
-"""The types that the reader of commands returns."""
+"""The types that `read` returns."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Reach(StrEnum):
 class Host:
     """One host that a command reaches.
 
-    `name` is the host without its port, lower case, without brackets and without a trailing dot; a part that
-    only the running container knows is shown as the script spells it (`$DB_HOST`), and `name` is empty if no
-    host is named. `client`: the program that reaches it.
+    `name` is in lower case, without port, brackets and trailing dot. A part that only the running container
+    knows is spelled as in the script (`$DB_HOST`). `name` is empty if the command names no host. `client` is
+    the program that reaches the host.
     """
 
     name: str
@@ -32,67 +32,66 @@ class Host:
     name_lookup: bool = False
     """The name is only resolved (nslookup, getent), without a connection."""
 
-    def doubted(self) -> Host:
-        """This host in a command that perhaps does not run or asks no other machine: undecidable, never
+    def uncertain(self) -> Host:
+        """The host of a command that may not run, or may reach another host instead: undecidable, not
         external."""
         return replace(self, reach=Reach.UNDECIDABLE) if self.reach is Reach.EXTERNAL else self
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One simple command of a script, in reading order, its wrappers (`timeout`, `env`, `exec`) removed.
-
-    `argv` holds the words after expansion; parts that only the running container knows stay as they are
-    spelled.
-    """
+    """One simple command of a script, without its wrappers (`timeout`, `env`, `exec`)."""
 
     name: str
     """The program: the last part of argv[0]'s path, in lower case. Empty for a redirection without a
     command."""
     argv: tuple[str, ...]
+    """The words after expansion. Parts that only the running container knows are spelled as in the script."""
     hosts: tuple[Host, ...] = ()
     timeout: float | None = None
-    """Seconds that its own flags allow it (curl -m, wget -T, nc -w …); None if they state none."""
+    """Seconds that its own flags set (curl -m, wget -T, nc -w …)."""
     calls: tuple[str, ...] = ()
     """For code given to an interpreter (`python -c`): the dotted names it imports and calls."""
     conditional: bool = False
-    """It runs only in some cases: in a branch, after a test, or unless a branch before it took over."""
+    """The command runs only in some cases: in a branch, after a test, or after a branch that may have ended
+    the script."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A loop, with what it reaches in its condition and body."""
+    """A loop of a script."""
 
     keyword: str
     """`for`, `while` or `until`."""
     bounded: bool
-    """It ends by itself: a list, a counter, a deadline, or an enclosing `timeout N`."""
+    """The text sets an end: a list, a counter, a deadline, or an enclosing `timeout N`."""
     hosts: tuple[Host, ...] = ()
+    """The hosts that the condition and the body reach."""
     count: int | None = None
-    """The greatest number of rounds, if the text limits it."""
+    """The maximum number of rounds, if the text sets one."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommandSummary:
-    """What `read` found in one container's or probe's command."""
+    """What the command of a container, probe or hook does, as far as its text shows."""
 
     commands: tuple[Command, ...] = ()
+    """In reading order."""
     loops: tuple[Loop, ...] = ()
     scripts: tuple[str, ...] = ()
     """The files that an interpreter or shell runs; `-m module` for Python."""
     seconds: float = 0.0
-    """The longest time that the stated timeouts and sleeps allow: summed over a sequence, the
-    longest of a pipeline's or a branch's parts, capped by an enclosing `timeout N`; infinite for an
-    unbounded loop around any of them; 0 if no time is stated."""
+    """The longest time that the timeouts and sleeps in the text allow: the sum over a sequence, the maximum
+    over branches and the parts of a pipeline, limited by an enclosing `timeout N`. Infinite for an unbounded
+    loop around any of them; 0 if the text sets no time."""
     undecidable: tuple[str, ...] = ()
-    """Sentences for people: undecidable parts of the text, and why."""
+    """Sentences for users: the parts that could not be read, and why."""
     complete: bool = True
-    """False where reading it all would cost more than the budget had left, or the text is longer than
-    Linux executes: the summary then holds only a sentence about that. Its lack of hosts and commands is no
-    evidence: no rule may do more than warn, no mutator may act on it."""
+    """False if reading exceeds the budget, or the text is longer than Linux executes. The summary then
+    contains only a sentence about that. Rules may only warn about it, and mutators must not act on it."""
     steps: int = field(default=0, compare=False)
-    """What reading it cost, taken off the budget. Who keeps a summary takes them again where it is used
-    again: whether a command can be decided must not depend on earlier readings."""
+    """The steps that reading took. A cache charges them again for each use: otherwise a decision would
+    depend on earlier readings."""
 
     @property
     def hosts(self) -> tuple[Host, ...]:

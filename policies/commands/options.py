@@ -1,8 +1,8 @@
-"""Taking a program's options apart from its operands, by a table of the options that take a value."""
+"""The options and operands of a program, by a table of the options that take a value."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -18,10 +18,10 @@ class Style(Enum):
 
 @dataclass(frozen=True, slots=True)
 class OptionSyntax:
-    """Which options of a program take a value, and which are known to take none.
+    """Which options of a program take a value (`valued`), and which take none (`flags`).
 
-    An operand right after an option of neither kind may be that option's value: it is marked doubtful.
-    Short options without a value need not be listed.
+    An operand after an unknown long option may be the value of that option: it is ambiguous. Short options
+    without a value need not be listed.
     """
 
     valued: frozenset[str] = frozenset()
@@ -30,41 +30,41 @@ class OptionSyntax:
     """Short options whose optional value can only be attached: mysql's `-psecret`."""
     style: Style = Style.GNU
     stop_at_operand: bool = False
-    """The words after the first operand belong to another program (`timeout 5 curl …`)."""
+    """The words from the first operand on belong to another program (`timeout 5 curl …`)."""
 
 
 def valued(options: str, style: Style = Style.GNU, *, stop_at_operand: bool = False) -> OptionSyntax:
-    """The syntax of a program of which only the options with a value, separated by blanks, are known."""
+    """The syntax of a program with these options with a value, separated by blanks."""
     return OptionSyntax(frozenset(options.split()), style=style, stop_at_operand=stop_at_operand)
 
 
 @dataclass(slots=True)
 class Parsed:
-    """Options in order as (option, value), value empty for flags; operands; which of these are doubtful."""
-
     options: list[tuple[str, str]] = field(default_factory=list)
+    """In order, with their values; a flag's is empty."""
     operands: list[str] = field(default_factory=list)
-    doubtful: set[int] = field(default_factory=set)
+    ambiguous: set[int] = field(default_factory=set)
+    """Indices of operands that may be the value of an unknown option."""
     rest: int = 0
-    """Index in the arguments of the first one that was not read (with `stop_at_operand`)."""
+    """Index of the first argument that was not read (with `stop_at_operand`)."""
 
-    def values(self, names: Sequence[str]) -> list[str]:
-        """The values given to any of the options `names`, in order."""
+    def values(self, names: Collection[str]) -> list[str]:
+        """The values of the options `names`, in order."""
         return [value for option, value in self.options if option in names]
 
-    def value(self, names: Sequence[str], default: str = "") -> str:
-        """The last value given to any of the options `names`."""
+    def value(self, names: Collection[str]) -> str:
+        """The last value of the options `names`; empty without any."""
         found = self.values(names)
-        return found[-1] if found else default
+        return found[-1] if found else ""
 
     def has(self, *names: str) -> bool:
         return any(option in names for option, _ in self.options)
 
 
 def parse_options(arguments: Sequence[str], syntax: OptionSyntax) -> Parsed:
-    """Read `arguments` (argv without the program) by `syntax`. Linear; never raises."""
+    """Parse argv without the program. Linear; never raises."""
     parsed = Parsed()
-    doubt = False
+    after_unknown = False
     at = 0
     while at < len(arguments):
         word = arguments[at]
@@ -79,15 +79,15 @@ def parse_options(arguments: Sequence[str], syntax: OptionSyntax) -> Parsed:
             if syntax.stop_at_operand:
                 parsed.rest = at - 1
                 return parsed
-            if doubt:
-                parsed.doubtful.add(len(parsed.operands))
+            if after_unknown:
+                parsed.ambiguous.add(len(parsed.operands))
             parsed.operands.append(word)
-            doubt = False
+            after_unknown = False
             continue
         if word.startswith("--") or syntax.style is Style.GO:
-            taken, doubt = _long(parsed, syntax, word, arguments, at)
+            taken, after_unknown = _long(parsed, syntax, word, arguments, at)
         else:
-            taken, doubt = _short(parsed, syntax, word, arguments, at), False
+            taken, after_unknown = _short(parsed, syntax, word, arguments, at), False
         at += taken
     parsed.rest = len(arguments)
     return parsed
@@ -96,6 +96,7 @@ def parse_options(arguments: Sequence[str], syntax: OptionSyntax) -> Parsed:
 def _long(
     parsed: Parsed, syntax: OptionSyntax, word: str, arguments: Sequence[str], at: int
 ) -> tuple[int, bool]:
+    """Returns how many arguments the option takes, and whether it is unknown."""
     name, equals, value = word.partition("=")
     if syntax.style is Style.GO:
         name = "-" + name.lstrip("-")
@@ -110,6 +111,7 @@ def _long(
 
 
 def _short(parsed: Parsed, syntax: OptionSyntax, word: str, arguments: Sequence[str], at: int) -> int:
+    """Returns how many arguments the options take."""
     for index in range(1, len(word)):
         option = "-" + word[index]
         if option in syntax.attached:

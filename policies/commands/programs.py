@@ -1,4 +1,4 @@
-"""Tables of the programs that the reader treats by name, and how shells are called."""
+"""Programs that the reader handles by name, and the arguments of shells."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CODE_OPTIONS = {
     "rscript": ("-e",),
     "pwsh": ("-c", "-command"),
 }
-"""Interpreters other than Python, with the options that give them code."""
+"""Interpreters other than Python, and their options with code."""
 SCRIPT_SUFFIXES = (".sh", ".bash", ".py", ".pl", ".rb", ".js", ".php", ".lua")
 
 TEXT_PROGRAMS = frozenset(
@@ -28,7 +28,7 @@ TEXT_PROGRAMS = frozenset(
     | {"basename", "dirname", "seq", "expr", "xxd", "od", "base64", "cd", "unset", "shift", "trap"}
     | {"wait", "exit", "return", "break", "continue", "alias"}
 )
-"""Programs that only handle text or files: a URL among their arguments is a text."""
+"""Programs that only handle text or files: they do not reach a URL in their arguments."""
 DECLARING = frozenset({"export", "declare", "local", "readonly", "typeset"})
 """Builtins that assign variables."""
 WRITERS = frozenset({"tee", "sed", "cp", "mv", "install", "dd", "sponge", "ed", "ln"})
@@ -36,18 +36,18 @@ WRITERS = frozenset({"tee", "sed", "cp", "mv", "install", "dd", "sponge", "ed", 
 AMBIGUOUS = frozenset(
     {"host", "http", "https", "ray", "mc", "hf", "az", "ab", "nats", "influx", "consul", "vault"}
 )
-"""Client names that are also ordinary words: in text that isn't shell they are no evidence."""
+"""Clients whose names are also ordinary words: in text that cannot be parsed they do not count."""
 _PYTHON = re.compile(r"(?:python|pypy)[\d.]*t?", re.ASCII)
 
 
 def is_python(program: str) -> bool:
-    """Whether a program of this name is a Python interpreter: `python3.12`, `pypy`."""
+    """Whether a program is a Python interpreter: `python3.12`, `pypy`."""
     return _PYTHON.fullmatch(program) is not None
 
 
 def shell_operands(words: Sequence[str]) -> tuple[bool, list[str]]:
-    """Whether a shell was given `-c`, and its operands: the script, `$0`, `$1` … or a file's name."""
-    script = False
+    """Whether a shell has the option `-c`, and its operands: the script, `$0`, `$1` … or a file."""
+    has_script = False
     at = 0
     while at < len(words):
         word = words[at]
@@ -58,6 +58,6 @@ def shell_operands(words: Sequence[str]) -> tuple[bool, list[str]]:
         if word.startswith("--"):
             at += word in ("--rcfile", "--init-file")
             continue
-        script = script or "c" in word
+        has_script = has_script or "c" in word
         at += word[-1] in "oO"
-    return script, list(words[at:])
+    return has_script, list(words[at:])

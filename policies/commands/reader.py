@@ -1,24 +1,24 @@
-"""From a command's argv and its container's environment to a `CommandSummary`.
+"""Reads a command: from its argv and its container's environment to a `CommandSummary`.
 
-The reader walks scripts as a shell would run them and finds out which program each simple command runs. It
-runs nothing, raises nothing on any input, and is bounded: every word and every character is paid for from a
-budget, nesting has a limit, and a command that can't be read whole is undecided.
+`Walk` goes through scripts as a shell would run them; the reader here decides which program each simple
+command runs. Every word and character is paid for from a budget, and nesting is limited.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
+from functools import partial
 from typing import Any
 
-from policies.commands import reach, shell, values
+from policies.commands import reach, values
 from policies.commands.budget import Budget, BudgetSpent
 from policies.commands.durations import limited, slept
-from policies.commands.ends import takes_over
+from policies.commands.ends import ends_script
 from policies.commands.hosts import is_url
+from policies.commands.interpreters import hosts_of_code, read_python
 from policies.commands.model import CommandSummary, Host, Loop, Reach
 from policies.commands.options import parse_options, valued
-from policies.commands.other_code import hosts_of_code
 from policies.commands.programs import (
     CODE_OPTIONS,
     DECLARING,
@@ -28,17 +28,16 @@ from policies.commands.programs import (
     is_python,
     shell_operands,
 )
-from policies.commands.python_code import Code, read_python
 from policies.commands.walk import Walk
 from policies.commands.wrappers import Unwrapped, unwrap
 
 MAX_TEXT = 131_072
-"""Longest single argument that Linux executes (MAX_ARG_STRLEN, 32 pages); more is an error at exec."""
+"""Maximum length of an argument in Linux (MAX_ARG_STRLEN, 32 pages)."""
 
 _ECHO_OPTION = re.compile(r"-[neE]+")
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)\+?=(.*)", re.DOTALL)
 _OVERHEAD = 20
-"""Steps of a command that has no words."""
+"""Steps for a command without words."""
 
 
 def read(
@@ -51,17 +50,13 @@ def read(
     local_names: Collection[str] = (),
     budget: Budget | None = None,
 ) -> CommandSummary:
-    """What a command reaches, runs and waits for.
+    """The programs that a command runs, the hosts that it reaches, and its loops and times. Never raises.
 
-    `argv`: an exec probe's `command`, or a container's `command` + `args`. `env`, `env_from`: the
+    `argv`: an exec probe's `command`, or a container's `command` and `args`. `env`, `env_from`: the
     container's own, as JSON. `static`: kubelet expands `$(VAR)` only from literal values, as it does in
     probes and lifecycle hooks; False for a container's own command. `host_network`: the node's address is the
-    pod's. `local_names`: further host names of the pod (spec.hostname, hostAliases on loopback).
-
-    `budget`: what the reading may cost, shared by all the commands of a review; a whole one where none is
-    given. Once it is spent, every further summary is incomplete.
-
-    Never raises: text that can't be read is undecidable.
+    pod's. `local_names`: further host names of the pod (spec.hostname, hostAliases on loopback). `budget`:
+    shared by all the commands of a review.
     """
     budget = Budget() if budget is None else budget
     before = budget.spent
@@ -77,10 +72,10 @@ def read(
         try:
             reader.start(words)
         finally:
-            reader.let_go()
+            reader.close()
     except BudgetSpent:
         return _unread("the command is too long to be read whole", budget.spent - before)
-    except RecursionError:  # the limits on nesting make this unreachable from a shallow stack
+    except RecursionError:  # only if the stack is deep already
         return _unread("the command is nested too deep to be read", budget.spent - before)
     return reader.summary(budget.spent - before)
 
@@ -90,35 +85,28 @@ def _unread(why: str, steps: int) -> CommandSummary:
 
 
 class _Reader(Walk):
-    """The program that each simple command runs, and its arguments' meaning as far as it is known."""
+    """A walk that also reads which program each simple command runs."""
 
-    def run(self, words: Sequence[str], given: str | None = None, touched: Sequence[Host] = ()) -> float:
+    def run(self, words: Sequence[str], stdin: str | None = None, hosts: Sequence[Host] = ()) -> float:
         self.budget.spend(10 + len(words))
         unwrapped = unwrap(words)
-        if self.conditions and unwrapped.words and (unwrapped.replaced or takes_over(unwrapped.words)):
-            self.conditions += 1  # for good: the rest runs only if this branch was not taken
+        if self.conditions and unwrapped.words and (unwrapped.replaces_shell or ends_script(unwrapped.words)):
+            self.conditions += 1  # until the end: the rest runs only if this branch was not taken
+        if hosts:
+            self.record((), hosts)
+        elif words and not unwrapped.words:
+            self.record(words[:1])
         if not unwrapped.words:
-            if touched or words:
-                self.record(words[:1] if not touched else (), touched)
             return 0.0
-        if touched:
-            self.record((), touched)
-        if not unwrapped.environment:
-            return self._limited(unwrapped, given)
-        with self.scope.branch(leaks=False):
-            for name, value in unwrapped.environment.items():
-                self.scope.assign(name, value)
-            return self._limited(unwrapped, given)
+        with self.scope.assigned(unwrapped.environment):
+            if unwrapped.limit is None:
+                return self._program(unwrapped, stdin)
+            self.timeouts += 1
+            duration = self._program(unwrapped, stdin)
+            self.timeouts -= 1
+            return limited(duration, unwrapped.limit)
 
-    def _limited(self, unwrapped: Unwrapped, given: str | None) -> float:
-        if unwrapped.limit is None:
-            return self._program(unwrapped, given)
-        self.limits += 1
-        length = self._program(unwrapped, given)
-        self.limits -= 1
-        return limited(length, unwrapped.limit)
-
-    def _program(self, unwrapped: Unwrapped, given: str | None) -> float:
+    def _program(self, unwrapped: Unwrapped, stdin: str | None) -> float:
         words = unwrapped.words
         name = words[0].rpartition("/")[2].lower()
         arguments = words[1:]
@@ -127,9 +115,9 @@ class _Reader(Walk):
         if name in self.functions:
             return self._call(name, arguments)
         if name in SHELLS:
-            return self._shell(words, name, given)
+            return self._shell(words, name, stdin)
         if is_python(name):
-            return self._python(words, given)
+            return self._python(words, stdin)
         if name in CODE_OPTIONS:
             return self._interpreter(words, name)
         if name.endswith(SCRIPT_SUFFIXES) and name not in reach.names():
@@ -141,28 +129,21 @@ class _Reader(Walk):
         if reached is not None:
             return self.record(words, reached.hosts, reached.timeout)
         if name in TEXT_PROGRAMS:
-            self.printed = _printed(name, arguments, given)
+            self.output = _output(name, arguments, stdin)
             return self.record(words)
         if values.has_unknown(words[0]):
             self.undecidable(f"the program {values.show(words[0][:80])} is known only at run time")
         return self.record(words, list(reach.urls_of_unknown_program(name, arguments, self.context)))
 
     def _call(self, name: str, arguments: Sequence[str]) -> float:
-        if self.depth >= shell.MAX_DEPTH:
-            self.undecidable("the script is nested too deep to be read")
-            return 0.0
-        body = self.functions.pop(name)  # so that a function that calls itself is read once
-        before, self.scope.positional = self.scope.positional, tuple(arguments)
-        self.depth += 1
-        try:
-            return self.node(body)
-        finally:
-            self.depth -= 1
-            self.scope.positional = before
-            self.functions[name] = body
+        body = self.functions.pop(name)  # a recursive call is not read again
+        with self.scope.parameters(tuple(arguments)):
+            duration = self.nested(partial(self.node, body))
+        self.functions[name] = body
+        return duration
 
     def _builtin(self, name: str, words: Sequence[str]) -> float | None:
-        """Seconds of a builtin that changes the shell or waits; None if it is another program."""
+        """Read a builtin that changes the shell or waits; None for other programs."""
         arguments = words[1:]
         match name:
             case "sleep" | "usleep":
@@ -196,22 +177,22 @@ class _Reader(Walk):
 
     # Shells and interpreters
 
-    def _shell(self, words: Sequence[str], name: str, given: str | None) -> float:
+    def _shell(self, words: Sequence[str], name: str, stdin: str | None) -> float:
         script, operands = shell_operands(words[1:])
         is_file = not script and bool(operands) and operands[0] != "-"
         self.record((words[0], *operands) if is_file else words[:1])
-        with self.scope.branch(leaks=False):
+        with self.scope.branch(subshell=True):
             if script:
                 return self.read_text(operands[0], tuple(operands[2:])) if operands else 0.0
             if is_file:
                 self.scripts.append(values.show(operands[0]))
                 return 0.0
-            if given is not None:
-                return self.read_text(given)
+            if stdin is not None:
+                return self.read_text(stdin)
             self.undecidable(f"{name} reads its commands from its input")
             return 0.0
 
-    def _python(self, words: Sequence[str], given: str | None) -> float:
+    def _python(self, words: Sequence[str], stdin: str | None) -> float:
         for index, word in enumerate(words[1:], 1):
             if word in ("-c", "-m") or (word[:1] == "-" and word[1:2].isalpha() and word[-1] in "cm"):
                 if index + 1 == len(words):
@@ -226,31 +207,24 @@ class _Reader(Walk):
             if word[:1] != "-" and words[index - 1] not in ("-W", "-X"):
                 self.scripts.append(values.show(word))
                 return self.record(words)
-        if given is not None:
-            return self._python_code(words, given)
+        if stdin is not None:
+            return self._python_code(words, stdin)
         return self.record(words)
 
     def _python_code(self, words: Sequence[str], text: str) -> float:
         code = read_python(text, self.context, self.budget)
         if code.undecidable:
             self.undecidable(code.undecidable)
-        length = self.record((*words[:1], "-c", text[:200]), code.hosts, code.timeout, code.calls)
-        length += self._started(code)
-        if code.endless:
-            bounded = self.limits > 0
-            self.loops.append(Loop("while", bounded, code.hosts))
-        return length
-
-    def _started(self, code: Code) -> float:
-        """What Python code gives to a shell or starts itself."""
-        length = 0.0
+        duration = self.record((*words[:1], "-c", text[:200]), code.hosts, code.timeout, code.calls)
         for command in code.commands[:50]:
-            with self.scope.branch(leaks=False):
-                length += self.read_text(command) if isinstance(command, str) else self.run(command)
-        return length
+            with self.scope.branch(subshell=True):
+                duration += self.read_text(command) if isinstance(command, str) else self.run(command)
+        if code.endless:
+            self.loops.append(Loop("while", self.timeouts > 0, code.hosts))
+        return duration
 
     def _interpreter(self, words: Sequence[str], name: str) -> float:
-        """Code of another language is not parsed: only URLs in its string literals are read."""
+        """Read the code of an interpreter other than Python."""
         options = CODE_OPTIONS[name]
         for index, word in enumerate(words[1:], 1):
             if word in options and index + 1 < len(words):
@@ -263,10 +237,10 @@ class _Reader(Walk):
         return self.record(words)
 
 
-def _printed(name: str, arguments: Sequence[str], given: str | None) -> str | None:
-    """What `echo`, `printf` and a `cat` of its input print; None where it isn't known."""
+def _output(name: str, arguments: Sequence[str], stdin: str | None) -> str | None:
+    """The output of `echo`, `printf`, and `cat` without arguments; None if it is unknown."""
     if name == "cat" and not arguments:
-        return given
+        return stdin
     if name not in ("echo", "printf"):
         return None
     texts = [word for index, word in enumerate(arguments) if index or not _ECHO_OPTION.fullmatch(word)]

@@ -1,11 +1,10 @@
-"""Settings that make a client ask another place than the host in its URL: curl's options, proxies, gRPC
-names."""
+"""Settings by which a client connects to another host than the one in its URL: curl's options, proxies,
+gRPC names."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from policies.commands import values
@@ -21,54 +20,46 @@ _PORTS: Final = {"https": "443", "wss": "443", "ftp": "21"}
 _GRPC_SCHEMES: Final = frozenset({"ipv4", "ipv6", "dns", "passthrough"})
 
 
-def redirect(connect_to: Sequence[str], resolve: Sequence[str]) -> Callable[[str], str] | None:
-    """The URL as it is asked under curl's `--connect-to` and `--resolve`; None where neither is given."""
-    return partial(_redirected, connect_to, resolve) if connect_to or resolve else None
-
-
-def _redirected(connect_to: Sequence[str], resolve: Sequence[str], url: str) -> str:
-    found = _URL.match(url)
+def redirected(url: str, connect_to: Sequence[str], resolve: Sequence[str]) -> str:
+    """The URL with the host that curl's `--connect-to` and `--resolve` put in its place."""
+    found = _URL.match(url) if connect_to or resolve else None
     if found is None:
         return url
     before, scheme, name, port = found.groups()
     port = port or _PORTS.get((scheme or "").lower(), "80")
     name = name.lower()
     for rule in map(_CONNECT_TO.fullmatch, connect_to):
-        if rule and _same(rule[1], name) and rule[2] in ("", port):
+        if rule and rule[1].lower() in ("", name) and rule[2] in ("", port):
             name, port = rule[3].lower() or name, rule[4] or port
             break
     for rule in map(_RESOLVE.fullmatch, resolve):
-        if rule and (rule[1] == "*" or _same(rule[1], name)) and rule[2] in (None, port):
+        if rule and rule[1].lower() in ("*", "", name) and rule[2] in (None, port):
             name = _address(rule[3])
     return f"{before}{name}:{port}{url[found.end() :]}"
 
 
-def _same(wanted: str, name: str) -> bool:
-    return wanted.lower() in ("", name)
-
-
-def _address(listed: str) -> str:
-    """The first of the addresses that a name is given, in brackets where it is IPv6."""
-    first = listed.partition(",")[0].strip("[]")
+def _address(addresses: str) -> str:
+    """The first address of the list, an IPv6 address in brackets."""
+    first = addresses.partition(",")[0].strip("[]")
     return f"[{first}]" if first.count(":") > 1 and values.is_known(first) else first
 
 
 def proxy_address(text: str) -> str:
-    """The proxy in an option's value; HTTPie adds the scheme, `http:http://localhost`."""
+    """The proxy in an option's value. HTTPie adds a scheme: `http:http://localhost`."""
     return re.sub(r"^(?:https?|all):(?!//)", "", text)
 
 
 def wget_proxies(commands: Iterable[str]) -> Iterator[str]:
-    """The proxies among the settings that wget is given with `-e`."""
+    """The proxies among the settings of wget's `-e`."""
     for command in commands:
         name, _, value = command.partition("=")
         if name.strip() in ("http_proxy", "https_proxy"):
             yield value.strip()
 
 
-def bypassed(name: str, listed: str) -> bool:
-    """Whether a host is among those for which no proxy is asked: its name, or a domain that it is in."""
-    for each in re.split(r"[,\s]+", listed.lower()):
+def is_bypassed(name: str, no_proxy: str) -> bool:
+    """Whether the list `no_proxy` contains a host or its domain."""
+    for each in re.split(r"[,\s]+", no_proxy.lower()):
         domain = each.lstrip(".")
         if each == "*" or (domain and (name == domain or name.endswith(f".{domain}"))):
             return True

@@ -1,14 +1,10 @@
-r"""A POSIX shell parser, with what bash adds: a script's text in, a small syntax tree out. No expansion here.
+"""A parser for POSIX shell and bash: a script's text in, a small syntax tree out, without expansion.
 
-Why our own. Three parsers were tried on hostile text. `tree-sitter-bash` 0.25 takes 18 s for 64 KiB of
-`()`, far from linear; it also never rejects text that is no shell, but guesses commands out of broken text.
-`bashlex` is GPL, knows no `case`, and answers 300 nested `$(` with a RecursionError. `shlex` knows no
-substitutions, here-documents or reserved words. An admission webhook reads text that anyone may send, so the
-parser must first of all be linear in it and bounded in depth.
+An admission webhook reads text that anyone may send, so the parser is linear in the text and bounded in
+depth: it reads each character once (a `((` twice per level of nesting) and pays for it from the budget.
+Broken syntax and nesting deeper than `MAX_DEPTH` raise `ShellError`, which contains the part before it.
 
-Its law: one pass, each character read once (a `((` twice per level of nesting, and the levels are
-bounded), and every piece is paid for; nesting deeper than `MAX_DEPTH` and broken syntax end the parse with
-`ShellError`, which carries the part that was read.
+designs/0003-a-shell-parser-of-our-own.md compares the parsers that were tried instead.
 """
 
 from __future__ import annotations
@@ -17,6 +13,7 @@ import re
 from collections.abc import Callable
 
 from policies.commands.budget import Budget
+from policies.commands.programs import DECLARING
 from policies.commands.syntax import (
     Arithmetic,
     Assignment,
@@ -41,11 +38,11 @@ from policies.commands.syntax import (
 )
 
 MAX_DEPTH = 32
-"""Nesting of substitutions, groups and compound commands that is followed."""
+"""Maximum nesting of substitutions, groups and compound commands."""
 
 
 class ShellError(ValueError):
-    """The text isn't shell, or is nested too deep. `partial`: the part before the error; `position`: its
+    """The text isn't shell, or is nested too deep. `partial` is the part before the error, `position` its
     end."""
 
     def __init__(self, message: str, position: int) -> None:
@@ -54,8 +51,8 @@ class ShellError(ValueError):
         self.partial = Script(())
 
 
-_BLANK = re.compile(r"[ \t\r]*(?:\\\n[ \t\r]*)*(?:#[^\n]*)?")
-_BARE_WORD = re.compile(r"[^ \t\r\n\\'\"$`&|;()<>]+(?=[ \t\r\n;]|\Z)")
+_BLANKS = re.compile(r"[ \t\r]*(?:\\\n[ \t\r]*)*(?:#[^\n]*)?")
+_PLAIN_WORD = re.compile(r"[^ \t\r\n\\'\"$`&|;()<>]+(?=[ \t\r\n;]|\Z)")
 _PLAIN = re.compile(r"[^ \t\r\n\\'\"$`&|;()<>]+")
 _DOUBLE_PLAIN = re.compile(r"[^\"\\$`]+")
 _BRACED_PLAIN = re.compile(r"[^}\\'\"$`]+")
@@ -70,8 +67,6 @@ _ANSI_ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{1,2}|.)", re.DOTALL)
 _ANSI_VALUES = {"n": "\n", "t": "\t", "r": "\r"}
 _ESCAPED_IN_BACKTICKS = re.compile(r"\\([$`\\])")
 _BACKTICKS = re.compile(r"[^`\\]*(?:\\.[^`\\]*)*", re.DOTALL)
-
-
 _REDIRECT = re.compile(r"(?:\d+|\{\w+\})?(<<<|<<-|<<|<>|<&|>>|>&|>\||<(?!\()|>(?!\())|(&>>|&>)")
 _REDIRECTING = frozenset("<>&{0123456789")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(?:\[[^\]\s]{0,80}\])?\+?=", re.ASCII)
@@ -80,17 +75,14 @@ _RESERVED = re.compile(
     r"(?:if|then|elif|else|fi|do|done|case|esac|while|until|for|select|function|time|in|!|\{|\}|\[\[)"
     r"(?=[\s;&|()<>]|\\\n|\Z)"
 )
-_CLOSERS = frozenset({"then", "elif", "else", "fi", "do", "done", "esac", "}"})
+_LIST_ENDS = frozenset({"then", "elif", "else", "fi", "do", "done", "esac", "}"})
 _TIME_FLAG = re.compile(r"-p(?=\s)")
 _TEST_END = re.compile(r"\]\](?=[\s;&|()<>]|\Z)")
 _TEST_OPERATOR = re.compile(r"&&|\|\||[()<>&|;]|\n")
 
 
 def parse(text: str, budget: Budget, depth: int = 0) -> Script:
-    """The syntax tree of `text`. `depth`: how deep the text itself is nested already.
-
-    Raises ShellError for broken syntax and for nesting beyond `MAX_DEPTH`, BudgetSpent for too much of it.
-    """
+    """The syntax tree of `text`, which is itself `depth` levels deep. Raises ShellError, BudgetSpent."""
     parser = _Parser(text, budget, depth)
     try:
         parser.script(parser.top)
@@ -113,18 +105,13 @@ class _Parser:
         self.depth = depth
         self.at = 0
         self.pending: list[tuple[Redirect, str, bool, bool]] = []
-        """Here-documents whose bodies follow: redirect, delimiter, strip tabs, expand."""
+        """Here-documents whose bodies come next: redirect, delimiter, strip tabs, expand."""
         self.top: list[Item] = []
         self.read = 0
-        """Where the last complete item of the top list ends."""
-
-    def nested(self, text: str) -> Script:
-        return parse(text, self.budget, self.depth)
-
-    def body(self, text: str) -> Word:
-        return _Parser(text, self.budget, self.depth).body_word()
+        """The end of the last complete item of the top list."""
 
     def reserved(self) -> str:
+        """The reserved word that begins here; empty if there is none."""
         found = _RESERVED.match(self.text, self.at)
         return found[0] if found else ""
 
@@ -143,7 +130,7 @@ class _Parser:
         while True:
             self.budget.spend(2)
             self.newlines()
-            if self._closes():
+            if self._at_list_end():
                 if operator in ("&&", "||"):
                     raise self.error(f"nothing follows `{operator}`")
                 return Script(tuple(items))
@@ -159,13 +146,13 @@ class _Parser:
                 self.read = self.at
             operator = ";"
             separated = background or (not (self.sees(";;") or self.sees(";&")) and self.take(";"))
-            if not separated and not self.sees("\n") and not self._closes():
+            if not separated and not self.sees("\n") and not self._at_list_end():
                 raise self.error(f"unexpected {self.text[self.at]!r}")
 
-    def _closes(self) -> bool:
+    def _at_list_end(self) -> bool:
         if self.at >= len(self.text) or self.sees(")") or self.sees(";;") or self.sees(";&"):
             return True
-        return self.reserved() in _CLOSERS
+        return self.reserved() in _LIST_ENDS
 
     def _pipeline(self) -> Pipeline:
         while (word := self.reserved()) in ("!", "time"):
@@ -236,7 +223,7 @@ class _Parser:
                 assignments.append(Assignment(found[1], self._assigned()))
             elif (word := self.word()) is not None:
                 words.append(word)
-            elif words and _declares(words[0]) and self.sees("("):
+            elif words and words[0].literal in DECLARING and self.sees("("):
                 self._assigned()  # `local list=(…)`: the array of a declaration
             else:
                 break
@@ -249,12 +236,11 @@ class _Parser:
         if not self.take("("):
             return self.word() or Word(())
         self.newlines()
-        parts: list[Literal] = []
         while not self.take(")"):
             if self.word() is None:
                 raise self.error("an array is not closed")
             self.newlines()
-        return Word(tuple(parts))
+        return Word(())
 
     def _subshell(self) -> Group:
         body = self.script()
@@ -388,6 +374,10 @@ class _Parser:
             self.at = found.end()
         return found
 
+    def matched(self, pattern: re.Pattern[str]) -> str:
+        found = self.match(pattern)
+        return found[0] if found else ""
+
     def sees(self, token: str) -> bool:
         return self.text.startswith(token, self.at)
 
@@ -400,10 +390,10 @@ class _Parser:
     def blank(self) -> None:
         """Skip blanks and a comment, on this line."""
         if self.at < len(self.text) and self.text[self.at] in " \t\r\\#":
-            self.match(_BLANK)
+            self.match(_BLANKS)
 
     def newlines(self) -> None:
-        """Skip blanks, comments and line ends; read the here-documents that begin after a line end."""
+        """Skip blanks, comments and line ends; read the here-documents after a line end."""
         self.blank()
         while self.take("\n"):
             self.budget.spend(1)
@@ -411,12 +401,12 @@ class _Parser:
             self.blank()
 
     def word(self) -> Word | None:
-        """The word that begins here, or None at an operator, a blank or the end."""
+        """The word that begins here; None at an operator, a blank or the end."""
         self.budget.spend(1)
         start = self.at
-        if bare := _BARE_WORD.match(self.text, start):  # most words have no expansion
-            self.at = bare.end()
-            return Word((Literal(bare[0]),))
+        if found := _PLAIN_WORD.match(self.text, start):  # most words have no expansion
+            self.at = found.end()
+            return Word((Literal(found[0]),))
         parts: list[Part] = []
         while self.at < len(self.text):
             self.budget.spend(1)
@@ -499,14 +489,13 @@ class _Parser:
         return script
 
     def _backticks(self, *, quoted: bool) -> Substitution:
-        found = self.match(_BACKTICKS)
-        inside = found[0] if found else ""
+        inside = self.matched(_BACKTICKS)
         if not self.take("`"):
             raise self.error("a backtick is not closed")
         if quoted:
             inside = inside.replace('\\"', '"')
         self.deeper()
-        script = self.nested(_ESCAPED_IN_BACKTICKS.sub(r"\1", inside))
+        script = parse(_ESCAPED_IN_BACKTICKS.sub(r"\1", inside), self.budget, self.depth)
         self.depth -= 1
         return Substitution(script, quoted)
 
@@ -537,15 +526,14 @@ class _Parser:
         return Variable(name, "[" if index or prefix else operator[0], Word(tuple(parts)), quoted)
 
     def _ansi_c(self) -> Literal:
-        found = self.match(_ANSI_C)
-        inside = found[0] if found else ""
+        inside = self.matched(_ANSI_C)
         if not self.take("'"):
             raise self.error("a single quote is not closed")
         self.budget.spend(inside.count("\\"))
         return Literal(_ANSI_ESCAPE.sub(_ansi_value, inside), quoted=True)
 
     def arithmetic(self) -> str | None:
-        """The text inside `((…))` that begins here, or None where it is a subshell in a subshell."""
+        """The text of the `((…))` that begins here; None if it is a subshell in a subshell."""
         depth = 0
         for found in _PARENTHESIS.finditer(self.text, self.at):
             self.budget.spend(1)
@@ -563,7 +551,7 @@ class _Parser:
     # Here-documents
 
     def heredoc(self, redirect: Redirect, delimiter: Word) -> None:
-        """Note a here-document, whose body follows the line's end."""
+        """Remember a here-document, whose body comes after the line's end."""
         text = "".join(part.text for part in delimiter.parts if isinstance(part, Literal))
         quoted = any(isinstance(part, Literal) and part.quoted for part in delimiter.parts)
         self.pending.append((redirect, text, redirect.operator == "<<-", not quoted))
@@ -584,10 +572,13 @@ class _Parser:
                 body.append(line)
             self.at = min(self.at, len(self.text))
             text = "\n".join(body)
-            redirect.target = self.body(text) if expand else Word((Literal(text, quoted=True),))
+            if expand:
+                redirect.target = _Parser(text, self.budget, self.depth).body_word()
+            else:
+                redirect.target = Word((Literal(text, quoted=True),))
 
     def body_word(self) -> Word:
-        """The whole text as the body of a here-document."""
+        """The text as the body of a here-document."""
         parts: list[Part] = []
         while self.at < len(self.text):
             self.budget.spend(1)
@@ -598,10 +589,6 @@ class _Parser:
             else:
                 parts.append(self._expansion(quoted=True))
         return Word(tuple(parts))
-
-
-def _declares(word: Word) -> bool:
-    return word.literal in ("declare", "local", "typeset", "readonly", "export")
 
 
 _COMPOUND: dict[str, Callable[[_Parser], Command]] = {

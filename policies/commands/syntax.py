@@ -1,6 +1,7 @@
-"""The syntax tree of a shell script, as `shell.parse` returns it, before any expansion.
+"""The syntax tree of a shell script, as `shell.parse` returns it, before expansion.
 
-The nodes aren't frozen: making a frozen dataclass costs three times as much, and a script may have thousands.
+The nodes are not frozen: a frozen dataclass takes three times as long to make, and a script may have
+thousands.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Word:
 
 @dataclass(slots=True)
 class Redirect:
-    """`operator target`. The body of a here-document arrives as `target` once its lines are read."""
+    """`operator target`. The parser sets the body of a here-document as `target` when it reads its lines."""
 
     operator: str
     target: Word
@@ -137,7 +138,7 @@ class Pipeline:
 
 @dataclass(slots=True)
 class Item:
-    """A pipeline, and the operator before it: empty for the first one of a list, else `;`, `&&`, `||`."""
+    """A pipeline, and the operator before it: `;`, `&&`, `||`, or empty for the first one of a list."""
 
     pipeline: Pipeline
     operator: str

@@ -1,9 +1,9 @@
-"""Text in which some parts are known only inside the running container, and the container's environment.
+"""Text in which only the running container knows some parts, and the container's environment.
 
-A value is a plain `str`. A part that isn't known is marked in it with private-use characters, so that
-URLs, flags and host:port pairs can be taken apart by ordinary string work with the marks in place:
-`http://<unknown DB_HOST>:5432/` still has a host and a port. There are three marks: unknown, the pod's
-own (its IP, its hostname), and another's for certain (the node's IP, the API server's).
+A value is a plain `str`. Private-use characters mark its unknown parts, so that URLs, flags and host:port
+pairs can be split with ordinary string functions: `http://<unknown DB_HOST>:5432/` still has a host and a
+port. There are three marks: unknown, the pod's own (its IP address or hostname), and certainly another
+machine's (the node's IP address, the API server's).
 """
 
 from __future__ import annotations
@@ -14,40 +14,40 @@ from typing import Any
 
 from policies.commands.budget import CHARACTERS, Budget
 
-_UNKNOWN, _OWN, _OTHER, _END = "\ue000", "\ue001", "\ue002", "\ue003"
+UNKNOWN, OWN, OTHER, END = "\ue000", "\ue001", "\ue002", "\ue003"
 _MARK = re.compile("[\ue000-\ue002]([^\ue000-\ue003]*)\ue003")
 _NAME_SAFE = re.compile(r"[^A-Za-z0-9_.()-]")
 _REFERENCE = re.compile(r"\$(?:\$|\(([^()$]*)\))")
 
 MAX_VALUE = 4096
-"""Longest expanded value that is followed, in characters. `A=$B$B` can double at every step."""
+"""Maximum length of an expanded value that is followed, in characters. `A=$B$B` can double at every step."""
 
 _OWN_FIELDS = {"status.podIP", "status.podIPs", "metadata.name"}
 _NODE_FIELDS = {"status.hostIP", "status.hostIPs", "spec.nodeName"}
 
 
 def clean(text: str) -> str:
-    """`text` without the private-use characters that marks are made of."""
+    """`text` without the private-use characters of marks."""
     return text if text.isascii() else re.sub("[\ue000-\ue003]", "?", text)
 
 
-def _spelled(name: str) -> str:
-    return _NAME_SAFE.sub("", name[:240])[:60]
+def _marked(mark: str, name: str) -> str:
+    return f"{mark}{_NAME_SAFE.sub('', name[:240])[:60]}{END}"
 
 
 def unknown(name: str) -> str:
-    """A part that only the running container knows; `name` is how the script spells it, without `$`."""
-    return f"{_UNKNOWN}{_spelled(name)}{_END}"
+    """A part that only the running container knows; `name` is its name in the script, without `$`."""
+    return _marked(UNKNOWN, name)
 
 
 def own(name: str) -> str:
     """The pod's own address or name."""
-    return f"{_OWN}{_spelled(name)}{_END}"
+    return _marked(OWN, name)
 
 
 def other(name: str) -> str:
-    """An address that is another machine's for certain."""
-    return f"{_OTHER}{_spelled(name)}{_END}"
+    """An address that is certainly another machine's."""
+    return _marked(OTHER, name)
 
 
 def is_known(text: str) -> bool:
@@ -56,20 +56,7 @@ def is_known(text: str) -> bool:
 
 
 def has_unknown(text: str) -> bool:
-    return _UNKNOWN in text
-
-
-def starts_with_own(text: str) -> bool:
-    return text.startswith(_OWN)
-
-
-def starts_with_other(text: str) -> bool:
-    return text.startswith(_OTHER)
-
-
-def after_mark(text: str) -> str:
-    """The text after the mark that `text` starts with."""
-    return text.partition(_END)[2]
+    return UNKNOWN in text
 
 
 def show(text: str) -> str:
@@ -80,13 +67,13 @@ def show(text: str) -> str:
 
 
 class Environment:
-    """A container's variables, as Kubernetes sets them: `env` in order, `envFrom` as the unknown it is.
+    """The environment variables of a container, as Kubernetes sets them.
 
-    `values` maps each variable of `env` to its value, marked where it comes from the downward API, a
-    Secret or a ConfigMap. `references` is what kubelet puts in place of `$(VAR)`: in a container's own
-    command it knows them all; in exec probes and lifecycle hooks only literal values, and a variable with
-    `valueFrom` becomes empty there (`ExpandContainerCommandOnlyStatic` in kubelet's
-    `container/helpers.go`).
+    `values` maps each variable of `env` to its value, which is marked if it comes from the downward API, a
+    Secret or a ConfigMap. `references` contains the values by which kubelet replaces `$(VAR)`. In a
+    container's own command kubelet knows all variables. In exec probes and lifecycle hooks (`static`) it
+    knows only literal values, and replaces a variable with `valueFrom` by nothing
+    (`ExpandContainerCommandOnlyStatic` in kubelet's `container/helpers.go`).
     """
 
     def __init__(
@@ -101,22 +88,15 @@ class Environment:
         self.budget = budget
         self.values: dict[str, str] = {}
         self.references: Mapping[str, str] = {}
-        self.open = bool(env_from)
-        """Whether further variables may be set that the spec doesn't list."""
+        self.has_env_from = bool(env_from)
+        """Whether variables may be set that `env` does not list."""
         self.emptied: set[str] = set()
-        """Variables that `$(VAR)` replaces by nothing."""
+        """Variables that kubelet replaces by nothing in `$(VAR)`."""
         budget.spend(len(env) // 4)
         values, emptied = self.values, self.emptied
         plain = 0  # steps for plain values: most are plain, and there may be hundreds
         for entry in env:
             if type(entry) is not dict or type(name := entry.get("name")) is not str:
-                continue
-            text = entry.get("value")
-            if len(entry) == 2 and type(text) is str and "$" not in text and text.isascii():
-                plain += 2 + len(name) // CHARACTERS + len(text) // CHARACTERS
-                values[name] = text
-                if emptied:
-                    emptied.discard(name)
                 continue
             source = entry.get("valueFrom")
             if type(source) is dict:
@@ -125,6 +105,7 @@ class Environment:
                 if static:
                     emptied.add(name)
                 continue
+            text = entry.get("value")
             if type(text) is not str:
                 text = ""
             if "$" not in text and text.isascii():
@@ -140,7 +121,7 @@ class Environment:
 
     def expand(self, text: str) -> str:
         """`text` of a command with Kubernetes' `$(VAR)` replaced; `$$(VAR)` becomes `$(VAR)`."""
-        if "$" not in text and text.isascii():  # as most words are
+        if "$" not in text and text.isascii():  # most words
             self.budget.scan(len(text))
             return text
         return self._expanded(clean(text), self.references, known_only=True)
@@ -149,17 +130,14 @@ class Environment:
         """The variables that `$(VAR)` in `text` would replace by nothing."""
         if not self.emptied:
             return ()
-        self._pay_for_references(text)
-        return sorted({name for name in _REFERENCE.findall(text) if name in self.emptied})
-
-    def _pay_for_references(self, text: str) -> None:
         self.budget.spend(text.count("$"))
+        return sorted({name for name in _REFERENCE.findall(text) if name in self.emptied})
 
     def _expanded(self, text: str, values: Mapping[str, str], *, known_only: bool) -> str:
         self.budget.scan(len(text))
         if "$" not in text:
             return text
-        self._pay_for_references(text)
+        self.budget.spend(text.count("$"))
         room = MAX_VALUE if not known_only else max(MAX_VALUE, 4 * len(text))
 
         def replace(found: re.Match[str]) -> str:
@@ -169,7 +147,7 @@ class Environment:
                 return "$"
             value = values.get(name)
             if value is None:
-                return unknown(name) if self.open and not known_only else found[0]
+                return unknown(name) if self.has_env_from and not known_only else found[0]
             room -= len(value)
             return value if room > 0 else unknown(name)
 
@@ -181,8 +159,6 @@ class Environment:
 def _from_source(name: str, source: Mapping[str, Any], *, host_network: bool) -> str:
     reference = source.get("fieldRef")
     path = str(reference.get("fieldPath")) if isinstance(reference, Mapping) else None
-    if path in _OWN_FIELDS:
+    if path in _OWN_FIELDS or (path in _NODE_FIELDS and host_network):
         return own(name)
-    if path in _NODE_FIELDS:
-        return own(name) if host_network else other(name)
-    return unknown(name)
+    return other(name) if path in _NODE_FIELDS else unknown(name)

@@ -1,15 +1,13 @@
-"""A walk through a script's syntax tree, as a shell would run it: its variables, branches, loops and times.
-
-Which program a simple command runs is for `run` to read.
-"""
+"""A walk through scripts, as a shell would run them: variables, branches, loops and times."""
 
 from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from policies.commands import reach, shell, values
@@ -39,20 +37,20 @@ from policies.commands.syntax import Command as Node
 from policies.commands.syntax import Loop as LoopNode
 
 MAX_LISTED = 32
-"""Words of a `for` loop's list that are looked at."""
+"""Maximum number of words of a `for` loop's list that are read."""
 
 _Found = TypeVar("_Found", Command, Loop)
 
-_PATTERN = re.compile(r"[{*?\[]")
-_MENTIONED = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
+_GLOB = re.compile(r"[{*?\[]")
+_WORD = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
 _HOSTS_FILE = "/etc/hosts"
 
 
-def _doubted(found: _Found) -> _Found:
-    return replace(found, hosts=tuple(host.doubted() for host in found.hosts))
+def _uncertain(found: _Found) -> _Found:
+    return replace(found, hosts=tuple(map(Host.uncertain, found.hosts)))
 
 
-def _tests(pipeline: Pipeline) -> bool:
+def _is_test(pipeline: Pipeline) -> bool:
     """Whether a pipeline only tests something: `[ … ]`, `[[ … ]]`, `test …`, `… | grep -q …`."""
     node = pipeline.commands[-1]
     if isinstance(node, Simple):
@@ -61,7 +59,10 @@ def _tests(pipeline: Pipeline) -> bool:
 
 
 class Walk(ABC):
-    """A walk through scripts, as a shell would run them: known variables, and findings so far."""
+    """The state of a walk: the shell's variables, and the commands and loops so far.
+
+    Methods that read a part of a script return its seconds.
+    """
 
     def __init__(self, environment: values.Environment, local_names: Collection[str], budget: Budget) -> None:
         self.environment = environment
@@ -71,23 +72,23 @@ class Walk(ABC):
         self.commands: list[Command] = []
         self.loops: list[Loop] = []
         self.scripts: list[str] = []
-        self.notes: dict[str, None] = {}
+        self.undecidable_parts: dict[str, None] = {}
         self.functions: dict[str, Node] = {}
         self.depth = 0
-        self.piped: str | None = None
-        """What the command before in a pipeline prints, as far as it is known."""
-        self.printed: str | None = None
-        """What the last command printed, likewise."""
-        self.limits = 0
-        """How many `timeout N` enclose the current position."""
+        self.pipe_input: str | None = None
+        """The output of the command before in a pipeline, if it is known."""
+        self.output: str | None = None
+        """The output of the last command, if it is known."""
+        self.timeouts = 0
+        """The number of `timeout N` around the current position."""
         self.conditions = 0
-        """How many conditions the current position depends on."""
+        """The number of conditions on which the current position depends."""
         self.seconds = 0.0
-        self.ends: dict[int, tuple[LoopNode, bool, int | None]] = {}
-        self.substituted = 0.0
+        self.bounds: dict[int, tuple[LoopNode, bool, int | None]] = {}
+        self.substitution_seconds = 0.0
         """Seconds of the substitutions in the words being expanded."""
-        self.writes_hosts = False
-        """Whether it writes to /etc/hosts, after which a name may lead to the pod itself."""
+        self.writes_hosts_file = False
+        """Whether a command writes to /etc/hosts, after which any name may be the pod's own."""
 
     def start(self, argv: list[str]) -> None:
         for word in argv if self.environment.emptied else ():
@@ -95,79 +96,84 @@ class Walk(ABC):
                 self.undecidable(f"$({name}) is empty in a probe: kubelet knows only literal values there")
         self.seconds = self.run([self.environment.expand(word) for word in argv])
 
-    def let_go(self) -> None:
-        """End the circle of the reader and its scope: a thousand variables would wait in it for the garbage
-        collector."""
-        self.scope.substitute = _over
+    def close(self) -> None:
+        """Remove the reference cycle with the scope, which would keep its variables until a garbage
+        collection."""
+        self.scope.substitute = lambda _: ""
 
     def summary(self, steps: int) -> CommandSummary:
-        if self.writes_hosts:
+        if self.writes_hosts_file:
             self.undecidable(f"it writes to {_HOSTS_FILE}, so a name may lead back to the pod")
-            self.commands = list(map(_doubted, self.commands))
-            self.loops = list(map(_doubted, self.loops))
+            self.commands = list(map(_uncertain, self.commands))
+            self.loops = list(map(_uncertain, self.loops))
         return CommandSummary(
             commands=tuple(self.commands),
             loops=tuple(self.loops),
             scripts=tuple(dict.fromkeys(self.scripts)),
             seconds=self.seconds,
-            undecidable=tuple(self.notes),
+            undecidable=tuple(self.undecidable_parts),
             steps=steps,
         )
 
     # Scripts
 
     def read_text(self, text: str, positional: tuple[str, ...] | None = ()) -> float:
-        """Read `text` as a shell script in the present scope. Returns its seconds."""
+        """Read a shell script in the current scope."""
         if values.has_unknown(text[:1]):
             self.undecidable(f"the script {values.show(text[:80])} is known only at run time")
             return 0.0
+        with self.scope.parameters(positional):
+            return self.nested(partial(self._text, text))
+
+    def nested(self, read: Callable[[], float]) -> float:
+        """Read a part of a script one level deeper."""
         if self.depth >= shell.MAX_DEPTH:
             self.undecidable("the script is nested too deep to be read")
             return 0.0
-        before, self.scope.positional = self.scope.positional, positional
         self.depth += 1
+        duration = read()
+        self.depth -= 1
+        return duration
+
+    def _text(self, text: str) -> float:
         try:
-            script = shell.parse(text, self.budget, self.depth)
-            return self.script(script)
+            return self.script(shell.parse(text, self.budget, self.depth))
         except shell.ShellError as error:
             self.undecidable(f"the shell text could not be read: {error}")
             return self._partial(error, text)
-        finally:
-            self.depth -= 1
-            self.scope.positional = before
 
     def _partial(self, error: shell.ShellError, text: str) -> float:
-        """Read the parsed part of broken text. The hosts in it are a guess: a shell may refuse all of it."""
+        """Read the parsed part of broken text. Its hosts are uncertain: a shell may reject all of it."""
         first = len(self.commands)
-        length = self.script(error.partial)
+        duration = self.script(error.partial)
         self.budget.spend(len(self.commands) - first)
-        self.commands[first:] = map(_doubted, self.commands[first:])
+        self.commands[first:] = map(_uncertain, self.commands[first:])
         self.budget.spend(20 + (len(text) - error.position) // 4)
-        unread = {word.lower() for word in _MENTIONED.findall(text[error.position :])}
+        unread = {word.lower() for word in _WORD.findall(text[error.position :])}
         for client in sorted(unread & reach.names() - AMBIGUOUS):
             self.record((client,), [Host("", Reach.UNDECIDABLE, client)])
-        return length
+        return duration
 
     def script(self, script: Script) -> float:
         total, tested = 0.0, False
         for item in script.items:
             conditions = self.conditions
             if item.operator == "||" or (item.operator == "&&" and tested):
-                with self.branch():
+                with self.conditional():
                     total += self.pipeline(item.pipeline)
             elif item.operator == "&&":
                 with self.scope.branch():
                     total += self.pipeline(item.pipeline)
             else:
-                length = self.pipeline(item.pipeline)
-                total += 0.0 if item.background else length
-            if item.background:  # it holds up nothing
+                duration = self.pipeline(item.pipeline)
+                total += 0.0 if item.background else duration
+            if item.background:  # the commands after it run in any case
                 self.conditions = conditions
-            tested = _tests(item.pipeline)
+            tested = _is_test(item.pipeline)
         return total
 
     @contextmanager
-    def branch(self) -> Iterator[None]:
+    def conditional(self) -> Iterator[None]:
         """Commands that run only in some cases."""
         self.conditions += 1
         with self.scope.branch():
@@ -177,13 +183,13 @@ class Walk(ABC):
     def pipeline(self, pipeline: Pipeline) -> float:
         if len(pipeline.commands) == 1:
             return self.node(pipeline.commands[0])
-        longest, printed = 0.0, None
+        longest, output = 0.0, None
         for index, node in enumerate(pipeline.commands):
-            self.piped, self.printed = printed if isinstance(node, Simple) else None, None
-            with self.scope.branch(leaks=index == len(pipeline.commands) - 1):
+            self.pipe_input, self.output = output if isinstance(node, Simple) else None, None
+            with self.scope.branch(subshell=index < len(pipeline.commands) - 1):
                 longest = max(longest, self.node(node))
-            printed = self.printed if isinstance(node, Simple) else None
-        self.piped = None
+            output = self.output if isinstance(node, Simple) else None
+        self.pipe_input = None
         return longest
 
     def node(self, node: Node, redirects: tuple[Redirect, ...] = ()) -> float:
@@ -191,33 +197,26 @@ class Walk(ABC):
         if isinstance(node, Simple):
             return self.simple(node, redirects)
         if isinstance(node, Redirected):
-            if touched := self._devtcp(node.redirects):
-                self.record((), touched)
+            if hosts := self._devtcp(node.redirects):
+                self.record((), hosts)
             return self.node(node.command, (*node.redirects, *redirects))
-        if self.depth >= shell.MAX_DEPTH:
-            self.undecidable("the script is nested too deep to be read")
-            return 0.0
-        self.depth += 1
-        try:
-            return self.compound(node)
-        finally:
-            self.depth -= 1
+        return self.nested(partial(self.compound, node))
 
     def compound(self, node: Node) -> float:
         match node:
             case Test(words=words):
-                return self._expanded_only(words)
+                return self._substitutions(words)
             case Group(body=body, subshell=subshell):
                 if not subshell:
                     return self.script(body)
-                with self.scope.branch(leaks=False):
+                with self.scope.branch(subshell=True):
                     return self.script(body)
             case If():
                 return self.if_(node)
             case Case(subject=subject, arms=arms):
-                total, longest = self._expanded_only((subject,)), 0.0
+                total, longest = self._substitutions((subject,)), 0.0
                 for arm in arms:
-                    with self.branch():
+                    with self.conditional():
                         longest = max(longest, self.script(arm))
                 return total + longest
             case LoopNode():
@@ -230,71 +229,68 @@ class Walk(ABC):
         total, longest = 0.0, 0.0
         for condition, body in node.branches:
             total += self.script(condition)
-            with self.branch():
+            with self.conditional():
                 longest = max(longest, self.script(body))
         if node.otherwise is not None:
-            with self.branch():
+            with self.conditional():
                 longest = max(longest, self.script(node.otherwise))
         return total + longest
 
     def loop(self, node: LoopNode) -> float:
         first = len(self.commands)
-        ends, count = self._end_of(node)
-        listed = [field for word in node.words or () for field in self.scope.fields(word)]
-        around, self.substituted = self.substituted, 0.0
+        ends, count = self._bound(node)
+        words = [field for word in node.words or () for field in self.scope.fields(word)]
+        before, self.substitution_seconds = self.substitution_seconds, 0.0
         with self.scope.branch():
             if node.variable:
-                self.scope.assign(node.variable, self._loop_value(node, listed[:MAX_LISTED]))
+                self.scope.assign(node.variable, self._loop_value(node, words[:MAX_LISTED]))
             once = self.script(node.condition) if node.condition is not None else 0.0
             once += self.script(node.body)
         if self.conditions and is_endless(node, self.budget):
-            self.conditions += 1  # for good, as in `run`
+            self.conditions += 1  # until the end, as in `run`
         inside = self.commands[first:]
         self.budget.spend(len(inside))
         self.loops.append(
             Loop(
                 keyword=node.keyword,
-                bounded=ends or self.limits > 0,
+                bounded=ends or self.timeouts > 0,
                 hosts=tuple(host for command in inside for host in command.hosts),
                 count=count,
             )
         )
-        return around + looped(once, count, ends=ends)
+        return before + looped(once, count, ends=ends)
 
-    def _end_of(self, node: LoopNode) -> tuple[bool, int | None]:
-        """Whether the loop ends, and after how many rounds; recorded once, however often a function runs
-        it."""
-        known = self.ends.get(id(node))
+    def _bound(self, node: LoopNode) -> tuple[bool, int | None]:
+        """Whether the loop ends, and after how many rounds. Functions may run it many times."""
+        known = self.bounds.get(id(node))
         if known is None:
             ends = is_bounded(node, self.budget)
-            # The node is kept with the answer: its id must not be another's meanwhile.
-            known = self.ends[id(node)] = (node, ends, rounds(node, self.budget) if ends else None)
+            # The node is kept, so that no other node gets its id.
+            known = self.bounds[id(node)] = (node, ends, rounds(node, self.budget) if ends else None)
         return known[1:]
 
     def _loop_value(self, node: LoopNode, words: list[str]) -> str:
-        """The last word of a `for` loop's list if it represents all of them: numbers, or similar hosts.
+        """The last word of a `for` loop's list if all of them are numbers or hosts with the same reach.
 
-        The last, because a script that goes through the pods of a StatefulSet waits for the last one too.
+        The last, because a script that waits for each pod of a StatefulSet waits for the last one too.
         """
         if number := last_number((node.words or ())[:MAX_LISTED], self.budget):
             return number
-        if not words or any(_PATTERN.search(word) for word in words):
+        if not words or any(_GLOB.search(word) for word in words):
             return values.unknown(node.variable)
         reaches = {reach_of(split_port(word)[0], self.context.local_names) for word in words}
         return words[-1] if len(reaches) == 1 else values.unknown(node.variable)
 
     def substitute(self, script: Script) -> str:
-        """Read the commands of a `$(…)`; its output if that is the pod's own name or address."""
-        outer = self.substituted
-        self.substituted = 0.0
+        """Read the commands of a `$(…)`. Returns its output if that is the pod's own name or address."""
+        outer = self.substitution_seconds
+        self.substitution_seconds = 0.0
         first = len(self.commands)
         self.depth += 1
-        try:
-            with self.scope.branch(leaks=False):
-                length = self.script(script) if self.depth <= shell.MAX_DEPTH else 0.0
-        finally:
-            self.depth -= 1
-        self.substituted = outer + length
+        with self.scope.branch(subshell=True):
+            duration = self.script(script) if self.depth <= shell.MAX_DEPTH else 0.0
+        self.depth -= 1
+        self.substitution_seconds = outer + duration
         if len(self.commands) == first:
             return values.unknown("(command)")
         source = self.commands[first]
@@ -304,61 +300,57 @@ class Walk(ABC):
             return values.own("(hostname)")
         return values.unknown(f"({source.name or 'command'})")
 
-    def _expanded_only(self, words: Sequence[Word]) -> float:
-        """Expand words for the sake of the substitutions inside them. Returns their seconds."""
+    def _substitutions(self, words: Sequence[Word]) -> float:
+        """Read the commands in the substitutions of words."""
         self.budget.spend(len(words))
         for word in words:
             if any(not isinstance(part, Literal | Arithmetic) for part in word.parts):
                 self.scope.fields(word)
-        length, self.substituted = self.substituted, 0.0
-        return length
+        duration, self.substitution_seconds = self.substitution_seconds, 0.0
+        return duration
 
     # Simple commands
 
     def simple(self, node: Simple, outer: tuple[Redirect, ...]) -> float:
-        outside, self.substituted = self.substituted, 0.0
+        before, self.substitution_seconds = self.substitution_seconds, 0.0
         words = [field for word in node.words for field in self.scope.fields(word)]
         assigned = {each.name: self.scope.text(each.value) for each in node.assignments}
-        touched = self._devtcp(node.redirects)
-        piped, self.piped = self.piped, None
-        given = self._input((*outer, *node.redirects), piped) if words else None
-        length, self.substituted = self.substituted, outside
-        if not words:
-            for name, value in assigned.items():
-                self.scope.assign(name, value)
-            return length + self.run((), touched=touched)
-        if not assigned:
-            return length + self.run(words, given, touched)
-        with self.scope.branch(leaks=False):
-            for name, value in assigned.items():
-                self.scope.assign(name, value)
-            return length + self.run(words, given, touched)
+        hosts = self._devtcp(node.redirects)
+        pipe_input, self.pipe_input = self.pipe_input, None
+        stdin = self._stdin((*outer, *node.redirects), pipe_input) if words else None
+        duration, self.substitution_seconds = self.substitution_seconds, before
+        if words and assigned:  # for this command only
+            with self.scope.assigned(assigned):
+                return duration + self.run(words, stdin, hosts)
+        for name, value in assigned.items():
+            self.scope.assign(name, value)
+        return duration + self.run(words, stdin, hosts)
 
     def _devtcp(self, redirects: Sequence[Redirect]) -> list[Host]:
-        """The hosts that redirections from and to `/dev/tcp/host/port` reach."""
+        """The hosts of redirections from and to `/dev/tcp/host/port`."""
         found: list[Host] = []
         for redirect in redirects:
             self.budget.spend(1)
             if redirect.operator.startswith("<<"):
                 continue
             path = self.scope.text(redirect.target)
-            self.writes_hosts |= path == _HOSTS_FILE and ">" in redirect.operator
-            if path.startswith("/dev/") and (touched := reach.devtcp(path, self.context)):
+            self.writes_hosts_file |= path == _HOSTS_FILE and ">" in redirect.operator
+            if path.startswith("/dev/") and (host := reach.devtcp(path, self.context)):
                 self.budget.spend(4)
-                found.append(touched)
+                found.append(host)
         return found
 
-    def _input(self, redirects: Sequence[Redirect], piped: str | None) -> str | None:
-        """The text of the last here-document or here-string, else the text from the pipe."""
+    def _stdin(self, redirects: Sequence[Redirect], pipe_input: str | None) -> str | None:
+        """The text of the last here-document or here-string, else of the pipe."""
         for redirect in reversed(redirects):
             if redirect.operator in ("<<", "<<-", "<<<"):
                 return self.scope.text(redirect.target)
-        return piped
+        return pipe_input
 
     # Findings
 
-    def undecidable(self, note: str) -> None:
-        self.notes[note] = None
+    def undecidable(self, sentence: str) -> None:
+        self.undecidable_parts[sentence] = None
 
     def record(
         self,
@@ -367,21 +359,15 @@ class Walk(ABC):
         timeout: float | None = None,
         calls: tuple[str, ...] = (),
     ) -> float:
-        """Note a command. Returns its seconds."""
+        """Add a command to the summary."""
         self.budget.spend(3 + len(words) + 4 * len(hosts))
         argv = tuple(values.show(word) for word in words)
         name = argv[0].rpartition("/")[2].lower() if argv else ""
-        self.writes_hosts |= name in WRITERS and _HOSTS_FILE in argv
+        self.writes_hosts_file |= name in WRITERS and _HOSTS_FILE in argv
         self.commands.append(Command(name, argv, tuple(hosts), timeout, calls, self.conditions > 0))
         return timeout or 0.0
 
     @abstractmethod
-    def run(self, words: Sequence[str], given: str | None = None, touched: Sequence[Host] = ()) -> float:
-        """Read a simple command. `given`: a here-document or here-string; `touched`: hosts of redirections.
-
-        Returns the seconds that its stated timeouts allow.
-        """
-
-
-def _over(_: Script) -> str:
-    return ""
+    def run(self, words: Sequence[str], stdin: str | None = None, hosts: Sequence[Host] = ()) -> float:
+        """Read a simple command after expansion. `stdin`: its input, if it is known; `hosts`: those of its
+        redirections."""

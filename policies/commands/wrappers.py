@@ -1,4 +1,4 @@
-"""Programs that run another program: which of their options take a value, and where the other one begins."""
+"""Programs that run another program, such as `timeout` and `env`: where the other program's words begin."""
 
 from __future__ import annotations
 
@@ -6,116 +6,110 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from policies.commands.durations import seconds
-from policies.commands.options import OptionSyntax, Parsed, parse_options, valued
+from policies.commands.options import Parsed, parse_options, valued
 
-
-@dataclass(frozen=True, slots=True)
-class Wrapper:
-    """`syntax` of the options before the wrapped program, and the number of operands before it."""
-
-    syntax: OptionSyntax
-    operands: int = 0
-
-
-def _wrapper(options: str = "", operands: int = 0) -> Wrapper:
-    return Wrapper(valued(options, stop_at_operand=True), operands)
-
-
-WRAPPERS: dict[str, Wrapper] = {
-    "exec": _wrapper("-a"),
-    "command": _wrapper(),
-    "builtin": _wrapper(),
-    "nohup": _wrapper(),
-    "time": _wrapper("-f -o --format --output"),
-    "nice": _wrapper("-n --adjustment"),
-    "ionice": _wrapper("-c -n -p --class --classdata"),
-    "stdbuf": _wrapper("-i -o -e --input --output --error"),
-    "setsid": _wrapper(),
-    "sudo": _wrapper("-u -g -h -p -C -R -T -D --user --group"),
-    "doas": _wrapper("-u -C"),
-    "gosu": _wrapper(operands=1),
-    "su-exec": _wrapper(operands=1),
-    "setpriv": _wrapper("--reuid --regid --groups"),
-    "runuser": _wrapper("-u -g -G --user --group"),
-    "chroot": _wrapper("--userspec --groups", operands=1),
-    "tini": _wrapper("-p -e"),
-    "dumb-init": _wrapper("--rewrite -r"),
-    "catatonit": _wrapper(),
-    "taskset": _wrapper(operands=1),
-    "numactl": _wrapper("-N -m -C -l -i -p"),
-    "flock": _wrapper("-w -E --timeout --wait", operands=1),
-    "xargs": _wrapper("-n -I -P -L -d -a -E -s --max-args --max-procs --delimiter --arg-file"),
-    "busybox": _wrapper(),
-    "toybox": _wrapper(),
-    "unbuffer": _wrapper(),
-    "script": _wrapper(),
-    "env": _wrapper("-u -C -S --unset --chdir --split-string"),
-    "timeout": _wrapper("-k -s -t --kill-after --signal", operands=1),
-    "gtimeout": _wrapper("-k -s --kill-after --signal", operands=1),
-    "argoexec": _wrapper("--loglevel --log-format --gloglevel"),
+_NO_OPTIONS = (
+    *(
+        "builtin",
+        "busybox",
+        "catatonit",
+        "command",
+        "gosu",
+        "nohup",
+        "script",
+        "setsid",
+        "su-exec",
+        "taskset",
+    ),
+    *("toybox", "unbuffer"),
+)
+_OPTIONS = {
+    **dict.fromkeys(_NO_OPTIONS, ""),
+    "argoexec": "--loglevel --log-format --gloglevel",
+    "chroot": "--userspec --groups",
+    "doas": "-u -C",
+    "dumb-init": "--rewrite -r",
+    "env": "-u -C -S --unset --chdir --split-string",
+    "exec": "-a",
+    "flock": "-w -E --timeout --wait",
+    "gtimeout": "-k -s --kill-after --signal",
+    "ionice": "-c -n -p --class --classdata",
+    "nice": "-n --adjustment",
+    "numactl": "-N -m -C -l -i -p",
+    "runuser": "-u -g -G --user --group",
+    "setpriv": "--reuid --regid --groups",
+    "stdbuf": "-i -o -e --input --output --error",
+    "sudo": "-u -g -h -p -C -R -T -D --user --group",
+    "time": "-f -o --format --output",
+    "timeout": "-k -s -t --kill-after --signal",
+    "tini": "-p -e",
+    "xargs": "-n -I -P -L -d -a -E -s --max-args --max-procs --delimiter --arg-file",
 }
-
-_STEP = "/tekton/bin/entrypoint"
-"""What Tekton starts in each step, with the step's own program as its argument."""
-_CHAIN_LIMIT = 20
+"""The options with a value of each wrapper."""
+_WRAPPERS = {name: valued(options, stop_at_operand=True) for name, options in _OPTIONS.items()}
+_OPERANDS = {"gosu": 1, "su-exec": 1, "chroot": 1, "taskset": 1, "flock": 1}
+"""The number of operands before the wrapped program."""
+_TEKTON_ENTRYPOINT = "/tekton/bin/entrypoint"
+"""The program that Tekton runs in each step, with the step's own program as its argument."""
+_MAX_WRAPPERS = 20
 
 
 @dataclass(slots=True)
 class Unwrapped:
-    """The rest after the wrappers: the program's words, and the environment that the wrappers set for it."""
+    """The words of the wrapped program, and the environment that the wrappers set for it."""
 
     words: list[str]
     environment: dict[str, str]
     limit: float | None = None
-    """The tightest `timeout N` around it, in seconds."""
+    """The shortest `timeout N` around it, in seconds."""
     arguments_from_input: bool = False
     """xargs adds arguments from its input."""
-    replaced: bool = False
-    """`exec`: no command after it runs."""
+    replaces_shell: bool = False
+    """`exec`: the commands after it do not run."""
 
 
 def unwrap(words: Sequence[str]) -> Unwrapped:
-    """Take `timeout 5 env A=b nohup …` off a simple command. Linear; never raises."""
+    """Remove wrappers (`timeout 5 env A=b nohup …`) from a simple command. Linear; never raises."""
     unwrapped = Unwrapped(list(words), {})
-    for _ in range(_CHAIN_LIMIT):
+    for _ in range(_MAX_WRAPPERS):
         if not unwrapped.words:
             break
-        if unwrapped.words[0] == _STEP:
-            unwrapped.words = _step(unwrapped.words)
+        if unwrapped.words[0] == _TEKTON_ENTRYPOINT:
+            unwrapped.words = _tekton_step(unwrapped.words)
         name = unwrapped.words[0].rpartition("/")[2].lower()
-        wrapper = WRAPPERS.get(name)
-        if wrapper is None:
+        options = _WRAPPERS.get(name)
+        if options is None:
             break
         if name == "argoexec" and unwrapped.words[1:2] == ["emissary"]:  # in pods of Argo Workflows
             del unwrapped.words[1]
         elif name == "argoexec":
             break
-        parsed = parse_options(unwrapped.words[1:], wrapper.syntax)
-        if name == "command" and parsed.has("-v", "-V"):  # asks whether a program is there, and runs nothing
+        parsed = parse_options(unwrapped.words[1:], options)
+        if name == "command" and parsed.has("-v", "-V"):  # only checks whether a program exists
             break
         rest = unwrapped.words[1 + parsed.rest :]
-        count = wrapper.operands
+        operands = _OPERANDS.get(name, 0)
         if name.endswith("timeout"):
-            count = _limit(unwrapped, parsed, rest)
+            operands = _limit(unwrapped, parsed, rest)
         elif name == "env":
             rest = _environment(unwrapped, parsed, rest)
         elif name == "xargs":
             unwrapped.arguments_from_input = True
         elif name == "exec":
-            unwrapped.replaced = True
-        unwrapped.words = rest[count:]
+            unwrapped.replaces_shell = True
+        unwrapped.words = rest[operands:]
     return unwrapped
 
 
-def _step(words: list[str]) -> list[str]:
-    """The program of a Tekton step: `entrypoint -wait_file f -entrypoint python -- train.py`."""
+def _tekton_step(words: list[str]) -> list[str]:
+    """`entrypoint -wait_file f -entrypoint python -- train.py` -> `python train.py`."""
     end = words.index("--") if "--" in words else len(words)
     at = words.index("-entrypoint", 0, end) + 1 if "-entrypoint" in words[:end] else end
     return [words[at], *words[end + 1 :]] if at < end else words
 
 
 def _limit(unwrapped: Unwrapped, parsed: Parsed, rest: list[str]) -> int:
-    """Note a timeout; the number of operands before the program (busybox once wrote `-t 5`)."""
+    """Record a timeout. Returns the number of operands before the program: 0 for `-t 5` of old busybox."""
     old_form = parsed.value(("-t",))
     limit = seconds(old_form or next(iter(rest), ""))
     if limit:
@@ -125,6 +119,7 @@ def _limit(unwrapped: Unwrapped, parsed: Parsed, rest: list[str]) -> int:
 
 
 def _environment(unwrapped: Unwrapped, parsed: Parsed, rest: list[str]) -> list[str]:
+    """Record the variables of `env`. Returns the words after them."""
     at = 0
     while at < len(rest) and "=" in rest[at].split("/", 1)[0]:
         name, _, value = rest[at].partition("=")

@@ -1,91 +1,72 @@
-"""What the code given to `python -c` reaches: its syntax tree, read by `ast`, never run.
+"""The hosts that code given to an interpreter reaches. The code is never run.
 
-The arguments of known calls name hosts: string literals, f-strings, `os.environ`, names bound to
-these, `socket.gethostname()`. Code that can't be parsed is undecidable.
+`ast` parses Python. Hosts are in the arguments of known calls: string literals, f-strings, `os.environ`,
+names bound to these, `socket.gethostname()`. Of other languages only the URLs in string literals are read.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from policies.commands import values
 from policies.commands.budget import Budget
-from policies.commands.hosts import host, is_url, url_hosts
+from policies.commands.hosts import is_url
 from policies.commands.model import Host, Reach
 from policies.commands.reach import Context
 
 MAX_CODE = 32_768
-"""Longest code that is parsed, in characters."""
-_LARGEST = 1 << 128
-"""Numbers from here on (an IPv6 address as a number is below) are no text: Python refuses to print
-thousands of digits."""
+"""Maximum length of code that is parsed, in characters."""
+_NUMBER_LIMIT = 1 << 128
+"""Python refuses to convert numbers with thousands of digits to text; an IPv6 address is a smaller number."""
 
-_URL_CALLS = frozenset(
-    {
+_REQUEST_CALLS = frozenset({"requests.request", "httpx.request"})
+"""Calls whose second argument is the URL."""
+_PAIR_CALLS = frozenset({"socket.create_connection", "create_connection"})
+"""Calls whose first argument is a pair (host, port)."""
+_ADDRESS_CLASSES = frozenset({"InferenceServerClient", "HTTPConnection", "HTTPSConnection"})
+"""Classes that count in any module: Triton's client has one for HTTP and one for gRPC."""
+_CONNECTING = frozenset({"connect", "connect_ex"})
+_TEXT_CALLS = frozenset(
+    {"print", "write", "log", "debug", "info", "warning", "error", "exception", "format", "join", "split"}
+    | {"urlparse", "urlsplit", "quote", "replace", "startswith", "endswith", "strip", "dumps", "len", "str"}
+)
+"""Calls that only handle text: they do not reach a URL in it."""
+_KEYWORD_CALLS = frozenset(
+    {"redis.Redis", "redis.StrictRedis", "Redis", "StrictRedis", "clickhouse_connect.get_client"}
+    | {"psycopg.connect", "psycopg2.connect", "asyncpg.connect"}
+    | {"pymysql.connect", "MySQLdb.connect", "mysql.connector.connect"}
+)
+"""Calls that ask localhost if no argument names the host."""
+_HOST_CALLS = (
+    _KEYWORD_CALLS
+    | {
         f"{module}.{verb}"
         for module in ("requests", "httpx")
         for verb in ("get", "post", "head", "put", "options")
     }
     | {"urllib.request.urlopen", "urlopen", "request.urlopen", "urllib.request.Request", "urllib.urlopen"}
     | {"urllib2.urlopen", "urllib.request.urlretrieve", "websocket.create_connection", "websockets.connect"}
+    | {"http.client.HTTPConnection", "http.client.HTTPSConnection"}
+    | {"smtplib.SMTP", "ftplib.FTP", "telnetlib.Telnet", "socket.gethostbyname", "socket.getaddrinfo"}
+    | {"grpc.insecure_channel", "grpc.secure_channel", "grpc.aio.insecure_channel", "grpc.aio.secure_channel"}
     | {"pymongo.MongoClient", "MongoClient", "redis.from_url", "redis.Redis.from_url", "Redis.from_url"}
-    | {"sqlalchemy.create_engine", "create_engine", "psycopg.connect", "psycopg2.connect", "asyncpg.connect"}
+    | {"sqlalchemy.create_engine", "create_engine", "memcache.Client", "ray.init"}
     | {"amqp.Connection", "pika.URLParameters", "nats.connect"}
 )
-_REQUEST_CALLS = frozenset({"requests.request", "httpx.request"})
-"""Calls whose second argument is the URL."""
-_ADDRESS_CALLS = frozenset(
-    {"grpc.insecure_channel", "grpc.secure_channel", "grpc.aio.insecure_channel", "grpc.aio.secure_channel"}
-    | {"ray.init", "http.client.HTTPConnection", "http.client.HTTPSConnection"}
-    | {"smtplib.SMTP", "ftplib.FTP", "telnetlib.Telnet"}
-    | {"socket.gethostbyname", "socket.getaddrinfo", "memcache.Client"}
-)
-"""Calls whose first argument is `host`, `host:port` or a URL."""
-_ADDRESS_CLASSES = frozenset({"InferenceServerClient", "HTTPConnection", "HTTPSConnection"})
-"""Classes of which the module doesn't matter: Triton's client has one for HTTP and one for gRPC."""
-_CONNECTING = frozenset({"connect", "connect_ex"})
-_SAYING = frozenset(
-    {"print", "write", "log", "debug", "info", "warning", "error", "exception", "format", "join", "split"}
-    | {"urlparse", "urlsplit", "quote", "replace", "startswith", "endswith", "strip", "dumps", "len", "str"}
-)
-"""Calls that only handle text: a URL in them is reached by nobody."""
-_PAIR_CALLS = frozenset({"socket.create_connection", "create_connection"})
-"""Calls whose first argument is a pair (host, port)."""
-_KEYWORD_CALLS: dict[str, str] = {
-    "redis.Redis": "localhost",
-    "redis.StrictRedis": "localhost",
-    "Redis": "localhost",
-    "StrictRedis": "localhost",
-    "psycopg.connect": "localhost",
-    "psycopg2.connect": "localhost",
-    "pymysql.connect": "localhost",
-    "MySQLdb.connect": "localhost",
-    "mysql.connector.connect": "127.0.0.1",
-    "asyncpg.connect": "localhost",
-    "clickhouse_connect.get_client": "localhost",
-}
-"""Calls that name the host by keyword, with the default they fall back to."""
-_NAMING_CALLS = _URL_CALLS | _ADDRESS_CALLS | _KEYWORD_CALLS.keys()
+"""Calls with a host, `host:port` or a URL in a keyword of `_HOST_KEYWORDS` or in their first argument."""
 _CLOUD_CALLS = frozenset({"boto3.client", "boto3.resource", "boto3.Session", "storage.Client"})
 _NAME_LOOKUPS = frozenset({"socket.gethostbyname", "socket.getaddrinfo"})
 _SOCKET_KEYWORDS = frozenset({"unix_socket", "unix_socket_path", "uds"})
-"""Arguments that name a Unix socket, which takes precedence over the host (PyMySQL, redis-py, httpx)."""
-_BETWEEN_KEYWORDS = frozenset({"proxies", "proxy", "transport", "mounts", "connector"})
-"""Arguments that put something between a call and the host in its URL (requests, httpx, aiohttp)."""
+"""Keywords for a Unix socket, which takes precedence over the host (PyMySQL, redis-py, httpx)."""
+_PROXY_KEYWORDS = frozenset({"proxies", "proxy", "transport", "mounts", "connector"})
+"""Keywords for a proxy or the like, which may answer instead of the host (requests, httpx, aiohttp)."""
 _HOST_KEYWORDS = (
-    "hostaddr",
-    "host",
-    "hostname",
-    "server",
-    "bootstrap_servers",
-    "hosts",
-    "address",
-    "target",
-    "url",
-    "dsn",
+    *("hostaddr", "host", "hostname", "server", "bootstrap_servers"),
+    *("hosts", "address", "target", "url", "dsn"),
 )
 _OWN_CALLS = frozenset({"socket.gethostname", "gethostname", "socket.getfqdn", "platform.node"})
 _NETWORK_WORDS = ("requests", "urllib", "httpx", "socket", "redis", "psycopg", "grpc", "pymongo", "boto3")
@@ -93,19 +74,42 @@ _NETWORK_WORDS = ("requests", "urllib", "httpx", "socket", "redis", "psycopg", "
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """What a piece of Python does. `commands`: what it gives to a shell (str) or runs (list)."""
+    """The effects of Python code. `commands`: scripts for a shell (str), programs with arguments (list)."""
 
     hosts: tuple[Host, ...] = ()
     timeout: float | None = None
     calls: tuple[str, ...] = ()
     commands: tuple[str | list[str], ...] = ()
     endless: bool = False
-    """It has a `while True` that no counter or deadline ends."""
+    """It contains a `while True` that no counter or deadline ends."""
     undecidable: str = ""
 
 
+_STRING = re.compile(r"'([^'\n]*)'|\"([^\"\n]*)\"|`([^`\n]*)`")
+_NETWORK_CODE = re.compile(
+    r"\b(?:http|https|net|fetch|axios|socket|Socket|TCPSocket|LWP|curl|redis|pg|mysql)\b"
+)
+
+
+def hosts_of_code(text: str, program: str, context: Context, budget: Budget) -> list[Host]:
+    """The hosts in code of a language that is not parsed, all uncertain. `program`: its interpreter."""
+    budget.spend(len(text) // 8)
+    found: list[Host] = []
+    for literal in _STRING.finditer(text):
+        budget.spend(2)
+        inside = literal[1] or literal[2] or literal[3] or ""
+        if is_url(inside):
+            budget.spend(8)
+            found.extend(context.url_hosts(inside, program))
+        elif inside in ("localhost", "127.0.0.1", "::1"):
+            found.append(Host(inside, Reach.LOCAL, program))
+    if not found and _NETWORK_CODE.search(text):
+        found.append(Host("", Reach.UNDECIDABLE, program))
+    return list(map(Host.uncertain, found))
+
+
 def read_python(code: str, context: Context, budget: Budget) -> Code:
-    """What `code` reaches, calls and runs. Raises only BudgetSpent."""
+    """The hosts, calls and commands of Python code. Raises only BudgetSpent."""
     budget.spend(len(code))
     tree = _parsed(code) if len(code) <= MAX_CODE else None
     if tree is None:
@@ -130,7 +134,7 @@ class _CodeReader:
         self.context = context
         self.budget = budget
         self.nodes: list[ast.AST] = []
-        for node in ast.walk(tree):  # paid for one by one: how deep a parser goes differs
+        for node in ast.walk(tree):
             budget.spend(4)
             self.nodes.append(node)
         self.imports = _imported_names(self.nodes)
@@ -159,9 +163,9 @@ class _CodeReader:
         )
 
     def _bindings(self) -> dict[str, ast.expr]:
-        """Names that are bound once, to an expression."""
+        """The expressions of names that are assigned once."""
         bound: dict[str, ast.expr] = {}
-        often: set[str] = set()
+        reassigned: set[str] = set()
         for node in self.nodes:
             if (
                 isinstance(node, ast.Assign)
@@ -169,13 +173,13 @@ class _CodeReader:
                 and isinstance(node.targets[0], ast.Name)
             ):
                 name = node.targets[0].id
-                often.update({name} & bound.keys())
+                reassigned.update({name} & bound.keys())
                 bound[name] = node.value
             elif isinstance(node, ast.For | ast.AugAssign | ast.NamedExpr) and isinstance(
                 node.target, ast.Name
             ):
-                often.add(node.target.id)
-        return {name: value for name, value in bound.items() if name not in often}
+                reassigned.add(node.target.id)
+        return {name: value for name, value in bound.items() if name not in reassigned}
 
     def _name(self, node: ast.expr) -> str:
         """The dotted name of a callee, its first part as imported: `r.get` -> `requests.get`."""
@@ -192,7 +196,7 @@ class _CodeReader:
         return name
 
     def _text(self, node: ast.expr | None, depth: int = 0) -> str:
-        """The string that an expression gives, with marks where only the running container knows."""
+        """The string value of an expression; parts that only the running container knows are marked."""
         text = self._evaluated(node, depth)
         self.budget.scan(len(text))
         return text
@@ -205,7 +209,7 @@ class _CodeReader:
                 return values.clean(text)
             case ast.Constant(value=bytes(raw)):
                 return values.clean(raw.decode("ascii", "replace"))
-            case ast.Constant(value=int(number)) if abs(number) < _LARGEST:
+            case ast.Constant(value=int(number)) if abs(number) < _NUMBER_LIMIT:
                 return str(number)
             case ast.JoinedStr(values=parts):
                 return "".join(self._text(part, depth + 1) for part in parts)[: values.MAX_VALUE]
@@ -216,7 +220,7 @@ class _CodeReader:
                 return joined if len(joined) <= values.MAX_VALUE else values.unknown("value")
             case ast.Name(id=name) if name in self.bound:
                 if name not in self.texts:
-                    self.texts[name] = values.unknown(name)  # what a name bound to itself is
+                    self.texts[name] = values.unknown(name)  # for a name bound to itself
                     self.texts[name] = self._text(self.bound[name], depth + 1)
                 return self.texts[name]
             case ast.Name(id=name):
@@ -246,8 +250,8 @@ class _CodeReader:
             return value
         return values.unknown(name) if default is None else default
 
-    def _redirected(self, call: ast.Call, found: Iterator[Host]) -> Iterator[Host]:
-        """The hosts of a call as its other arguments leave them: a socket or a proxy may come before them."""
+    def _redirected(self, call: ast.Call, hosts: Iterator[Host]) -> Iterator[Host]:
+        """The hosts of a call, which a socket or a proxy in its keywords may replace."""
         keywords = {
             keyword.arg
             for keyword in call.keywords
@@ -255,9 +259,7 @@ class _CodeReader:
         }
         if keywords & _SOCKET_KEYWORDS:
             return
-        between = not keywords.isdisjoint(_BETWEEN_KEYWORDS)
-        for each in found:
-            yield each.doubted() if between else each
+        yield from hosts if keywords.isdisjoint(_PROXY_KEYWORDS) else map(Host.uncertain, hosts)
 
     def _hosts_of_call(self, name: str, call: ast.Call) -> Iterator[Host]:
         keywords = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
@@ -274,25 +276,24 @@ class _CodeReader:
             yield Host("", Reach.UNDECIDABLE, "python")
         elif name in _REQUEST_CALLS:
             yield from self._address(call.args[1] if len(call.args) > 1 else keywords.get("url"))
-        elif name in _NAMING_CALLS or base in _ADDRESS_CLASSES:
+        elif name in _HOST_CALLS or base in _ADDRESS_CLASSES:
             yield from self._named(name, first, keywords)
         elif name in _CLOUD_CALLS:
             endpoint = keywords.get("endpoint_url")
             aws = Host("AWS", Reach.EXTERNAL, "python")
             yield from self._address(endpoint) if endpoint is not None else [aws]
-        elif base not in _SAYING and is_url(url := self._text(first) if first is not None else ""):
-            # A session's `get`, a client of a library that no table knows: probably it asks, but who knows.
-            hosts = url_hosts(url, "python", self.context.local_names)
-            yield from (each.doubted() for each in hosts)
+        elif base not in _TEXT_CALLS and is_url(url := self._text(first) if first is not None else ""):
+            # A session's `get`, or an unknown library: the call probably asks the URL.
+            yield from map(Host.uncertain, self.context.url_hosts(url, "python"))
 
     def _named(self, name: str, first: ast.expr | None, keywords: dict[str, ast.expr]) -> Iterator[Host]:
-        """The host that a keyword names, else the first argument, else the call's own default."""
+        """The host in a keyword, else in the first argument, else the call's default."""
         named = next((keywords[keyword] for keyword in _HOST_KEYWORDS if keyword in keywords), first)
         if named is not None:
             lookup = name in _NAME_LOOKUPS
             yield from (replace(each, name_lookup=lookup) for each in self._address(named))
         elif name in _KEYWORD_CALLS:
-            yield self._host(_KEYWORD_CALLS[name])
+            yield self._host("localhost")
 
     def _address(self, node: ast.expr | None) -> Iterator[Host]:
         if isinstance(node, ast.List | ast.Tuple) and node.elts:
@@ -303,7 +304,7 @@ class _CodeReader:
             node = node.args[0]
         text = self._text(node)
         if is_url(text):
-            yield from url_hosts(text, "python", self.context.local_names)
+            yield from self.context.url_hosts(text, "python")
         elif "=" in text:
             pairs = dict(pair.partition("=")[::2] for pair in text.split())
             yield self._host(pairs.get("host") or "localhost")
@@ -311,7 +312,7 @@ class _CodeReader:
             yield self._host(text)
 
     def _host(self, text: str) -> Host:
-        return host(text, "python", local_names=self.context.local_names)
+        return self.context.host(text, "python")
 
     def _commands_of_call(self, name: str, call: ast.Call) -> Iterator[str | list[str]]:
         if not call.args or not (
@@ -359,20 +360,20 @@ def _timeouts_of_call(call: ast.Call) -> Iterator[float]:
 
 
 def _has_endless_loop(nodes: list[ast.AST]) -> bool:
-    """Whether there is a `while True` that no test of a counter or a clock leaves.
+    """Whether the code contains a `while True` without an exit that depends on a counter or a clock.
 
-    `nodes` in the order of `ast.walk`, parents before children: read backwards, each is looked at once,
+    `nodes` are in the order of `ast.walk`, parents before children. In reverse order one pass is enough,
     however deep loops and tests are nested.
     """
-    leaving: set[ast.AST] = set()
-    left_by_counter: set[ast.AST] = set()
+    exiting: set[ast.AST] = set()
+    exiting_by_counter: set[ast.AST] = set()
     for node in reversed(nodes):
         inner = list(ast.iter_child_nodes(node))
-        if _leaves(node) or not leaving.isdisjoint(inner):
-            leaving.add(node)
-        if not left_by_counter.isdisjoint(inner) or (node in leaving and _tests_a_counter(node)):
-            left_by_counter.add(node)
-        if node not in left_by_counter:
+        if _exits(node) or not exiting.isdisjoint(inner):
+            exiting.add(node)
+        if not exiting_by_counter.isdisjoint(inner) or (node in exiting and _tests_a_counter(node)):
+            exiting_by_counter.add(node)
+        if node not in exiting_by_counter:
             match node:
                 case ast.While(test=ast.Constant(value=always)) if always:
                     return True
@@ -387,7 +388,7 @@ def _tests_a_counter(node: ast.AST) -> bool:
     )
 
 
-def _leaves(node: ast.AST) -> bool:
+def _exits(node: ast.AST) -> bool:
     if isinstance(node, ast.Break | ast.Raise | ast.Return):
         return True
     if not isinstance(node, ast.Call):
