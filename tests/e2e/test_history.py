@@ -17,7 +17,7 @@ import pytest
 
 from tests.e2e.controlplane import HOST
 from tests.e2e.prometheus import Prometheus
-from webhook.cli.prometheus import asked
+from webhook.cli.prometheus import query_history
 
 pytestmark = pytest.mark.e2e
 
@@ -87,8 +87,8 @@ def test_starts_and_probes_are_found(tmp_path: Path) -> None:
         prometheus.process.wait_until(prometheus.ready, 120)
         scraped = "count_over_time(prober_probe_total[7d]) >= 4"
         prometheus.process.wait_until(lambda: len(prometheus.values(scraped)) == 4, 120)
-        found = asyncio.run(asked(prometheus.url, "ml"))
-        everywhere = asyncio.run(asked(prometheus.url, ""))
+        found = asyncio.run(query_history(prometheus.url, "ml"))
+        everywhere = asyncio.run(query_history(prometheus.url, ""))
         prometheus.process.terminate()
     assert dict(found.starts) == dict(everywhere.starts) == {(*KEY, IMAGE): [312]}
     liveness = found.liveness[KEY]

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from policies.core import data
-from webhook.cli.review import review_documents
+from webhook.cli.output.review import review_documents
 from webhook.config.load import load
 from webhook.kube.offline import Document, ManifestCluster
 

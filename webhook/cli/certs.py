@@ -1,4 +1,4 @@
-"""`chassis certs`: make a certificate by hand, or look at one."""
+"""`chassis certs`: create a serving certificate, or show one."""
 
 from __future__ import annotations
 
@@ -16,20 +16,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     issue = commands.add_parser(
         "issue",
-        help="make a CA and a serving certificate",
+        help="create a CA and a serving certificate",
         description="Write ca.crt, tls.crt and tls.key for --tls-ca, --tls-cert and --tls-key of chassis "
-        "serve. The CA's key is thrown away: to renew, issue again and install the new ca.crt.",
+        "serve. The CA's key is not kept: to renew, issue again and install the new ca.crt.",
     )
-    issue.add_argument("directory", type=Path, metavar="DIR", help="where to write them; made if need be")
-    issue.add_argument("--namespace", default="mlchassis-system", help="of the Service (%(default)s)")
+    issue.add_argument("directory", type=Path, metavar="DIR", help="created if missing")
+    issue.add_argument(
+        "--namespace", default="mlchassis-system", help="namespace of the Service (%(default)s)"
+    )
     issue.add_argument("--service", default="mlchassis", help="name of the Service (%(default)s)")
-    issue.add_argument("--host", action="append", default=[], help="another name or IP; may be repeated")
+    issue.add_argument("--host", action="append", default=[], help="further host name or IP; may be repeated")
     issue.add_argument("--force", action="store_true", help="overwrite existing files")
     issue.set_defaults(run=_issue)
     show = commands.add_parser(
         "show",
-        help="show whom a certificate is for and when it ends",
-        description="Exit status 0: it is fine; 1: it has ended or is due for renewal; 2: it can't be read.",
+        help="show a certificate's hosts and expiry",
+        description="Exit status: 0 valid, 1 expired or due for renewal, 2 it can't be read.",
     )
     show.add_argument("file", type=Path, metavar="FILE", help="PEM certificate or chain")
     show.set_defaults(run=_show)
@@ -37,11 +39,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _issue(args: argparse.Namespace) -> int:
     names = ("ca.crt", "tls.crt", "tls.key")
-    there = [name for name in names if (args.directory / name).exists()]
-    if there and not args.force:
+    existing = [name for name in names if (args.directory / name).exists()]
+    if existing and not args.force:
         raise UserError(
-            f"{args.directory}: {', '.join(there)} would be overwritten, and the API server would no longer "
-            "trust a webhook that serves with them; --force overwrites them"
+            f"{args.directory}: {', '.join(existing)} would be overwritten, and the API server would no "
+            "longer trust a webhook that serves with them; --force overwrites them"
         )
     bundle = pki.issue(pki.service_hosts(args.namespace, args.service, args.host), datetime.now(UTC))
     args.directory.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What rules may ask of a cluster that a command reads."""
+"""The facts of a cluster that a command reads once, without watches."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from webhook.kube.caches import ClusterCache, ObservedStarts, Store
 from webhook.kube.errors import ApiError
 
 
-class Surroundings(ClusterCache, WholeObjects):
-    """What rules may ask of a cluster that is scanned, with the objects that the scanned ones name."""
+class ClusterSnapshot(ClusterCache, WholeObjects):
+    """The facts of a cluster, and the objects that the scanned ones refer to by name."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.whole: dict[tuple[GroupKind, str, str], Json | None] = {}
-        """By kind, namespace and name; None where there is no such object, or it may not be read."""
+        self.referenced: dict[tuple[GroupKind, str, str], Json | None] = {}
+        """By kind, namespace and name; None if there is no such object, or it may not be read."""
         self.names: dict[GroupKind, frozenset[tuple[str, str]]] = {}
         """Namespace and name of every object of some kinds."""
         self.only = ""
-        """The namespace that was read; empty: all."""
+        """The namespace that was read; empty for all."""
 
     def named(self, kind: GroupKind, namespace: str, name: str) -> Json | None:
-        return self.whole.get((kind, namespace, name))
+        return self.referenced.get((kind, namespace, name))
 
     def lacks(self, kind: GroupKind, namespace: str, name: str) -> bool:
         if self.only not in ("", namespace):
@@ -42,9 +42,9 @@ class Surroundings(ClusterCache, WholeObjects):
         return listing is not None and named_in(listing, name) is None
 
 
-async def facts_of(api: ApiServer, namespace: str) -> tuple[Surroundings, list[str]]:
-    """What rules may ask of the cluster, or of one namespace, and the kinds that may not be read."""
-    cache = Surroundings()
+async def read_facts(api: ApiServer, namespace: str) -> tuple[ClusterSnapshot, list[str]]:
+    """The facts of the cluster, or of one namespace, and the kinds that may not be read."""
+    cache = ClusterSnapshot()
     forbidden: list[str] = []
 
     async def read(path: str, query: Mapping[str, str], store: Store | ObservedStarts) -> None:
@@ -66,9 +66,9 @@ async def facts_of(api: ApiServer, namespace: str) -> tuple[Surroundings, list[s
     return cache, sorted(set(forbidden))
 
 
-async def names_of(api: ApiServer, kind: GroupKind, namespace: str) -> frozenset[tuple[str, str]] | None:
+async def read_names(api: ApiServer, kind: GroupKind, namespace: str) -> frozenset[tuple[str, str]] | None:
     """Namespace and name of every object of a core kind; None if they may not be listed. The API server
-    sends their metadata only."""
+    sends only their metadata."""
     path = paths.collection("v1", kind.resource, namespace)
     found: set[tuple[str, str]] = set()
     try:
@@ -89,14 +89,14 @@ _METADATA_ONLY: Final = {
 async def _items(api: ApiServer, path: str, query: Mapping[str, str], namespace: str) -> AsyncIterator[Json]:
     resource = path.rpartition("/")[2]
     if namespace and resource == Resource.NAMESPACES.value:
-        # A person who may read only one namespace may get it, but not list it.
+        # With rights for only one namespace, a user may get the Namespace but not list it.
         one = await api.get(paths.one("v1", resource, namespace))
         if one is None:
             raise UserError(f"there is no namespace {namespace}")
         yield one
         return
-    of_cluster = {known.plural for known in known_resources() if not known.namespaced}
-    if namespace and resource not in of_cluster and "/namespaces/" not in path:
+    cluster_scoped = {known.plural for known in known_resources() if not known.namespaced}
+    if namespace and resource not in cluster_scoped and "/namespaces/" not in path:
         path = paths.within(path, namespace)
     async for item in api.objects(path, query):
         yield item

@@ -1,14 +1,13 @@
-"""The decision of admission about each object of a cluster, as if it were created now.
+"""The decision of `engine.decide` about each object of a cluster, as if it were created now.
 
-Law: this module decides nothing; `engine.decide` does, with the facts of the cluster itself. Objects are read
-page by page and released.
+Objects are read page by page and released.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import orjson
@@ -23,10 +22,10 @@ from policies.kube.json import Json, maps, text
 from policies.kube.metadata import controller
 from webhook.admission.configuration import Config
 from webhook.admission.engine import decide, in_scope
-from webhook.cli.cluster_facts import Surroundings, facts_of, names_of
+from webhook.cli.cluster_facts import ClusterSnapshot, read_facts, read_names
 from webhook.cli.connection import Wait
 from webhook.cli.output.review import Review
-from webhook.cli.tell import tell
+from webhook.cli.terminal import print_note
 from webhook.config.load import rules
 from webhook.errors import UserError
 from webhook.kube import crds
@@ -36,49 +35,49 @@ from webhook.kube.discovery import may_list, served
 from webhook.kube.errors import ApiError
 from webhook.kube.offline import Document
 
-MOST_WHOLE: Final = 2_000
-"""Objects that others name, which are kept from page to page."""
-AT_ONCE: Final = 16
-"""Such objects that are read at once."""
+MAX_REFERENCED: Final = 2_000
+"""Objects referenced by others that are kept from page to page."""
+CONCURRENT_READS: Final = 16
+"""Such objects that are read at the same time."""
 
 SELECTORS: Final[Mapping[GroupKind, Sequence[str]]] = {
     CONFIG_MAP: (f"{POLICY_LABEL}=true", f"{MODEL_CONFIG}=true"),
 }
-"""Kinds of which only the objects that one of the label selectors selects are read."""
+"""Kinds of which only the objects with one of these label selectors are read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """One pass over the objects of a cluster, or of one namespace, under one policy or several."""
+    """One pass over the objects of a cluster, or of one namespace, under one policy or more."""
 
     api: ApiServer
     source: str
     configs: Sequence[Config]
     workloads: Collection[GroupKind]
-    cluster: Surroundings
+    cluster: ClusterSnapshot
     resources: Sequence[Served]
-    naming: Mapping[GroupKind, Workload] = field(default_factory=dict)
+    completed: Mapping[GroupKind, Workload]
     """The kinds whose pods another object completes."""
-    completing: Mapping[GroupKind, Served] = field(default_factory=dict)
-    """The kinds that complete the pods of others, as they are served."""
-    not_read: Sequence[str] = ()
-    """What may not be read, in one sentence each."""
+    completing: Mapping[GroupKind, Served]
+    """The kinds that complete the pods of others."""
+    not_read: Sequence[str]
+    """One sentence for each kind that may not be read."""
     quiet: bool = False
-    """Whether unknown kinds are counted only."""
+    """Whether unknown kinds are only counted."""
 
     @classmethod
     async def prepare(cls, api: ApiServer, namespace: str, *configs: Config) -> Scan:
         """Find the readable collections. UserError if none may be read, or there is no such namespace."""
-        workloads = dict.fromkeys(kind for config in configs for kind in config.workloads)
-        cluster, unknown = await facts_of(api, namespace)
+        workloads = {kind: each for config in configs for kind, each in config.workloads.items()}
+        cluster, unknown = await read_facts(api, namespace)
         not_read: list[str] = []
         for kind in (CONFIG_MAP, SECRET):
-            names = await names_of(api, kind, namespace)
+            names = await read_names(api, kind, namespace)
             if names is None:
                 not_read.append(f"a missing {kind.kind} is not reported, since their names cannot be listed")
             else:
                 cluster.names[kind] = names
-        embedding = await crds.unread(api, {k: v for config in configs for k, v in config.workloads.items()})
+        embedding = await crds.unread(api, workloads)
         if embedding is None:
             not_read.append(
                 "unknown kinds that hold pods are left out, since you may not list CustomResourceDefinitions"
@@ -96,38 +95,29 @@ class Scan:
         if unknown:
             not_read.append(f"not known to the rules, since you may not read them: {', '.join(unknown)}")
         for sentence in not_read:
-            tell(sentence)
-        naming = {
-            kind: each
-            for config in configs
-            for kind, each in config.workloads.items()
-            if each.completed_by is not None
-        }
-        there = any(each.kind in naming for each in resources)
-        completing = {each.kind: each for each in await served(api, COMPLETING)} if there else {}
+            print_note(sentence)
+        completed = {kind: each for kind, each in workloads.items() if each.completed_by is not None}
+        any_completed = any(each.kind in completed for each in resources)
+        completing = {each.kind: each for each in await served(api, COMPLETING)} if any_completed else {}
         source = api.context or "cluster"
-        scan = cls(api, source, configs, workloads, cluster, resources, naming, completing, not_read)
-        if namespace and scan.leaves_alone(namespace):
-            tell(f"the policy leaves namespace {namespace} alone")
+        scan = cls(api, source, configs, workloads, cluster, resources, completed, completing, not_read)
+        covered = any(config.webhook.namespaces.covers(namespace) for config in configs)
+        if namespace and (not covered or scan._disabled(namespace)):
+            print_note(f"the policy leaves namespace {namespace} alone")
         return scan
 
     def reviews(self, wait: Wait) -> Iterator[tuple[Review, ...]]:
-        """The decision under each policy about each object that runs and that none of the others made."""
+        """The decision under each policy about each object, except those made by a reviewed object."""
         for obj in self.objects(wait):
             reviews = self._reviews(obj)
             if reviews:
                 yield reviews
 
     def objects(self, wait: Wait) -> Iterator[Json]:
-        """Each object that runs, page by page."""
+        """Every object, page by page."""
         pages = self._pages()
         while (page := wait(_next(pages))) is not None:
             yield from page
-
-    def leaves_alone(self, namespace: str) -> bool:
-        """Whether admission does not look at a namespace."""
-        covered = any(config.webhook.namespaces.covers(namespace) for config in self.configs)
-        return not covered or self._disabled(namespace)
 
     def _disabled(self, namespace: str) -> bool:
         labels = Facts(namespace, self.cluster).namespace_labels() or {}
@@ -136,31 +126,31 @@ class Scan:
     async def _pages(self) -> AsyncIterator[list[Json]]:
         for listed in self.resources:
             async for items, _ in self.api.pages(listed.path, listed.query, consistent=False):
-                # The items of a list need not carry their kind.
+                # The items of a list may lack their kind.
                 page = [_with_kind(item, listed) for item in items]
-                await self.fetch(page)
+                await self.fetch_referenced(page)
                 yield page
 
-    async def fetch(self, page: Iterable[Json]) -> None:
-        """Read the objects that complete the pods of those on a page."""
-        whole = self.cluster.whole
-        if len(whole) > MOST_WHOLE:
-            whole.clear()
+    async def fetch_referenced(self, page: Iterable[Json]) -> None:
+        """Read the objects that complete the pods of the objects on a page."""
+        known = self.cluster.referenced
+        if len(known) > MAX_REFERENCED:
+            known.clear()
         wanted = [
             (kind, text(obj, "metadata", "namespace") if namespaced else "", named.name)
             for obj in page
-            if (workload := self.naming.get(kind_of(obj))) is not None
+            if (workload := self.completed.get(kind_of(obj))) is not None
             if (named := named_by(obj, workload)) is not None
             for kind, namespaced in named.candidates
         ]
-        missing = list(dict.fromkeys(key for key in wanted if key not in whole))
-        for start in range(0, len(missing), AT_ONCE):
-            batch = missing[start : start + AT_ONCE]
-            found = await asyncio.gather(*(self._one(*key) for key in batch))
-            whole.update(zip(batch, found, strict=True))
+        missing = list(dict.fromkeys(key for key in wanted if key not in known))
+        for start in range(0, len(missing), CONCURRENT_READS):
+            batch = missing[start : start + CONCURRENT_READS]
+            found = await asyncio.gather(*(self._list_one(*key) for key in batch))
+            known.update(zip(batch, found, strict=True))
 
-    async def _one(self, kind: GroupKind, namespace: str, name: str) -> Json | None:
-        """An object, by a list of one: who may scan may list, and need not be able to get."""
+    async def _list_one(self, kind: GroupKind, namespace: str, name: str) -> Json | None:
+        """One object, read by a list: a scan needs the right to list, but not the right to get."""
         listed = self.completing.get(kind)
         if listed is None:
             return None
@@ -176,21 +166,21 @@ class Scan:
 
     def _reviews(self, obj: Json) -> tuple[Review, ...]:
         exempted_at = _written_at(obj, EXEMPT)
-        obj["metadata"].pop("managedFields", None)  # what kubectl hides, too
+        obj["metadata"].pop("managedFields", None)  # kubectl hides it too
         document = Document(self.source, None, obj, exempted_at=exempted_at)
-        # As in admission, an object that is in no namespace has an empty one.
+        # As in admission, the namespace of a cluster-scoped object is empty.
         request = replace(document.request(), namespace=document.namespace)
         if self._disabled(document.namespace) or not any(in_scope(request, each) for each in self.configs):
             return ()
-        if _finished(obj) or self._judged_at_owner(obj):
+        if _finished(obj) or self._reviewed_at_owner(obj):
             return ()
         return tuple(
             Review(document, decide(request, each, self.cluster), request, self.quiet)
             for each in self.configs
         )
 
-    def _judged_at_owner(self, obj: Json) -> bool:
-        """Whether the object is made from a pod template that this scan judges where it is written."""
+    def _reviewed_at_owner(self, obj: Json) -> bool:
+        """Whether the object was made from a pod template of an owner that this scan reviews."""
         owner = controller(obj)
         if owner is None or kind_of(obj) not in (POD, *self.workloads):
             return False
@@ -205,7 +195,7 @@ def _with_kind(item: Json, listed: Served) -> Json:
 
 
 def _written_at(obj: Json, annotation: str) -> str:
-    """When a field manager of an annotation, of the object or its pod template, last changed its fields."""
+    """When a field manager of an annotation of the object or its pod template last made a change."""
     key = f'"f:{annotation}"'.encode()
     managed = maps(obj, "metadata", "managedFields")
     return max((text(each, "time") for each in managed if key in orjson.dumps(each)), default="")
@@ -216,14 +206,14 @@ async def _next(pages: AsyncIterator[list[Json]]) -> list[Json] | None:
 
 
 def kinds_of(workloads: Iterable[GroupKind]) -> list[GroupKind]:
-    """Every kind that a policy or a rule looks at."""
-    by_policies = (kind for policy in registry.mutators().values() for kind in policy.kinds)
+    """Every kind that a mutator or a rule reads."""
+    by_mutators = (kind for mutator in registry.mutators().values() for kind in mutator.kinds)
     by_rules = (kind for rule in rules().values() for kind in rule.kinds or ())
-    return list(dict.fromkeys((*workloads, *by_policies, *by_rules)))
+    return list(dict.fromkeys((*workloads, *by_mutators, *by_rules)))
 
 
 def _selected(collections: Sequence[Served], namespace: str) -> Iterator[Served]:
-    """The collections to read: of the namespace, or of all, and of some kinds only labelled objects."""
+    """The collections to read, of one namespace or all; of some kinds only the objects with a label."""
     for collection in collections:
         if namespace and not collection.namespaced:
             continue
@@ -233,7 +223,7 @@ def _selected(collections: Sequence[Served], namespace: str) -> Iterator[Served]
 
 
 def _finished(obj: Json) -> bool:
-    """Whether it is a Pod or Job that has ended for good."""
+    """Whether the object is a Pod or Job that has ended."""
     if kind_of(obj) == POD:
         return text(obj, "status", "phase") in ("Succeeded", "Failed")
     return kind_of(obj) == JOB and any(

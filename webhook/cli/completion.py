@@ -1,4 +1,4 @@
-"""`chassis completion`: the script by which a shell completes commands, flags, rules and files."""
+"""`chassis completion`: a completion script for a shell."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from webhook.cli.exit_status import OK
 
 SHELLS: Final = ("bash", "zsh")
 FILES: Final = frozenset({"PATH", "FILE", "DIR", "WHERE", "POLICY", "OLD", "NEW"})
-"""What the help calls an argument that names a file."""
+"""The metavars of arguments that name a file."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,14 +39,14 @@ def script(shell: str) -> str:
     parser = whole_parser()
     for action in _actions(parser):
         if action.metavar in FILES:
-            action.complete = shtab.FILE  # type: ignore[attr-defined]  # where shtab looks for it
+            action.complete = shtab.FILE  # type: ignore[attr-defined]  # shtab reads this attribute
         elif action.metavar == "RULE|POLICY|kinds":
             action.choices = ["kinds", *rules(), *registry.mutators()]
     return shtab.complete(parser, shell)
 
 
 def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    for action in parser._actions:  # argparse has no public way to them
+    for action in parser._actions:  # argparse has no public attribute
         yield action
         if isinstance(action, argparse._SubParsersAction):
             for command in action.choices.values():

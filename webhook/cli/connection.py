@@ -10,54 +10,29 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from webhook.config.location import WHERE
 from webhook.errors import UserError
 from webhook.kube.api import ApiServer, NoApiServer
 from webhook.kube.errors import ApiError
 from webhook.kube.own_pod import in_cluster
 
 RETRIES: Final = 10
-"""How often a call is made again that the API server puts off, as it does where it has too much to do."""
+"""How often a request is repeated that the API server answers with 429."""
 
 Wait = Callable[[Coroutine[Any, Any, Any]], Any]
-"""Runs a coroutine to its end in the loop that the connection belongs to."""
+"""Runs a coroutine to its end in the event loop of the connection."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags that choose the cluster."""
-    parser.add_argument(
-        "--kubeconfig", metavar="FILE", help="default: $KUBECONFIG, ~/.kube/config, or the pod's own account"
-    )
-    parser.add_argument("--context", metavar="NAME", help="default: the kubeconfig's current context")
-
-
-def add_scope(parser: argparse.ArgumentParser) -> None:
-    """The flags that choose the cluster, namespaces and the policy."""
-    add_namespaces(parser)
-    parser.add_argument(
-        "--policy", metavar="WHERE", help=f"{WHERE} (default: the one installed, or built-in)"
-    )
-
-
-def add_namespaces(parser: argparse.ArgumentParser) -> None:
-    """The flags that choose the cluster and namespaces."""
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument("-A", "--all-namespaces", action="store_true", help="of all namespaces")
-    where.add_argument("-n", "--namespace", metavar="NS", help="default: the namespace of the context")
-    add_arguments(parser)
-
-
-def chosen_namespace(args: argparse.Namespace, api: ApiServer) -> str:
+def selected_namespace(args: argparse.Namespace, api: ApiServer) -> str:
     """The namespace that the flags choose; empty for all."""
     return "" if args.all_namespaces else args.namespace or api.namespace
 
 
 @contextmanager
 def connected(kubeconfig: str | None, context: str | None) -> Iterator[tuple[ApiServer, Wait]]:
-    """A connection, and a function that runs a coroutine on it. UserError where the cluster can't be read.
+    """A connection, and a function that runs a coroutine on it. UserError if the cluster can't be read.
 
-    The loop runs while a coroutine is waited for and not between, so that a generator may pull pages of
-    objects as they are printed.
+    The event loop runs only while a coroutine is awaited, so that a generator may fetch pages of objects
+    while their results are printed.
     """
     found = _kubeconfig(kubeconfig)
     with asyncio.Runner() as runner:
@@ -65,8 +40,8 @@ def connected(kubeconfig: str | None, context: str | None) -> Iterator[tuple[Api
         try:
             api = runner.run(connection.__aenter__())
         except NoApiServer as error:
-            what = found or "the pod's account"
-            raise UserError(f"{what} can't be used: {' '.join(str(error).split())}") from None
+            source = found or "the pod's account"
+            raise UserError(f"{source} can't be used: {' '.join(str(error).split())}") from None
         try:
             yield api, runner.run
         except ApiError as error:
@@ -76,13 +51,13 @@ def connected(kubeconfig: str | None, context: str | None) -> Iterator[tuple[Api
 
 
 def _kubeconfig(given: str | None) -> str | None:
-    """The kubeconfig that kubectl would take; None for the account of the pod that we run in."""
+    """The kubeconfig that kubectl would use; None for the account of the pod that this command runs in."""
     if given:
         if not Path(given).is_file():
             raise UserError(f"{given}: there is no such kubeconfig")
         return given
-    usual = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
-    found = os.pathsep.join(path for path in usual.split(os.pathsep) if Path(path).is_file())
+    default = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
+    found = os.pathsep.join(path for path in default.split(os.pathsep) if Path(path).is_file())
     if not found and not in_cluster():
-        raise UserError("no cluster to read: there is no kubeconfig, and this is no pod")
+        raise UserError("no cluster to read: there is no kubeconfig, and this command does not run in a pod")
     return found or None

@@ -1,6 +1,6 @@
-"""`chassis exemptions`: every exemption in manifests or a cluster, its reason, its end, whether it is used.
+"""`chassis exemptions`: the exemptions in manifests or a cluster, with reason, end and use.
 
-Law: this module decides nothing; annotations are read as in admission.
+Annotations are read by the code of admission.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from policies.kube.json import Json, text
 from policies.kube.metadata import annotations_of
 from webhook.admission.configuration import Config
 from webhook.admission.exemptions import SOON, State, exemptions_in
-from webhook.cli import files_or_cluster
+from webhook.cli import flags
 from webhook.cli.exit_status import OK
-from webhook.cli.files_or_cluster import chosen
+from webhook.cli.inputs import opened
 from webhook.cli.output.plain import as_json, table
 from webhook.cli.output.review import Review
 
@@ -27,17 +27,17 @@ _COLUMNS: Final = ("object", "rule", "state", "until", "age", "used", "reason")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Every exemption that objects or their pod templates carry, and every override with an end: whether "
-        "it counts, when it ends, how old it is, and whether there is anything that it exempts from."
+        "List the exemptions of objects and their pod templates, and the overrides with an end: whether each "
+        "is in force, when it ends, how old it is, and whether a finding uses it."
     )
-    files_or_cluster.add_arguments(parser)
-    parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
+    flags.add_input(parser)
+    flags.add_output(parser, "text", "json")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    with chosen(args) as read:
-        found = [*_exemptions(read.reviews(), read.config), *_overrides(read.config)]
+    with opened(args) as given:
+        found = [*_exemptions(given.reviews, given.config), *_overrides(given.config)]
         if args.output == "json":
             sys.stdout.write(as_json(found))
         else:
@@ -96,7 +96,7 @@ def _overrides(config: Config) -> Iterator[Json]:
 
 
 def _age(since: str, today: date) -> int | None:
-    """Days since the annotation was written, or else since its object was made."""
+    """Days since a time such as `2026-01-31T12:00:00Z`; None for any other text."""
     try:
         return (today - datetime.fromisoformat(since.replace("Z", "+00:00")).date()).days
     except ValueError:

@@ -1,7 +1,6 @@
-"""What a rule or a policy does, why, and the remediation: rendered from the rule or policy itself.
+"""The documentation of rules and policies, as text (`chassis explain`) and as markdown (`release.docs`).
 
-One truth: the fields of a `Rule` and the docstring of a policy's module. Rendered twice, as text for a
-terminal (`chassis explain`) and as markdown (`release.docs`).
+Both come from the fields of a `Rule`, or from the docstring of a policy's module.
 """
 
 from __future__ import annotations
@@ -17,9 +16,10 @@ from policies.core.contracts import Family, Mutator, Rule
 from policies.core.finding import Certainty
 from policies.core.mode import Mode, Profile
 from policies.core.suggestions import closest, holding
+from webhook.cli import flags
 from webhook.cli.exit_status import OK
-from webhook.cli.paragraphs import WIDTH, wrapped
 from webhook.cli.settings import default_of_field, kind_of_field
+from webhook.cli.terminal import WIDTH, wrapped
 from webhook.config.load import rules
 from webhook.errors import UserError
 
@@ -32,34 +32,30 @@ FAMILIES: Final = {
     Family.CASCADE: ("Cascade", "One failure restarts or removes everything."),
     Family.JOBS: ("Jobs", "Lost work, lost evidence."),
 }
-"""Each family's heading and what its rules have in common."""
+"""The heading of each family, and the hazard of its rules."""
 ON_A_NODE: Final = (Family.DEADLOCK, Family.CASCADE)
-"""The families of which every rule has its place in docs/evidence.md."""
+"""The families whose rules all have a section in docs/evidence.md."""
 EVIDENCE: Final = "../evidence.md"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from webhook.cli import connection  # which loads the client of the API server
-
     parser.add_argument(
         "id",
         nargs="?",
         metavar="RULE|POLICY|kinds",
         help="its id, or `kinds` for the kinds whose pods are read; default: a list of all",
     )
-    connection.add_arguments(parser)
+    flags.add_cluster(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     if args.id == KINDS:
-        from webhook.cli import kinds as table
+        from webhook.cli import known_kinds  # which loads the client of the API server
 
-        for line in table.listing():
-            print(line)
+        print("\n".join(known_kinds.listing()))
         if args.context or args.kubeconfig:
-            for line in table.of_cluster(args.kubeconfig, args.context):
-                print(line)
+            print("\n".join(known_kinds.of_cluster(args.kubeconfig, args.context)))
         return OK
     if args.context or args.kubeconfig:
         raise UserError("explain: --context and --kubeconfig go with `kinds`")
@@ -68,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def explain(name: str) -> str:
-    """The documentation of one rule or policy as text; UserError where there is none of that id."""
+    """The documentation of one rule or policy as text. UserError if there is none with this id."""
     if name in rules():
         return "\n".join(_rule_text(rules()[name]))
     if name in registry.mutators():
@@ -84,7 +80,7 @@ def explain(name: str) -> str:
 
 
 def overview() -> str:
-    """Every policy and rule with its modes and one line each."""
+    """A list of every policy and rule, with modes and one sentence."""
     lines = ["Policies", ""]
     for policy in registry.mutators().values():
         lines += _entry(policy.id, "", summary(policy))
@@ -100,13 +96,13 @@ def of_family(family: Family) -> Iterator[Rule]:
 
 
 def summary(policy: Mutator[Any]) -> str:
-    """One sentence: what a policy does."""
+    """A policy in one sentence."""
     line = registry.documentation(policy.id).partition("\n\n")[0]
     return sentence(" ".join(line.split()))
 
 
 def sentence(text: str) -> str:
-    """Text with a capital letter in front and a full stop behind."""
+    """Text with a capital letter and a full stop."""
     text = text[:1].upper() + text[1:]
     return text if text.endswith(".") else f"{text}."
 
@@ -117,14 +113,14 @@ def modes(rule: Rule) -> str:
 
 
 def mode_under(rule: Rule, *, strict: bool) -> str:
-    """A rule's mode under one profile; `enforce or warn` where a likely finding only warns."""
+    """A rule's mode under one profile; `enforce or warn` if a likely finding only warns."""
     profile = Profile.STRICT if strict else Profile.STANDARD
     sure, likely = rule.mode(profile), rule.mode(profile, Certainty.LIKELY)
     return str(sure) if likely is sure else f"{sure} or {likely}"
 
 
 def kinds(item: Rule | Mutator[Any]) -> str:
-    """The kinds that a rule or policy looks at, in words."""
+    """The kinds that a rule or policy reads, in words."""
     if not item.kinds:
         return "every kind that holds a pod template"
     return ", ".join(kind.kind for kind in item.kinds)
@@ -140,7 +136,7 @@ def _entry(name: str, note: str, what: str) -> list[str]:
 
 
 def _reflowed(markdown: str) -> Iterator[str]:
-    """Paragraphs and list items of a markdown text, wrapped for a terminal; code blocks as they are."""
+    """A markdown text for a terminal: paragraphs and list items are wrapped, code blocks are not."""
     item: list[str] = []
     code = False
     for line in markdown.splitlines():
@@ -192,11 +188,8 @@ def _rule_text(rule: Rule) -> Iterator[str]:
 def _doubt(rule: Rule) -> str:
     if rule.document.likely is not None:
         return "The second mode is for findings that are likely but not certain; an undecided finding warns."
-    return "A finding that cannot be decided from the known facts only warns." if _denies(rule) else ""
-
-
-def _denies(rule: Rule) -> bool:
-    return Mode.ENFORCE in (rule.document.modes.standard, rule.document.modes.strict)
+    denies = Mode.ENFORCE in (rule.document.modes.standard, rule.document.modes.strict)
+    return "A finding that cannot be decided from the known facts only warns." if denies else ""
 
 
 def _policy_text(policy: Mutator[Any]) -> Iterator[str]:
@@ -228,17 +221,12 @@ def rule_markdown(rule: Rule) -> str:
         f"**Looks at:** {kinds(rule)}.",
         f"**Why.** {rule.document.why}",
         f"**Fix.** {rule.document.remediation}",
-        *_seen(rule),
+        f"**Seen.** [On a real node]({EVIDENCE}#{rule.id})." if rule.document.family in ON_A_NODE else "",
         f"Flagged:\n\n```yaml\n{rule.document.bad.strip()}\n```",
         f"Fixed:\n\n```yaml\n{rule.document.good.strip()}\n```",
         f"Source: {_link(rule.document.source)}",
     ]
-    return "\n\n".join(parts) + "\n"
-
-
-def _seen(rule: Rule) -> Iterator[str]:
-    if rule.document.family in ON_A_NODE:
-        yield f"**Seen.** [On a real node]({EVIDENCE}#{rule.id})."
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def policy_markdown(policy: Mutator[Any]) -> str:

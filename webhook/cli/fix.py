@@ -1,9 +1,8 @@
-"""`chassis fix`: writes the possible remedies into a manifest.
+"""`chassis fix`: write missing fields and simple fixes into manifests.
 
-Law: a file gets the fields that the policies would add to its objects, and the values that resolve a finding
-without a decision; every other character stays as it is. The new text is read again before a file is
-replaced: if its objects differ from the intended ones, the file is not changed, and neither is one that can't
-be read.
+A file gets the fields that the policies would add to its objects, and the values that fix a finding without a
+decision. All other characters stay. The new text is parsed before the file is replaced: if its objects differ
+from the intended ones, the file is not changed. A file that can't be read is not changed either.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import os
 import stat
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -28,51 +27,48 @@ from policies.kube.printable import printable
 from webhook.admission.configuration import Config, Override
 from webhook.admission.decision import Result
 from webhook.admission.patch import diff, same
+from webhook.cli import flags
 from webhook.cli.exit_status import BAD_INPUT, OK
 from webhook.cli.named_policy import read_policy
-from webhook.cli.output.review import Review
-from webhook.cli.review import review_documents
+from webhook.cli.output.review import review_documents
 from webhook.cli.text_edits import NotEditable, applied, edited
 from webhook.config.load import rules
-from webhook.config.location import WHERE
 from webhook.errors import UserError
 from webhook.kube.offline import Document, ManifestCluster, parse, read_what_can_be
 
 ROUNDS: Final = 4
-"""How often an object is decided again after a remedy: one remedy may call for another."""
+"""How often an object is reviewed again after a fix: one fix may need another."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Write into YAML manifests what the policies would add to their objects, and what mends a finding in "
-        "one value. Comments, order and every other line stay. A file that can't be read, such as a template "
-        "of Helm's, is named and not touched. Exit status: 0, all that can be mended is; 2, a file was left "
-        "alone."
+        "Write into YAML manifests the fields that the policies would add, and the fixes of findings that "
+        "need one value. Comments, order and all other lines stay. A file that can't be read, such as a Helm "
+        "template, is named and not changed. Exit status: 0 all possible fixes are made, 2 a file was not "
+        "changed."
     )
     parser.add_argument("paths", nargs="+", metavar="PATH", help="files or directories")
-    parser.add_argument("--policy", metavar="WHERE", help=f"{WHERE} (default: built-in)")
+    flags.add_policy(parser, "the built-in one")
+    flags.add_profile(parser)
     parser.add_argument(
-        "--profile", choices=("observe", "standard", "strict"), help="instead of the policy's"
-    )
-    parser.add_argument(
-        "--only", action="append", default=[], metavar="ID", help="a policy or rule; may be repeated"
+        "--only", action="append", default=[], metavar="ID", help="only this policy or rule; may be repeated"
     )
     parser.add_argument("--diff", action="store_true", help="print a patch and write no file")
-    parser.add_argument("--dry-run", action="store_true", help="name the files and fixes, and write no file")
+    parser.add_argument("--dry-run", action="store_true", help="list the files and fixes, and write no file")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     if "-" in args.paths:
         raise UserError("fix: give files or directories, not standard input")
-    config = _only(_quiet(read_policy(args.policy, args.profile)), args.only)
+    config = _with_only(_without_annotation(read_policy(args.policy, args.profile)), args.only)
     documents, problems = read_what_can_be(args.paths)
     cluster = ManifestCluster([document.obj for document in documents])
     roots = [Path(path).resolve() for path in args.paths]
     by_file: dict[str, list[Document]] = {}
     for document in documents:
         by_file.setdefault(document.source, []).append(document)
-    # Of several links to one file, the first one counts.
+    # A file with several links is fixed once.
     targets = {Path(file).resolve(): file for file in reversed(by_file)}
     for file, own in by_file.items():
         if targets[Path(file).resolve()] != file:
@@ -80,27 +76,27 @@ def run(args: argparse.Namespace) -> int:
         try:
             fixed = _fixed(own, config, cluster, args.only)
             if fixed is not None:
-                _deliver(Path(file), roots, fixed, args)
+                _write_or_print(Path(file), roots, fixed, args)
         except UserError as problem:
             problems.append(problem)
     for each in problems:
-        print(printable(f"chassis fix: not touched: {each}"), file=sys.stderr)
+        print(printable(f"chassis fix: not changed: {each}"), file=sys.stderr)
     return BAD_INPUT if problems else OK
 
 
 @dataclass(frozen=True, slots=True)
 class _Fixed:
-    """A file's text before and after, and what of it was mended."""
+    """A file's text before and after, and the policies and rules of the fixes."""
 
     before: str
     after: str
-    mended: tuple[str, ...]
+    by: tuple[str, ...]
 
 
-def _deliver(file: Path, roots: Sequence[Path], fixed: _Fixed, args: argparse.Namespace) -> None:
+def _write_or_print(file: Path, roots: Sequence[Path], fixed: _Fixed, args: argparse.Namespace) -> None:
     target = file.resolve()
     if not any(target.is_relative_to(root) for root in roots):
-        raise UserError(f"{file}: it is a link to {target}, outside of the paths that were given")
+        raise UserError(f"{file}: it is a link to {target}, outside of the given paths")
     if args.diff:
         before, after = (text.removesuffix("\n").split("\n") for text in (fixed.before, fixed.after))
         for line in difflib.unified_diff(before, after, f"a/{file}", f"b/{file}", lineterm=""):
@@ -111,14 +107,14 @@ def _deliver(file: Path, roots: Sequence[Path], fixed: _Fixed, args: argparse.Na
             _replace(target, fixed)
         except OSError as error:
             raise UserError(f"{file}: it can't be replaced: {error.strerror}") from None
-    print(printable(f"{file}: {'would be ' if args.dry_run else ''}mended: {', '.join(fixed.mended)}"))
+    print(printable(f"{file}: {'would be ' if args.dry_run else ''}fixed: {', '.join(fixed.by)}"))
 
 
 def _replace(target: Path, fixed: _Fixed) -> None:
-    """Put a text in the place of a file's, whole or not at all; its line ends, mode and owner stay."""
+    """Replace the text of a file as a whole or not at all; line ends, mode and owner stay."""
     before, text = target.read_bytes(), fixed.after
     if before.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n") != fixed.before:
-        raise UserError(f"{target}: it was changed meanwhile")
+        raise UserError(f"{target}: another program changed it in the meantime")
     if b"\r\n" in before:
         text = text.replace("\n", "\r\n")
     descriptor, scratch = tempfile.mkstemp(
@@ -131,7 +127,7 @@ def _replace(target: Path, fixed: _Fixed) -> None:
             old, new = target.stat(), os.fstat(descriptor)
             if (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
                 os.fchown(descriptor, old.st_uid, old.st_gid)
-            os.fchmod(descriptor, stat.S_IMODE(old.st_mode))  # after the owner, whose change clears bits
+            os.fchmod(descriptor, stat.S_IMODE(old.st_mode))  # after fchown, which clears bits
             os.fsync(descriptor)
         Path(scratch).replace(target)
     except BaseException:
@@ -139,24 +135,24 @@ def _replace(target: Path, fixed: _Fixed) -> None:
         raise
 
 
-# --- what there is to mend ---------------------------------------------------------------------------
+# --- the fixes ---------------------------------------------------------------------------------------
 
 
-def _quiet(config: Config) -> Config:
-    """The same policy without the annotation that a pod carries: it is about what admission did."""
-    said = config.webhook.changes.model_copy(update={"annotation": False})
-    return replace(config, webhook=config.webhook.model_copy(update={"changes": said}))
+def _without_annotation(config: Config) -> Config:
+    """The same policy without the annotation about added fields, which describes an admission."""
+    changes = config.webhook.changes.model_copy(update={"annotation": False})
+    return replace(config, webhook=config.webhook.model_copy(update={"changes": changes}))
 
 
-def _only(config: Config, wanted: Sequence[str]) -> Config:
-    """The same policy with no other mutating policies than those; all of them where none is named."""
-    for name in wanted:
-        if name not in registry.mutators() and name not in REMEDIES:
-            what = "has no remedy that can be written" if name in rules() else "is no policy or rule"
-            raise UserError(f"fix: {name} {what}")
-    if not wanted:
+def _with_only(config: Config, names: Sequence[str]) -> Config:
+    """The same policy with only the named mutators, or all of them if none is named."""
+    for name in names:
+        if name not in registry.mutators() and name not in FIXES:
+            problem = "has no automatic fix" if name in rules() else "is no policy or rule"
+            raise UserError(f"fix: {name} {problem}")
+    if not names:
         return config
-    off = Override(modes={name: Mode.OFF for name in registry.mutators() if name not in wanted})
+    off = Override(modes={name: Mode.OFF for name in registry.mutators() if name not in names})
     overrides = (*config.webhook.overrides, off)
     return replace(
         config,
@@ -168,76 +164,72 @@ def _only(config: Config, wanted: Sequence[str]) -> Config:
 def _fixed(
     documents: Sequence[Document], config: Config, cluster: Cluster, only: Sequence[str]
 ) -> _Fixed | None:
-    """The text of a file with its objects mended; None where there is nothing to mend. UserError where it
-    can't be written."""
+    """The text of a file with its objects fixed; None if there is nothing to fix.
+
+    Raises:
+        UserError: the fixes can't be written into the text.
+    """
     edits = []
-    mended: dict[str, None] = {}
-    wanted = []
+    applied_by: dict[str, None] = {}
+    intended = []
     first = documents[0]
     if first.origin is None or first.source.endswith(".json"):
         return None
     before = first.origin.text
     for document in documents:
-        after, by = _mended(document, config, cluster, only)
-        wanted.append(after)
+        after, by = _fixed_object(document, config, cluster, only)
+        intended.append(after)
         operations = diff(document.obj, after)
         if operations and document.origin:
             try:
                 edits += edited(document.origin, document.obj, after, operations)
             except (NotEditable, LookupError) as error:
                 raise UserError(f"{document.place}: {error}") from None
-            mended |= dict.fromkeys(by)
+            applied_by |= dict.fromkeys(by)
     if not edits:
         return None
     try:
         text = applied(before, edits)
     except NotEditable as error:
         raise UserError(f"{first.source}: {error}") from None
-    if not _says(text, wanted):
+    if not _parses_to(text, intended):
         raise UserError(f"{first.source}: the new text would have another meaning; it may use anchors")
-    return _Fixed(before, text, tuple(mended))
+    return _Fixed(before, text, tuple(applied_by))
 
 
-def _says(text: str, wanted: Iterable[Json]) -> bool:
-    """Whether a text is read as exactly those objects."""
+def _parses_to(text: str, objects: Sequence[Json]) -> bool:
     try:
-        found = [document.obj for document in parse("", text)]
+        return same([document.obj for document in parse("", text)], objects)
     except UserError:
         return False
-    return same(found, list(wanted))
 
 
-def _mended(
+def _fixed_object(
     document: Document, config: Config, cluster: Cluster, only: Sequence[str]
 ) -> tuple[Json, list[str]]:
-    """The object with what the policies would add, without the findings that have a remedy; what did it."""
+    """The object with all fixes, and the ids of their policies and rules."""
     by: dict[str, None] = {}
     for _ in range(ROUNDS):
         (review,) = review_documents([document], config, cluster)
         by |= dict.fromkeys(review.mutations)
-        mended = review.final
-        for result in _remediable(review, only):
-            mended = REMEDIES[result.rule](mended, result)
-            by[result.rule] = None
-        if mended is review.final:
-            return mended, list(by)
-        document = replace(document, obj=mended)
+        fixed = review.final
+        for result in review.decision.results:
+            if result.rule in FIXES and result.exempted is None and (not only or result.rule in only):
+                fixed = FIXES[result.rule](fixed, result)
+                by[result.rule] = None
+        if fixed is review.final:
+            return fixed, list(by)
+        document = replace(document, obj=fixed)
     return document.obj, list(by)
 
 
-def _remediable(review: Review, only: Sequence[str]) -> Iterator[Result]:
-    for result in review.decision.results:
-        if result.rule in REMEDIES and result.exempted is None and (not only or result.rule in only):
-            yield result
-
-
 def _set(value: int) -> Callable[[Json, Result], Json]:
-    """A remedy that gives a finding's field a value."""
+    """A fix that sets a finding's field to a value."""
 
-    def remedy(obj: Json, result: Result) -> Json:
+    def fix(obj: Json, result: Result) -> Json:
         return replaced(obj, steps_in(obj, result.finding.path), value)
 
-    return remedy
+    return fix
 
 
 def _period_as_timeout(obj: Json, result: Result) -> Json:
@@ -245,9 +237,9 @@ def _period_as_timeout(obj: Json, result: Result) -> Json:
     return replaced(obj, (*probe, "periodSeconds"), dig(obj, *probe, timeout))
 
 
-REMEDIES: Final[Mapping[str, Callable[[Json, Result], Json]]] = {
+FIXES: Final[Mapping[str, Callable[[Json, Result], Json]]] = {
     "exec-probe-default-timeout": _set(5),
     "liveness-single-failure": _set(6),
     "probe-timeout-exceeds-period": _period_as_timeout,
 }
-"""The findings that one value mends, the one that the rule's own hint names."""
+"""The fixes by rule; each sets the value that the rule's hint recommends."""

@@ -1,4 +1,4 @@
-"""`chassis log-level`: make a server that runs log more, or as before, without a restart."""
+"""`chassis log-level`: change the log level of a running server."""
 
 from __future__ import annotations
 
@@ -16,16 +16,12 @@ SIGNALS: Final = {"debug": signal.SIGUSR1, "configured": signal.SIGUSR2}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Change the log level of a server that runs, by a signal to its process. In a cluster, for each pod: "
+        "Change the log level of a running server by a signal to its process. In a cluster, for each pod: "
         "kubectl -n mlchassis-system exec POD -- chassis log-level debug"
     )
     parser.add_argument("level", choices=tuple(SIGNALS), help="debug, or the level of --log-level")
     parser.add_argument(
-        "--pid",
-        type=int,
-        default=1,
-        metavar="PID",
-        help="of `chassis serve` (default: 1, as in the container)",
+        "--pid", type=int, default=1, help="process of `chassis serve` (default: 1, as in the container)"
     )
     parser.set_defaults(run=run)
 
@@ -34,10 +30,8 @@ def run(args: argparse.Namespace) -> int:
     """Send the signal. UserError if the process is no `chassis serve`."""
     try:
         command = Path(f"/proc/{args.pid}/cmdline").read_bytes().split(b"\0")
-        # Any other process would take the signal as its end.
-        if b"serve" not in command or not any(
-            b"chassis" in word or b"webhook.cli" in word for word in command
-        ):
+        # The signal would end any other process.
+        if b"serve" not in command or not any(b"chassis" in arg or b"webhook.cli" in arg for arg in command):
             raise UserError(f"process {args.pid} is no `chassis serve`")
         os.kill(args.pid, SIGNALS[args.level])
     except OSError as error:

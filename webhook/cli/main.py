@@ -1,8 +1,8 @@
-"""The `chassis` command: which subcommands there are, and what becomes of an error.
+"""The `chassis` command: its subcommands, and the handling of errors.
 
-A subcommand is a module with `add_arguments(parser)`, which sets `run` as the parser's default: a function of
-the parsed arguments to the exit status. It is imported only where it is asked for, and imports what it needs
-when it runs, so that `--version` and `--help` cost no more than an interpreter's start.
+A subcommand is a module with `add_arguments(parser)`, which sets the parser's default `run`: a function from
+the parsed arguments to the exit status. Only the requested subcommand is imported, so that `--version` and
+`--help` take no longer than starting Python.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Final, NoReturn
 
-from webhook.cli.exit_status import BAD_INPUT
+from webhook.cli.exit_status import BAD_INPUT, OK
 from webhook.errors import UserError
 
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
@@ -24,7 +24,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "fix": ("webhook.cli.fix", "write missing fields and simple fixes into manifests"),
     "scan": ("webhook.cli.scan", "review the objects of a cluster"),
     "why": ("webhook.cli.why", "show who set each field of a pod or workload, why, and how to change it"),
-    "graph": ("webhook.cli.graph", "show dependencies and the reach of a failure"),
+    "graph": ("webhook.cli.graph", "show dependencies and the workloads that a failure affects"),
     "tune": ("webhook.cli.tune", "show startup budgets and memory limits next to observed values"),
     "exemptions": ("webhook.cli.exemptions", "list exemptions with reason, age and end"),
     "explain": ("webhook.cli.explain", "explain a rule or policy, and how to fix its findings"),
@@ -35,10 +35,10 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "certs": ("webhook.cli.certs", "create or show a serving certificate"),
     "unregister": ("webhook.cli.unregister", "delete the webhook configurations before a removal"),
 }
-"""Each subcommand's module, and the line of help about it."""
+"""The module and the help text of each subcommand."""
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "review manifests": ("review", "fix", "explain"),
-    "look at a cluster": ("scan", "why", "graph", "tune", "exemptions"),
+    "inspect a cluster": ("scan", "why", "graph", "tune", "exemptions"),
     "write a policy": ("policy",),
     "operate the webhook": ("serve", "manifests", "certs", "log-level", "unregister", "completion"),
 }
@@ -46,7 +46,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point of `chassis`; returns the exit status."""
+    """Run `chassis` and return the exit status. `argv` None: the arguments of this process."""
     return _process("chassis") if argv is None else _run("chassis", argv)
 
 
@@ -56,15 +56,17 @@ def kubectl() -> int:
 
 
 def _process(prog: str) -> int:
-    """Run what the process was started for."""
-    # There are no plugins of pydantic's here; to look for some it would read about every package there is.
+    # pydantic would search every installed package for plugins; there are none.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     status = _run(prog, sys.argv[1:])
-    gc.freeze()  # the process ends: no need to search all that it holds for cycles once more
+    gc.freeze()  # saves the garbage collection at exit
     return status
 
 
 def _run(prog: str, argv: Sequence[str]) -> int:
+    if "--version" in argv and set(argv) <= {"--version", "-v"}:
+        _print_version(detailed="-v" in argv)
+        return OK
     args = _parser(prog, argv).parse_args(argv)
     if (color := getattr(args, "color", "auto")) != "auto":
         os.environ |= {"NO_COLOR": "1" if color == "never" else "", "FORCE_COLOR": "1"}
@@ -80,7 +82,7 @@ def _run(prog: str, argv: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # The reader went away (`| head`); Python would complain again while it closes stdout.
+        # The reader closed the pipe (`| head`). Without this, Python reports the error again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     return status
@@ -94,13 +96,12 @@ def whole_parser() -> argparse.ArgumentParser:
 def _parser(prog: str, argv: Sequence[str]) -> argparse.ArgumentParser:
     parser = _Parser(
         prog=prog,
-        description="The admission webhook that gives ML workloads their chassis.",
+        description="An admission webhook for machine-learning workloads.",
         formatter_class=_Grouped,
     )
     parser.add_argument(
         "--version",
-        action=_Version,
-        detailed="-v" in argv,
+        action="store_true",
         help="show program's version number and exit; with -v also the Python and the fast path",
     )
     parser.add_argument("-v", action="store_true", help=argparse.SUPPRESS)
@@ -114,18 +115,18 @@ def _parser(prog: str, argv: Sequence[str]) -> argparse.ArgumentParser:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Prints an error in one line, as all others are printed, and not below a usage that fills the screen."""
+    """Prints an error in one line, like all other errors, instead of below the usage."""
 
     command = ""
-    """Which one unknown arguments are for: argparse finds them after it has parsed the command's own."""
+    """The subcommand, because argparse reports unknown arguments by the parent parser."""
 
     def error(self, message: str) -> NoReturn:
-        asked = f"{self.prog} {self.command}".rstrip()
-        self.exit(BAD_INPUT, f"{asked}: {message}; {asked} --help lists the arguments\n")
+        command = f"{self.prog} {self.command}".rstrip()
+        self.exit(BAD_INPUT, f"{command}: {message}; {command} --help lists the arguments\n")
 
 
 class _Grouped(argparse.HelpFormatter):
-    """Lists the subcommands by task; argparse knows one list only."""
+    """Lists the subcommands by task; argparse has only one list."""
 
     def _format_action(self, action: argparse.Action) -> str:
         if not isinstance(action, argparse._SubParsersAction):
@@ -137,32 +138,16 @@ class _Grouped(argparse.HelpFormatter):
         )
 
 
-class _Version(argparse.Action):
-    """Prints the installed version, which is looked up only where it is asked for."""
+def _print_version(*, detailed: bool) -> None:
+    from webhook.version import version
 
-    def __init__(
-        self, option_strings: Sequence[str], dest: str, detailed: bool = False, help: str | None = None
-    ) -> None:
-        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help=help)
-        self._detailed = detailed
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: object,
-        option_string: str | None = None,
-    ) -> None:
-        from webhook.version import version
-
-        print(f"chassis {version()}")
-        if self._detailed:
-            print(f"Python {sys.version.split()[0]}\nfast path: {_fast_path()}")
-        parser.exit()
+    print(f"chassis {version()}")
+    if detailed:
+        print(f"Python {sys.version.split()[0]}\nfast path: {_fast_path()}")
 
 
 def _fast_path() -> str:
-    """Whether `chassis serve` would use it here, as far as its environment decides."""
+    """The fast path's state in `chassis serve` with this build and environment."""
     from importlib.util import find_spec
 
     if find_spec("webhook.fast_path") is None:

@@ -1,8 +1,7 @@
-"""`chassis manifests`: the installation as YAML, for those who have no checkout or no kustomize.
+"""`chassis manifests`: the installation as YAML, for installations without a checkout or kustomize.
 
-It understands the part of kustomize that our own manifests use (resources, components, JSON patches, and
-ConfigMaps of files), and refuses any other field instead of leaving it out. A test compares it with
-`kubectl kustomize`.
+It supports the part of kustomize that the manifests of this project use (resources, components, JSON patches,
+and ConfigMaps of files), and refuses any other field. A test compares it with `kubectl kustomize`.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from webhook.errors import UserError
 from webhook.kube.documents import load_all
 
 NAMESPACE: Final = "mlchassis-system"
-"""The namespace that the manifests are written for."""
-UNDERSTOOD: Final = frozenset(
+"""The namespace in the manifests."""
+SUPPORTED: Final = frozenset(
     {"apiVersion", "kind", "resources", "components", "patches", "configMapGenerator"}
 )
 
 
 def directory() -> Path:
-    """Where the manifests are: in the checkout that this module belongs to, or where a wheel puts data."""
+    """The directory of the manifests: in the checkout of this module, or in the data of the wheel."""
     checkout = Path(__file__).parents[2] / "manifests"
     installed = Path(sysconfig.get_path("data"), "share", "ml-chassis", "manifests")
     return checkout if (checkout / "base").is_dir() else installed
@@ -45,19 +44,17 @@ def choices(kind: str) -> list[str]:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=run)
     parser.description = "Print the installation as YAML: chassis manifests | kubectl apply -f -"
-    parser.add_argument(
-        "--overlay", choices=choices("overlays"), help="start from this instead of the plain base"
-    )
+    parser.add_argument("--overlay", choices=choices("overlays"), help="use this instead of the base")
     parser.add_argument(
         "--component",
         action="append",
         default=[],
         choices=choices("components"),
-        help="add this; may be repeated",
+        help="add a component; may be repeated",
     )
     parser.add_argument(
         "--image",
-        help="the image to run; the sidecar's is `puller` in the same repository, with the same tag",
+        help="the webhook's image; the sidecar's is `puller` in the same repository, with the same tag",
     )
     parser.add_argument(
         "--namespace", default=NAMESPACE, help="the namespace to install into (default: %(default)s)"
@@ -77,7 +74,7 @@ def render(
     image: str | None = None,
     namespace: str = NAMESPACE,
 ) -> list[Json]:
-    """The objects of the base or of an overlay, with components applied in the order given."""
+    """The objects of the base or of an overlay, with components applied in their order."""
     root = directory()
     objects = _apply(root / "overlays" / overlay if overlay else root / "base", [])
     for name in components or ():
@@ -91,20 +88,20 @@ def _with_image(item: Json, image: str) -> Json:
     """The object with the webhook's image, and the sidecar's, which has the same repository and tag."""
     for container in dig(item, "spec", "template", "spec", "containers") or ():
         container["image"] = image
-    where, _, name = image.rpartition("/")
+    repository, _, name = image.rpartition("/")
     _, colon, tag = name.partition(":")
     if labels_of(item).get(POLICY_LABEL) == "true" and colon and "@" not in image:
-        puller = f"{where}/puller:{tag}" if where else f"puller:{tag}"
+        puller = f"{repository}/puller:{tag}" if repository else f"puller:{tag}"
         item["data"].setdefault("model-puller.yaml", f"image: {puller}\n")
     return item
 
 
 def _apply(path: Path, objects: list[Json]) -> list[Json]:
-    """What a kustomization makes of the objects gathered so far."""
+    """The objects after a kustomization, which adds to them and patches them."""
     [kustomization] = load_all((path / "kustomization.yaml").read_text())
-    unknown = set(kustomization) - UNDERSTOOD
+    unknown = set(kustomization) - SUPPORTED
     if unknown:
-        raise UserError(f"{path.name}: only kustomize itself understands {', '.join(sorted(unknown))}")
+        raise UserError(f"{path.name}: only kustomize supports {', '.join(sorted(unknown))}")
     for entry in kustomization.get("resources", ()):
         objects = [*objects, *_resource(path / entry)]
     for entry in kustomization.get("configMapGenerator", ()):
@@ -117,10 +114,10 @@ def _apply(path: Path, objects: list[Json]) -> list[Json]:
 
 
 def _config_map(entry: Json, path: Path) -> Json:
-    """A ConfigMap that holds files, by its name."""
+    """A ConfigMap of files."""
     options = entry["options"]
     if not options["disableNameSuffixHash"] or set(entry) != {"name", "namespace", "files", "options"}:
-        raise UserError(f"{path.name}: only kustomize itself makes such a ConfigMap")
+        raise UserError(f"{path.name}: only kustomize supports such a ConfigMap")
     metadata = {"name": entry["name"], "namespace": entry["namespace"], "labels": options["labels"]}
     data = {name: (path / name).read_text() for name in entry["files"]}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
@@ -145,7 +142,7 @@ def _patched(objects: list[Json], target: Json, operations: list[Json]) -> Itera
 
 
 def _renamed(value: Any, namespace: str) -> Any:
-    """The namespace's name replaced in every place, as a value or inside one (`configmap:NS/NAME`)."""
+    """Replace the namespace everywhere, also inside values (`configmap:NS/NAME`)."""
     if isinstance(value, dict):
         return {key: _renamed(item, namespace) for key, item in value.items()}
     if isinstance(value, list):

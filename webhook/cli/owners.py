@@ -1,4 +1,4 @@
-"""The controllers above an object, as far as they may be read."""
+"""The controllers above an object, as far as the user may read them."""
 
 from __future__ import annotations
 
@@ -12,23 +12,22 @@ from webhook.kube import paths
 from webhook.kube.api import ApiServer
 from webhook.kube.discovery import Collection
 
-_MOST: Final = 5
-_KEPT: Final = 5_000
+_MAX_DEPTH: Final = 5
+_MAX_CACHED: Final = 5_000
 
 
 class Owners:
-    """Reads owners, each once."""
+    """Reads owners of the known kinds, each once."""
 
     def __init__(self, api: ApiServer, known: Sequence[Collection]) -> None:
-        """`known`: the kinds that are looked for."""
         self._api, self._known = api, {each.kind: each for each in known}
         self._read: dict[tuple[GroupKind, str, str], Json | None] = {}
 
     async def above(self, obj: Json) -> list[Json]:
-        """The controllers above an object, the nearest one first, as far as their kinds are known."""
+        """The controllers above an object, the direct owner first, as far as their kinds are known."""
         found: list[Json] = []
         owner = controller(obj)
-        while owner is not None and len(found) < _MOST:
+        while owner is not None and len(found) < _MAX_DEPTH:
             above = await self._one(owner, text(obj, "metadata", "namespace"))
             if above is None:
                 break
@@ -43,7 +42,7 @@ class Owners:
             return None
         key = kind, namespace, text(owner, "name")
         if key not in self._read:
-            if len(self._read) > _KEPT:
+            if len(self._read) > _MAX_CACHED:
                 self._read.clear()
             path = paths.one(collection.api_version, collection.plural, text(owner, "name"), namespace)
             found = await self._api.get(path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from webhook.cli import connection, policy_diff, policy_test
+from webhook.cli import flags, policy_diff, policy_test
 from webhook.cli.exit_status import OK
 from webhook.cli.named_policy import read_policy
 from webhook.config.load import schema
@@ -14,9 +14,9 @@ from webhook.config.location import WHERE
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    check = commands.add_parser("check", help="whether a policy loads; exit 2 if not")
+    check = commands.add_parser("check", help="check that a policy loads; exit status 2 if not")
     check.add_argument("policy", metavar="POLICY", help=WHERE)
-    connection.add_arguments(check)
+    flags.add_cluster(check)
     check.set_defaults(run=_check)
     policy_diff.add_arguments(commands.add_parser("diff", help="preview the effect of another policy"))
     policy_test.add_arguments(commands.add_parser("test", help="run the tests of a policy"))

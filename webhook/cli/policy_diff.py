@@ -1,7 +1,7 @@
-"""`chassis policy diff`: what another policy would decide otherwise, before it is applied.
+"""`chassis policy diff`: the differences between the decisions of two policies.
 
-Law: this module decides nothing. `engine.decide` decides about each object twice, as if it were created now.
-Objects are read as they come and released, and each difference is printed when it is found.
+`engine.decide` decides about each object twice, as if it were created now. Objects are read and released one
+by one, and each difference is printed when it is found.
 """
 
 from __future__ import annotations
@@ -17,28 +17,25 @@ from typing import Any, Final, TypeAlias
 from policies.core.mode import Mode
 from policies.kube.printable import printable_json
 from webhook.admission.configuration import Config
-from webhook.admission.decision import Change, Decision
+from webhook.admission.decision import Change
 from webhook.admission.messages import places
 from webhook.admission.patch import diff
-from webhook.cli import connection
+from webhook.cli import flags
 from webhook.cli.cluster_reviews import Scan
-from webhook.cli.connection import chosen_namespace, connected
+from webhook.cli.connection import connected, selected_namespace
 from webhook.cli.exit_status import DENIED, OK
 from webhook.cli.named_policy import BUILT_IN, read_policy
-from webhook.cli.output.json import subject
+from webhook.cli.output.json import identity
 from webhook.cli.output.plain import plural
-from webhook.cli.output.review import Review
-from webhook.cli.output.show import add_color, show_lines
-from webhook.cli.output.text import Line
-from webhook.cli.output.weight import Weight, verdict, weights
-from webhook.cli.review import review_documents
+from webhook.cli.output.review import Outcome, Review, review_documents
+from webhook.cli.terminal import Line, print_lines
 from webhook.config.load import models
 from webhook.config.location import WHERE
 from webhook.errors import UserError
 from webhook.kube.offline import ManifestCluster, read
 
 Pair: TypeAlias = "tuple[Review, Review]"
-"""One object's review under the old policy, and under the new one."""
+"""The reviews of one object under the old and the new policy."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,17 +46,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("old", metavar="OLD", help=f"{WHERE}, or {BUILT_IN}")
     parser.add_argument("new", metavar="NEW", help="the same")
-    parser.add_argument(
-        "paths",
-        nargs="*",
-        metavar="PATH",
-        help="manifests to review (default: the objects of a cluster)",
-    )
-    connection.add_namespaces(parser)
-    parser.add_argument(
-        "-o", "--output", choices=("text", "json"), default="text", help="default: %(default)s"
-    )
-    add_color(parser)
+    parser.add_argument("paths", nargs="*", metavar="PATH", help="manifests (default: the cluster)")
+    flags.add_namespaces(parser)
+    flags.add_output(parser, "text", "json")
+    flags.add_color(parser)
     parser.set_defaults(run=run)
 
 
@@ -77,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
         _show(old, new, _of_manifests(args.paths, old, new), totals, args.output)
     else:
         with connected(args.kubeconfig, args.context) as (api, wait):
-            namespace = chosen_namespace(args, api)
+            namespace = selected_namespace(args, api)
             scan: Scan = wait(Scan.prepare(api, namespace, old, new))
             pairs = ((before, after) for before, after in scan.reviews(wait))
             _show(old, new, pairs, totals, args.output)
@@ -93,12 +83,12 @@ def _of_manifests(paths: Iterable[str], old: Config, new: Config) -> Iterator[Pa
 
 def _show(old: Config, new: Config, pairs: Iterable[Pair], totals: Totals, output: str) -> None:
     settings = list(changed_settings(old, new))
-    differences = totals.counting(pairs)
+    differences = totals.count(pairs)
     if output == "json":
         for piece in _pieces(old, new, settings, differences, totals):
             sys.stdout.write(printable_json(piece))
     else:
-        show_lines(_lines(old, new, settings, differences, totals))
+        print_lines(_lines(old, new, settings, differences, totals))
 
 
 # --- differences ---------------------------------------------------------------------------------------
@@ -106,7 +96,7 @@ def _show(old: Config, new: Config, pairs: Iterable[Pair], totals: Totals, outpu
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A setting with two values; None where it is not set, and has no default."""
+    """A setting with two values; None if it is not set and has no default."""
 
     file: str
     path: str
@@ -115,32 +105,28 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
-    """A finding from which another thing comes than before."""
+class FindingChange:
+    """A finding with two outcomes."""
 
     rule: str
     path: str
-    old: Weight
-    new: Weight
+    old: Outcome
+    new: Outcome
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One object about which two policies decide differently."""
+    """The differences between two policies' decisions about one object."""
 
     before: Review
     after: Review
-    findings: Sequence[Moved]
+    findings: Sequence[FindingChange]
     fields: Mapping[str, Sequence[str]]
     """Fields of the object, or of a workload's pods, by operation: `add`, `remove` and `replace`."""
 
-    @property
-    def verdicts(self) -> tuple[Weight, Weight]:
-        return verdict(self.before.decision), verdict(self.after.decision)
-
 
 def changed_settings(old: Config, new: Config) -> Iterator[Setting]:
-    """The settings with other values, defaults included, in the order of the keys."""
+    """The settings with different values, defaults included, in the order of the keys."""
     for file, model in sorted(models().items()):
         before, after = (
             dict(_flat(config.value(model).model_dump(mode="json", by_alias=True))) for config in (old, new)
@@ -151,33 +137,33 @@ def changed_settings(old: Config, new: Config) -> Iterator[Setting]:
 
 
 def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Each value with its path; lists of maps are followed, other lists are values."""
+    """Each value with its path. The maps in a list have a path each; any other list is one value."""
     if isinstance(value, dict):
         for key, item in value.items():
             yield from _flat(item, f"{path}.{key}" if path else key)
     elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
         for number, item in enumerate(value):
             yield from _flat(item, f"{path}[{number}]")
-    elif value != []:  # what it would be followed into is not there
+    elif value != []:  # may be a list of maps without any
         yield path, value
 
 
 def difference(before: Review, after: Review) -> Difference | None:
-    """The differences between two policies' decisions about one object; None if there are none."""
-    findings, fields = list(_moved(before.decision, after.decision)), _fields(before, after)
-    same = not findings and not fields and verdict(before.decision) is verdict(after.decision)
+    """The difference between two reviews of one object; None if there is none."""
+    findings, fields = list(_changed_findings(before, after)), _changed_fields(before, after)
+    same = not findings and not fields and before.verdict is after.verdict
     return None if same else Difference(before, after, findings, fields)
 
 
-def _moved(before: Decision, after: Decision) -> Iterator[Moved]:
-    old, new = weights(before), weights(after)
+def _changed_findings(before: Review, after: Review) -> Iterator[FindingChange]:
+    old, new = before.outcomes, after.outcomes
     for key in dict.fromkeys((*old, *new)):
-        one, other = old.get(key, Weight.NONE), new.get(key, Weight.NONE)
+        one, other = old.get(key, Outcome.NONE), new.get(key, Outcome.NONE)
         if one is not other:
-            yield Moved(*key, one, other)
+            yield FindingChange(*key, one, other)
 
 
-def _fields(before: Review, after: Review) -> dict[str, list[str]]:
+def _changed_fields(before: Review, after: Review) -> dict[str, list[str]]:
     operations = diff(before.final, after.final)
     found: dict[str, list[str]] = {}
     for kind in ("add", "remove", "replace"):
@@ -189,20 +175,20 @@ def _fields(before: Review, after: Review) -> dict[str, list[str]]:
 
 @dataclass
 class Totals:
-    """How many objects are decided about differently, and where."""
+    """The numbers of objects with different decisions, by namespace and rule."""
 
     objects: int = 0
     different: int = 0
     namespaces: dict[str, Counter[str]] = field(default_factory=dict)
     rules: dict[str, Counter[str]] = field(default_factory=dict)
-    """By rule, how many findings come to be refused, warned and so on that were not before."""
+    """The numbers of findings that are newly refused, no longer refused and so on, by rule."""
 
     @property
     def newly_refused(self) -> int:
         return sum(counter[NEWLY_REFUSED] for counter in self.namespaces.values())
 
-    def counting(self, pairs: Iterable[Pair]) -> Iterator[Difference]:
-        """The objects among these about which the two policies decide differently."""
+    def count(self, pairs: Iterable[Pair]) -> Iterator[Difference]:
+        """Yield the differences among these pairs, and count them."""
         for pair in pairs:
             self.objects += 1
             found = difference(*pair)
@@ -213,10 +199,10 @@ class Totals:
 
     def _count(self, found: Difference) -> None:
         namespace = self.namespaces.setdefault(found.after.document.namespace or NO_NAMESPACE, Counter())
-        namespace.update(_became(*found.verdicts))
+        namespace.update(_transitions(found.before.verdict, found.after.verdict))
         namespace[OTHER_FIELDS] += bool(found.fields)
-        for moved in found.findings:
-            self.rules.setdefault(moved.rule, Counter()).update(_became(moved.old, moved.new))
+        for finding in found.findings:
+            self.rules.setdefault(finding.rule, Counter()).update(_transitions(finding.old, finding.new))
 
 
 NEWLY_REFUSED: Final = "newly refused"
@@ -228,43 +214,44 @@ COLUMNS: Final = (NEWLY_REFUSED, NO_LONGER_REFUSED, NEWLY_WARNED, NO_LONGER_WARN
 NO_NAMESPACE: Final = "(none)"
 
 
-def _became(old: Weight, new: Weight) -> Iterator[str]:
+def _transitions(old: Outcome, new: Outcome) -> Iterator[str]:
     if old is new:
         return
-    if new is Weight.REFUSED:
+    if new is Outcome.REFUSED:
         yield NEWLY_REFUSED
-    elif old is Weight.REFUSED:
+    elif old is Outcome.REFUSED:
         yield NO_LONGER_REFUSED
-    if new is Weight.WARNED:
+    if new is Outcome.WARNED:
         yield NEWLY_WARNED
-    elif old is Weight.WARNED:
+    elif old is Outcome.WARNED:
         yield NO_LONGER_WARNED
 
 
-# --- for a person --------------------------------------------------------------------------------------
+# --- text ----------------------------------------------------------------------------------------------
 
 
 def _lines(
     old: Config, new: Config, settings: Sequence[Setting], differences: Iterable[Difference], totals: Totals
 ) -> Iterator[Line]:
-    yield f"--- {_named(old)}", "bold"
-    yield f"+++ {_named(new)}", "bold"
+    yield f"--- {_described(old)}", "bold"
+    yield f"+++ {_described(new)}", "bold"
     for each in settings:
         yield f"  {each.file}: {each.path}: {_short(each.old)} -> {_short(each.new)}", "cyan"
     yield "", ""
     for found in differences:
-        before, after = found.verdicts
+        before, after = found.before.verdict, found.after.verdict
         style = "red" if after > before else "green" if after < before else ""
-        verdicts = f"{_said(before)} -> {_said(after)}" if before is not after else _said(after)
+        verdicts = " -> ".join(dict.fromkeys((_verdict(before), _verdict(after))))
         yield f"{found.after.title} ({found.after.place()}): {verdicts}", f"bold {style}".strip()
-        for moved in found.findings:
-            style = "red" if moved.new > moved.old else "green"
-            yield f"  {moved.rule}: {moved.old} -> {moved.new}", style
-            place = f" ({found.after.place(moved.path)})" if found.after.document.origin else ""
-            yield f"    at {moved.path}{place}", ""
+        for finding in found.findings:
+            style = "red" if finding.new > finding.old else "green"
+            yield f"  {finding.rule}: {finding.old} -> {finding.new}", style
+            place = f" ({found.after.place(finding.path)})" if found.after.document.origin else ""
+            yield f"    at {finding.path}{place}", ""
         for kind, paths in found.fields.items():
             for path in paths:
-                yield f"  {_MARKS[kind]} {path}", _STYLES[kind]
+                sign, style = _SIGNS[kind]
+                yield f"  {sign} {path}", style
         yield "", ""
     if totals.different:
         yield from _table("namespace", totals.namespaces)
@@ -276,16 +263,15 @@ def _lines(
     )
 
 
-_MARKS: Final = {"add": "+", "remove": "-", "replace": "~"}
-_STYLES: Final = {"add": "green", "remove": "red", "replace": "yellow"}
+_SIGNS: Final = {"add": ("+", "green"), "remove": ("-", "red"), "replace": ("~", "yellow")}
 
 
-def _named(config: Config) -> str:
+def _described(config: Config) -> str:
     return f"profile {config.rules.profile}, digest {config.digest}"
 
 
-def _said(weight: Weight) -> str:
-    return {Weight.REFUSED: "REFUSED", Weight.WARNED: "admitted with warnings"}.get(weight, "admitted")
+def _verdict(outcome: Outcome) -> str:
+    return {Outcome.REFUSED: "REFUSED", Outcome.WARNED: "admitted with warnings"}.get(outcome, "admitted")
 
 
 def _short(value: Any) -> str:
@@ -294,7 +280,7 @@ def _short(value: Any) -> str:
 
 
 def _table(title: str, counted: Mapping[str, Counter[str]]) -> Iterator[Line]:
-    """Rows of counts, with the columns in which anything was counted."""
+    """Rows of counts; columns without a count are left out."""
     columns = [name for name in COLUMNS if any(counter[name] for counter in counted.values())]
     rows = [(name, counter) for name, counter in sorted(counted.items()) if any(counter.values())]
     if not rows or not columns:
@@ -307,13 +293,13 @@ def _table(title: str, counted: Mapping[str, Counter[str]]) -> Iterator[Line]:
     yield "", ""
 
 
-# --- for a program -------------------------------------------------------------------------------------
+# --- JSON ----------------------------------------------------------------------------------------------
 
 
 def _pieces(
     old: Config, new: Config, settings: Sequence[Setting], differences: Iterable[Difference], totals: Totals
 ) -> Iterator[str]:
-    """One JSON object, written while differences are found; its totals come last."""
+    """One JSON object, written while differences are found, with the totals at the end."""
     head = {
         "old": {"profile": str(old.rules.profile), "digest": old.digest},
         "new": {"profile": str(new.rules.profile), "digest": new.digest},
@@ -335,10 +321,9 @@ def _pieces(
 
 
 def _record(found: Difference) -> dict[str, Any]:
-    before, after = found.verdicts
     return {
-        **subject(found.after.document),
-        "verdict": {"old": str(before), "new": str(after)},
+        **identity(found.after.document),
+        "verdict": {"old": str(found.before.verdict), "new": str(found.after.verdict)},
         "findings": [
             {"rule": m.rule, "path": m.path, "old": str(m.old), "new": str(m.new)} for m in found.findings
         ],

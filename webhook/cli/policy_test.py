@@ -1,8 +1,7 @@
-"""`chassis policy test`: whether a policy decides about objects as its authors expect.
+"""`chassis policy test`: compare the decisions of a policy with expectations.
 
-A file `chassis-test.yaml` names a policy, manifests, and the expectations about some of them. This module
-decides nothing: the manifests are reviewed as `chassis review` does it, and the reviews compared with the
-expectations.
+A file `chassis-test.yaml` names a policy, manifests, and the expectations about some of them. The manifests
+are reviewed as in `chassis review`.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import sys
 import xml.etree.ElementTree as ET  # writes XML, never parses any
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -22,17 +22,16 @@ from policies.core.mode import Profile
 from policies.core.settings import Model, validated
 from policies.kube.field_paths import value_at
 from policies.kube.json import Json, text
-from policies.kube.printable import printable, printable_lines
+from policies.kube.printable import printable
 from webhook.admission.configuration import Config
 from webhook.admission.patch import same
+from webhook.cli import flags
 from webhook.cli.exit_status import DENIED, OK
 from webhook.cli.named_policy import read_policy
+from webhook.cli.output import junit
 from webhook.cli.output.plain import plural
-from webhook.cli.output.review import Review
-from webhook.cli.output.show import add_color, show_lines
-from webhook.cli.output.text import Line
-from webhook.cli.output.weight import Weight, weights
-from webhook.cli.review import review_documents
+from webhook.cli.output.review import Outcome, Review, review_documents
+from webhook.cli.terminal import Line, print_lines
 from webhook.config.load import invalid, rules
 from webhook.config.location import CONFIG_MAP
 from webhook.errors import UserError
@@ -40,7 +39,7 @@ from webhook.kube.documents import BadDocument, load_all
 from webhook.kube.offline import Document, ManifestCluster, read
 
 FILE: Final = "chassis-test.yaml"
-"""The file name that is searched in a directory."""
+"""The name of the files with tests in a directory."""
 
 
 # --- the file --------------------------------------------------------------------------------------------
@@ -53,27 +52,27 @@ class Expectation(Model):
     verdict: Literal["admitted", "refused"] | None = Field(None, description="the expected verdict")
     findings: dict[str, Literal["refused", "warned", "audited", "exempted", "none"]] | None = Field(
         None,
-        description="by rule, the worst that comes of its findings; a rule that refuses or warns and is not "
-        "here fails the test",
+        description="by rule, the worst outcome of its findings; a rule that refuses or warns and is not "
+        "listed fails the test",
     )
     mutations: tuple[str, ...] | None = Field(
-        None, description="ids of the policies that change it, in any order"
+        None, description="ids of the policies that change the object, in any order"
     )
     fields: dict[str, Any] = Field(
         default_factory=dict,
         description="values after admission by field path, pods of workloads included; list elements by name "
-        "or index, such as `spec.containers[api].livenessProbe`; null: it is absent",
+        "or index, such as `spec.containers[api].livenessProbe`; null if the field must be absent",
     )
 
 
 class Case(Model):
     """Manifests that are reviewed together, and the expectations about them."""
 
-    name: str = Field(description="what it shows")
+    name: str = Field(description="the name of the test")
     manifests: tuple[str, ...] = Field((), description="files or directories next to this file")
-    objects: tuple[dict[str, Any], ...] = Field((), description="further manifests, written here")
+    objects: tuple[dict[str, Any], ...] = Field((), description="further manifests, inline")
     operation: Literal["CREATE", "UPDATE"] = Field("CREATE", description="CREATE or UPDATE")
-    old: tuple[str, ...] = Field((), description="files with the objects before an UPDATE")
+    old: tuple[str, ...] = Field((), description="files with the objects before the UPDATE")
     expect: tuple[Expectation, ...] = Field(description="the expected decisions")
 
     @model_validator(mode="after")
@@ -99,7 +98,7 @@ class Suite(Model):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Result:
     """The result of one test."""
 
     file: Path
@@ -115,20 +114,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "paths", nargs="*", default=["."], metavar="PATH", help="files or directories (default: .)"
     )
-    parser.add_argument(
-        "-o", "--output", choices=("text", "junit"), default="text", help="default: %(default)s"
-    )
-    add_color(parser)
+    flags.add_output(parser, "text", "junit")
+    flags.add_color(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    outcomes = [outcome for file in _files(args.paths) for outcome in _outcomes(file)]
+    results = [result for file in _files(args.paths) for result in _results(file)]
     if args.output == "junit":
-        sys.stdout.write(_junit(outcomes))
+        sys.stdout.write(_junit(results))
     else:
-        show_lines(_lines(outcomes))
-    return DENIED if any(outcome.failures for outcome in outcomes) else OK
+        print_lines(_lines(results))
+    return DENIED if any(result.failures for result in results) else OK
 
 
 def _files(paths: Iterable[str]) -> Iterator[Path]:
@@ -139,12 +136,12 @@ def _files(paths: Iterable[str]) -> Iterator[Path]:
         yield from found
 
 
-def _outcomes(file: Path) -> Iterator[Outcome]:
+def _results(file: Path) -> Iterator[Result]:
     suite = _read(file)
     config = _policy(file, suite)
     for case in suite.tests:
         try:
-            yield Outcome(file, case.name, list(_failures(file, case, config)))
+            yield Result(file, case.name, list(_failures(file, case, config)))
         except UserError as error:
             raise UserError(*(f"{file}: {case.name}: {problem}" for problem in error.problems)) from None
 
@@ -185,12 +182,12 @@ def _failures(file: Path, case: Case, config: Config) -> Iterator[str]:
     cluster = ManifestCluster([document.obj for document in documents])
     reviews = list(review_documents(documents, config, cluster, case.operation, old))
     for expected in case.expect:
-        review = _named(expected.object, reviews)
-        for failure in _unmet(expected, review):
+        review = _find(expected.object, reviews)
+        for failure in _mismatches(expected, review):
             yield f"{expected.object}: {failure}"
 
 
-def _named(name: str, reviews: Iterable[Review]) -> Review:
+def _find(name: str, reviews: Iterable[Review]) -> Review:
     kind, *namespace, last = name.split("/")
     found = [
         review
@@ -205,12 +202,12 @@ def _named(name: str, reviews: Iterable[Review]) -> Review:
     return found[0]
 
 
-def _unmet(expected: Expectation, review: Review) -> Iterator[str]:
+def _mismatches(expected: Expectation, review: Review) -> Iterator[str]:
     verdict = "admitted" if review.decision.allowed else "refused"
     if expected.verdict not in (None, verdict):
         yield f"{expected.verdict} expected, {verdict} found"
     if expected.findings is not None:
-        yield from _other_findings(expected.findings, review)
+        yield from _finding_mismatches(expected.findings, review)
     if expected.mutations is not None and set(expected.mutations) != set(review.mutations):
         yield f"mutations {_listed(expected.mutations)} expected, {_listed(review.mutations)} found"
     for path, value in expected.fields.items():
@@ -219,20 +216,20 @@ def _unmet(expected: Expectation, review: Review) -> Iterator[str]:
             yield f"{path}: {_short(value)} expected, {_short(found)} found"
 
 
-def _other_findings(expected: dict[str, Any], review: Review) -> Iterator[str]:
+def _finding_mismatches(expected: dict[str, Any], review: Review) -> Iterator[str]:
     unknown = [rule for rule in expected if rule not in rules()]
     if unknown:
         raise UserError(f"there is no rule {', '.join(unknown)}")
-    found: dict[str, Weight] = {}
-    for (rule, _), weight in weights(review.decision).items():
-        found[rule] = max(found.get(rule, Weight.NONE), weight)
-    for rule, word in expected.items():
-        weight = found.get(rule, Weight.NONE)
-        if str(weight) != word:
-            yield f"{rule}: {word} expected, {weight} found"
-    for rule, weight in found.items():
-        if rule not in expected and weight >= Weight.WARNED:
-            yield f"{rule}: {weight}, which is not expected"
+    found: dict[str, Outcome] = {}
+    for (rule, _), outcome in review.outcomes.items():
+        found[rule] = max(found.get(rule, Outcome.NONE), outcome)
+    for rule, name in expected.items():
+        outcome = found.get(rule, Outcome.NONE)
+        if str(outcome) != name:
+            yield f"{rule}: {name} expected, {outcome} found"
+    for rule, outcome in found.items():
+        if rule not in expected and outcome >= Outcome.WARNED:
+            yield f"{rule}: {outcome}, which is not expected"
 
 
 def _listed(names: Iterable[str]) -> str:
@@ -246,43 +243,27 @@ def _short(value: Json | Any) -> str:
     return written if len(written) <= 200 else f"{written[:199]}…"
 
 
-# --- results ---------------------------------------------------------------------------------------------
+# --- output ----------------------------------------------------------------------------------------------
 
 
-def _lines(outcomes: Sequence[Outcome]) -> Iterator[Line]:
-    file = None
-    for outcome in outcomes:
-        if outcome.file != file:
-            file = outcome.file
-            yield str(file), "bold"
-        yield (
-            ("  FAIL  " if outcome.failures else "  ok    ") + outcome.name,
-            "red" if outcome.failures else "green",
-        )
-        for failure in outcome.failures:
-            yield f"        {failure}", ""
-    failed = sum(bool(outcome.failures) for outcome in outcomes)
-    yield f"{plural(len(outcomes), 'test')}, {failed} failed", "bold red" if failed else "bold green"
+def _lines(results: Sequence[Result]) -> Iterator[Line]:
+    for file, own in groupby(results, key=lambda each: each.file):
+        yield str(file), "bold"
+        for result in own:
+            verdict, style = ("FAIL", "red") if result.failures else ("ok  ", "green")
+            yield f"  {verdict}  {result.name}", style
+            for failure in result.failures:
+                yield f"        {failure}", ""
+    failed = sum(bool(result.failures) for result in results)
+    yield f"{plural(len(results), 'test')}, {failed} failed", "bold red" if failed else "bold green"
 
 
-def _junit(outcomes: Sequence[Outcome]) -> str:
+def _junit(results: Sequence[Result]) -> str:
     root = ET.Element("testsuites")
-    for file in dict.fromkeys(outcome.file for outcome in outcomes):
-        own = [outcome for outcome in outcomes if outcome.file == file]
-        failed = sum(bool(outcome.failures) for outcome in own)
-        suite = ET.SubElement(
-            root,
-            "testsuite",
-            name=printable(str(file)),
-            tests=str(len(own)),
-            failures=str(failed),
-            errors="0",
-        )
-        for outcome in own:
-            case = ET.SubElement(
-                suite, "testcase", classname=printable(str(file)), name=printable(outcome.name)
-            )
-            if outcome.failures:
-                failure = ET.SubElement(case, "failure", message=printable(outcome.failures[0]))
-                failure.text = printable_lines("\n".join(outcome.failures))
-    return ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+    for file, own in groupby(results, key=lambda each: str(each.file)):
+        suite = ET.SubElement(root, "testsuite", name=printable(file), errors="0")
+        for result in own:
+            case = junit.add_case(suite, file, result.name)
+            if result.failures:
+                junit.add_failure(case, result.failures[0], "\n".join(result.failures))
+    return junit.rendered(root)

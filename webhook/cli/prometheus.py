@@ -1,4 +1,4 @@
-"""Asks a Prometheus over its HTTP API (https://prometheus.io/docs/prometheus/latest/querying/api/)."""
+"""Query a Prometheus over its HTTP API (https://prometheus.io/docs/prometheus/latest/querying/api/)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from webhook.observed.history import History, history
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=120)
 
 
-async def asked(url: str, namespace: str) -> History:
-    """The history of a namespace's workloads, or with "" of all.
+async def query_history(url: str, namespace: str) -> History:
+    """The history of a namespace's workloads; of all namespaces if empty.
 
     Raises:
-        UserError: the URL is none, or no Prometheus answers there.
+        UserError: the URL is invalid, or no Prometheus answers.
     """
     try:
         base = URL(url)
@@ -26,29 +26,29 @@ async def asked(url: str, namespace: str) -> History:
         base = URL()
     if base.scheme not in ("http", "https") or not base.host:
         raise UserError("--prometheus must be an http or https URL, such as http://127.0.0.1:9090")
-    where = base.with_user(None)  # no password in a message
+    where = base.with_user(None)  # keeps the password out of messages
 
     async with aiohttp.ClientSession(timeout=_TIMEOUT, trust_env=True) as session:
 
-        async def ask(query: str) -> list[tuple[Mapping[str, str], float]]:
+        async def post(query: str) -> list[tuple[Mapping[str, str], float]]:
             try:
                 async with session.post(base / "api/v1/query", data={"query": query}) as answer:
                     return _vector(await answer.json(content_type=None))
-            except _RefusedError as refused:
-                raise UserError(f"{where}: Prometheus refuses the query: {refused}") from None
+            except _QueryError as error:
+                raise UserError(f"{where}: Prometheus refuses the query: {error}") from None
             except (TimeoutError, aiohttp.ClientError, OSError) as error:
                 raise UserError(f"{where} does not answer: {error or type(error).__name__}") from None
             except (ValueError, LookupError, TypeError, AttributeError):
                 raise UserError(f"{where} does not answer as a Prometheus does") from None
 
-        return await history(ask, namespace)
+        return await history(post, namespace)
 
 
-class _RefusedError(Exception):
+class _QueryError(Exception):
     pass
 
 
 def _vector(answer: Any) -> list[tuple[Mapping[str, str], float]]:
     if answer["status"] != "success":
-        raise _RefusedError(answer["error"])
+        raise _QueryError(answer["error"])
     return [(series["metric"], float(series["value"][1])) for series in answer["data"]["result"]]

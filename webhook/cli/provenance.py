@@ -1,9 +1,10 @@
-"""Who set each field of a pod or a workload: a person, ML Chassis, Kubernetes by default, or somebody else.
+"""Who set each field of a pod or a workload: its author, ML Chassis, Kubernetes by default, or another
+client.
 
-Pure: the inputs are the object, its written form, and the fields that the policy adds to that. The written
-form is the owner's pod template, or the manifest that `kubectl apply` keeps. The added fields of a pod are in
-its annotation `mlchassis.dev/changed`, or else follow from the present policy. The field managers of an
-object show who asked for it, not which webhook changed it on the way: they are named, and decide nothing.
+The inputs are the object, its manifest, and the fields that the policy adds to the manifest. The manifest is
+the owner's pod template, or the one that `kubectl apply` keeps. The annotation `mlchassis.dev/changed` of a
+pod lists the added fields; without it they follow from the present policy. Field managers are only reported:
+they show which client sent the object, not which webhook changed it.
 """
 
 from __future__ import annotations
@@ -37,16 +38,16 @@ class By(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of note, and who set it."""
+    """A field and who set it."""
 
     path: str
     by: By
     manager: str = ""
-    """The field manager that asked for it, where one is recorded."""
+    """The field manager, if one is recorded."""
     reason: Reason | None = None
-    """Why, where ML Chassis did."""
+    """Why ML Chassis added the field."""
     mode: Mode = Mode.ENFORCE
-    """The mode of the policy: in other modes than enforce the field would be added."""
+    """The mode of the policy; in other modes than enforce the field is not added."""
     today: str | None = None
     """The present policy's reason, if it differs; empty if the policy does not add the field."""
 
@@ -58,36 +59,36 @@ def fields_of(
     paths: Sequence[str],
     changed: Changed | None = None,
 ) -> list[Field]:
-    """The fields of an object at the paths, and those that were added to it.
+    """The fields of an object at the paths, and the added fields.
 
-    `written`: the object as its author wrote it. `derived`: the fields that the present policy adds to that.
-    `changed`: the fields that were added according to the object's own annotation, if it has one.
+    `written`: the manifest. `derived`: the fields that the present policy adds to it. `changed`: the object's
+    annotation about added fields, if it has one.
     """
     entries = {each.path: each for each in changed.entries} if changed else {}
     present = {reason.path: (mode, reason) for mode, reason in derived}
     every = dict.fromkeys((*paths, *entries, *present))
     found: list[Field] = []
     for path in every:
-        entry, (mode, reason) = _of(entries, path), _of(present, path) or (Mode.ENFORCE, None)
+        entry, (mode, reason) = _nearest(entries, path), _nearest(present, path) or (Mode.ENFORCE, None)
         value, own = value_at(obj, path), value_at(written, path)
-        there = value is not None
+        exists = value is not None
         manager = manager_of(obj, path)
-        if entry is not None and there:
+        if entry is not None and exists:
             if path in entries or entry.path not in every:
                 found.append(_added(path, manager, entry, reason))
-        elif own is not None and (there or reason is None):
+        elif own is not None and (exists or reason is None):
             found.append(Field(path, By.USER, manager))
         elif reason is not None and (changed is None or changed.more or not changed.digest):
             if path in present:
                 found.append(Field(path, By.CHASSIS, manager, reason, mode))
-        elif there:
+        elif exists:
             by = By.DEFAULT if _is_default(path, value) else By.OTHER
             found.append(Field(path, by, manager))
     return found
 
 
 def _added(path: str, manager: str, entry: Reason, present: Reason | None) -> Field:
-    """A field that was added according to the object's own annotation."""
+    """A field that the object's annotation lists as added."""
     if present is None:
         return Field(path, By.CHASSIS, manager, entry, today="")
     reason = replace(present, why=entry.why or present.why)
@@ -95,15 +96,15 @@ def _added(path: str, manager: str, entry: Reason, present: Reason | None) -> Fi
     return Field(path, By.CHASSIS, manager, reason, today=present.why if differs else None)
 
 
-def _of(known: Mapping[str, Any], path: str) -> Any:
-    """The entry of a field, or of one in it or around it."""
+def _nearest(known: Mapping[str, Any], path: str) -> Any:
+    """The entry of a field, of its nearest parent, or of one of its children."""
     if path in known:
         return known[path]
-    around = next((known[scope] for scope in scopes(path) if scope in known), None)
-    return around or next((value for other, value in known.items() if path in scopes(other)), None)
+    parent = next((known[scope] for scope in scopes(path) if scope in known), None)
+    return parent or next((value for other, value in known.items() if path in scopes(other)), None)
 
 
-# --- fields of note --------------------------------------------------------------------------------
+# --- relevant fields -------------------------------------------------------------------------------
 
 _OF_CONTAINER: Final = ("startupProbe", "livenessProbe", "readinessProbe", "lifecycle", "restartPolicy")
 _OF_POD: Final = (
@@ -117,8 +118,8 @@ _OF_POD: Final = (
 OF_JOB: Final = ("podFailurePolicy", "podReplacementPolicy", "backoffLimit", "ttlSecondsAfterFinished")
 
 
-def of_note(pod: Json) -> Iterator[str]:
-    """The fields of a pod that people ask about, as far as it has them, by path."""
+def relevant_fields(pod: Json) -> Iterator[str]:
+    """The paths of the fields that `chassis why` explains, as far as the pod has them."""
     for container in containers(pod):
         if container.role is not Role.MAIN:
             yield container.place
@@ -139,17 +140,17 @@ _DEFAULT_TOLERATIONS: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.
 
 
 def _is_default(path: str, value: object) -> bool:
-    """Whether it is a default that Kubernetes fills in."""
+    """Whether Kubernetes sets this value by default."""
     if path.startswith("spec.tolerations"):
         return isinstance(value, dict) and value.get("key") in _DEFAULT_TOLERATIONS
     return _DEFAULTS.get(path.rpartition(".")[2]) == value
 
 
-# --- the written form ------------------------------------------------------------------------------
+# --- the manifest ----------------------------------------------------------------------------------
 
 
 def last_applied(obj: Json) -> Json | None:
-    """The manifest as it was applied, where `kubectl apply` keeps it in the object."""
+    """The manifest that `kubectl apply` keeps in the object, if it does."""
     try:
         found = orjson.loads(annotations_of(obj).get(LAST_APPLIED, ""))
     except (orjson.JSONDecodeError, TypeError):
@@ -161,7 +162,7 @@ def last_applied(obj: Json) -> Json | None:
 
 
 def manager_of(obj: Json, path: str) -> str:
-    """The manager that last asked for a field, as the API server keeps it; empty if that is unknown."""
+    """The last field manager of a field according to managedFields; empty if unknown."""
     entries = sorted(maps(obj, "metadata", "managedFields"), key=lambda each: text(each, "time"))
     owning = [text(each, "manager") for each in entries if _owns(mapping(each, "fieldsV1"), segments(path))]
     return owning[-1] if owning else ""
@@ -171,7 +172,7 @@ def _owns(fields: Json, segments: list[str]) -> bool:
     node: Any = fields
     for segment in segments:
         if not node:
-            return True  # atomic: all of its content came with it
+            return True  # atomic: one manager has all of its content
         if f"f:{segment}" in node:
             node = node[f"f:{segment}"]
             continue

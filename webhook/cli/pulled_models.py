@@ -1,7 +1,7 @@
-"""`chassis scan --view models`: the models of each pod with a puller, as the puller itself reports them.
+"""`chassis scan --view models`: the models of each pod with a puller, as the puller reports them.
 
-The pods are asked through the API server's proxy, so no pod needs rights of its own. Law: a pod that cannot
-be asked is listed with the reason, and is not taken for one without models.
+The pods are asked through the API server's proxy, so no pod needs rights. A pod that does not answer is
+listed with the reason, not as a pod without models.
 """
 
 from __future__ import annotations
@@ -19,25 +19,24 @@ from webhook.kube import paths
 from webhook.kube.api import ApiServer
 from webhook.kube.errors import ApiError
 
-AT_ONCE: Final = 16
-"""Pods that are asked at a time."""
-_SECONDS: Final = 10.0
+CONCURRENT_REQUESTS: Final = 16
+_TIMEOUT_SECONDS: Final = 10.0
 _COLUMNS: Final = ("pod", "node", "model", "state", "version", "bytes", "since", "why")
 _NUMBERS: Final = ("bytes", "bytesDone", "bytesTotal")
-"""Bytes on disk; of a download, those that came and all of them."""
+"""Bytes on disk; of a download, the bytes so far and in total."""
 _FIELDS: Final = ("name", "state", "reason", "message", "version", *_NUMBERS, "since")
-"""Of a model, in the puller's answer and in `-o json`."""
+"""The fields of a model in the puller's answer and in `-o json`."""
 
 
 async def pulled(api: ApiServer, namespace: str) -> list[Json]:
-    """The models of all running pods with a puller, by namespace and pod, with the fields of `-o json`. One
-    without a name is a pod that could not be asked."""
+    """The models of all running pods with a puller, by namespace and pod, with the fields of `-o json`. An
+    element without a name is a pod that did not answer."""
     pods: list[tuple[Json, int]] = []
     async for pod in api.objects(paths.collection("v1", "pods", namespace)):
         port = status_port(pod)
         if port is not None and runs(pod):
             pods.append((pod, port))
-    slots = asyncio.Semaphore(AT_ONCE)
+    slots = asyncio.Semaphore(CONCURRENT_REQUESTS)
 
     async def ask(pod: Json, port: int) -> list[Json]:
         async with slots:
@@ -54,7 +53,9 @@ async def _models(api: ApiServer, pod: Json, port: int) -> list[Json]:
     if not text(pod, "status", "podIP"):
         return [place | _not_asked("the pod has no address yet")]
     try:
-        answer = await api.call("GET", paths.proxied(name, namespace, port, "v1/models"), timeout=_SECONDS)
+        answer = await api.call(
+            "GET", paths.proxied(name, namespace, port, "v1/models"), timeout=_TIMEOUT_SECONDS
+        )
     except ApiError as error:
         return [place | _not_asked(str(error))]
     if not isinstance(answer.get("models"), list):

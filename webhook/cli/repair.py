@@ -1,15 +1,15 @@
 """`chassis scan --missed --repair`: restart workloads one by one, as `kubectl rollout restart` does.
 
-Law: only kinds that replace their pods by themselves are restarted, only if they are ready and their
-PodDisruptionBudgets allow as many pods down as their rollout takes; the first failure ends it.
+Only kinds that replace their pods themselves are restarted, and only if they are ready and their
+PodDisruptionBudgets allow as many pods down as their rollout takes. The first failure ends the command.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import sys
 import time
-from collections.abc import Sequence
 from typing import Final
 
 from policies.core.facts import Cluster
@@ -22,8 +22,8 @@ from policies.rollouts.rollouts import count_of, replicas_of, rolling_update
 from webhook.admission.configuration import Config
 from webhook.admission.missed import missed, runs
 from webhook.cli.connection import Wait
-from webhook.cli.missed import RESTARTED, Looking, Report, Row, print_report, way_of
-from webhook.cli.tell import agreed, tell
+from webhook.cli.missed import RESTARTED, History, Report, find_missed, history_of
+from webhook.cli.terminal import confirmed, print_note
 from webhook.errors import UserError
 from webhook.kube import paths
 from webhook.kube.api import ApiServer
@@ -31,90 +31,84 @@ from webhook.kube.calls import STRATEGIC_MERGE
 from webhook.kube.errors import ApiError
 
 RESTARTED_AT: Final = "kubectl.kubernetes.io/restartedAt"
-"""The annotation by which `kubectl rollout restart` makes a new pod template."""
+"""The annotation by which `kubectl rollout restart` changes the pod template."""
 POLL_SECONDS: Final = 2.0
-LONGEST_SECONDS: Final = 2 * 3600.0
-"""A rollout that is not complete by then has failed."""
+MAX_ROLLOUT_SECONDS: Final = 2 * 3600.0
+"""A rollout that takes longer has failed."""
 
 
-class Failed(Exception):
-    """A restart that did not come to its end; in one sentence."""
+class RestartError(Exception):
+    """A restart failed; the message is one sentence."""
 
 
 # --- the command -----------------------------------------------------------------------------------
 
 
 def scan_missed(
-    api: ApiServer,
-    wait: Wait,
-    namespace: str,
-    config: Config,
-    cluster: Cluster,
-    where: str | None,
-    output: str,
-    *,
-    repair: bool,
-    yes: bool,
+    api: ApiServer, wait: Wait, namespace: str, config: Config, cluster: Cluster, args: argparse.Namespace
 ) -> int:
-    """Print what was missed and, if asked to, repair it; how many pods are missed at the end."""
-    looking: Looking = wait(Looking.prepare(api, namespace, config, cluster, where))
-    report: Report = wait(looking.report())
-    if not repair:
-        print_report(report, output)
-        return report.missed
-    if output == "json" and not yes:
-        raise UserError("--repair with -o json asks nothing: add --yes")
-    if output != "json":
-        print_report(report, output, hint=False)
-    restarted = repair_rows(api, wait, looking, [row for row in report.rows if row.counts], yes=yes)
+    """Print the missed pods and, with `--repair`, restart their workloads; the number of pods still
+    missed."""
+    history: History = wait(history_of(api, args.policy))
+    report: Report = wait(find_missed(api, namespace, config, cluster, history))
+    if not args.repair:
+        report.print(args.output)
+        return report.missed_pods
+    if args.output == "json" and not args.yes:
+        raise UserError("--repair with -o json cannot ask: add --yes")
+    if args.output != "json":
+        report.print(args.output, hint=False)
+    restarted = _repair(api, wait, config, cluster, report, yes=args.yes)
     if restarted:
-        report = wait(looking.report())
-    if restarted or output == "json":
-        print_report(report, output, hint=False)
-    return report.missed
+        report = wait(find_missed(api, namespace, config, cluster, history))
+    if restarted or args.output == "json":
+        report.print(args.output, hint=False)
+    return report.missed_pods
 
 
-def repair_rows(api: ApiServer, wait: Wait, looking: Looking, rows: Sequence[Row], *, yes: bool) -> bool:
-    """Restart what can be restarted; whether anything was. UserError if nobody can be asked."""
-    tops = {text(row.top, "metadata", "uid"): row.top for row in rows if way_of(row) == RESTARTED}
-    if not tops:
-        tell("nothing that was missed can be restarted")
+def _repair(
+    api: ApiServer, wait: Wait, config: Config, cluster: Cluster, report: Report, *, yes: bool
+) -> bool:
+    """Restart the workloads; whether any restart began. UserError if there is no terminal for the
+    question."""
+    rows = [row for row in report.rows if row.missed and row.repair == RESTARTED]
+    workloads = {text(row.top, "metadata", "uid"): row for row in rows}
+    if not workloads:
+        print_note("nothing that was missed can be restarted")
         return False
-    if not yes and not _agreed(len(tops)):
-        tell("nothing was restarted")
+    if not yes and not sys.stdin.isatty():
+        raise UserError("--repair asks first, and standard input is no terminal: add --yes")
+    count = len(workloads)
+    number = "1 workload" if count == 1 else f"{count} workloads, one after the other"
+    if not yes and not confirmed(f"Restart {number}?"):
+        print_note("nothing was restarted")
         return False
     done = 0
-    for top in tops.values():
-        title = f"{kind_of(top).kind} {text(top, 'metadata', 'namespace')}/{text(top, 'metadata', 'name')}"
+    for row in workloads.values():
         try:
-            skipped = wait(restart(api, looking, top))
-        except (Failed, ApiError) as error:
-            tell(f"{title}: {error}; stopped after {done} of {len(tops)} workloads")
+            skipped = wait(restart(api, config, cluster, row.top))
+        except (RestartError, ApiError) as error:
+            print_note(f"{row.title}: {error}; stopped after {done} of {count} workloads")
             return True
         if skipped:
-            tell(f"{title}: not restarted: {skipped}")
+            print_note(f"{row.title}: not restarted: {skipped}")
         else:
             done += 1
-            tell(f"{title}: restarted and ready ({done} of {len(tops)})")
+            print_note(f"{row.title}: restarted and ready ({done} of {count})")
     return True
 
 
-def _agreed(count: int) -> bool:
-    if not sys.stdin.isatty():
-        raise UserError("--repair asks first, and there is nobody to ask: add --yes")
-    return agreed(f"Restart {'1 workload' if count == 1 else f'{count} workloads, one after the other'}?")
+async def restart(api: ApiServer, config: Config, cluster: Cluster, top: Json) -> str:
+    """Restart one workload and wait until its pods are replaced and ready; the reason if it is skipped.
 
-
-async def restart(api: ApiServer, looking: Looking, top: Json, *, longest: float = LONGEST_SECONDS) -> str:
-    """Restart one workload and wait until its pods are replaced and ready; why not, if it was not restarted.
-
-    Raises Failed if it does not get ready, or if its new pods lack the same.
+    Raises:
+        RestartError: the workload does not become ready, or a new pod differs in the same way.
     """
     kind, namespace, name = kind_of(top), text(top, "metadata", "namespace"), text(top, "metadata", "name")
     path = paths.one("apps/v1", kind.resource, name, namespace)
     now = await api.get(path)
     if now is None or text(now, "metadata", "uid") != text(top, "metadata", "uid"):
-        return "it is gone"
+        return "it no longer exists"
     now = {"apiVersion": "apps/v1", "kind": kind.kind, **now}
     if not _complete(now):
         return "it is not ready now, or a rollout is under way"
@@ -126,39 +120,39 @@ async def restart(api: ApiServer, looking: Looking, top: Json, *, longest: float
     body = {"metadata": version, "spec": {"template": template}}
     if not await api.unless_conflict("PATCH", path, body, STRATEGIC_MERGE):
         return "it was changed at the same moment"
-    await _until_ready(api, path, kind, longest)
-    await _verify(api, looking, now)
+    await _until_ready(api, path, kind)
+    await _verify(api, config, cluster, now)
     return ""
 
 
-async def _until_ready(api: ApiServer, path: str, kind: GroupKind, longest: float) -> None:
-    ends = time.monotonic() + longest
+async def _until_ready(api: ApiServer, path: str, kind: GroupKind) -> None:
+    deadline = time.monotonic() + MAX_ROLLOUT_SECONDS
     while True:
         obj = await api.get(path)
         if obj is None:
-            raise Failed("it was deleted while it was restarted")
+            raise RestartError("it was deleted while it was restarted")
         obj = {"kind": kind.kind, "apiVersion": "apps/v1", **obj}
         if _complete(obj):
             return
         for condition in maps(obj, "status", "conditions"):
             if condition.get("reason") == "ProgressDeadlineExceeded" and _observed(obj):
-                raise Failed("its new pods did not get ready in time (ProgressDeadlineExceeded)")
-        if time.monotonic() > ends:
-            raise Failed(f"its new pods are not ready after {longest / 60:.0f} min")
+                raise RestartError("its new pods did not get ready in time (ProgressDeadlineExceeded)")
+        if time.monotonic() > deadline:
+            raise RestartError(f"its new pods are not ready after {MAX_ROLLOUT_SECONDS / 60:.0f} min")
         await asyncio.sleep(POLL_SECONDS)
 
 
-async def _verify(api: ApiServer, looking: Looking, top: Json) -> None:
-    """Raises Failed if a new pod lacks what the restart was for: then restarts do not help."""
+async def _verify(api: ApiServer, config: Config, cluster: Cluster, top: Json) -> None:
+    """Raise RestartError if a new pod is missed too: then further restarts do not help."""
     selector = mapping(top, "spec", "selector")
     path = paths.collection("v1", "pods", text(top, "metadata", "namespace"))
     async for item in api.objects(path):
         pod = {"apiVersion": "v1", "kind": "Pod", **item}
         if not matches(selector, labels_of(pod)) or not runs(pod):
             continue
-        if missed(pod, looking.config, looking.cluster) is not None:
+        if missed(pod, config, cluster) is not None:
             name = text(pod, "metadata", "name")
-            raise Failed(f"its new pod {name} was not changed by the webhook either")
+            raise RestartError(f"its new pod {name} was not changed by the webhook either")
 
 
 def _observed(obj: Json) -> bool:
@@ -168,17 +162,13 @@ def _observed(obj: Json) -> bool:
 
 
 def _complete(obj: Json) -> bool:
-    """Whether all pods are of the present template and ready, and none of another one is left."""
+    """Whether all pods have the present template and are ready, and no other pod is left."""
     if not _observed(obj):
         return False
     status = mapping(obj, "status")
     if kind_of(obj).kind == "DaemonSet":
-        wanted = integer(status, "desiredNumberScheduled", default=0)
-        return (
-            integer(status, "updatedNumberScheduled", default=0)
-            == integer(status, "numberAvailable", default=0)
-            == wanted
-        )
+        names = ("desiredNumberScheduled", "updatedNumberScheduled", "numberAvailable")
+        return len({integer(status, name, default=0) for name in names}) == 1
     wanted = integer(obj, "spec", "replicas", default=1)
     counts = [integer(status, name, default=0) for name in ("replicas", "updatedReplicas", "readyReplicas")]
     if kind_of(obj).kind == "Deployment":
@@ -192,7 +182,7 @@ def _complete(obj: Json) -> bool:
 
 
 async def _blocked(api: ApiServer, top: Json) -> str:
-    """Why a PodDisruptionBudget does not allow the restart; empty if none forbids it."""
+    """Why a PodDisruptionBudget does not allow the restart; empty if all allow it."""
     labels = mapping(top, "spec", "template", "metadata", "labels")
     path = paths.collection("policy/v1", "poddisruptionbudgets", text(top, "metadata", "namespace"))
     down = down_at_once(top)
@@ -208,7 +198,7 @@ async def _blocked(api: ApiServer, top: Json) -> str:
 
 
 def down_at_once(top: Json) -> int:
-    """How many pods a rollout of the workload may take down at the same time."""
+    """The most pods that a rollout of the workload takes down at the same time."""
     kind, replicas = kind_of(top).kind, replicas_of(top)
     if kind == "Deployment":
         rolling = rolling_update(top)

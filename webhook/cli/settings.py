@@ -1,4 +1,4 @@
-"""The settings of a policy in words: types, units and defaults, from their models."""
+"""Types, units and defaults of settings in words, from their models."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _type(annotation: Any, shared: dict[type[BaseModel], None]) -> str:
 
 
 def default_of_field(field: FieldInfo) -> str:
-    """The default of a field as markdown; empty where there is nothing."""
+    """The default of a field as markdown; empty if there is none."""
     if field.is_required():
         return "required"
     value = field.get_default(call_default_factory=True)

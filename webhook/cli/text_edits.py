@@ -1,4 +1,4 @@
-"""Writing values into a YAML text where they belong, every other character of it staying as it is."""
+"""Edits of a YAML text that set values and keep all other characters."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from webhook.kube.positions import BREAK, Origin, last_line
 
 
 class NotEditable(ValueError):
-    """The text is written in a way in which a value has no place; the message is one sentence."""
+    """A value can't be written into the text; the message is one sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Edit:
-    """Characters to put in place of others."""
+    """A replacement for the characters from start to end."""
 
     start: int
     end: int
@@ -28,14 +28,17 @@ class _Edit:
 
 
 def edited(origin: Origin, before: Json, after: Json, operations: Sequence[Operation]) -> list[_Edit]:
-    """The edits that change an object in a text into another one, by the operations (of
-    `webhook.admission.patch.diff`) between the two. Raises NotEditable."""
+    """The edits for the operations of `webhook.admission.patch.diff` between an object and a new version.
+
+    Raises:
+        NotEditable: a value can't be written into the text.
+    """
     editor = _Editor(origin)
     return [editor.edit(operation, before, after) for operation in operations]
 
 
 def applied(whole: str, edits: Iterable[_Edit]) -> str:
-    """The text with all edits made; those at one place in their order."""
+    """The text with all edits; edits at the same place are made in their order."""
     parts, at = [], 0
     for edit in sorted(edits, key=lambda each: each.start):
         if edit.start < at:
@@ -63,7 +66,7 @@ class _Editor:
         raise NotEditable(f"{operation['path']} has no place in it")
 
     def _parent(self, above: Sequence[str], was: Any, becomes: Any) -> tuple[yaml.Node, Any, Any]:
-        """The node in which something changes, with its value before and after."""
+        """The node at a path, with its value before and after."""
         node = self._origin.node()
         for step in above:
             if isinstance(becomes, list):
@@ -106,15 +109,15 @@ class _Editor:
         return _Edit(start, end, dump_flow(value) if start != end else f" {dump_flow(value)}")
 
     def _in_flow(self, parent: yaml.CollectionNode, value: str) -> _Edit:
-        """Before the bracket that ends a collection, or in place of an empty one."""
+        """Insert before the closing bracket of a collection."""
         end = self._offset(parent.end_mark) - 1
         return _Edit(end, end, f", {value}" if parent.value else value)
 
     def _below(self, line: int, column: int, value: Any) -> _Edit:
-        """Whole lines, under a line (-1: at the top)."""
+        """Insert lines below a line (-1: at the top)."""
         rendered = "".join(f"{' ' * column}{each}\n" for each in dump(value).splitlines())
         start = self._starts[line + 1]
-        if start and not self._origin.text[start - 1].isspace():  # the last line of a text that ends without
+        if start and not self._origin.text[start - 1].isspace():  # the text has no final line end
             rendered = f"\n{rendered.removesuffix(chr(10))}"
         return _Edit(start, start, rendered)
 
@@ -131,7 +134,7 @@ def _child(node: yaml.Node, step: str) -> yaml.Node:
 
 
 def _index_before(was: list[Any], becomes: list[Any], index: int) -> int | None:
-    """The place of a list's element before others were added; None for a new one."""
+    """The index of a list's element before the change; None for a new element."""
     name = text(becomes[index], "name")
     if name:
         return next((at for at, each in enumerate(was) if text(each, "name") == name), None)

@@ -1,6 +1,6 @@
 """`chassis tune`: startup budgets and memory limits next to the observed values, with proposals.
 
-Law: it reads. Only `--apply` writes: annotations of pod templates, each after it was shown and agreed to.
+Only `--apply` writes: annotations of pod templates, each after the user confirms it.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import yaml
@@ -18,15 +18,15 @@ from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json, dig, mapping
 from policies.kube.printable import printable
 from policies.probes.observed import OBSERVED
-from webhook.cli import connection
-from webhook.cli.cluster_facts import facts_of
-from webhook.cli.connection import chosen_namespace, connected
+from webhook.cli import flags
+from webhook.cli.cluster_facts import read_facts
+from webhook.cli.connection import connected, selected_namespace
 from webhook.cli.exit_status import OK
 from webhook.cli.missed import RESTARTABLE
 from webhook.cli.named_policy import policy_of
 from webhook.cli.output.plain import as_json, plural, table
-from webhook.cli.prometheus import asked
-from webhook.cli.tell import agreed, tell
+from webhook.cli.prometheus import query_history
+from webhook.cli.terminal import confirmed, print_note
 from webhook.config.location import INSTALLED, config_map
 from webhook.kube import paths
 from webhook.kube.api import ApiServer
@@ -43,50 +43,45 @@ _COLUMNS: Final = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Startup budgets next to the starts that were observed, how runs ended, and what to change. It reads "
-        "pods, events, and the webhook's record of starts and ends if there is one. Nothing is changed "
-        "without --apply."
+        "Compare startup budgets with the observed starts, show how runs ended, and propose changes. Reads "
+        "pods, events, and the webhook's record of starts and ends if there is one. Changes objects only "
+        "with --apply."
     )
-    connection.add_scope(parser)
-    parser.add_argument(
-        "-o",
-        "--output",
-        choices=("text", "json", "yaml"),
-        default="text",
-        help="yaml: a patch for each workload that needs one; default: %(default)s",
-    )
+    flags.add_namespaces(parser)
+    flags.add_policy(parser)
+    flags.add_output(parser, "text", "json", "yaml", about="yaml: a patch for each workload that needs one; ")
     parser.add_argument(
         "--apply",
         action="store_true",
-        help="write annotations to pod templates, each after a question; this restarts the workload's pods",
+        help="write annotations to pod templates; asks before each, because it restarts the workload's pods",
     )
     parser.add_argument(
         "--prometheus",
         metavar="URL",
-        help="also read a Prometheus: starts of pods that are gone (kube-state-metrics), and what liveness "
-        "probes take (kubelet)",
+        help="also read a Prometheus: starts of deleted pods (kube-state-metrics), and durations of liveness "
+        "probes (kubelet)",
     )
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     with connected(args.kubeconfig, args.context) as (api, wait):
-        namespace = chosen_namespace(args, api)
+        namespace = selected_namespace(args, api)
         config, _ = wait(policy_of(api, args.policy))
-        cluster, _ = wait(facts_of(api, namespace))
+        cluster, _ = wait(read_facts(api, namespace))
         pods, events, record = wait(_read(api, namespace))
-        history = wait(asked(args.prometheus, namespace)) if args.prometheus else None
+        history = wait(query_history(args.prometheus, namespace)) if args.prometheus else None
         found = rows(pods, events, record, config, cluster, history)
         gone = _without_pods(record, namespace, found)
         if gone:
             names = ", ".join(gone[:3]) + (", ..." if len(gone) > 3 else "")
-            tell(
-                f"recorded and not shown, since it has no pod now: {plural(len(gone), 'workload')} ({names})"
+            print_note(
+                f"recorded and not shown, without a pod now: {plural(len(gone), 'workload')} ({names})"
             )
         _print(found, args.output)
         if args.apply:
             sys.stdout.flush()
-            wait(_apply(api, found, agreed))
+            wait(_apply(api, found))
     return OK
 
 
@@ -101,17 +96,17 @@ async def _read(api: ApiServer, namespace: str) -> tuple[list[Json], list[Json],
 
 
 async def _record(api: ApiServer) -> Record:
-    """The webhook's record; an empty one if there is none, or it may not be read."""
+    """The webhook's record; empty if there is none, or the user may not read it."""
     namespace, _ = config_map(INSTALLED)
     try:
         found = await api.get(paths.one("v1", "configmaps", OBSERVED, namespace))
     except ApiError as error:
         if error.status != 403:
             raise
-        tell(f"earlier starts and ends are left out: you may not read ConfigMap {namespace}/{OBSERVED}")
+        print_note(f"earlier starts and ends are left out: you may not read ConfigMap {namespace}/{OBSERVED}")
         return Record()
     if found is None:
-        tell("the webhook has recorded nothing: only pods and events of now are known")
+        print_note("the webhook has recorded no starts: only current pods and events are known")
     return Record.load(mapping(found, "data"))
 
 
@@ -161,7 +156,7 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 
 def patch_of(row: Row) -> Json | None:
-    """A strategic merge patch for the workload, if a change of its probes helps; it names what it patches."""
+    """A strategic merge patch for the workload, with its kind and name; None if no change of probes helps."""
     kind, _, name = row.workload.partition("/")
     if GroupKind("apps", kind) not in RESTARTABLE or not (row.annotation or row.startup_failures):
         return None
@@ -178,8 +173,8 @@ def patch_of(row: Row) -> Json | None:
 # --- patches --------------------------------------------------------------------------------------------
 
 
-async def _apply(api: ApiServer, found: Iterable[Row], agreed: Callable[[str], bool]) -> None:
-    """Write the annotations that the user agrees to."""
+async def _apply(api: ApiServer, found: Iterable[Row]) -> None:
+    """Write the annotations that the user confirms."""
     for row in found:
         patch = patch_of(row)
         if patch is None or row.annotation is None:
@@ -194,7 +189,7 @@ async def _apply(api: ApiServer, found: Iterable[Row], agreed: Callable[[str], b
         if before is not None:
             print(printable(f"- {key}: {before}"))
         print(f"+ {key}: {value}", flush=True)
-        if not await asyncio.to_thread(agreed, "This rolls out its pods again. Apply?"):
+        if not await asyncio.to_thread(confirmed, "This rolls out its pods again. Apply?"):
             continue
         body = {"spec": dig(patch, "spec")}
         await api.call("PATCH", path, body=body, content_type=JSON_MERGE)

@@ -1,8 +1,7 @@
-"""`chassis unregister`: take the webhook configurations away before the webhook goes.
+"""`chassis unregister`: delete the webhook configurations before the webhook.
 
-Law: while the webhook is removed, the API server calls no part of it. An entry with failurePolicy Fail would
-refuse requests that get no answer. `helm uninstall` runs this in a hook, because Helm itself deletes webhook
-configurations last.
+While the webhook is removed, API servers must not call it: with failurePolicy Fail they would refuse requests
+without an answer. `helm uninstall` runs this in a hook, because Helm deletes webhook configurations last.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ from webhook.kube.errors import ApiError
 from webhook.server.ca_bundle import RESOURCES
 
 SETTLE_SECONDS: Final = 3.0
-"""API servers follow webhook configurations by a watch: this is many times what it takes them."""
+"""API servers watch webhook configurations and follow a deletion in much less time."""
 RETRIES: Final = 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=run)
     parser.description = (
-        "Delete the webhook configurations, and wait until no API server calls the webhook any more, so "
-        "that its removal refuses no request. Exit status 0 also if there are none."
+        "Delete the webhook configurations, and wait until API servers no longer call the webhook, so that "
+        "its removal refuses no request. Exit status 0 also if there are none."
     )
     parser.add_argument("--kubeconfig", type=Path, metavar="FILE", help="default: the pod's own account")
     parser.add_argument(
@@ -41,16 +40,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=SETTLE_SECONDS,
         metavar="SECONDS",
-        help="how long to wait afterwards (%(default)s)",
+        help="time to wait after the deletion (%(default)s)",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Delete them and wait; the exit status.
-
-    Raises:
-        UserError: there is no API server, or it refuses.
-    """
+    """Delete the configurations and wait. UserError if no API server answers, or it refuses."""
     try:
         asyncio.run(_unregister(args.kubeconfig, args.webhook_configurations, args.settle))
     except ApiError as error:
@@ -63,8 +58,8 @@ async def _unregister(kubeconfig: Path | None, name: str, settle: float) -> None
     async with ApiServer.connect(kubeconfig, retries=RETRIES) as api:
         for resource in RESOURCES:
             path = paths.one(ADMISSION_REGISTRATION, resource, name)
-            there = await api.unless_conflict("DELETE", path, {})
-            deleted = deleted or there
-            print(f"{resource} {name}: {'deleted' if there else 'not there'}")
+            found = await api.unless_conflict("DELETE", path, {})
+            deleted = deleted or found
+            print(f"{resource} {name}: {'deleted' if found else 'not found'}")
     if deleted:
         await asyncio.sleep(settle)

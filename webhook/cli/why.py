@@ -1,7 +1,7 @@
 """`chassis why`: who set each field of a pod or a workload, why, and how to change it.
 
-Law: no object is changed. The history of a running pod is read from the pod itself; the engine of admission
-computes the answer of today's policy.
+No object is changed. The fields that were added to a running pod are in its annotation; the engine of
+admission computes the fields that the present policy adds.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 from policies.core import registry
 from policies.core.facts import Cluster
 from policies.core.mode import Mode
-from policies.core.reasons import Reason
 from policies.core.target import PodTemplate, pod_templates
 from policies.jobs.jobs import jobs_in
 from policies.kube.field_paths import named_path, value_at, without
@@ -29,13 +28,15 @@ from webhook.admission.changed import Changed
 from webhook.admission.configuration import Config
 from webhook.admission.context import Context
 from webhook.admission.engine import decide
-from webhook.cli import connection, remedies
-from webhook.cli.cluster_facts import facts_of
+from webhook.cli import flags
+from webhook.cli.cluster_facts import read_facts
+from webhook.cli.connection import connected
 from webhook.cli.exit_status import OK
+from webhook.cli.kubectl import Kubectl, PodMetadata, Policy, annotate, configure, exempt
 from webhook.cli.named_policy import policy_files
 from webhook.cli.output.plain import as_json
 from webhook.cli.owners import Owners
-from webhook.cli.provenance import OF_JOB, By, Field, fields_of, last_applied, of_note
+from webhook.cli.provenance import OF_JOB, By, Field, fields_of, last_applied, relevant_fields
 from webhook.config.load import load
 from webhook.config.location import read_files
 from webhook.errors import UserError
@@ -44,7 +45,7 @@ from webhook.kube.api import ApiServer
 from webhook.kube.discovery import Collection, served
 from webhook.kube.offline import Document, ManifestCluster, read
 
-_SHORT: Final = {
+_SHORT_NAMES: Final = {
     "po": "pods",
     "deploy": "deployments",
     "sts": "statefulsets",
@@ -67,20 +68,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("object", nargs="*", metavar="KIND/NAME", help="such as pod/llm-0 or deployment/llm")
     parser.add_argument("-n", "--namespace", metavar="NS", help="default: the namespace of the context")
     parser.add_argument(
-        "-f",
-        "--filename",
-        action="append",
-        default=[],
-        metavar="PATH",
-        help="manifests, not a cluster",
+        "-f", "--filename", action="append", default=[], metavar="PATH", help="read manifests, not a cluster"
     )
-    parser.add_argument(
-        "--policy",
-        metavar="WHERE",
-        help="a directory, a file, - or configmap:NS/NAME (default: the policy installed in the cluster)",
-    )
-    parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
-    connection.add_arguments(parser)
+    flags.add_policy(parser)
+    flags.add_output(parser, "text", "json")
+    flags.add_cluster(parser)
     parser.set_defaults(run=run)
 
 
@@ -89,39 +81,35 @@ class Answer:
     """The explanation of one object."""
 
     obj: Json
-    place: remedies.Place
+    place: PodMetadata
     fields: Sequence[Field]
     config: Config
     settings: Context
-    made_under: str = ""
-    """The digest of the policy under which a pod was made, if the pod carries it."""
-
-    @property
-    def title(self) -> str:
-        return _title(self.obj)
+    digest: str = ""
+    """The digest of the policy when the pod was created, if its annotation has one."""
 
 
 def run(args: argparse.Namespace) -> int:
     if args.filename:
-        policy = remedies.Policy(args.policy or "", read_files(args.policy) if args.policy else {})
+        policy = Policy(args.policy or "", read_files(args.policy) if args.policy else {})
         answers = list(_of_files(args.filename, args.object, load(policy.files)))
     else:
         if not args.object:
             raise UserError("why: name an object, such as pod/llm-0, or a file with -f")
-        with connection.connected(args.kubeconfig, args.context) as (api, wait):
-            policy = remedies.Policy(*wait(policy_files(api, args.policy)))
+        with connected(args.kubeconfig, args.context) as (api, wait):
+            policy = Policy(*wait(policy_files(api, args.policy)))
             answers = wait(_of_cluster(api, args.namespace or api.namespace, args.object, load(policy.files)))
-    flags = [("--kubeconfig", args.kubeconfig), ("--context", args.context)]
-    kubectl = remedies.Kubectl(tuple(f"{flag}={value}" for flag, value in flags if value))
-    told = [_told(answer, policy, kubectl) for answer in answers]
+    chosen = [("--kubeconfig", args.kubeconfig), ("--context", args.context)]
+    kubectl = Kubectl(tuple(f"{flag}={value}" for flag, value in chosen if value))
+    records = [_record(answer, policy, kubectl) for answer in answers]
     if args.output == "json":
-        sys.stdout.write(as_json(told))
+        sys.stdout.write(as_json(records))
     else:
-        print("\n\n".join("\n".join(map(printable, _lines(each))) for each in told))
+        print("\n\n".join("\n".join(map(printable, _lines(each))) for each in records))
     return OK
 
 
-# --- the objects in question ------------------------------------------------------------------------
+# --- the objects ------------------------------------------------------------------------------------
 
 
 def _of_files(files: Sequence[str], names: Sequence[str], config: Config) -> Iterator[Answer]:
@@ -139,19 +127,19 @@ def _of_files(files: Sequence[str], names: Sequence[str], config: Config) -> Ite
             found = True
             yield _workload(document, config, cluster, template)
     if not found:
-        raise UserError(f"there is nothing that makes pods in {', '.join(files)}")
+        raise UserError(f"no object with pods in {', '.join(files)}")
 
 
 async def _of_cluster(api: ApiServer, namespace: str, names: Sequence[str], config: Config) -> list[Answer]:
     known = await served(api, (POD, *config.workloads))
-    cluster, _ = await facts_of(api, namespace)
-    found = await asyncio.gather(*(_named(api, known, namespace, each) for each in names))
+    cluster, _ = await read_facts(api, namespace)
+    found = await asyncio.gather(*(_get(api, known, namespace, each) for each in names))
     return [await _running(api, obj, known, config, cluster) for obj in found]
 
 
-async def _named(api: ApiServer, known: Sequence[Collection], namespace: str, named: str) -> Json:
+async def _get(api: ApiServer, known: Sequence[Collection], namespace: str, named: str) -> Json:
     kind, slash, name = named.partition("/")
-    plural = _SHORT.get(kind.lower(), kind.lower()).partition(".")[0]
+    plural = _SHORT_NAMES.get(kind.lower(), kind.lower()).partition(".")[0]
     if not slash or not name:
         raise UserError(f"{named!r}: write KIND/NAME, such as pod/{named}")
     for each in known:
@@ -160,10 +148,10 @@ async def _named(api: ApiServer, known: Sequence[Collection], namespace: str, na
             if obj is None:
                 raise UserError(f"there is no {each.kind.kind} {name} in namespace {namespace}")
             return {"apiVersion": each.api_version, "kind": each.kind.kind, **obj}
-    raise UserError(f"{kind!r} is no kind of this cluster that makes pods")
+    raise UserError(f"{kind!r} is no kind of this cluster with pods")
 
 
-# --- who set what -----------------------------------------------------------------------------------
+# --- the fields -------------------------------------------------------------------------------------
 
 
 async def _running(
@@ -173,7 +161,7 @@ async def _running(
     if kind_of(obj) != POD:
         template = next(iter(pod_templates(obj, config.workloads)), None)
         if template is None:
-            raise UserError(f"{_title(obj)} makes no pods")
+            raise UserError(f"{_title(obj)} has no pods")
         return _workload(document, config, cluster, template)
     owners = await Owners(api, known).above(obj)
     return _pod(obj, owners, config, cluster)
@@ -202,8 +190,8 @@ def _pod(pod: Json, owners: Sequence[Json], config: Config, cluster: Cluster) ->
     above = next(iter(pod_templates(top, config.workloads)), None) if owners else None
     return Answer(
         pod,
-        remedies.Place(top, above),
-        fields_of(pod, written, derived, list(of_note(pod)), changed),
+        PodMetadata(top, above),
+        fields_of(pod, written, derived, list(relevant_fields(pod)), changed),
         config,
         Context.of(pod, namespace, config, cluster),
         changed.digest if changed else "",
@@ -211,7 +199,7 @@ def _pod(pod: Json, owners: Sequence[Json], config: Config, cluster: Cluster) ->
 
 
 def _template_of(pod: Json, owner: Json, config: Config) -> PodTemplate | None:
-    """The template that a pod was made from: of several the one with the most of its labels."""
+    """The template of a pod: of several templates, the one with the most of its labels."""
     templates = pod_templates(owner, config.workloads)
     labels = labels_of(pod).items()
     return max(templates, key=lambda each: len(labels_of(each.pod).items() & labels), default=None)
@@ -223,15 +211,15 @@ def _workload(document: Document, config: Config, cluster: Cluster, template: Po
     if document.runs and kind_of(obj) == JOB:
         written = _as_written(obj)
     namespace = document.namespace or "default"
-    judged = replace(document, obj=written)
-    decision = decide(judged.request(), config, cluster)
+    decision = decide(replace(document, obj=written).request(), config, cluster)
     derived = [(change.mode, reason) for change in decision.changes for reason in change.why]
     final = decision.object if decision.projected is None else decision.projected
-    if document.runs:  # of a running object's own fields, the present ones count
+    if document.runs:  # a running object keeps its own values of these fields
         kept = {name: value for name, value in mapping(obj, "spec").items() if name in OF_JOB}
         final = {**final, "metadata": obj["metadata"], "spec": {**mapping(final, "spec"), **kept}}
-    noted = [each.placed(path) for each in pod_templates(obj, config.workloads) for path in of_note(each.pod)]
-    noted += [
+    templates = pod_templates(obj, config.workloads)
+    relevant = [each.placed(path) for each in templates for path in relevant_fields(each.pod)]
+    relevant += [
         f"{named_path(obj, job.steps)}.{name}"
         for job in jobs_in(obj)
         for name in OF_JOB
@@ -240,23 +228,22 @@ def _workload(document: Document, config: Config, cluster: Cluster, template: Po
     source = "" if document.runs else document.source
     return Answer(
         obj,
-        remedies.Place(obj, template if kind_of(obj) != POD else None, source),
-        fields_of(final, written, derived, noted),
+        PodMetadata(obj, template if kind_of(obj) != POD else None, source),
+        fields_of(final, written, derived, relevant),
         config,
         Context.of(template.pod, namespace, config, cluster),
     )
 
 
 def _as_written(job: Json) -> Json:
-    """A Job without the fields that are added at its creation, unless its author is known to have written
-    them."""
+    """A Job without the fields that ML Chassis adds, unless its manifest has them."""
     manifest = last_applied(job) or {}
     ours = [f"spec.{name}" for name in ("podFailurePolicy", "podReplacementPolicy")]
     bare = without(job, [path for path in ours if value_at(manifest, path) is None])
     return without(bare, ["metadata.uid", "status"])
 
 
-# --- in words ---------------------------------------------------------------------------------------
+# --- output -----------------------------------------------------------------------------------------
 
 
 def _title(obj: Json) -> str:
@@ -266,41 +253,41 @@ def _title(obj: Json) -> str:
     return f"{text(obj, 'kind')} {namespace}/{name}" if namespace else f"{text(obj, 'kind')} {name}"
 
 
-def _told(answer: Answer, policy: remedies.Policy, kubectl: remedies.Kubectl) -> Json:
-    """The explanation of one object for `-o json`."""
-    under = answer.made_under
+def _record(answer: Answer, policy: Policy, kubectl: Kubectl) -> Json:
+    """The element of `-o json`; the text output has the same content."""
     policies = dict.fromkeys(each.reason.policy for each in answer.fields if each.reason)
     return {
         "kind": text(answer.obj, "kind"),
         "namespace": text(answer.obj, "metadata", "namespace"),
         "name": text(answer.obj, "metadata", "name"),
-        "title": answer.title,
+        "title": _title(answer.obj),
         "writtenIn": _title(answer.place.obj),
         "policy": {
             "where": policy.where or "built-in",
             "digest": answer.config.digest,
-            "then": under or None,
-            "changed": bool(under) and under != answer.config.digest,
+            "then": answer.digest or None,
+            "changed": answer.digest not in ("", answer.config.digest),
         },
         "fields": [_field(answer, each, policy, kubectl) for each in answer.fields],
-        "without": {each: remedies.exempt(answer.place, each, kubectl) for each in policies},
+        "without": {each: exempt(answer.place, each, kubectl) for each in policies},
     }
 
 
-def _field(answer: Answer, each: Field, policy: remedies.Policy, kubectl: remedies.Kubectl) -> Json:
+def _field(answer: Answer, each: Field, policy: Policy, kubectl: Kubectl) -> Json:
     reason = each.reason
-    told: Json = {"path": each.path, "by": each.by.value, "manager": each.manager or None}
+    record: Json = {"path": each.path, "by": each.by.value, "manager": each.manager or None}
     if reason is None:
-        return told
+        return record
     commands: dict[str, str] = {}
     if reason.annotation:
         key, _, value = reason.annotation.partition("=")
-        commands["here"] = remedies.annotate(answer.place, key, value, kubectl)
+        commands["here"] = annotate(answer.place, key, value, kubectl)
     if reason.setting:
-        current = _current(answer, reason)
-        commands["everywhere"] = remedies.configure(policy, reason.policy, reason.setting, current, kubectl)
+        settings = answer.settings.effective.settings(registry.mutators()[reason.policy].settings)
+        current = settings.model_dump(mode="json", by_alias=True)[reason.setting]
+        commands["everywhere"] = configure(policy, reason.policy, reason.setting, current, kubectl)
     return {
-        **told,
+        **record,
         "policy": reason.policy,
         "mode": each.mode.value,
         "why": reason.why,
@@ -311,65 +298,51 @@ def _field(answer: Answer, each: Field, policy: remedies.Policy, kubectl: remedi
     }
 
 
-def _current(answer: Answer, reason: Reason) -> Any:
-    """The value of a setting that is in force."""
-    settings = answer.settings.effective.settings(registry.mutators()[reason.policy].settings)
-    return settings.model_dump(mode="json", by_alias=True)[reason.setting]
-
-
 _BY: Final = {
     By.DEFAULT: "Kubernetes, by default",
-    By.OTHER: "somebody else: another webhook, or a controller",
+    By.OTHER: "another webhook or a controller",
 }
 
 
-def _lines(told: Json) -> Iterator[str]:
-    yield told["title"] + ("" if told["title"] == told["writtenIn"] else f", made for {told['writtenIn']}")
-    yield from _about_policy(told["policy"])
-    for each in told["fields"]:
-        yield ""
-        yield each["path"]
-        yield from _entry("by", _by(told, each))
-        if "why" in each:
-            yield from _entry("why", each["why"])
-            yield from _today(each)
-            for name, command in each["commands"].items():
-                yield f"  {'change' if name == 'here' else 'for all':8}{command}"
-    if told["without"]:
-        yield ""
-        yield "Without a policy:"
-        yield from (f"  {command}" for command in told["without"].values())
-    if not told["fields"]:
-        yield "No relevant field is set."
-
-
-def _about_policy(policy: Json) -> Iterator[str]:
+def _lines(record: Json) -> Iterator[str]:
+    title, author, policy = record["title"], record["writtenIn"], record["policy"]
+    yield title if title == author else f"{title}, made for {author}"
     place = "built in" if policy["where"] == "built-in" else policy["where"]
     if policy["changed"]:
         digests = f"{policy['then']} then, {policy['digest']} now"
         yield f"policy: {place}, changed since this pod was made ({digests})"
     else:
         yield f"policy: {place} ({policy['digest']})"
+    for each in record["fields"]:
+        yield ""
+        yield each["path"]
+        yield from _entry("by", _by(author, each))
+        if "why" in each:
+            yield from _entry("why", each["why"])
+            if each["today"] is not None:
+                yield from _entry("today", each["today"] or "the policy no longer adds this field")
+            for name, command in each["commands"].items():
+                yield f"  {'change' if name == 'here' else 'for all':8}{command}"
+    if record["without"]:
+        yield ""
+        yield "Without a policy:"
+        yield from (f"  {command}" for command in record["without"].values())
+    if not record["fields"]:
+        yield "No relevant field is set."
 
 
-def _by(told: Json, each: Json) -> str:
+def _by(author: str, each: Json) -> str:
     manager = f" (field manager {each['manager']})" if each["manager"] else ""
     if "policy" in each:
         if each["mode"] == Mode.ENFORCE:
             return f"{each['policy']} of ML Chassis"
-        return f"nobody: {each['policy']} of ML Chassis would, its mode is {each['mode']}"
+        return f"nobody: {each['policy']} of ML Chassis would set it, but its mode is {each['mode']}"
     if each["by"] == By.USER:
-        return f"the author of {told['writtenIn']}{manager}"
+        return f"the author of {author}{manager}"
     return f"{_BY[By(each['by'])]}{manager}"
 
 
-def _today(each: Json) -> Iterator[str]:
-    if each["today"] is None:
-        return
-    yield from _entry("today", each["today"] or "the policy adds nothing there any more")
-
-
-def _entry(name: str, words: str) -> list[str]:
+def _entry(name: str, value: str) -> list[str]:
     return textwrap.wrap(
-        words, _WIDTH, initial_indent=f"  {name:8}", subsequent_indent=" " * 10, break_on_hyphens=False
+        value, _WIDTH, initial_indent=f"  {name:8}", subsequent_indent=" " * 10, break_on_hyphens=False
     )

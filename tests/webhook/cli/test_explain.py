@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from policies.core import registry
-from webhook.cli import explain, paragraphs
+from webhook.cli import explain, terminal
 from webhook.config.load import rules
 from webhook.errors import UserError
 
@@ -23,14 +23,14 @@ def test_a_rule_is_explained_whole() -> None:
 def test_a_policy_is_explained_with_its_settings(policy_id: str) -> None:
     shown = explain.explain(policy_id)
     assert " ".join(registry.documentation(policy_id).split()) in " ".join(shown.split())
-    assert all(len(line) <= paragraphs.WIDTH or "https://" in line for line in shown.splitlines())
+    assert all(len(line) <= terminal.WIDTH or "https://" in line for line in shown.splitlines())
     assert f"(key {policy_id}.yaml)" in shown
     assert "  mode  (mode)\n      enforce, warn, audit or off" in shown
 
 
 def test_prose_fits_the_terminal() -> None:
     prose = explain.explain("drain-blocked-by-pdb").partition("\nFlagged")[0]
-    assert max(map(len, prose.splitlines())) <= paragraphs.WIDTH
+    assert max(map(len, prose.splitlines())) <= terminal.WIDTH
 
 
 def test_a_slip_is_answered_with_a_guess() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from webhook.cli import fix
 from webhook.cli import main as cli
-from webhook.cli.review import review_documents
+from webhook.cli.output.review import review_documents
 from webhook.config.load import load, rules
 from webhook.kube.offline import ManifestCluster, read
 
@@ -70,12 +70,12 @@ def left_in(*paths: Path) -> list[str]:
     """What the policies would still add, and the findings that have a remedy."""
     documents = read([str(path) for path in paths])
     cluster = ManifestCluster([document.obj for document in documents])
-    config = fix._quiet(load({}))
+    config = fix._without_annotation(load({}))
     return [
         name
         for review in review_documents(documents, config, cluster)
         for name in (*review.mutations, *(each.rule for each in review.decision.results))
-        if name in review.mutations or name in fix.REMEDIES
+        if name in review.mutations or name in fix.FIXES
     ]
 
 
@@ -85,7 +85,7 @@ def test_comments_order_and_every_other_line_stay(capsys: pytest.CaptureFixture[
     assert left_in(file)
     status, out, err = run(capsys, file)
     assert (status, err) == (0, "")
-    assert out.startswith(f"{file}: mended: ")
+    assert out.startswith(f"{file}: fixed: ")
     after = file.read_text().splitlines()
     changes = difflib.ndiff(HAND_WRITTEN.splitlines(), after)
     gone = [line for line in changes if line.startswith("- ")]
@@ -119,7 +119,7 @@ def test_every_example_can_be_mended(capsys: pytest.CaptureFixture[str], tmp_pat
 
 
 def test_the_bad_case_of_each_remedy_is_mended(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    for name in fix.REMEDIES:
+    for name in fix.FIXES:
         file = tmp_path / f"{name}.yaml"
         file.write_text(rules()[name].document.bad)
         assert name in left_in(file)
@@ -135,7 +135,7 @@ def test_it_may_only_show_the_edits(capsys: pytest.CaptureFixture[str], tmp_path
     assert status == 0
     assert file.read_text() == HAND_WRITTEN
     assert ("+          readinessProbe:\n" in out) == (flag == "--diff")
-    assert ("would be mended" in out) == (flag == "--dry-run")
+    assert ("would be fixed" in out) == (flag == "--dry-run")
 
 
 def test_an_unreadable_file_is_named_and_not_touched(
@@ -146,9 +146,9 @@ def test_an_unreadable_file_is_named_and_not_touched(
     (tmp_path / "api.yaml").write_text(HAND_WRITTEN)
     status, out, err = run(capsys, tmp_path)
     assert status == 2
-    assert "api.yaml: mended" in out
+    assert "api.yaml: fixed" in out
     assert err.count("\n") == 1
-    assert "not touched: " in err
+    assert "not changed: " in err
     assert "template.yaml: line 3" in err
     assert "a template must be rendered first" in err
     assert (tmp_path / "template.yaml").read_text() == template
@@ -179,11 +179,11 @@ def test_line_ends_and_modes_stay(capsys: pytest.CaptureFixture[str], tmp_path: 
 def test_only_the_named_rules(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = tmp_path / "api.yaml"
     file.write_text(HAND_WRITTEN + NODE)
-    assert run(capsys, "--only", "disruption-guard", file)[1] == f"{file}: mended: disruption-guard\n"
+    assert run(capsys, "--only", "disruption-guard", file)[1] == f"{file}: fixed: disruption-guard\n"
     assert "preStop" in file.read_text()
     assert "readinessProbe" not in file.read_text()
     status, _, err = run(capsys, "--only", "tcp-probe", file)
-    assert (status, "tcp-probe has no remedy" in err) == (2, True)
+    assert (status, "tcp-probe has no automatic fix" in err) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_other_ways_to_write_it(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     status, _, err = run(capsys, file)
     if status:
         assert file.read_text() == text
-        assert "not touched" in err
+        assert "not changed" in err
     else:
         assert left_in(file) == []
         assert (file.read_text() != text) == bool(before)
@@ -243,7 +243,7 @@ def test_a_link_does_not_lead_out_of_the_given_directory(
     assert "outside" not in out
     if through != "directory":  # links to directories are not followed at all
         assert status == 2
-        assert "outside of the paths that were given" in err
+        assert "outside of the given paths" in err
 
 
 def test_a_link_that_was_given_itself_is_followed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -264,7 +264,7 @@ def test_several_links_to_one_file_mend_it_once(tmp_path: Path, capsys: pytest.C
     (tmp_path / "b.yaml").write_text(HAND_WRITTEN)
     (tmp_path / "a.yaml").symlink_to("b.yaml")
     status, out, _ = run(capsys, tmp_path)
-    assert (status, out.count("mended")) == (0, 1)
+    assert (status, out.count("fixed")) == (0, 1)
     assert (tmp_path / "a.yaml").is_symlink()
     assert left_in(tmp_path / "b.yaml") == []
 
@@ -330,4 +330,4 @@ def test_a_file_that_changes_meanwhile_is_left(
     monkeypatch.setattr(fix, "_fixed", edited)
     status, _, err = run(capsys, file)
     assert (status, file.read_text()) == (2, "somebody else's\n")
-    assert "changed meanwhile" in err
+    assert "another program changed it" in err

@@ -24,9 +24,8 @@ from webhook.cli.output.html import page
 from webhook.cli.output.html.card import card
 from webhook.cli.output.html.summary import Profiles, Status, status_of
 from webhook.cli.output.html.timeline import Timeline, timelines
-from webhook.cli.output.review import Review, Subject
+from webhook.cli.output.review import Review, Subject, review_documents
 from webhook.cli.output.yaml import dump
-from webhook.cli.review import review_documents
 from webhook.config.load import load
 from webhook.kube.offline import Document, ManifestCluster, read
 from webhook.kube.positions import Lines, Origin

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from webhook.cli import main as cli
-from webhook.cli.output.show import show_lines
+from webhook.cli.terminal import print_lines
 
 GOOD = """\
 apiVersion: v1
@@ -544,7 +544,7 @@ def test_a_manifest_cannot_control_a_terminal(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(sys, "stdout", out := Terminal())
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    show_lines([("a\x1b[2J\x9b1m\r\tb", "bold red"), ("a\x07 é", "")])
+    print_lines([("a\x1b[2J\x9b1m\r\tb", "bold red"), ("a\x07 é", "")])
     assert out.getvalue() == "\x1b[1;31ma\\x1b[2J\\x9b1m\\x0d\tb\x1b[0m\na\\x07 é\n"
 
 

@@ -145,7 +145,7 @@ async def test_reports_are_kept_rewritten_and_removed(
 async def test_a_namespace_with_many_results_gets_several_reports(
     fake: FakeApiServer, chassis: Scan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(policy_reports, "MOST_RESULTS", 2)
+    monkeypatch.setattr(policy_reports, "MAX_RESULTS", 2)
     for name in "abcde":
         await fake.put(PODS, pod(name))
     assert "3 written" in (await chassis("-n", "ml", "--report")).err
@@ -193,7 +193,7 @@ async def test_a_report_of_another_s_is_not_overwritten(fake: FakeApiServer, cha
     theirs = await fake.put(REPORTS, named("mlchassis"))
     answer = await chassis("-n", "ml", "--report")
     assert answer.status == 2
-    assert f"{REPORTS}/mlchassis is another's, or written by others meanwhile" in answer.err
+    assert f"{REPORTS}/mlchassis belongs to another program" in answer.err
     assert reported(fake) == theirs
 
 

@@ -10,7 +10,7 @@ from policies.core.reasons import Reason
 from policies.kube.field_paths import without
 from policies.kube.json import Json
 from webhook.admission.changed import Changed
-from webhook.cli.provenance import By, Field, fields_of, last_applied, manager_of, of_note
+from webhook.cli.provenance import By, Field, fields_of, last_applied, manager_of, relevant_fields
 
 START, LIVE = "spec.containers[a].startupProbe", "spec.containers[a].livenessProbe"
 PROBE = {"httpGet": {"path": "/", "port": 1}}
@@ -29,7 +29,7 @@ def changed(*paths: str, why: str = "then", more: int = 0) -> Changed:
 
 
 def judged(obj: Json, written: Json, *derived: tuple[Mode, Reason], **given: Any) -> dict[str, Field]:
-    return {each.path: each for each in fields_of(obj, written, derived, list(of_note(obj)), **given)}
+    return {each.path: each for each in fields_of(obj, written, derived, list(relevant_fields(obj)), **given)}
 
 
 def test_fields_of_the_template_are_its_authors() -> None:

@@ -379,7 +379,8 @@ def test_without_any_kubeconfig_the_pod_s_account_is_used(
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     assert cli.main(["scan"]) == 2
     assert (
-        capsys.readouterr().err == "chassis: no cluster to read: there is no kubeconfig, and this is no pod\n"
+        capsys.readouterr().err
+        == "chassis: no cluster to read: there is no kubeconfig, and this command does not run in a pod\n"
     )
 
 

@@ -12,8 +12,7 @@ from tests.webhook.cli.test_formats import junit_schema, of_sarif
 from webhook.cli import main as cli
 from webhook.cli.exit_status import DENIED, OK
 from webhook.cli.output import policyreport
-from webhook.cli.output.review import Review
-from webhook.cli.review import review_documents
+from webhook.cli.output.review import Review, review_documents
 from webhook.config.load import load
 from webhook.kube.offline import ManifestCluster, read
 

@@ -41,7 +41,7 @@ async def test_one_that_is_gone_already_is_no_error(
     fake.putting_off = 1
     assert await unregister(fake, tmp_path) == 0
     assert capsys.readouterr().out.splitlines() == [
-        f"mutatingwebhookconfigurations {NAME}: not there",
+        f"mutatingwebhookconfigurations {NAME}: not found",
         f"validatingwebhookconfigurations {NAME}: deleted",
     ]
     assert fake.objects == {}

@@ -10,8 +10,7 @@ from policies.kube.json import Json
 from policies.probes.preset import known_presets
 from tests.webhook.cli.scanned import DEPLOYMENTS, PODS, SERVER, Scan, deployment, named
 from tests.webhook.kube.apiserver import FakeApiServer
-from webhook.cli.ask import VERSIONS
-from webhook.cli.output.servers import noticed
+from webhook.cli.servers import VERSION_PATHS, noticed
 
 VLLM: Json = {
     **SERVER,
@@ -138,4 +137,4 @@ async def test_flags_that_do_not_go_together(
 
 def test_the_tables_are_of_known_presets() -> None:
     assert set(noticed()) <= set(known_presets())
-    assert set(VERSIONS) <= set(known_presets())
+    assert set(VERSION_PATHS) <= set(known_presets())

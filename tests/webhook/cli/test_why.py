@@ -37,7 +37,7 @@ def test_the_policy_and_its_modes_are_heeded(capsys: pytest.CaptureFixture[str],
     argv = ["why", "-f", str(EXAMPLES / "triton.yaml"), "--policy", str(tmp_path)]
     assert cli.main(argv) == 0
     out = capsys.readouterr().out
-    assert "  by      nobody: standard-probes of ML Chassis would, its mode is warn\n" in out
+    assert "  by      nobody: standard-probes of ML Chassis would set it, but its mode is warn\n" in out
     assert f"in {tmp_path}, key standard-probes.yaml: startupFactor: 2.0" in out
     assert "gpu-affinity" not in out
 
@@ -51,7 +51,7 @@ def test_one_object_of_several_can_be_named(capsys: pytest.CaptureFixture[str], 
     (only,) = told(capsys, "pod/ollama", "-f", str(both))
     assert only["title"] == "Pod playground/ollama"
     assert cli.main(["why", "pod/none", "-f", str(both)]) == 2
-    assert "there is nothing that makes pods" in capsys.readouterr().err
+    assert "no object with pods in" in capsys.readouterr().err
 
 
 def test_an_object_must_be_named(capsys: pytest.CaptureFixture[str]) -> None:

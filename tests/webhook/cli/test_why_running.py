@@ -147,7 +147,7 @@ async def test_an_unanswerable_question_is_reported(
     for argument, said in (
         ("pod/none", "there is no Pod none in namespace ml"),
         ("llm", "'llm': write KIND/NAME, such as pod/llm"),
-        ("services/x", "'services' is no kind of this cluster that makes pods"),
+        ("services/x", "'services' is no kind of this cluster with pods"),
     ):
         status, _, err = await run(fake, tmp_path, capsys, argument)
         assert status == 2

@@ -14,7 +14,7 @@ from policies.core.facts import NoCluster
 from policies.kube.json import Json
 from tests.webhook.observed.test_pods import made
 from tests.webhook.observed.test_tuning import CONFIG, injected
-from webhook.cli.prometheus import asked
+from webhook.cli.prometheus import query_history
 from webhook.errors import UserError
 from webhook.observed.history import History, Liveness, history
 from webhook.observed.record import Record
@@ -127,7 +127,7 @@ async def answering(status: int, body: Any) -> AsyncIterator[str]:
 async def test_an_answer_of_the_http_api() -> None:
     body = {"status": "success", "data": {"resultType": "vector", "result": []}}
     async with answering(200, body) as url:
-        assert (await asked(url, "")).starts == {}
+        assert (await query_history(url, "")).starts == {}
 
 
 @pytest.mark.parametrize(
@@ -141,16 +141,16 @@ async def test_an_answer_of_the_http_api() -> None:
 async def test_bad_answers_are_one_sentence(status: int, body: Any, sentence: str) -> None:
     async with answering(status, body) as url:
         with pytest.raises(UserError, match=sentence):
-            await asked(url, "ml")
+            await query_history(url, "ml")
 
 
 @pytest.mark.parametrize("url", ["prometheus", "ftp://x", "http://", "http://[", "http://127.0.0.1:1/"])
 async def test_bad_urls_are_one_sentence(url: str) -> None:
     with pytest.raises(UserError, match=r"must be an http or https URL|does not answer"):
-        await asked(url, "")
+        await query_history(url, "")
 
 
 async def test_a_password_is_not_printed() -> None:
     with pytest.raises(UserError) as error:
-        await asked("http://me:s3cret@127.0.0.1:1/", "")
+        await query_history("http://me:s3cret@127.0.0.1:1/", "")
     assert "s3cret" not in str(error.value)

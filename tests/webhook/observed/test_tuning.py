@@ -191,7 +191,7 @@ DEPLOYMENTS = "/apis/apps/v1/namespaces/ml/deployments"
 
 @pytest.mark.parametrize("answer", [True, False])
 async def test_an_annotation_is_written_only_after_the_question(
-    answer: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    answer: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from webhook.kube.api import ApiServer
 
@@ -201,13 +201,14 @@ async def test_an_annotation_is_written_only_after_the_question(
         asked.append(question)
         return answer
 
+    monkeypatch.setattr("webhook.cli.tune.confirmed", agreed)
     async with running() as fake, ApiServer.connect(fake.kubeconfig(tmp_path)) as api:
         await fake.put(DEPLOYMENTS, {"metadata": {"name": "llm"}, "spec": {"replicas": 2}})
         await fake.put("/api/v1/namespaces/ml/pods", pod)
         pods, events, record = await _read(api, "ml")
         assert (len(pods), events, record.namespaces) == (1, [], {})
         found = rows(pods, events, recorded(pod, *[300] * 5), CONFIG, NoCluster())
-        await _apply(api, found, agreed)
+        await _apply(api, found)
         stored = fake.objects[f"{DEPLOYMENTS}/llm"]["spec"]
         written = stored.get("template", {}).get("metadata", {}).get("annotations")
         assert written == ({ANNOTATION: "300s"} if answer else None)
@@ -215,7 +216,7 @@ async def test_an_annotation_is_written_only_after_the_question(
         assert len(asked) == 1
         assert f"+ {ANNOTATION}: 300s" in capsys.readouterr().out
         if answer:
-            await _apply(api, found, agreed)
+            await _apply(api, found)
             assert len(asked) == 1, "it is there already"
 
 

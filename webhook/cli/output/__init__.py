@@ -1,4 +1,4 @@
-"""What `chassis review` and `chassis scan` print; a module for each format of `--output`.
+"""The formats of `--output`, one module each.
 
-Law: reviews are taken one by one and let go, so that a cluster need not fit in memory.
+Reviews are read and released one by one, so that a cluster does not have to fit in memory.
 """

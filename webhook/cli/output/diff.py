@@ -1,4 +1,4 @@
-"""Decisions as a unified diff for each changed object, with its findings as comments above it."""
+"""Decisions as a unified diff of each changed object, with its findings as comments above it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from webhook.cli.output.review import Review
-from webhook.cli.output.text import Line, change_lines, finding_lines
+from webhook.cli.output.text import change_lines, finding_lines
 from webhook.cli.output.yaml import dump
+from webhook.cli.terminal import Line
+
+_STYLES: Final = {"+": "green", "-": "red", "@": "cyan"}
 
 
 def lines(reviews: Iterable[Review]) -> Iterator[Line]:
-    """A unified diff per changed object, its findings as comments above it."""
     for review in reviews:
         findings = list(finding_lines(review))
         before, after = (dump(obj).split("\n")[:-1] for obj in (review.document.obj, review.final))
@@ -23,7 +25,4 @@ def lines(reviews: Iterable[Review]) -> Iterator[Line]:
             yield f"# {review.title}", "bold"
             yield from ((f"#{line}", style) for line, style in (*reasons, *findings))
         for line in changes:
-            yield line, _DIFF_STYLES.get(line[:1], "") if not line.startswith(("---", "+++")) else "bold"
-
-
-_DIFF_STYLES: Final = {"+": "green", "-": "red", "@": "cyan"}
+            yield line, "bold" if line.startswith(("---", "+++")) else _STYLES.get(line[:1], "")

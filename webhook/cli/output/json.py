@@ -10,12 +10,11 @@ import orjson
 from policies.kube.json import Json, text
 from policies.kube.printable import printable_json
 from webhook.admission.patch import diff
-from webhook.cli.output.review import Review
+from webhook.cli.output.review import Review, Subject
 from webhook.kube.offline import Document
 
 
-def pieces(reviews: Iterable[Review]) -> Iterator[str]:
-    """One array, one element per object, findings in every mode included."""
+def pieces(reviews: Iterable[Review], _: Subject) -> Iterator[str]:
     before = "[\n"
     for review in reviews:
         rendered = orjson.dumps(record(review), option=orjson.OPT_INDENT_2).decode()
@@ -24,8 +23,8 @@ def pieces(reviews: Iterable[Review]) -> Iterator[str]:
     yield "[]\n" if before == "[\n" else "\n]\n"
 
 
-def subject(document: Document) -> Json:
-    """The object's identity and place."""
+def identity(document: Document) -> Json:
+    """The place and name of an object."""
     return {
         "source": document.source,
         "document": document.index,
@@ -37,10 +36,10 @@ def subject(document: Document) -> Json:
 
 
 def record(review: Review) -> Json:
-    """The entry of `-o json` for one object."""
+    """The element of one object."""
     document, decision = review.document, review.decision
     return {
-        **subject(document),
+        **identity(document),
         "allowed": decision.allowed,
         "reading": review.coverage.reading.value,
         "unread": [{"path": each.path, "why": each.why} for each in review.coverage.unread],

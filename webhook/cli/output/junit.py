@@ -1,4 +1,4 @@
-"""Decisions as JUnit XML: a refusal is a failure, warnings go to the output of the test case."""
+"""Decisions as JUnit XML, a test case for each object: refusals are failures, warnings are its output."""
 
 from __future__ import annotations
 
@@ -8,30 +8,40 @@ from collections.abc import Iterable, Iterator
 from policies.core.coverage import Reading
 from policies.kube.printable import printable, printable_lines
 from webhook.admission import messages
-from webhook.cli.output.review import Review
+from webhook.cli.output.review import Review, Subject
 
 
-def pieces(reviews: Iterable[Review]) -> Iterator[str]:
-    """A test case per object: a refusal is a failure, warnings go to its output."""
-    suite = ET.Element("testsuite", name="chassis", tests="0", failures="0", errors="0", skipped="0")
+def pieces(reviews: Iterable[Review], _: Subject) -> Iterator[str]:
+    suite = ET.Element("testsuite", name="chassis", errors="0")
     for review in reviews:
-        case = ET.SubElement(
-            suite, "testcase", classname=printable(review.document.source), name=printable(review.title)
-        )
+        case = add_case(suite, review.document.source, review.title)
         if not review.decision.allowed:
-            failure = ET.SubElement(
-                case, "failure", message=", ".join(v.rule for v in review.refusals) or "failed"
-            )
-            failure.text = printable_lines(messages.denial(review.decision))
+            rules = ", ".join(result.rule for result in review.refusals) or "failed"
+            add_failure(case, rules, messages.denial(review.decision))
         elif review.unread and review.coverage.reading is Reading.NOT:
             ET.SubElement(case, "skipped", message=printable(review.unread))
-        said = [messages.sentence(result) for result in review.warnings]
+        warnings = [messages.sentence(result) for result in review.warnings]
         if review.unread and review.coverage.reading is Reading.PARTLY:
-            said.append(review.unread)
-        if said:
-            output = ET.SubElement(case, "system-out")
-            output.text = printable_lines("\n".join(said))
-    suite.set("tests", str(len(suite)))
-    suite.set("failures", str(len(suite.findall("testcase/failure"))))
+            warnings.append(review.unread)
+        if warnings:
+            ET.SubElement(case, "system-out").text = printable_lines("\n".join(warnings))
     suite.set("skipped", str(len(suite.findall("testcase/skipped"))))
-    yield ET.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
+    yield rendered(suite)
+
+
+def add_case(suite: ET.Element, classname: str, name: str) -> ET.Element:
+    """A new test case of a suite."""
+    return ET.SubElement(suite, "testcase", classname=printable(classname), name=printable(name))
+
+
+def add_failure(case: ET.Element, message: str, details: str) -> None:
+    """Mark a test case as failed."""
+    ET.SubElement(case, "failure", message=printable(message)).text = printable_lines(details)
+
+
+def rendered(root: ET.Element) -> str:
+    """The XML of a suite, or of several in a `testsuites` element, with the numbers of tests and failures."""
+    for suite in root.iter("testsuite"):
+        suite.set("tests", str(len(suite)))
+        suite.set("failures", str(len(suite.findall("testcase/failure"))))
+    return ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n"

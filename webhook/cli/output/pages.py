@@ -1,8 +1,8 @@
-"""HTML pages of the command line, made from the Jinja templates of this package.
+"""HTML pages of the command line, from the Jinja templates of this package.
 
-Law: Jinja escapes every text, after `printable` took its effects away; the scripts make only text nodes of
-the data that they read. A page loads no other file, and its Content-Security-Policy allows only its own
-script and style.
+Jinja escapes every text, after `printable` has replaced its control characters. The scripts put data only
+into text nodes. A page loads no other file, and its Content-Security-Policy allows only its own script and
+style.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from policies.kube.printable import printable, printable_lines
 from webhook.version import version
 
 
-def pieces(template: str, **view: object) -> Iterator[str]:
-    """A page in pieces, as the iterators of its view are read. `template`: its path in this package."""
+def stream(template: str, **view: object) -> Iterator[str]:
+    """A page in pieces, while the iterators of its view are consumed. `template`: a path in this package."""
     return _environment().get_template(template).generate(**view)
 
 
-def whole(template: str, **view: object) -> str:
-    """A page, or a part of one, at once."""
+def render(template: str, **view: object) -> str:
+    """A page, or a part of one."""
     return _environment().get_template(template).render(**view)
 
 
@@ -42,7 +42,7 @@ def _environment() -> Environment:
     made = Environment(
         autoescape=True,
         auto_reload=False,
-        finalize=_visible,
+        finalize=_printable,
         loader=FileSystemLoader(Path(__file__).parent),
         lstrip_blocks=True,
         trim_blocks=True,
@@ -69,13 +69,13 @@ def _number(number: int) -> str:
     return f"{number:,}"
 
 
-def _visible(value: Any) -> Any:
-    """What a template writes for a value: its text on one line, without effects."""
+def _printable(value: Any) -> Any:
+    """A value of a template: text on one line, without control characters."""
     return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _shown(value: Any) -> Any:
-    """JSON whose texts have no effects where the page shows them."""
+    """JSON without control characters in its texts."""
     if isinstance(value, dict):
         return {key: _shown(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

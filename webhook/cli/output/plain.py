@@ -1,4 +1,4 @@
-"""Tables and JSON on standard output, without effects on a terminal."""
+"""Tables and JSON without control characters."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from policies.kube.printable import printable, printable_json
 
 
 def as_json(value: Any) -> str:
-    """JSON over several lines, with a line end."""
+    """Indented JSON with a final line end."""
     return printable_json(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()) + "\n"
 
 
 def table(columns: Iterable[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """A head and a line for each row; columns are as wide as their widest cell."""
+    """A header and a line for each row; a column is as wide as its widest cell."""
     cells = [[name.upper() for name in columns], *([printable(cell) for cell in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for row in cells:

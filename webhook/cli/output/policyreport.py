@@ -1,8 +1,8 @@
-"""What a scan finds, as PolicyReports: the objects that Kyverno, Policy Reporter and their dashboards read.
+"""The findings of a scan as PolicyReports, which Kyverno, Policy Reporter and their dashboards read.
 
-Source: the API wgpolicyk8s.io/v1alpha2 of the Kubernetes Policy Working Group, and openreports.io/v1alpha1,
-which takes its place with the same fields. Law: only our own reports, recognised by their label, are changed,
-and only in the version that was last read.
+Source: the API wgpolicyk8s.io/v1alpha2 of the Kubernetes Policy Working Group, and its successor
+openreports.io/v1alpha1 with the same fields. Only reports with our label are changed, and only in the version
+that was last read.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import orjson
 
 from policies.core.mode import Mode
 from policies.kube.json import Json, text
-from webhook.admission import messages as answer
+from webhook.admission import messages
 from webhook.cli.output.review import Review
 from webhook.config.load import rules
 from webhook.errors import UserError
@@ -27,66 +27,68 @@ from webhook.kube.errors import ApiError
 
 @dataclass(frozen=True, slots=True)
 class Reports:
-    """One of the two APIs that reports are written in."""
+    """One of the two APIs for reports."""
 
     api_version: str
     kind: str
-    """Of the reports in a namespace; the other kind is the same with `Cluster` before it."""
+    """The kind in a namespace; the cluster-scoped kind has the prefix `Cluster`."""
     plural: str
 
     @property
     def group(self) -> str:
         return self.api_version.partition("/")[0]
 
-    def path_of(self, place: str, name: str) -> str:
-        """The path of one report, of a namespace or of objects in none (empty)."""
-        return paths.one(self.api_version, self.plural if place else f"cluster{self.plural}", name, place)
+    def path_of(self, namespace: str, name: str) -> str:
+        """The path of one report; an empty namespace means cluster-scoped."""
+        plural = self.plural if namespace else f"cluster{self.plural}"
+        return paths.one(self.api_version, plural, name, namespace)
 
-    def collection(self, place: str | None) -> str:
-        """The path of the reports of one namespace, of objects in none (empty), or of all of them (None)."""
-        if place == "":
+    def collection(self, namespace: str | None) -> str:
+        """The path of the reports in a namespace, of the cluster-scoped ones (empty), or of all others
+        (None)."""
+        if namespace == "":
             return paths.collection(self.api_version, f"cluster{self.plural}")
-        return paths.collection(self.api_version, self.plural, place or "")
+        return paths.collection(self.api_version, self.plural, namespace or "")
 
 
 OPEN_REPORTS: Final = Reports("openreports.io/v1alpha1", "Report", "reports")
 POLICY_REPORTS: Final = Reports("wgpolicyk8s.io/v1alpha2", "PolicyReport", "policyreports")
 APIS: Final = (OPEN_REPORTS, POLICY_REPORTS)
-"""The newer one first: it is taken where a cluster serves both."""
+"""The preferred API first."""
 
 NAME: Final = "mlchassis"
 COVERAGE: Final = "coverage"
-"""The policy of the results that name unread parts."""
+"""The policy of results about unread parts."""
 OWN: Final = {"app.kubernetes.io/managed-by": NAME}
 SELECTOR: Final = ",".join(f"{label}={value}" for label, value in OWN.items())
 
-MOST_RESULTS: Final = 500
-"""Results of one report; a namespace with more gets further reports, for etcd takes 1.5 MB an object."""
-LONGEST_MESSAGE: Final = 1024
+MAX_RESULTS: Final = 500
+"""Results in one report; a namespace with more gets several, because etcd limits an object to 1.5 MB."""
+MAX_MESSAGE_LENGTH: Final = 1024
 ATTEMPTS: Final = 5
-"""How often a namespace's reports are read again when another scan writes them at the same time."""
+"""How often a namespace's reports are read again if another scan writes them at the same time."""
 
 _RESULTS: Final[Mapping[Mode, tuple[str, str]]] = {
     Mode.ENFORCE: ("fail", "high"),
     Mode.WARN: ("warn", "medium"),
     Mode.AUDIT: ("warn", "low"),
 }
-"""Result and severity of a finding by its mode. An older CRD knows only these three severities."""
+"""Result and severity of a finding by its mode. Old CRDs have only these three severities."""
 
 
 # --- results ---------------------------------------------------------------------------------------
 
 
 class Results:
-    """The results of a scan by namespace; those of objects in none under the empty name."""
+    """The results of a scan by namespace; empty for cluster-scoped objects."""
 
     def __init__(self, now: float) -> None:
         """`now` in seconds since the epoch."""
         self._timestamp = {"seconds": int(now), "nanos": 0}
         self.by_namespace: dict[str, list[Json]] = {}
 
-    def seeing(self, reviews: Iterable[Review]) -> Iterator[Review]:
-        """The reviews themselves, once their results are taken down."""
+    def collect(self, reviews: Iterable[Review]) -> Iterator[Review]:
+        """Keep the results of reviews while they are passed on."""
         for review in reviews:
             for result in results_of(review):
                 found = self.by_namespace.setdefault(review.document.namespace, [])
@@ -95,11 +97,11 @@ class Results:
 
 
 def results_of(review: Review) -> Iterator[Json]:
-    """One result for each finding, change that a running object lacks, and rule that failed."""
+    """A result for each finding, for each change that a running object lacks, and for each failed rule."""
     obj = review.document.obj
-    place = {"apiVersion": text(obj, "apiVersion"), "kind": text(obj, "kind")}
-    place |= {key: text(obj, "metadata", key) for key in ("namespace", "name", "uid")}
-    resources = [{key: value for key, value in place.items() if value}]
+    resource = {"apiVersion": text(obj, "apiVersion"), "kind": text(obj, "kind")}
+    resource |= {key: text(obj, "metadata", key) for key in ("namespace", "name", "uid")}
+    resources = [{key: value for key, value in resource.items() if value}]
     for result in review.decision.results:
         outcome, severity = _RESULTS[result.mode]
         properties = {"path": result.finding.path, "mode": result.mode.value}
@@ -110,7 +112,7 @@ def results_of(review: Review) -> Iterator[Json]:
     for change in review.changes:
         outcome, severity = _RESULTS[change.mode]
         properties = {"mode": change.mode.value}
-        message = f"{answer.describe(change)}."
+        message = f"{messages.describe(change)}."
         yield _result(change.policy, outcome, message, resources, severity=severity, properties=properties)
     if review.unread:
         yield _result(COVERAGE, "skip", review.unread, resources, severity="low")
@@ -127,7 +129,7 @@ def _result(name: str, result: str, message: str, resources: list[Json], **more:
         "category": rule.document.family.value if rule else "policy",
         "result": result,
         "scored": result == "fail",
-        "message": " ".join(message.split())[:LONGEST_MESSAGE],
+        "message": " ".join(message.split())[:MAX_MESSAGE_LENGTH],
         "resources": resources,
         **more,
     }
@@ -138,7 +140,7 @@ def _result(name: str, result: str, message: str, resources: list[Json], **more:
 
 @dataclass
 class Written:
-    """What became of the reports, by their paths."""
+    """The paths of the reports by the result of the write."""
 
     written: set[str] = field(default_factory=set)
     unchanged: set[str] = field(default_factory=set)
@@ -152,9 +154,10 @@ class Written:
 
 
 async def served(api: ApiServer, group: str = "") -> list[Reports]:
-    """The APIs that the cluster serves, the one to write in first: that of the group, if one is given.
+    """The APIs that the cluster serves, with the one of the group first.
 
-    UserError if the cluster does not serve it, or none.
+    Raises:
+        UserError: the cluster does not serve the group's API, or none of them.
     """
     found = [each for each in APIS if await _is_served(api, each)]
     found.sort(key=lambda each: each.group != group)
@@ -173,33 +176,28 @@ async def _is_served(api: ApiServer, reports: Reports) -> bool:
 
 
 async def write(api: ApiServer, namespace: str, results: Results, served: Sequence[Reports]) -> Written:
-    """Write the findings into our reports in a namespace, or in all (empty), in the first of the APIs.
+    """Write the findings into our reports of a namespace, or of all (empty), in the first of the APIs.
 
-    Reports in another API, from an earlier scan, are removed, so that no finding counts twice. UserError if
-    that fails.
+    The reports in the other API are removed, so that no finding counts twice. UserError if a write fails.
     """
-    chosen, *others = served
+    first, *others = served
     try:
-        done = await _write(api, namespace, results.by_namespace, chosen)
+        written = await _write(api, namespace, results.by_namespace, first)
         for other in others:
-            done.removed |= (await _write(api, namespace, {}, other)).removed
+            written.removed |= (await _write(api, namespace, {}, other)).removed
     except ApiError as error:
         raise UserError(f"--report: the PolicyReports can't be written: {error}") from error
-    return done
+    return written
 
 
 async def _write(
     api: ApiServer, namespace: str, results: Mapping[str, list[Json]], reports: Reports
 ) -> Written:
     writer = _Writer(api, reports)
-    known = await writer.known(*([namespace] if namespace else _EVERYWHERE))
-    for place in [namespace] if namespace else sorted({*results, *known}):
-        await writer.replace(place, results.get(place, []), known.get(place, {}))
+    known = await writer.known(*([namespace] if namespace else ["", None]))
+    for each in [namespace] if namespace else sorted({*results, *known}):
+        await writer.replace(each, results.get(each, []), known.get(each, {}))
     return writer.done
-
-
-_EVERYWHERE: Final = ("", None)
-"""No namespace, and every one."""
 
 
 class _Writer:
@@ -208,55 +206,57 @@ class _Writer:
         self._reports = reports
         self.done = Written()
 
-    async def known(self, *places: str | None) -> dict[str, dict[str, Json]]:
-        """Our reports as they are, by namespace and name."""
+    async def known(self, *namespaces: str | None) -> dict[str, dict[str, Json]]:
+        """Our present reports, by namespace and name."""
         found: dict[str, dict[str, Json]] = {}
-        for place in places:
-            async for page, _ in self._api.pages(
-                self._reports.collection(place), {"labelSelector": SELECTOR}
-            ):
+        for namespace in namespaces:
+            path = self._reports.collection(namespace)
+            async for page, _ in self._api.pages(path, {"labelSelector": SELECTOR}):
                 for report in page:
                     metadata = report["metadata"]
                     found.setdefault(metadata.get("namespace", ""), {})[metadata["name"]] = report
         return found
 
-    async def replace(self, place: str, results: list[Json], known: Mapping[str, Json]) -> None:
+    async def replace(self, namespace: str, results: list[Json], known: Mapping[str, Json]) -> None:
         """Write these results into our reports of one namespace, and remove reports without results."""
         for _ in range(ATTEMPTS):
-            wanted = _reports(self._reports, place, results, known)
+            wanted = _reports(self._reports, namespace, results, known)
             try:
-                written = [await self._write(place, name, wanted[name], known.get(name)) for name in wanted]
-                removed = [await self._remove(place, known[name]) for name in known if name not in wanted]
+                written = [
+                    await self._write(namespace, name, wanted[name], known.get(name)) for name in wanted
+                ]
+                removed = [await self._remove(namespace, known[name]) for name in known if name not in wanted]
             except ApiError as error:
                 if error.status == 404 or "is being terminated" in error.message:
-                    return  # the namespace is going, or gone
+                    return  # the namespace is being deleted
                 raise
             if all(written) and all(removed):
                 return
-            known = (await self.known(place)).get(place, {})
+            known = (await self.known(namespace)).get(namespace, {})
         raise UserError(
-            f"--report: {self._reports.collection(place)}/{NAME} is another's, or written by others meanwhile"
+            f"--report: {self._reports.collection(namespace)}/{NAME} belongs to another program, or another "
+            "scan writes it at the same time"
         )
 
-    async def _write(self, place: str, name: str, report: Json, known: Json | None) -> bool:
-        """Create or replace a report; False if another writer came first."""
-        path = self._reports.path_of(place, name)
+    async def _write(self, namespace: str, name: str, report: Json, known: Json | None) -> bool:
+        """Create or replace a report; False on a conflict with another writer."""
+        path = self._reports.path_of(namespace, name)
         if known is not None and report["results"] == known.get("results"):
             self.done.unchanged.add(path)
             return True
         if known is None:
-            good = await self._api.unless_conflict("POST", self._reports.collection(place), report)
+            done = await self._api.unless_conflict("POST", self._reports.collection(namespace), report)
         else:
             merged = {**known, "summary": report["summary"], "results": report["results"]}
-            good = await self._api.unless_conflict("PUT", path, merged)
-        if good:
+            done = await self._api.unless_conflict("PUT", path, merged)
+        if done:
             self.done.written.add(path)
-        return good
+        return done
 
-    async def _remove(self, place: str, known: Json) -> bool:
-        """Remove a report; False if it was changed meanwhile."""
+    async def _remove(self, namespace: str, known: Json) -> bool:
+        """Delete a report; False on a conflict with another writer."""
         metadata = known["metadata"]
-        path = self._reports.path_of(place, metadata["name"])
+        path = self._reports.path_of(namespace, metadata["name"])
         unchanged = {"preconditions": {"resourceVersion": metadata["resourceVersion"]}}
         try:
             await self._api.call("DELETE", path, body=unchanged)
@@ -268,36 +268,33 @@ class _Writer:
         return True
 
 
-def _reports(api: Reports, place: str, results: list[Json], known: Mapping[str, Json]) -> dict[str, Json]:
+def _reports(api: Reports, namespace: str, results: list[Json], known: Mapping[str, Json]) -> dict[str, Json]:
     """The reports of these results, by name; none if there are no results.
 
-    A result that was there before keeps its time: that is when it was found.
+    A result that a present report has keeps its time.
     """
-    times = {_key(result): result.get("timestamp") for old in known.values() for result in _results_in(old)}
+    present = (result for report in known.values() for result in report.get("results") or ())
+    times = {_key(result): result.get("timestamp") for result in present}
     ordered = sorted(results, key=_key)
     timed = [{**result, "timestamp": times.get(_key(result)) or result["timestamp"]} for result in ordered]
-    chunks = [timed[start : start + MOST_RESULTS] for start in range(0, len(timed), MOST_RESULTS)]
+    chunks = [timed[start : start + MAX_RESULTS] for start in range(0, len(timed), MAX_RESULTS)]
     names = [NAME if number == 1 else f"{NAME}-{number}" for number in range(1, len(chunks) + 1)]
-    return {name: _report(api, place, name, chunk) for name, chunk in zip(names, chunks, strict=True)}
-
-
-def _results_in(report: Json) -> list[Json]:
-    return report.get("results") or []
+    return {name: _report(api, namespace, name, chunk) for name, chunk in zip(names, chunks, strict=True)}
 
 
 def _key(result: Json) -> bytes:
-    """A result without its time, in an order that people find things in."""
+    """A sort key: kind, name and rule, then the other fields without the time."""
     first = [text(result, "resources", 0, "kind"), text(result, "resources", 0, "name"), text(result, "rule")]
     rest = {key: value for key, value in result.items() if key != "timestamp"}
     return orjson.dumps([*first, rest], option=orjson.OPT_SORT_KEYS)
 
 
-def _report(api: Reports, place: str, name: str, results: list[Json]) -> Json:
+def _report(api: Reports, namespace: str, name: str, results: list[Json]) -> Json:
     counts = Counter(result["result"] for result in results)
     return {
         "apiVersion": api.api_version,
-        "kind": api.kind if place else f"Cluster{api.kind}",
-        "metadata": {"name": name, "labels": OWN, **({"namespace": place} if place else {})},
+        "kind": api.kind if namespace else f"Cluster{api.kind}",
+        "metadata": {"name": name, "labels": OWN, **({"namespace": namespace} if namespace else {})},
         "summary": {result: counts[result] for result in ("pass", "fail", "warn", "error", "skip")},
         "results": results,
     }

@@ -1,12 +1,15 @@
-"""The input of all outputs: one document with its decision."""
+"""One document with its decision: what every output format prints."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Final
 
 from policies.core.coverage import Coverage, left_alone
 from policies.core.facts import Cluster, Facts
+from policies.core.fragments import is_fragment
 from policies.core.mode import Mode
 from policies.core.reasons import Reason
 from policies.core.target import PodTemplate
@@ -16,28 +19,50 @@ from webhook.admission.bounds import allowance, bounded
 from webhook.admission.configuration import Config
 from webhook.admission.context import Context
 from webhook.admission.decision import Change, Decision, Result
+from webhook.admission.engine import decide
 from webhook.admission.envelope import Request
-from webhook.kube.offline import Document
+from webhook.kube.offline import Document, ManifestCluster
 from webhook.kube.positions import Lines
+
+
+class Outcome(IntEnum):
+    """The consequence of a finding, or of the worst finding of an object; greater is worse."""
+
+    NONE = 0
+    AUDITED = 1
+    EXEMPTED = 2
+    WARNED = 3
+    REFUSED = 4
+
+    def __str__(self) -> str:
+        return self.name.lower()
+
+
+_OF_MODE: Final = {Mode.ENFORCE: Outcome.REFUSED, Mode.WARN: Outcome.WARNED, Mode.AUDIT: Outcome.AUDITED}
+
+
+def outcome_of(result: Result) -> Outcome:
+    """The consequence of one finding."""
+    return Outcome.EXEMPTED if result.exempted is not None else _OF_MODE.get(result.mode, Outcome.NONE)
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What reviews are about, all of them: where the objects are from, and what they are judged by."""
+    """The common context of reviews: the source of the objects, the policy and the facts."""
 
     source: str
     """The cluster, or the paths that were given."""
     policy: str
-    """Where the policy is from, such as `the built-in one`."""
+    """The source of the policy, such as `the built-in one`."""
     config: Config
     cluster: Cluster
     now: float
-    """Seconds since the epoch, by the cluster's clock where there is one."""
+    """Seconds since the epoch, by the cluster's clock if there is a cluster."""
     not_read: Sequence[str] = ()
     """Files and kinds that could not be read, in one sentence each."""
 
     def pods(self, review: Review) -> list[tuple[PodTemplate, Facts]]:
-        """The pods of an object as they will be made, each with the facts for it."""
+        """The pod templates of an object after mutation, each with the facts for it."""
         namespace = review.request.namespace
         return [
             (template, Context.of(template.pod, namespace, self.config, self.cluster).facts)
@@ -52,13 +77,12 @@ class Review:
     document: Document
     decision: Decision
     request: Request
-    """The verdict, for the output."""
     quiet: bool = False
-    """Whether an unknown kind is counted only, and not named."""
+    """Whether an unknown kind is only counted."""
 
     @property
     def final(self) -> Json:
-        """The object as stored; a workload with its pods as they will be made."""
+        """The object after mutation, of a workload with its pods projected."""
         projected = self.decision.projected
         return self.decision.object if projected is None else projected
 
@@ -76,8 +100,8 @@ class Review:
         return self.document.lines(path, self.final)
 
     def place(self, path: str = "") -> str:
-        """Where the document, or a field of it, is written, such as `deploy/api.yaml:12`; the cluster of what
-        runs."""
+        """The place of the document or a field, such as `deploy/api.yaml:12`; the cluster of a running
+        object."""
         lines = self.lines(path)
         return f"{self.document.source}:{lines.first}" if lines else self.document.source
 
@@ -90,8 +114,24 @@ class Review:
         return [v for v in self.decision.results if v.denies]
 
     @property
+    def outcomes(self) -> dict[tuple[str, str], Outcome]:
+        """The worst outcome of the findings, by rule and path."""
+        found: dict[tuple[str, str], Outcome] = {}
+        for result in self.decision.results:
+            key = result.rule, result.finding.path
+            found[key] = max(found.get(key, Outcome.NONE), outcome_of(result))
+        return found
+
+    @property
+    def verdict(self) -> Outcome:
+        """REFUSED, WARNED or NONE."""
+        if not self.decision.allowed:
+            return Outcome.REFUSED
+        return Outcome.WARNED if self.warnings else Outcome.NONE
+
+    @property
     def coverage(self) -> Coverage:
-        """What of the object was read."""
+        """How much of the object was read."""
         return self.decision.coverage or left_alone(kind_of(self.document.obj), "it was not decided")
 
     @property
@@ -106,9 +146,9 @@ class Review:
 
     @property
     def changes(self) -> list[Change]:
-        """What the policies change or would change; of a running object what it has to do without.
+        """The changes of the policies, in all modes; of a running object the changes that it lacks.
 
-        The pods of a running workload already have the enforced fields, so these are no news.
+        The pods of a running workload already have the enforced fields, so these are left out.
         """
         if not self.document.runs:
             return list(self.decision.changes)
@@ -120,21 +160,39 @@ class Review:
 
     @property
     def reasons(self) -> list[tuple[Mode, Reason]]:
-        """Why each field is added or would be, in the order in which it is done, with the policy's mode."""
+        """Why each field is or would be added, in order, with the policy's mode."""
         return [(change.mode, reason) for change in self.changes for reason in change.why]
 
 
-@dataclass
-class Tally:
-    """Whether anything was denied, warned of, or of an unknown kind."""
+def review_documents(
+    documents: Iterable[Document],
+    config: Config,
+    cluster: Cluster,
+    operation: str = "CREATE",
+    old: Iterable[Document] = (),
+    *,
+    quiet: bool = False,
+) -> Iterator[Review]:
+    """The decision about each document, one by one. `quiet`: unknown kinds are only counted."""
+    before = {document.identity: document.obj for document in old}
+    for document in documents:
+        earlier = before.get(document.identity) if operation == "UPDATE" else None
+        # An object without an earlier version is created, even if others are updated.
+        request = document.request("UPDATE" if earlier is not None else "CREATE", earlier)
+        facts = cluster.near(document.source) if isinstance(cluster, ManifestCluster) else cluster
+        decision = decide(request, config, facts)
+        if notes := list(_notes(document, config)):
+            decision = replace(decision, notes=(*notes, *decision.notes))
+        yield Review(document, decision, request, quiet)
 
-    denied: bool = False
-    warned: bool = False
-    unknown: bool = False
 
-    def seeing(self, reviews: Iterable[Review]) -> Iterator[Review]:
-        for review in reviews:
-            self.denied |= not review.decision.allowed
-            self.unknown |= review.coverage.unknown
-            self.warned |= bool(review.warnings or review.decision.crashes)
-            yield review
+def _notes(document: Document, config: Config) -> Iterator[str]:
+    if document.repeated:
+        others = len(document.repeated) - 1
+        more = f" ({others} more {'keys' if others > 1 else 'key'} likewise)" if others else ""
+        yield f"{document.repeated[0]}; the last value is used, as in Helm and kubectl{more}."
+    if is_fragment(document.obj, config.workloads):
+        yield (
+            "Partly reviewed: a fragment without an image or a selector, which kustomize or Helm completes; "
+            "review the result."
+        )

@@ -1,7 +1,7 @@
-"""Findings as SARIF 2.1.0, as code hosts take it. Source: docs.oasis-open.org/sarif/sarif/v2.1.0
+"""Findings as SARIF 2.1.0 for code hosts. Source: docs.oasis-open.org/sarif/sarif/v2.1.0
 
-GitHub asks for more than the schema: a URI in every location (GH1001), no thread flows outside a result
-(GH1002), a region with a first line (GH1003), which objects in a cluster do not have.
+GitHub requires more than the schema: a URI in every location (GH1001), no thread flows outside a result
+(GH1002), and a region with a first line (GH1003), which objects in a cluster do not have.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from policies.core.mode import Mode
 from policies.kube.field_paths import named
 from policies.kube.json import Json
 from webhook.admission import messages
-from webhook.admission.decision import Crash, Result
+from webhook.admission.decision import Result
 from webhook.cli import explain
 from webhook.cli.output.plain import as_json
 from webhook.cli.output.review import Review, Subject
@@ -35,7 +35,8 @@ _LEVELS: Final[Mapping[Mode, str]] = {
 }
 HOME: Final = "https://github.com/ml-chassis/ml-chassis"
 FINGERPRINT: Final = "chassisFinding/v1"
-"""A finding keeps it though lines move: the rule, the object, the field with names in place of indices."""
+"""Identifies a finding by rule, object and field, with names instead of indices, so that it survives
+edits."""
 
 
 def pieces(reviews: Iterable[Review], subject: Subject) -> Iterator[str]:
@@ -46,9 +47,11 @@ def pieces(reviews: Iterable[Review], subject: Subject) -> Iterator[str]:
     seen: Counter[str] = Counter()
     for review in reviews:
         results += [_result(review, result, ids, seen) for result in review.decision.results]
-        notifications += [_notification(review, crash) for crash in review.decision.crashes]
+        for crash in review.decision.crashes:
+            message = f"{crash.id} failed on {review.title}: {crash.error}"
+            notifications.append(_notification(review, "error", message))
         if review.unread:
-            notifications.append(_not_read(review))
+            notifications.append(_notification(review, "warning", f"{review.title}: {review.unread}"))
     driver = {
         "name": "ML Chassis",
         "version": version(),
@@ -67,7 +70,7 @@ def pieces(reviews: Iterable[Review], subject: Subject) -> Iterator[str]:
 
 
 def _rules(docs: str) -> Iterator[Json]:
-    """Everything that may be found, in the order of `ruleIndex`."""
+    """All rules and policies, in the order of `ruleIndex`."""
     for rule in rules().values():
         document = rule.document
         yield {
@@ -109,7 +112,7 @@ def _result(review: Review, result: Result, ids: Mapping[str, int], seen: Counte
 
 
 def _without_links(text: str) -> str:
-    """A message is read for links, `[text](target)`, which a name could hold (SARIF 2.1.0, 3.11.6)."""
+    """Escape links: viewers interpret `[text](target)` in a message (SARIF 2.1.0, 3.11.6)."""
     return text.replace("](", "\\](")
 
 
@@ -129,7 +132,7 @@ def _location(review: Review, path: str) -> Json:
 
 
 def _artifact(review: Review) -> Json:
-    """The file, relative to where the review ran if it was named so; the cluster of a running object."""
+    """The file, relative to the working directory if it was named so; the cluster of a running object."""
     source = review.document.source
     if review.document.origin is None:
         return {"uri": quote(source)}
@@ -138,17 +141,9 @@ def _artifact(review: Review) -> Json:
     return {"uri": quote(Path(source).as_posix()), "uriBaseId": "%SRCROOT%"}
 
 
-def _not_read(review: Review) -> Json:
+def _notification(review: Review, level: str, message: str) -> Json:
     return {
-        "level": "warning",
-        "message": {"text": f"{review.title}: {review.unread}"},
-        "locations": [_location(review, "")],
-    }
-
-
-def _notification(review: Review, crash: Crash) -> Json:
-    return {
-        "level": "error",
-        "message": {"text": _without_links(f"{crash.id} failed on {review.title}: {crash.error}")},
+        "level": level,
+        "message": {"text": _without_links(message)},
         "locations": [_location(review, "")],
     }

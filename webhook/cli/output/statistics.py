@@ -1,4 +1,4 @@
-"""Decisions in figures: findings by rule, refusals, and objects that could not be read in full."""
+"""Decisions in numbers: findings by rule, refusals, and objects that could not be read in full."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from policies.kube.json import Json
 from webhook.admission.configuration import Config
 from webhook.cli.output.plain import as_json, plural
 from webhook.cli.output.review import Review, Subject
-from webhook.cli.output.text import Line
+from webhook.cli.terminal import Line
 
 
 @dataclass
 class Statistics:
-    """The figures of a review or scan. Workloads are the objects that make pods, and pods."""
+    """The numbers of a review or scan. Workloads are objects with pod templates, and pods."""
 
     objects: int = 0
     workloads: int = 0
@@ -27,13 +27,13 @@ class Statistics:
     refusals: Counter[str] = field(default_factory=Counter)
     """By rule."""
     denied: int = 0
-    """Workloads and other objects that would be refused."""
+    """Objects that would be refused."""
     partial: list[str] = field(default_factory=list)
-    """Where the fragments are: objects that are completed elsewhere, such as kustomize patches."""
+    """The places of fragments, such as kustomize patches."""
     kinds_not_read: Counter[str] = field(default_factory=Counter)
     """Objects of unknown kinds, by apiVersion and kind."""
     unread: list[str] = field(default_factory=list)
-    """Unread files, each with its reason."""
+    """Files that could not be read, with the reason."""
 
     def add(self, review: Review, config: Config) -> None:
         obj = review.document.obj
@@ -49,12 +49,12 @@ class Statistics:
             self.kinds_not_read[f"{obj.get('apiVersion')} {obj.get('kind')}"] += 1
 
     def per_hundred(self, count: int) -> float:
-        """How many that is for each hundred workloads."""
+        """The count per 100 workloads."""
         return round(100 * count / self.workloads, 2) if self.workloads else 0.0
 
-    def record(self) -> Json:
-        """The figures as `-o json` prints them."""
-        return {
+    def json(self) -> str:
+        """The output of `-o json`."""
+        record = {
             "objects": self.objects,
             "workloads": self.workloads,
             "changed": self.changed,
@@ -64,6 +64,7 @@ class Statistics:
             "kindsNotRead": dict(self.kinds_not_read.most_common()),
             "unread": self.unread,
         }
+        return as_json(record)
 
     def _rated(self, by_rule: Counter[str]) -> Json:
         total = by_rule.total()
@@ -76,12 +77,8 @@ class Statistics:
             },
         }
 
-    def json(self) -> str:
-        """The figures as one JSON object."""
-        return as_json(self.record())
-
     def lines(self) -> Iterator[Line]:
-        """The figures for a person."""
+        """The text output."""
         yield f"{plural(self.workloads, 'workload')} in {plural(self.objects, 'object')}", "bold"
         yield "", ""
         for name, by_rule in (("Warnings", self.warnings), ("Refusals", self.refusals)):

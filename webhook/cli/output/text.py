@@ -7,26 +7,26 @@ import sys
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final, TypeAlias
+from typing import Final
 
 from policies.core.coverage import Reading
 from webhook.admission import messages
 from webhook.admission.decision import Result
 from webhook.cli.output.plain import plural
-from webhook.cli.output.review import Review
-from webhook.cli.output.weight import Weight, weight
+from webhook.cli.output.review import Outcome, Review, outcome_of
+from webhook.cli.terminal import Line
 
-Line: TypeAlias = tuple[str, str]
-"""A line of text with its style: a colour's name, `bold`, or empty."""
+_TOTALS: Final = (Outcome.REFUSED, Outcome.WARNED, Outcome.AUDITED, Outcome.EXEMPTED)
+_READINGS: Final = {Reading.NO_PODS: "without pods"}
 
 
 def lines(reviews: Iterable[Review]) -> Iterator[Line]:
-    """A block per object with findings or changes, then the findings by rule and by namespace, and a line of
+    """A block for each object with findings or changes, the findings by rule and by namespace, and a line of
     totals."""
     objects = changed = warnings = denied = running = 0
     readings: Counter[Reading] = Counter()
-    by_rule: dict[str, Counter[Weight]] = {}
-    by_namespace: dict[str, Counter[Weight]] = {}
+    by_rule: dict[str, Counter[Outcome]] = {}
+    by_namespace: dict[str, Counter[Outcome]] = {}
     for review in reviews:
         objects += 1
         running += review.document.runs
@@ -34,20 +34,20 @@ def lines(reviews: Iterable[Review]) -> Iterator[Line]:
         warnings += len(review.warnings)
         denied += not review.decision.allowed
         for found in review.decision.results:
-            by_rule.setdefault(found.rule, Counter())[weight(found)] += 1
-            by_namespace.setdefault(review.document.namespace, Counter())[weight(found)] += 1
+            by_rule.setdefault(found.rule, Counter())[outcome_of(found)] += 1
+            by_namespace.setdefault(review.document.namespace, Counter())[outcome_of(found)] += 1
         readings[review.coverage.reading] += 1
         block = [*change_lines(review), *finding_lines(review)]
         if block:
-            style, result = _outcome(review)
-            yield f"{result} {review.title} ({review.place()})", f"bold {style}"
+            style, verdict = _verdict(review)
+            yield f"{verdict} {review.title} ({review.place()})", f"bold {style}"
             yield from block
             yield "", ""
     yield from _totals("Findings by rule", by_rule)
     if len(by_namespace) > 1:
         yield from _totals("Findings by namespace", by_namespace)
     counts = (
-        plural(objects, "object") + _counted(readings),
+        plural(objects, "object") + _not_read(readings),
         *([] if running else [f"{changed} changed"]),
         plural(warnings, "warning"),
         f"{denied} denied",
@@ -55,8 +55,8 @@ def lines(reviews: Iterable[Review]) -> Iterator[Line]:
     yield ", ".join(counts), "bold red" if denied else "bold green"
 
 
-def _outcome(review: Review) -> tuple[str, str]:
-    """The style and the word for what becomes of an object. One that was not read is not called admitted."""
+def _verdict(review: Review) -> tuple[str, str]:
+    """The style and the verdict of an object. An object that was not read is not called admitted."""
     if not review.decision.allowed:
         return "red", "DENIED"
     if review.coverage.reading in (Reading.NOT, Reading.PARTLY):
@@ -64,34 +64,29 @@ def _outcome(review: Review) -> tuple[str, str]:
     return "green", "admitted"
 
 
-def _counted(readings: Mapping[Reading, int]) -> str:
-    """How many objects were read, and how many not; empty if all pods were read."""
+def _not_read(readings: Mapping[Reading, int]) -> str:
+    """The number of objects that were read and not read; empty if all pods were read."""
     if not (readings[Reading.PARTLY] or readings[Reading.NOT]):
         return ""
-    said = (f"{readings[each]} {_WORDS.get(each, each)}" for each in Reading if readings[each])
-    return f" ({', '.join(said)})"
+    counts = (f"{readings[each]} {_READINGS.get(each, each)}" for each in Reading if readings[each])
+    return f" ({', '.join(counts)})"
 
 
-_WORDS: Final = {Reading.NO_PODS: "without pods"}
-
-_COUNTED: Final = (Weight.REFUSED, Weight.WARNED, Weight.AUDITED, Weight.EXEMPTED)
-
-
-def _totals(heading: str, counts: Mapping[str, Counter[Weight]]) -> Iterator[Line]:
-    """What became of the findings under each name, the gravest first."""
+def _totals(heading: str, counts: Mapping[str, Counter[Outcome]]) -> Iterator[Line]:
+    """The outcomes of the findings by name, the most severe first."""
     if not counts:
         return
     yield heading, "bold"
     width = max(map(len, counts))
-    gravest = sorted(counts.items(), key=lambda item: (*(-item[1][each] for each in _COUNTED), item[0]))
-    for name, found in gravest:
-        said = ", ".join(f"{found[each]:,} {each}" for each in _COUNTED if found[each])
-        yield f"  {name or '(none)':{width}}  {said}", ""
+    ordered = sorted(counts.items(), key=lambda item: (*(-item[1][each] for each in _TOTALS), item[0]))
+    for name, found in ordered:
+        outcomes = ", ".join(f"{found[each]:,} {each}" for each in _TOTALS if found[each])
+        yield f"  {name or '(none)':{width}}  {outcomes}", ""
     yield "", ""
 
 
 def change_lines(review: Review) -> Iterator[Line]:
-    """What the policies add, each field with its reason."""
+    """The fields that the policies add, each with its reason."""
     for change in messages.said_changes(review.changes):
         reasons = list(change.why.local())
         if not reasons:
@@ -141,5 +136,5 @@ def _wrapped(mark: str, sentence: str, style: str, indent: int = 2) -> Iterator[
 
 
 def _width() -> int:
-    """Columns of text for people: the terminal's, within reason."""
+    """The columns of the text: those of the terminal, from 40 to 100."""
     return max(40, min(100, shutil.get_terminal_size().columns)) if sys.stdout.isatty() else 100

@@ -1,4 +1,4 @@
-"""Objects as YAML: as they would be stored, those that are denied commented out."""
+"""Objects as YAML, after mutation; denied objects are commented out."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ import yaml
 
 from policies.kube.json import Json
 from policies.kube.printable import printable, printable_lines
-from webhook.cli.output.review import Review
+from webhook.cli.output.review import Review, Subject
 from webhook.kube.documents import NUMBERS
 
 
-def pieces(reviews: Iterable[Review]) -> Iterator[str]:
-    """The objects as they would be stored, those that are denied commented out."""
+def pieces(reviews: Iterable[Review], _: Subject) -> Iterator[str]:
     for number, review in enumerate(reviews):
         yield f"---\n{_commented(review)}" if number else _commented(review)
 
@@ -37,7 +36,7 @@ except ImportError:  # PyYAML built without libyaml: slower, same values
 
 
 def _may_be_folded_before_command(value: str) -> bool:
-    """Whether a line that begins inside the text could be a command to GitHub, `::name::`."""
+    """Whether a line of the folded text could begin with a workflow command of GitHub, `::name::`."""
     return value.count("::") > 1 and any(word.startswith("::") for word in value.split())
 
 
@@ -47,8 +46,8 @@ class _Dumper(_SafeDumper):
 
 
 def _text(dumper: _Dumper, value: str) -> yaml.Node:
-    """Lines as lines, where they can be written so: a script, or the record of the fields added to a pod.
-    Text with effects is quoted, so that `_rendered` can escape it."""
+    """Several lines in block style. Text with control characters is quoted, so that `_rendered` escapes
+    it."""
     style = "|" if "\n" in value else None
     if not (value.isascii() and value.isalnum()) and (
         printable_lines(value) != value or _may_be_folded_before_command(value)
@@ -63,8 +62,8 @@ for _tag, _pattern, _starts in NUMBERS:
 
 
 def dump(obj: Json) -> str:
-    """An object as YAML, keys in the order in which they were written; text that kubectl would read as a
-    number, such as the commit `12e4567`, is quoted."""
+    """An object as YAML, with the keys in their order. Text that kubectl would read as a number, such as the
+    commit `12e4567`, is quoted."""
     return _rendered(obj, width=120)
 
 
@@ -75,7 +74,7 @@ def dump_flow(value: Any) -> str:
 
 
 def _rendered(value: Any, **form: Any) -> str:
-    """YAML without effects where it is printed. The dumper leaves some characters raw; all of them are in
-    double quotes, where an escape is the same value."""
+    """YAML without control characters. The dumper leaves some of them in double quotes, where an escape
+    has the same value."""
     rendered: str = yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, **form)
     return printable_lines(rendered)

@@ -24,7 +24,7 @@ def written(graph: Graph, form: str, blasts: Sequence[Blast] = ()) -> Iterator[s
         case "html":
             from webhook.cli.output import pages
 
-            yield from pages.pieces("graph/page.html", graph=_json(graph, blasts))
+            yield from pages.stream("graph/page.html", graph=_json(graph, blasts))
         case _:
             yield from _text(graph, blasts)
 

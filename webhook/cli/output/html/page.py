@@ -57,7 +57,7 @@ class Report:
             strict = decisions[Profile.STRICT]
             images = dict.fromkeys(each.image for template, _ in pods for each in template.containers())
             content = card(review, strict, pods)
-            written = pages.whole(
+            written = pages.render(
                 "html/row.html", row=row(review, anchor, status_of(strict), images, content)
             ).encode()
             entry = _Entry(
@@ -76,14 +76,14 @@ class Report:
         summary = self.whole if namespace is None else self.by_namespace[namespace]
         entries = [each for each in self._entries if namespace in (None, each.namespace)]
         view = View(self._subject, summary, namespace, None)
-        return pages.pieces("html/page.html", view=view, sections=self._sections(entries, summary))
+        return pages.stream("html/page.html", view=view, sections=self._sections(entries, summary))
 
     def index(self, names: Mapping[str, str]) -> Iterator[str]:
         """The page of everything without the objects, with a link to the page of each namespace.
 
         `names` has the file's name of each namespace.
         """
-        return pages.pieces("html/page.html", view=View(self._subject, self.whole, None, names), sections=())
+        return pages.stream("html/page.html", view=View(self._subject, self.whole, None, names), sections=())
 
     def _sections(self, entries: Sequence[_Entry], summary: Summary) -> Iterator[Section]:
         for namespace, here in groupby(entries, key=lambda each: each.namespace):

@@ -1,7 +1,7 @@
-"""`chassis scan --view servers`: what each serving workload runs and how its probes, drain and start behave.
+"""`chassis scan --view servers`: the server, probes, drain and start budget of each serving workload.
 
-Law: nothing is decided here. Each cell is read from the functions that the policies use; an empty cell means
-unknown.
+Each cell comes from the functions that the mutators and rules use. With `--ask`, a ready pod of each workload
+is asked for its version through the API server's proxy.
 """
 
 from __future__ import annotations
@@ -22,31 +22,51 @@ from policies.core.settings import Model
 from policies.core.target import PodTemplate
 from policies.disruption.drains import drain_of
 from policies.kube.images import repository_and_tag
-from policies.kube.json import Json, integer, mapping
-from policies.kube.metadata import annotations_of
+from policies.kube.json import Json, integer, mapping, maps, text
+from policies.kube.metadata import annotations_of, labels_of
 from policies.kube.pods import Container
 from policies.kube.printable import printable
+from policies.kube.selectors import matches
 from policies.probes.endpoints import health_paths, server_port
 from policies.probes.probe import LIVENESS, READINESS, STARTUP
 from policies.probes.recognition import Server, version_in
 from policies.probes.serving import recognised, serving_containers
 from policies.probes.start import budget_of, models_of, size_by_name
+from webhook.admission.missed import runs
+from webhook.cli.connection import Wait
 from webhook.cli.output import plain
 from webhook.cli.output.html.timeline import Timeline, timelines
 from webhook.cli.output.review import Review, Subject
+from webhook.cli.terminal import print_note
+from webhook.kube import paths
+from webhook.kube.api import ApiServer
+from webhook.kube.errors import ApiError
 
 MODEL_FLAGS: Final = ("--model", "--model-path", "--model-id", "--model_path", "--served-model-name")
 ROUNDED_SECONDS: Final = 60
-"""By so much a probe may take longer than its budget, since it counts whole periods."""
+"""The most that a probe takes longer than its budget, because it counts whole periods."""
 _POSITIONAL: Final = ("vllm", "serve")
 _MODEL_VARIABLES: Final = ("MODEL_ID", "HF_MODEL_ID", "MODEL_NAME")
 _COLUMNS: Final = ("workload", "server", "version", "port", "health", "models", "drain", "budget")
-_ACTS: Final = {STARTUP: "a restart", READINESS: "no traffic", LIVENESS: "a restart"}
-"""What a probe does once it has failed for long enough."""
+_EFFECTS: Final = {STARTUP: "a restart", READINESS: "no traffic", LIVENESS: "a restart"}
+"""The effect of a probe that has failed for long enough."""
+VERSION_PATHS: Final[Mapping[str, str]] = {
+    "vllm": "version",
+    "vllm-by-arguments": "version",
+    "ollama": "api/version",
+    "triton": "v2",
+    "tgi": "info",
+    "tei": "info",
+}
+"""By preset the path whose JSON answer has the field `version`:
+vllm/entrypoints/serve/instrumentator (`show_version`), https://docs.ollama.com/api/version,
+https://github.com/kserve/open-inference-protocol (server metadata; Triton's own version, not the tag of its
+image), `get_model_info` in server.rs of text-generation-inference and text-embeddings-inference."""
+MAX_VERSION_LENGTH: Final = 64
 
 
 class Noticed(Model):
-    """What one version of a server noticed, or what its source shows."""
+    """Experiments with one version of a server, or findings in its source."""
 
     server: str
     how: str
@@ -55,7 +75,7 @@ class Noticed(Model):
 
 @cache
 def noticed() -> Mapping[str, Sequence[Noticed]]:
-    """By preset, the table of docs/what-probes-notice.md. `make golden` writes the file."""
+    """The table of docs/what-probes-notice.md by preset. `make golden` writes the file."""
     from importlib.resources import files
 
     found = data.parsed(files("webhook.cli.output").joinpath("noticed.yaml").read_text("utf-8"))
@@ -74,37 +94,37 @@ class Serving:
     server: str | None = None
     """The name of its preset; None if the server is not recognised."""
     version: str | None = None
-    """By the tag of the server's own image, or as the server answered."""
+    """From the tag of the server's own image, or from the server's answer."""
     verified: bool = False
-    """Whether the server itself answered with that version."""
+    """Whether the version is from the server's answer."""
     port: int | None = None
     live_path: str | None = None
     ready_path: str | None = None
     models: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
-    """What was noticed, or not, in experiments with the server or by its source."""
+    """Which failures its probes notice, from experiments or the server's source."""
     probes: Mapping[str, str] = field(default_factory=dict)
-    """How long each of its probes takes to act, in words."""
+    """The time until each probe takes effect, in words."""
     drain_seconds: int | None = None
-    """How long it finishes requests after SIGTERM."""
+    """How long the server finishes requests after SIGTERM."""
     grace_seconds: int = 30
     """terminationGracePeriodSeconds."""
     start_budget_seconds: int | None = None
-    """From its start until it is killed if it never answers."""
+    """From its start until kubelet kills it if it never answers."""
     start_budget_from: str | None = None
-    """Why, if the policy gives that budget."""
+    """The reason for the budget, if the policy set it."""
     selector: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def record(self) -> Json:
-        """As in `-o json`."""
+        """The element of `-o json`."""
         found = {to_camel(name): value for name, value in asdict(self).items()}
         del found["selector"]
         return found
 
     @property
     def cells(self) -> dict[str, str]:
-        """As in a table, by the name of the column."""
+        """The cells of the table by column."""
         shown = (self.version or "unknown") + (" (verified)" if self.verified else "")
         drained = "unknown" if self.drain_seconds is None else lasting(self.drain_seconds)
         return {
@@ -120,8 +140,8 @@ class Serving:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """A line for each probe, then one for each notice."""
-        return (*(f"{name}: {_ACTS[name]} {when}" for name, when in self.probes.items()), *self.notices)
+        """A note for each probe, then one for each notice."""
+        return (*(f"{name}: {_EFFECTS[name]} {when}" for name, when in self.probes.items()), *self.notices)
 
 
 def servings(reviews: Iterable[Review], subject: Subject) -> Iterator[Serving]:
@@ -195,27 +215,68 @@ def _probes(timeline: Timeline | None) -> dict[str, str]:
     return {name: f"after {lasting(value)}" for name, value in seconds.items() if value is not None}
 
 
-# --- what is printed -------------------------------------------------------------------------------
+# --- versions --------------------------------------------------------------------------------------
 
 
-def text(found: Iterable[Serving]) -> Iterator[str]:
-    """A table: a line for each container, and what its probes notice below it."""
-    rows = list(found)
+def with_versions(api: ApiServer, wait: Wait, found: Iterable[Serving]) -> Iterator[Serving]:
+    """Each workload with the version that a ready pod answers, if one answers."""
+    for each in found:
+        version = wait(_version(api, each))
+        yield replace(each, version=version, verified=True) if version else each
+
+
+async def _version(api: ApiServer, serving: Serving) -> str:
+    path = VERSION_PATHS.get(serving.server or "")
+    if path is None or serving.port is None:
+        return ""
+    try:
+        pod = await _ready_pod(api, serving)
+        if pod is None:
+            return ""
+        name = text(pod, "metadata", "name")
+        answer = await api.call("GET", paths.proxied(name, serving.namespace, serving.port, path))
+    except ApiError as error:
+        print_note(f"{serving.namespace}/{serving.name} could not be asked: {error}")
+        return ""
+    return text(answer, "version")[:MAX_VERSION_LENGTH]
+
+
+async def _ready_pod(api: ApiServer, serving: Serving) -> Json | None:
+    if serving.kind == "Pod":
+        return await api.get(paths.one("v1", "pods", serving.name, serving.namespace))
+    if not serving.selector:
+        return None
+    path = paths.collection("v1", "pods", serving.namespace)
+    async for pod in api.objects(path):
+        if matches(serving.selector, labels_of(pod)) and runs(pod) and _ready(pod):
+            return pod
+    return None
+
+
+def _ready(pod: Json) -> bool:
+    conditions = maps(pod, "status", "conditions")
+    return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
+
+
+# --- output ----------------------------------------------------------------------------------------
+
+
+def written(found: Iterable[Serving], subject: Subject, output: str) -> Iterator[str]:
+    """The output in one of the formats text, json and html."""
+    if output == "html":
+        from webhook.cli.output import pages
+
+        return pages.stream("servers.html", subject=subject, columns=_COLUMNS, rows=found)
+    if output == "json":
+        return iter([plain.as_json([each.record for each in found])])
+    return _table(list(found))
+
+
+def _table(rows: Sequence[Serving]) -> Iterator[str]:
+    """A line for each container, with a line for each note below it."""
     lines = plain.table(_COLUMNS, ([each.cells[name] for name in _COLUMNS] for each in rows))
     for line, notes in zip(lines, [(), *(each.notes for each in rows)], strict=True):
         yield line
         for note in notes:
             yield printable(f"    {note}") + "\n"
     yield f"\n{plain.plural(len(rows), 'serving container')}\n"
-
-
-def json(found: Iterable[Serving]) -> Iterator[str]:
-    """An array with an element for each container."""
-    yield plain.as_json([each.record for each in found])
-
-
-def html(found: Iterable[Serving], subject: Subject) -> Iterator[str]:
-    """One page with the table, without any script."""
-    from webhook.cli.output import pages
-
-    return pages.pieces("servers.html", subject=subject, columns=_COLUMNS, rows=found)

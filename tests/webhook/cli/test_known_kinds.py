@@ -6,7 +6,7 @@ import pytest
 
 from policies.core.workloads import known_without_pods, known_workloads
 from policies.kube.group_kinds import GroupKind
-from webhook.cli import kinds
+from webhook.cli import known_kinds
 from webhook.cli import main as cli
 from webhook.cli.exit_status import BAD_INPUT, OK
 from webhook.kube.crds import Embedding
@@ -49,6 +49,6 @@ def test_unread_kinds_of_a_cluster(
         def __exit__(self, *_: object) -> None:
             return None
 
-    monkeypatch.setattr("webhook.cli.connection.connected", lambda *_: Connected())
+    monkeypatch.setattr("webhook.cli.known_kinds.connected", lambda *_: Connected())
     monkeypatch.setattr("webhook.kube.crds.unread", lambda *_: None)
-    assert said in "\n".join(kinds.of_cluster(None, "x"))
+    assert said in "\n".join(known_kinds.of_cluster(None, "x"))

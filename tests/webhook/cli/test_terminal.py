@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from webhook.cli.progress import progress
+from webhook.cli.terminal import progress
 
 
 class Terminal(io.StringIO):
@@ -71,8 +71,8 @@ def test_a_review_of_a_directory_shows_progress_on_a_real_terminal(tmp_path: Pat
         )
     script = (
         "import sys\n"
-        "from webhook.cli import main, progress\n"
-        "progress.PATIENCE_SECONDS = progress.EVERY_SECONDS = 0.0\n"
+        "from webhook.cli import main, terminal\n"
+        "terminal.PROGRESS_AFTER_SECONDS = terminal.PROGRESS_EVERY_SECONDS = 0.0\n"
         "sys.exit(main.main(['review', sys.argv[1]]))\n"
     )
     env = {name: value for name, value in os.environ.items() if name not in ("CI", "NO_COLOR", "FORCE_COLOR")}

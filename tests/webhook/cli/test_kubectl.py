@@ -11,7 +11,7 @@ from policies.core.target import pod_templates
 from policies.core.workloads import known_workloads
 from policies.kube.json import Json
 from tests.manifests import manifest
-from webhook.cli.remedies import Kubectl, Place, Policy, annotate, configure, exempt, with_setting
+from webhook.cli.kubectl import Kubectl, PodMetadata, Policy, annotate, configure, exempt, with_setting
 
 TABLE = {workload.gk: workload for workload in known_workloads()}
 KUBECTL = Kubectl(("--context=it's",))
@@ -22,8 +22,8 @@ def obj(api: str, kind: str, spec: Json, **metadata: Any) -> Json:
     return manifest(kind, "llm", spec, version=api, namespace="ml", **metadata)
 
 
-def place(of: Json, source: str = "") -> Place:
-    return Place(of, pod_templates(of, TABLE)[0] if of["kind"] != "Pod" else None, source)
+def place(of: Json, source: str = "") -> PodMetadata:
+    return PodMetadata(of, pod_templates(of, TABLE)[0] if of["kind"] != "Pod" else None, source)
 
 
 def patch_in(command: str) -> Any:

@@ -1,13 +1,12 @@
-"""`chassis explain kinds`: every known kind and how it is read; with a cluster, also the unknown kinds with
-pods."""
+"""`chassis explain kinds`: the known kinds and how their pods are read, and a cluster's unknown kinds."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from policies.core.workloads import Completion, Restarts, Workload, known_without_pods, known_workloads
-from webhook.cli import connection
-from webhook.cli.paragraphs import wrapped
+from webhook.cli.connection import connected
+from webhook.cli.terminal import wrapped
 from webhook.kube import crds
 
 _MEANINGS = {
@@ -26,7 +25,7 @@ _COMPLETED = {
 
 
 def listing() -> Iterator[str]:
-    """Every kind of the table."""
+    """The known kinds."""
     yield "Kinds whose pods are read. `workloads` in webhook.yaml adds to them."
     for workload in sorted(known_workloads(), key=lambda each: (each.api_group, each.kind)):
         yield ""
@@ -41,7 +40,7 @@ def listing() -> Iterator[str]:
 
 
 def facts(workload: Workload) -> Iterator[str]:
-    """The forms in which a kind is read, one line each, and the known properties of its pods."""
+    """The paths of a kind's pods, and the known properties of its pods."""
     for path in workload.templates:
         yield f"{path or '(the object itself)'}: pod {workload.shape.value}"
     for path in workload.specs:
@@ -73,9 +72,8 @@ def facts(workload: Workload) -> Iterator[str]:
 
 
 def of_cluster(kubeconfig: str | None, context: str | None) -> Iterator[str]:
-    """The kinds of a cluster whose schemas have pods and that are not in the table. UserError if the cluster
-    can't be read."""
-    with connection.connected(kubeconfig, context) as (api, wait):
+    """The unknown kinds of a cluster whose schema has pods. UserError if the cluster can't be read."""
+    with connected(kubeconfig, context) as (api, wait):
         found: list[crds.Embedding] | None = wait(
             crds.unread(api, {workload.gk: workload for workload in known_workloads()})
         )

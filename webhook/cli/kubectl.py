@@ -1,7 +1,6 @@
-"""The commands that have it otherwise: for one workload by an annotation, for all by the policy.
+"""Commands that change an injected field: an annotation for one workload, a setting for all.
 
-Law: a command that is shown can be run unedited. Unedited it changes nothing: its value is the present one,
-for the user to edit.
+Each command runs as printed and then changes nothing: its value is the present one, for the user to edit.
 """
 
 from __future__ import annotations
@@ -20,36 +19,36 @@ from policies.kube.metadata import annotations_of
 from webhook.config.location import CONFIG_MAP, config_map
 from webhook.kube.documents import BadDocument, load_policy
 
-_LONGEST: Final = 200
-"""Characters of a setting's value that a command carries; a longer one is for an editor."""
-_FIXED: Final = ("Job", "Pod")
-"""Kinds whose pods are decided when they are created."""
+_MAX_VALUE_LENGTH: Final = 200
+"""Characters of a setting's value in a command; a longer value is for an editor."""
+_IMMUTABLE: Final = ("Job", "Pod")
+"""Kinds whose pods can't be changed after their creation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kubectl:
-    """How the reader calls kubectl for the cluster that was asked."""
+    """kubectl with the flags for the cluster of this command."""
 
     flags: tuple[str, ...] = ()
 
-    def command(self, *words: str) -> str:
-        return shlex.join(("kubectl", *self.flags, *words))
+    def command(self, *arguments: str) -> str:
+        return shlex.join(("kubectl", *self.flags, *arguments))
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where the annotations of the pods are written: an object of the cluster, or of a file."""
+class PodMetadata:
+    """The place of the pods' annotations: an object in the cluster or in a file."""
 
     obj: Json
     """The object, such as the Deployment above a pod."""
     template: PodTemplate | None
     """The pod template in it; None for a pod without a template."""
     source: str = ""
-    """The file that it is in; empty in a cluster."""
+    """The file of the object; empty in a cluster."""
 
     @property
     def steps(self) -> Steps:
-        """The way to the metadata of the pods."""
+        """The path of the metadata in the object."""
         if self.template is None or self.template.metadata_path == "metadata":
             return ("metadata",)
         return (*self.template.steps, "metadata")
@@ -61,31 +60,31 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The policy's place, and its text."""
+    """The place and text of a policy."""
 
     where: str
-    """As `--policy` names it; empty where it is the built-in one."""
+    """As in `--policy`; empty for the built-in one."""
     files: Mapping[str, str] = field(default_factory=dict)
 
 
-def annotate(place: Place, key: str, value: str, kubectl: Kubectl) -> str:
-    """The command that writes an annotation for the pods of one workload, or where to write it."""
+def annotate(place: PodMetadata, key: str, value: str, kubectl: Kubectl) -> str:
+    """The command that sets an annotation of one workload's pods, or the place to write it."""
     kind, name = text(place.obj, "kind"), text(place.obj, "metadata", "name")
     path = ".".join(map(str, (*place.steps, "annotations")))
     if place.source:
         return f"in {place.source}, under {path}: {key}: {json.dumps(value)}"
-    if kind in _FIXED:
+    if kind in _IMMUTABLE:
         return (
             f"before {kind} {name} is created again, under {path} of its manifest: {key}: {json.dumps(value)}"
         )
     group = text(place.obj, "apiVersion").rpartition("/")[0]
     resource = f"{kind.lower()}.{group}" if group else kind.lower()
-    words = [*_namespace(text(place.obj, "metadata", "namespace")), "patch", resource, name]
-    return kubectl.command(*words, *_patch(place, key, value))
+    namespace = _namespace(text(place.obj, "metadata", "namespace"))
+    return kubectl.command(*namespace, "patch", resource, name, *_patch(place, key, value))
 
 
-def _patch(place: Place, key: str, value: str) -> tuple[str, str]:
-    """A merge patch; where the way leads through a list, which that would replace, a JSON patch."""
+def _patch(place: PodMetadata, key: str, value: str) -> tuple[str, str]:
+    """A merge patch; a JSON patch if the path contains a list, which a merge patch would replace."""
     steps = (*place.steps, "annotations")
     if all(isinstance(step, str) for step in steps):
         body: Json = {key: value}
@@ -93,7 +92,7 @@ def _patch(place: Place, key: str, value: str) -> tuple[str, str]:
             body = {str(step): body}
         return "--type=merge", f"--patch={json.dumps(body)}"
     missing = [steps[:end] for end in range(1, len(steps) + 1) if dig(place.obj, *steps[:end]) is None]
-    operations: list[Json] = [{"op": "add", "path": _pointer(way), "value": {}} for way in missing]
+    operations: list[Json] = [{"op": "add", "path": _pointer(path), "value": {}} for path in missing]
     operations.append({"op": "add", "path": _pointer((*steps, key)), "value": value})
     return "--type=json", f"--patch={json.dumps(operations)}"
 
@@ -102,7 +101,7 @@ def _pointer(steps: Sequence[str | int]) -> str:
     return "".join("/" + str(step).replace("~", "~0").replace("/", "~1") for step in steps)
 
 
-def exempt(place: Place, policy: str, kubectl: Kubectl) -> str:
+def exempt(place: PodMetadata, policy: str, kubectl: Kubectl) -> str:
     """The command that exempts the pods of one workload from a policy."""
     before = place.annotations.get(EXEMPT)
     own = f"{policy}=write down why"
@@ -110,23 +109,22 @@ def exempt(place: Place, policy: str, kubectl: Kubectl) -> str:
 
 
 def configure(policy: Policy, policy_id: str, setting: str, value: object, kubectl: Kubectl) -> str:
-    """The command that changes a setting for all workloads, or where to write it."""
+    """The command that changes a setting for all workloads, or the place to write it."""
     key = f"{policy_id}.yaml"
     shown = json.dumps(value, default=str)
     if not policy.where.startswith(CONFIG_MAP):
         place = policy.where or "the policy (it is the built-in one)"
-        return f"in {place}, key {key}: {setting}: {shown if len(shown) <= _LONGEST else '…'}"
+        return f"in {place}, key {key}: {setting}: {shown if len(shown) <= _MAX_VALUE_LENGTH else '…'}"
     namespace, name = config_map(policy.where)
-    words = (*_namespace(namespace), "patch" if len(shown) <= _LONGEST else "edit", "configmap", name)
     edited = with_setting(policy.files.get(key, ""), setting, value)
-    if edited is None or len(shown) > _LONGEST:
-        return f"{kubectl.command(*words[:2], 'edit', *words[3:])}  # {key}: {setting}"
-    body = json.dumps({"data": {key: edited}})
-    return kubectl.command(*words, "--type=merge", f"--patch={body}")
+    if edited is None or len(shown) > _MAX_VALUE_LENGTH:
+        return f"{kubectl.command(*_namespace(namespace), 'edit', 'configmap', name)}  # {key}: {setting}"
+    patch = ("--type=merge", f"--patch={json.dumps({'data': {key: edited}})}")
+    return kubectl.command(*_namespace(namespace), "patch", "configmap", name, *patch)
 
 
 def with_setting(written: str, setting: str, value: object) -> str | None:
-    """The text of a policy's key with one field set, all else and its comments kept; None where that takes an
+    """The text of a policy's key with one field set; comments and other fields stay. None if that needs an
     editor."""
     line = f"{setting}: {json.dumps(value)}"
     lines = written.split("\n")

@@ -1,0 +1,112 @@
+"""The flags that several commands share."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Final
+
+from webhook.config.location import WHERE
+from webhook.errors import UserError
+
+CURRENT_CONTEXT: Final = "-"
+"""Of --against: the context that kubectl would use, or the account of the pod that this command runs in."""
+
+
+def add_cluster(parser: argparse.ArgumentParser) -> None:
+    """The flags that choose the cluster."""
+    parser.add_argument(
+        "--kubeconfig", metavar="FILE", help="default: $KUBECONFIG, ~/.kube/config, or the pod's own account"
+    )
+    parser.add_argument("--context", metavar="NAME", help="default: the kubeconfig's current context")
+
+
+def add_namespaces(parser: argparse.ArgumentParser) -> None:
+    """The flags that choose the cluster and one namespace or all."""
+    scope = parser.add_mutually_exclusive_group()
+    scope.add_argument("-A", "--all-namespaces", action="store_true", help="read all namespaces")
+    scope.add_argument("-n", "--namespace", metavar="NS", help="default: the namespace of the context")
+    add_cluster(parser)
+
+
+def add_policy(
+    parser: argparse.ArgumentParser, default: str = "the installed one, or the built-in one"
+) -> None:
+    """The flag that names the policy."""
+    parser.add_argument("--policy", metavar="WHERE", help=f"{WHERE} (default: {default})")
+
+
+def add_profile(parser: argparse.ArgumentParser) -> None:
+    """The flag that replaces the policy's profile."""
+    choices = ("observe", "standard", "strict")
+    parser.add_argument("--profile", choices=choices, help="use this instead of the policy's profile")
+
+
+def add_against(parser: argparse.ArgumentParser) -> None:
+    """The flag that reviews manifests together with a cluster."""
+    parser.add_argument(
+        "--against",
+        metavar="CONTEXT",
+        help="review the manifests as part of the cluster of this kubeconfig context, with its objects and "
+        f"its policy; {CURRENT_CONTEXT} for the current context",
+    )
+
+
+def add_input(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `webhook.cli.inputs.opened`."""
+    parser.add_argument("paths", nargs="*", metavar="PATH", help="manifests (default: the cluster)")
+    add_namespaces(parser)
+    add_policy(parser)
+    add_against(parser)
+
+
+def add_output(parser: argparse.ArgumentParser, *formats: str, about: str = "") -> None:
+    """The flag that chooses one of some formats, the first by default."""
+    parser.add_argument(
+        "-o", "--output", choices=formats, default=formats[0], help=f"{about}default: %(default)s"
+    )
+
+
+def add_color(parser: argparse.ArgumentParser) -> None:
+    """The flag of commands that print lines. `webhook.cli.main` hands it on as NO_COLOR or FORCE_COLOR."""
+    parser.add_argument(
+        "--color",
+        choices=("auto", "always", "never"),
+        default="auto",
+        help="default: on a terminal, unless NO_COLOR or FORCE_COLOR is set",
+    )
+
+
+def add_review_output(parser: argparse.ArgumentParser) -> None:
+    """The flags of `webhook.cli.output.show.show`."""
+    add_profile(parser)
+    add_output(parser, "text", "diff", "json", "yaml", "junit", "sarif", "html")
+    parser.add_argument(
+        "--split-by-namespace",
+        type=Path,
+        metavar="DIR",
+        help="with -o html: write index.html and a page for each namespace into a directory",
+    )
+    parser.add_argument(
+        "--statistics",
+        action="store_true",
+        help="print only numbers: warnings per 100 workloads by rule, refusals, fragments, and kinds and "
+        "files that could not be read; -o json prints JSON",
+    )
+    parser.add_argument(
+        "--unknown-kinds",
+        choices=("warn", "error", "ignore"),
+        default="warn",
+        help="objects of unknown kinds: warn lists and counts them, error also exits with 1, ignore only "
+        "counts them; default: %(default)s",
+    )
+    add_color(parser)
+    parser.add_argument("--warnings-as-errors", action="store_true", help="also exit with 1 on warnings")
+
+
+def check_review_output(args: argparse.Namespace) -> None:
+    """UserError if flags do not go together."""
+    if args.split_by_namespace and args.output != "html":
+        raise UserError("--split-by-namespace goes with -o html")
+    if args.statistics and args.output not in ("text", "json"):
+        raise UserError("--statistics goes with -o text or json")
