@@ -113,7 +113,7 @@ class Graph:
             if wanted in (node.name.lower(), f"{node.kind}/{node.name}".lower(), node.id.lower())
         ]
 
-    def around(self, nodes: Iterable[Node]) -> Graph:
+    def connected_to(self, nodes: Iterable[Node]) -> Graph:
         """The part of the graph that the nodes lead to, or that leads to them."""
         forward, backward = _neighbours(self.edges)
         kept = set(_reached(nodes, forward)) | set(_reached(nodes, backward))

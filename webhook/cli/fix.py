@@ -34,7 +34,7 @@ from webhook.cli.output.review import review_documents
 from webhook.cli.text_edits import NotEditable, applied, edited
 from webhook.config.load import rules
 from webhook.errors import UserError
-from webhook.kube.offline import Document, ManifestCluster, parse, read_what_can_be
+from webhook.kube.offline import Document, ManifestCluster, parse, read_all
 
 ROUNDS: Final = 4
 """How often an object is reviewed again after a fix: one fix may need another."""
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     if "-" in args.paths:
         raise UserError("fix: give files or directories, not standard input")
     config = _with_only(_without_annotation(read_policy(args.policy, args.profile)), args.only)
-    documents, problems = read_what_can_be(args.paths)
+    documents, problems = read_all(args.paths)
     cluster = ManifestCluster([document.obj for document in documents])
     roots = [Path(path).resolve() for path in args.paths]
     by_file: dict[str, list[Document]] = {}

@@ -43,6 +43,6 @@ def run(args: argparse.Namespace) -> int:
                 raise UserError(f"graph: no object is named {args.start}")
             # Computed from the whole graph, because a Service may have other workloads behind it.
             blasts = [graph.blast(start) for start in starts]
-            graph = graph.around(starts)
+            graph = graph.connected_to(starts)
         sys.stdout.writelines(written(graph, args.output, blasts))
         return DENIED if graph.cycles else OK

@@ -20,8 +20,8 @@ from webhook.cli.flags import CURRENT_CONTEXT
 from webhook.cli.named_policy import policy_of, read_policy
 from webhook.cli.output.review import Review, review_documents
 from webhook.errors import UserError
-from webhook.kube.offline import Document, ManifestCluster, read_what_can_be
-from webhook.kube.overlaid import Overlaid
+from webhook.kube.offline import Document, ManifestCluster, read_all
+from webhook.kube.overlaid import OverlaidCluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Applied:
     config: Config
     policy: str
     """The source of the policy, such as `the built-in one`."""
-    cluster: Overlaid
+    cluster: OverlaidCluster
     not_read: Sequence[str]
     """One sentence for each kind that may not be read."""
     objects: Iterator[Json]
@@ -61,7 +61,7 @@ def opened(args: argparse.Namespace) -> Iterator[Input]:
     """
     if args.against and not args.paths:
         raise UserError("--against goes with manifests")
-    documents, problems = read_what_can_be(args.paths)
+    documents, problems = read_all(args.paths)
     if problems and not documents:
         raise UserError(*problems)
 
@@ -115,7 +115,7 @@ def applied(
                     yield obj
             yield from objects
 
-        cluster = Overlaid(ManifestCluster(objects, observed, whole=whole), scan.cluster)
+        cluster = OverlaidCluster(ManifestCluster(objects, observed, whole=whole), scan.cluster)
         yield Applied(documents, config, policy, cluster, scan.not_read, all_objects())
 
 

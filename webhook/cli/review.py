@@ -13,7 +13,7 @@ from webhook.cli.output.review import Subject, review_documents
 from webhook.cli.output.show import show
 from webhook.cli.terminal import progress
 from webhook.errors import UserError
-from webhook.kube.offline import ManifestCluster, is_complete, is_whole, observed_in, read, read_what_can_be
+from webhook.kube.offline import ManifestCluster, is_complete, is_whole, observed_in, read, read_all
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     if not args.against and (args.kubeconfig or args.namespace):
         raise UserError("review: --kubeconfig and --namespace go with --against")
     config = None if args.against else read_policy(args.policy, args.profile)
-    documents, problems = read_what_can_be(
+    documents, problems = read_all(
         paths, lenient=args.skip_non_kubernetes, watch=progress("files read")
     )
     if problems and not documents and args.output in ("text", "diff") and not args.statistics:

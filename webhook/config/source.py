@@ -25,8 +25,8 @@ from webhook.config.keys import as_text, keys
 from webhook.config.load import PolicyError, load
 from webhook.kube import events, paths
 from webhook.kube.calls import Writes
-from webhook.kube.pulse import SHORT_SECONDS, Pulse
 from webhook.kube.reflector import Lister, OneObject, Reflector
+from webhook.kube.watch_health import SHORT_SECONDS, WatchHealth
 
 log = structlog.get_logger()
 
@@ -186,9 +186,9 @@ class ConfigMap:
     """One ConfigMap, read and watched through the API, with `mlchassis-override` over it."""
 
     def __init__(
-        self, lister: Lister, recorder: Writes, namespace: str, name: str, pulse: Pulse | None = None
+        self, lister: Lister, recorder: Writes, namespace: str, name: str, health: WatchHealth | None = None
     ) -> None:
-        self._lister, self._recorder, self._pulse = lister, recorder, pulse
+        self._lister, self._recorder, self._health = lister, recorder, health
         self._namespace, self._name = namespace, name
 
     async def follow(self, policy: LivePolicy) -> None:
@@ -205,7 +205,7 @@ class ConfigMap:
                     query={"fieldSelector": f"metadata.name={name}"},
                     watch_seconds=SHORT_SECONDS,
                     longest_pause=LONGEST_PAUSE,
-                    pulse=self._pulse,
+                    health=self._health,
                 )
                 tasks.create_task(following.run())
 

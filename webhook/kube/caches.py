@@ -23,8 +23,8 @@ from policies.relations.waiters import KEPT, Kept, kept
 from webhook.kube import paths
 from webhook.kube.api import TOO_LARGE
 from webhook.kube.errors import ApiError
-from webhook.kube.pulse import Pulse
 from webhook.kube.reflector import Lister, Reflector
+from webhook.kube.watch_health import WatchHealth
 
 K = TypeVar("K")
 
@@ -70,13 +70,13 @@ class ClusterCache:
         self._merged: dict[tuple[Resource, str | None], tuple[tuple[Listing, ...], Listing]] = {}
         self._carried: dict[tuple[Resource, str | None], Carried] = {}
 
-    def reflectors(self, lister: Lister, pulse: Pulse | None = None) -> list[Reflector]:
+    def reflectors(self, lister: Lister, health: WatchHealth | None = None) -> list[Reflector]:
         """One reflector a list; running them keeps this cache true.
 
-        `pulse` is shared with others that read the same API server.
+        `health` is shared with others that read the same API server.
         """
         return [
-            Reflector(lister, path, store, query=query, pulse=pulse) for path, query, store in self.sources
+            Reflector(lister, path, store, query=query, health=health) for path, query, store in self.sources
         ]
 
     def _tell(self, resource: Resource) -> None:

@@ -9,8 +9,8 @@ from policies.kube.json import Json, text
 from webhook.kube import paths
 from webhook.kube.errors import ApiError
 from webhook.kube.leases import LEASES
-from webhook.kube.pulse import Pulse
 from webhook.kube.reflector import Lister, Reflector
+from webhook.kube.watch_health import WatchHealth
 
 NAMESPACE: Final = "kube-node-lease"
 """Where kubelets keep the Leases of their nodes; a Lease has its node's name."""
@@ -28,11 +28,11 @@ not count: that is how a proxy answers that holds back."""
 
 
 class Heartbeat:
-    """Shows a `Pulse` whether watches deliver events; it is the sink of the heartbeat's reflector."""
+    """Shows a `WatchHealth` whether watches deliver events; it is the sink of the heartbeat's reflector."""
 
-    def __init__(self, lister: Lister, node: str, pulse: Pulse) -> None:
+    def __init__(self, lister: Lister, node: str, health: WatchHealth) -> None:
         """`node`: the name of the node that this process runs on."""
-        self._lister, self._pulse = lister, pulse
+        self._lister, self._health = lister, health
         self._path = paths.collection(LEASES, "leases", NAMESPACE)
         self._query = {"fieldSelector": f"metadata.name={node}"}
         self._version = ""
@@ -43,7 +43,7 @@ class Heartbeat:
     async def run(self) -> None:
         """Follow the Lease until cancelled."""
         following = Reflector(
-            self._lister, self._path, self, query=self._query, pulse=self._pulse, heard=self._heard
+            self._lister, self._path, self, query=self._query, health=self._health, heard=self._heard
         )
         try:
             await following.run()
@@ -65,7 +65,7 @@ class Heartbeat:
     def commit(self) -> None:
         if not self._listed:
             self._stop()
-        elif not self._pulse.silent:
+        elif not self._health.stalled:
             self._beat()  # while watches are silent, a list does not prove that they work
 
     def remove(self, item: Json) -> None:
@@ -82,17 +82,17 @@ class Heartbeat:
 
         A bookmark shows that the watch works, but not that kubelet renews the Lease.
         """
-        if left >= MARGIN_SECONDS and self._listed and (self._renewed or self._pulse.silent):
+        if left >= MARGIN_SECONDS and self._listed and (self._renewed or self._health.stalled):
             self._renewed = False
             self._beat()
 
     def _beat(self) -> None:
-        self._pulse.heard()
+        self._health.beat()
         self._expect(LATE_SECONDS)
 
     def _stop(self) -> None:
         self._listed = False
-        self._pulse.stopped()
+        self._health.stopped()
         self._expect(None)
 
     def _expect(self, seconds: float | None) -> None:
@@ -113,9 +113,9 @@ class Heartbeat:
         if newest is None:
             self._expect(LATE_SECONDS)  # the reflectors themselves meet an API server that is away
         elif newest in ("", self._version):
-            self._pulse.stopped()  # until kubelet renews it again
+            self._health.stopped()  # until kubelet renews it again
         else:
-            self._pulse.missed()
+            self._health.missed()
 
     async def _newest(self) -> str | None:
         """The Lease's resourceVersion now; empty if there is no Lease, None without an answer."""

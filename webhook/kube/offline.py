@@ -111,13 +111,13 @@ def read(
     A `List` counts as its items. In a directory, files without a Kubernetes object, such as Helm's values,
     are passed over; a file that was named must hold one unless `lenient`. Raises UserError.
     """
-    documents, problems = read_what_can_be(paths, stdin, lenient=lenient)
+    documents, problems = read_all(paths, stdin, lenient=lenient)
     if problems:
         raise problems[0]
     return documents
 
 
-def read_what_can_be(
+def read_all(
     paths: Iterable[str],
     stdin: Callable[[], str] = lambda: sys.stdin.read(),
     *,

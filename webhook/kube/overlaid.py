@@ -19,7 +19,7 @@ from policies.relations.waiters import KEPT
 from webhook.kube.offline import ManifestCluster
 
 
-class Overlaid(WholeObjects):
+class OverlaidCluster(WholeObjects):
     """The `policies.core.facts.Cluster` of manifests and the cluster that they go into."""
 
     def __init__(self, manifests: ManifestCluster, cluster: Cluster) -> None:

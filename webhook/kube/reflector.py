@@ -20,7 +20,7 @@ import structlog
 from policies.kube.json import Json, mapping, text
 from webhook.kube.api import BAD_ANSWER, UNREACHABLE, WATCH_SECONDS
 from webhook.kube.errors import ApiError
-from webhook.kube.pulse import Pulse
+from webhook.kube.watch_health import WatchHealth
 
 log = structlog.get_logger()
 
@@ -98,17 +98,17 @@ class Reflector:
         query: Mapping[str, str] | None = None,
         watch_seconds: int = WATCH_SECONDS,
         longest_pause: float = LONGEST_PAUSE,
-        pulse: Pulse | None = None,
+        health: WatchHealth | None = None,
         heard: Callable[[float], None] = lambda _: None,
     ) -> None:
-        """`watch_seconds`: how long a watch is while no heartbeat shows whether watches work. `pulse` is
+        """`watch_seconds`: how long a watch is while no heartbeat shows whether watches work. `health` is
         shared with other reflectors of the same API server. `heard` is called for each event of a watch, with
         the seconds until its agreed end."""
         self._lister, self._path, self._sink = lister, path, sink
         self._query = dict(query or {})
         self._watch_seconds = watch_seconds
         self._longest_pause = longest_pause
-        self._pulse, self._heard = pulse or Pulse(), heard
+        self._health, self._heard = health or WatchHealth(), heard
         self._version = ""
         self._pause, self._failed = FIRST_PAUSE, -STEADY_SECONDS
         self._failing = False
@@ -148,10 +148,10 @@ class Reflector:
 
     async def _watch(self) -> bool:
         """Follow one watch to its end; whether it was of any use."""
-        longest = self._pulse.seconds(WATCH_SECONDS, self._watch_seconds)
+        longest = self._health.seconds(WATCH_SECONDS, self._watch_seconds)
         seconds = random.randint(longest * 3 // 4, longest)  # noqa: S311 (spread, not a secret)
         began, brought = time.monotonic(), False
-        with self._pulse.renewing() as limit:
+        with self._health.restartable() as limit:
             try:
                 async with (
                     limit,

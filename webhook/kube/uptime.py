@@ -69,7 +69,7 @@ class Uptime:
         self._renewed: float | None = None
 
     @property
-    def holds(self) -> bool:
+    def is_leader(self) -> bool:
         """Whether this process is the one that does the work of which one is enough."""
         return self._renewed is not None and self._clock() - self._renewed < LAPSED_SECONDS
 

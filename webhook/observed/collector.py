@@ -28,8 +28,8 @@ from webhook.kube import paths
 from webhook.kube.allowance import Sleep
 from webhook.kube.calls import Calls
 from webhook.kube.errors import ApiError
-from webhook.kube.pulse import Pulse
 from webhook.kube.reflector import Lister, Reflector
+from webhook.kube.watch_health import WatchHealth
 from webhook.observed.model_events import ModelEvents
 from webhook.observed.pods import Watched
 from webhook.observed.record import Observation, Record, as_config_map
@@ -61,7 +61,7 @@ class Collector:
         leads: Callable[[], bool],
         config: Callable[[], Config],
         cluster: Cluster,
-        pulse: Pulse,
+        health: WatchHealth,
         models: ModelEvents,
         *,
         clock: Callable[[], float] = time.monotonic,
@@ -69,7 +69,7 @@ class Collector:
     ) -> None:
         """`namespace`: the webhook's own; `leads` is true in one of all serving processes."""
         self._api, self._namespace, self._config, self._cluster = api, namespace, config, cluster
-        self._leads, self._pulse, self._clock, self._sleep = leads, pulse, clock, sleep
+        self._leads, self._health, self._clock, self._sleep = leads, health, clock, sleep
         self._models = models
         self._pending = Pending()
         self._record = Record()
@@ -96,7 +96,7 @@ class Collector:
         log.info("observing starts and ends of pods", since=int(since))
         seen = _Sink(Watched(self._config, self._cluster, since), self._pending, self._models)
         path = paths.collection("v1", "pods")
-        reflector = Reflector(self._api, path, seen, query=SCHEDULED, pulse=self._pulse)
+        reflector = Reflector(self._api, path, seen, query=SCHEDULED, health=self._health)
         watching = asyncio.create_task(reflector.run())
         due = self._clock()
         try:

@@ -40,9 +40,9 @@ from webhook.kube.offline import ManifestCluster, read
 from webhook.kube.oldest_kubelet import OldestKubelet
 from webhook.kube.own_pod import in_cluster, own_namespace
 from webhook.kube.owner_events import OwnerEvents
-from webhook.kube.pulse import Pulse
 from webhook.kube.reflector import Reflector
 from webhook.kube.uptime import Uptime
+from webhook.kube.watch_health import WatchHealth
 from webhook.observed.collector import Collector
 from webhook.observed.model_events import ModelEvents
 from webhook.server import certificates as certs
@@ -151,9 +151,9 @@ async def _serve(options: Options, listener: socket.socket, shared: SharedRecord
         tracing = otlp() if options.tracing else Off()
         stack.push_async_callback(asyncio.to_thread, tracing.close)
         api = await _connect(options, stack)
-        pulse = Pulse()
+        health = WatchHealth()
         own = options.namespace or own_namespace()
-        cluster, reflectors = _facts(options, own, api, metrics, pulse)
+        cluster, reflectors = _facts(options, own, api, metrics, health)
         workers = LiveWorkers(api, own) if api else None
         namer = _namer(workers, policy, cluster, metrics)
         owners = _owner_events(options, api, policy, cluster, metrics)
@@ -191,9 +191,11 @@ async def _serve(options: Options, listener: socket.socket, shared: SharedRecord
             uptime = Uptime(api, own, identity, lambda: not readiness.missing())
             models = ModelEvents(api, lambda: policy.config, cluster)
             collector = Collector(
-                api, own, lambda: uptime.holds, lambda: policy.config, cluster, pulse, models
+                api, own, lambda: uptime.is_leader, lambda: policy.config, cluster, health, models
             )
-            counting = Unmutated(api, lambda: policy.config, cluster, metrics.registry, lambda: uptime.holds)
+            counting = Unmutated(
+                api, lambda: policy.config, cluster, metrics.registry, lambda: uptime.is_leader
+            )
             watching = [
                 ("observed starts", collector.run),
                 ("model events", models.run),
@@ -201,10 +203,10 @@ async def _serve(options: Options, listener: socket.socket, shared: SharedRecord
                 ("unmutated pods", counting.run),
             ]
         background: list[tuple[str, Work]] = [
-            ("policy", lambda: _policy_source(options, api, pulse).follow(policy)),
+            ("policy", lambda: _policy_source(options, api, health).follow(policy)),
             ("certificate", lambda: certs.keep(source, serving, installed, trusts)),
             *(("facts", reflector.run) for reflector in reflectors),
-            *([("heartbeat", Heartbeat(api, options.node, pulse).run)] if api and options.node else []),
+            *([("heartbeat", Heartbeat(api, options.node, health).run)] if api and options.node else []),
             *([("caBundle", registration.run)] if registration else []),
             *([("worker names", Sweep(workers).run)] if workers else []),
             *([("events", owners.run)] if owners else []),
@@ -287,7 +289,7 @@ async def _connect(options: Options, stack: AsyncExitStack) -> ApiServer | None:
 
 
 def _facts(
-    options: Options, own: str, api: ApiServer | None, metrics: Metrics, pulse: Pulse
+    options: Options, own: str, api: ApiServer | None, metrics: Metrics, health: WatchHealth
 ) -> tuple[Cluster, list[Reflector]]:
     if api is None:
         return _manifests(options.facts) if options.facts else NoCluster(), []
@@ -297,7 +299,7 @@ def _facts(
 
     cache = ClusterCache(on_change, lambda resource: oldest.changed(resource), own)
     oldest = OldestKubelet(cache, metrics.oldest_kubelet.set)
-    return cache, cache.reflectors(api, pulse)
+    return cache, cache.reflectors(api, health)
 
 
 def _manifests(path: Path) -> Cluster:
@@ -333,11 +335,11 @@ def _in_config_map(options: Options) -> bool:
     return bool(options.policy and options.policy.startswith(CONFIG_MAP))
 
 
-def _policy_source(options: Options, api: ApiServer | None, pulse: Pulse) -> PolicySource:
+def _policy_source(options: Options, api: ApiServer | None, health: WatchHealth) -> PolicySource:
     if not options.policy:
         return Defaults()
     if api is not None and _in_config_map(options):
-        return ConfigMap(api, api, *config_map(options.policy), pulse)
+        return ConfigMap(api, api, *config_map(options.policy), health)
     return Directory(Path(options.policy))
 
 

@@ -15,7 +15,7 @@ from policies.kube.json import Json
 from tests.manifests import manifest
 from tests.webhook.kube.test_relations import watched
 from webhook.kube.offline import ManifestCluster
-from webhook.kube.overlaid import Overlaid
+from webhook.kube.overlaid import OverlaidCluster
 
 BUDGET = manifest(
     "PodDisruptionBudget",
@@ -106,7 +106,7 @@ def test_in_a_set_the_budget_has_the_finding_and_in_a_cluster_the_manifest() -> 
     whole = ManifestCluster([edited, *pair])
     assert list(RULE.check(Target(edited, kind_of(edited), ()), Facts("default", whole))) == []
     assert list(RULE.check(Target(BUDGET, kind_of(BUDGET), ()), Facts("default", whole)))
-    into = Overlaid(ManifestCluster([edited]), watched(autoscaler(2), *pair))
+    into = OverlaidCluster(ManifestCluster([edited]), watched(autoscaler(2), *pair))
     assert list(RULE.check(Target(edited, kind_of(edited), ()), Facts("default", into)))
     scanned = watched(edited, *pair)
     assert list(RULE.check(Target(edited, kind_of(edited), ()), Facts("default", scanned))) == []

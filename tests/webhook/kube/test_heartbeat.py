@@ -15,12 +15,12 @@ from policies.core.resources import Resource, known_resources
 from tests.steady import undisturbed
 from tests.webhook.kube.apiserver import FakeApiServer, Silence, running, until
 from webhook.kube import api as cluster
-from webhook.kube import heartbeat, pulse, reflector
+from webhook.kube import heartbeat, reflector, watch_health
 from webhook.kube.api import WATCH_SECONDS, ApiServer
 from webhook.kube.caches import Store
 from webhook.kube.heartbeat import Heartbeat
-from webhook.kube.pulse import SHORT_SECONDS, Pulse
 from webhook.kube.reflector import Reflector
+from webhook.kube.watch_health import SHORT_SECONDS, WatchHealth
 
 SERVICES = "/api/v1/services"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
@@ -31,7 +31,7 @@ BEAT = 0.05
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heartbeat, "LATE_SECONDS", 1.0)
     monkeypatch.setattr(heartbeat, "ARRIVAL_SECONDS", 0.05)
-    monkeypatch.setattr(pulse, "SILENT_SECONDS", 2)
+    monkeypatch.setattr(watch_health, "STALLED_SECONDS", 2)
     monkeypatch.setattr(reflector, "FIRST_PAUSE", 0.01)
     monkeypatch.setattr(cluster, "GRACE_SECONDS", 1)
 
@@ -60,13 +60,13 @@ class Setup:
     """A fake API server, a watch of Services, and the heartbeat of the node `n`."""
 
     def __init__(self, fake: FakeApiServer, api: ApiServer) -> None:
-        self.fake, self.kubelet, self.pulse = fake, Kubelet(fake), Pulse()
+        self.fake, self.kubelet, self.health = fake, Kubelet(fake), WatchHealth()
         self.services = Store(
             next(known for known in known_resources() if known.resource is Resource.SERVICES)
         )
         self.works = [
-            Reflector(api, SERVICES, self.services, watch_seconds=SHORT_SECONDS, pulse=self.pulse).run(),
-            Heartbeat(api, "n", self.pulse).run(),
+            Reflector(api, SERVICES, self.services, watch_seconds=SHORT_SECONDS, health=self.health).run(),
+            Heartbeat(api, "n", self.health).run(),
             self.kubelet.run(),
         ]
 
@@ -97,15 +97,15 @@ async def test_what_silent_watches_hide_is_found(
     silence: Silence, tmp_path: Path, lines: list[EventDict]
 ) -> None:
     async with set_up(tmp_path) as setup:
-        await until(lambda: setup.pulse.beating)
+        await until(lambda: setup.health.has_heartbeat)
         setup.fake.silence = silence
         await setup.put_service("a")
         await until(lambda: len(setup.services) == 1)
         setup.fake.silence = None
-        await until(lambda: setup.pulse.beating and not setup.pulse.silent)
+        await until(lambda: setup.health.has_heartbeat and not setup.health.stalled)
     events = [line["event"] for line in lines]
-    assert events[0] == "watches are silent, watching again"
-    assert events[-1] == "watches bring what happens again"
+    assert events[0] == "watches are stalled, restarting them"
+    assert events[-1] == "watches deliver events again"
 
 
 async def test_watches_that_bring_what_happens_stay_open(tmp_path: Path, lines: list[EventDict]) -> None:
@@ -113,7 +113,7 @@ async def test_watches_that_bring_what_happens_stay_open(tmp_path: Path, lines: 
         async with set_up(tmp_path) as setup:
             beats = setup.fake.version + 40  # two seconds, twice the limit
             await until(lambda: setup.fake.version >= beats)
-            assert (setup.pulse.beating, setup.pulse.silent) == (True, False)
+            assert (setup.health.has_heartbeat, setup.health.stalled) == (True, False)
             assert setup.requests(SERVICES) == setup.requests(LEASES) == 2, "one list, one watch"
 
     await undisturbed(0.5, attempt)
@@ -123,14 +123,14 @@ async def test_watches_that_bring_what_happens_stay_open(tmp_path: Path, lines: 
 async def test_a_late_kubelet_is_no_silent_watch(tmp_path: Path, lines: list[EventDict]) -> None:
     async def attempt() -> None:
         async with set_up(tmp_path) as setup:
-            await until(lambda: setup.pulse.beating)
+            await until(lambda: setup.health.has_heartbeat)
             setup.kubelet.runs = False
-            await until(lambda: not setup.pulse.beating)
-            assert not setup.pulse.silent
+            await until(lambda: not setup.health.has_heartbeat)
+            assert not setup.health.stalled
             await until(lambda: setup.requests(SERVICES) == 3)  # watched again, now shortly
             assert setup.requests(LEASES) <= 4, "asked once"
             setup.kubelet.runs = True
-            await until(lambda: setup.pulse.beating)
+            await until(lambda: setup.health.has_heartbeat)
 
     await undisturbed(0.5, attempt)
     assert lines == []
@@ -139,15 +139,15 @@ async def test_a_late_kubelet_is_no_silent_watch(tmp_path: Path, lines: list[Eve
 @pytest.mark.parametrize("why", ["none", "forbidden"])
 async def test_without_the_lease_watches_are_short(why: str, tmp_path: Path) -> None:
     async with set_up(tmp_path) as setup:
-        await until(lambda: setup.pulse.beating)
+        await until(lambda: setup.health.has_heartbeat)
         setup.kubelet.runs = False
         if why == "none":
             await setup.fake.delete(f"{LEASES}/n")
         else:
             await setup.fake.forbid(LEASES)
-        await until(lambda: not setup.pulse.beating)
-        assert not setup.pulse.silent
-        assert setup.pulse.seconds(WATCH_SECONDS, SHORT_SECONDS) == SHORT_SECONDS
+        await until(lambda: not setup.health.has_heartbeat)
+        assert not setup.health.stalled
+        assert setup.health.seconds(WATCH_SECONDS, SHORT_SECONDS) == SHORT_SECONDS
 
 
 async def test_a_question_that_is_lost_is_asked_again(
@@ -156,19 +156,19 @@ async def test_a_question_that_is_lost_is_asked_again(
     """The connection that it went over is as dead as those of the watches."""
     monkeypatch.setattr(heartbeat, "ANSWER_SECONDS", 0.2)
     async with set_up(tmp_path) as setup:
-        await until(lambda: setup.pulse.beating)
+        await until(lambda: setup.health.has_heartbeat)
         setup.fake.silence = Silence.MUTE
         setup.fake.losing = 1
-        await until(lambda: setup.pulse.silent)
+        await until(lambda: setup.health.stalled)
         assert setup.fake.losing == 0
 
 
 async def test_an_api_server_that_is_away_is_no_silent_watch(tmp_path: Path) -> None:
     async with set_up(tmp_path) as setup:
-        await until(lambda: setup.pulse.beating)
+        await until(lambda: setup.health.has_heartbeat)
         setup.fake.silence = Silence.MUTE
         setup.fake.putting_off = 3
         seen = setup.requests(LEASES)
         await until(lambda: setup.requests(LEASES) > seen)
-        assert not setup.pulse.silent
-        await until(lambda: setup.pulse.silent)  # asked again once it answers
+        assert not setup.health.stalled
+        await until(lambda: setup.health.stalled)  # asked again once it answers

@@ -11,7 +11,7 @@ from policies.kube.group_kinds import SERVICE as SERVICES
 from policies.kube.json import Json
 from webhook.errors import UserError
 from webhook.kube import offline
-from webhook.kube.offline import ManifestCluster, read, read_what_can_be
+from webhook.kube.offline import ManifestCluster, read, read_all
 
 POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n"
 SERVICE = "apiVersion: v1\nkind: Service\nmetadata: {name: s, namespace: ml}\n"
@@ -42,7 +42,7 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_read(tmp_path: Path) -> No
     (tmp_path / "chart" / "values.yaml").write_text("image: x\nimage: y\n")
     (tmp_path / "z.yaml").write_text(SERVICE)
     absent = str(tmp_path / "absent.yaml")
-    found, problems = read_what_can_be([str(tmp_path), absent, "-"], stdin=lambda: "a: [")
+    found, problems = read_all([str(tmp_path), absent, "-"], stdin=lambda: "a: [")
     assert [d.name for d in found] == ["a", "s"]
     assert [str(problem).removeprefix(f"{tmp_path}/").partition(" (")[0] for problem in problems] == [
         "chart/b.yaml: line 3: did not find expected node content",

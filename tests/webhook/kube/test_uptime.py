@@ -62,7 +62,7 @@ class Replica:
 
     async def beat(self) -> bool:
         await self.uptime.once()
-        return self.uptime.holds
+        return self.uptime.is_leader
 
 
 def recorded(leases: Leases) -> list[Outage]:
@@ -192,9 +192,9 @@ async def test_a_holder_that_hangs_or_gets_no_answer_holds_it_until_another_may_
     leases.clock += LAPSED_SECONDS - 1
     with pytest.raises(ApiError):
         await one.beat()
-    assert one.uptime.holds
+    assert one.uptime.is_leader
     leases.clock += 1
-    assert not one.uptime.holds
+    assert not one.uptime.is_leader
     leases.fails = None
     assert await Replica(leases, "two").beat()
 
@@ -223,7 +223,7 @@ async def test_an_api_server_that_fails_takes_the_work_away_and_is_told_once(
     monkeypatch.setattr("webhook.kube.uptime.log.warning", lambda text, **_: warned.append(text))
     with pytest.raises(Enough):
         await replica.uptime.run()
-    assert not replica.uptime.holds
+    assert not replica.uptime.is_leader
     assert len(warned) == 1
 
 
@@ -246,4 +246,4 @@ async def test_an_outage_is_written_down_as_soon_as_it_is_over(monkeypatch: pyte
     with pytest.raises(Enough):
         await replica.uptime.run()
     assert slept == [UNREADY_SECONDS, RENEW_SECONDS]
-    assert replica.uptime.holds
+    assert replica.uptime.is_leader

@@ -16,7 +16,7 @@ from tests.webhook.kube.apiserver import FakeApiServer, running, until
 from webhook.admission.configuration import Config
 from webhook.config.load import load
 from webhook.kube.api import ApiServer
-from webhook.kube.pulse import Pulse
+from webhook.kube.watch_health import WatchHealth
 from webhook.observed.collector import LONGEST_PAUSE, MOST_PENDING, WRITE_SECONDS, Collector, Pending, _Sink
 from webhook.observed.model_events import ModelEvents
 from webhook.observed.pods import Watched
@@ -60,7 +60,9 @@ async def collecting(
 ) -> AsyncIterator[None]:
     models = ModelEvents(api, config, NoCluster()) if models is None else models
     collector = Collector(
-        *(api, NAMESPACE, leads, config, NoCluster(), Pulse(), models), clock=time.clock, sleep=time.sleep
+        *(api, NAMESPACE, leads, config, NoCluster(), WatchHealth(), models),
+        clock=time.clock,
+        sleep=time.sleep,
     )
     task = asyncio.create_task(collector.run())
     try:

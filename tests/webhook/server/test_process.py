@@ -580,7 +580,7 @@ async def test_silent_watches_hide_no_change_for_long(tmp_path: Path) -> None:
                 POLICY_PATH,
                 {"metadata": {"name": "mlchassis-policy"}, "data": {"rules.yaml": "profile: strict"}},
             )
-            await chassis.logged("watches are silent, watching again")
+            await chassis.logged("watches are stalled, restarting them")
             await chassis.logged("oldest kubelet")
             await chassis.logged("policy in force", 2)
 
