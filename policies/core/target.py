@@ -15,6 +15,7 @@ from policies.kube.cache import Cache
 from policies.kube.field_paths import Steps, field_path, maps_at
 from policies.kube.group_kinds import LEADER_WORKER_SET, POD, GroupKind, kind_of
 from policies.kube.json import Json, mapping, replaced, strings, text
+from policies.kube.metadata import controller
 from policies.kube.pods import Container, Role
 
 
@@ -126,6 +127,11 @@ class Target:
     kind: GroupKind
     templates: tuple[PodTemplate, ...] = ()
     cache: Cache = field(default_factory=Cache, init=False, repr=False, compare=False)
+
+    @property
+    def has_controller(self) -> bool:
+        """Whether another object controls it: then rules judge that object."""
+        return controller(self.obj) is not None
 
     @property
     def spec(self) -> Json:

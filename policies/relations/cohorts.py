@@ -1,4 +1,4 @@
-"""The most of a resource that a ClusterQueue of Kueue can ever use, with what its cohorts lend.
+"""The maximum of a resource that a ClusterQueue of Kueue can use, with the quota that its cohorts lend.
 
 Law: an amount is never too low. If a queue or cohort may be unknown, only the queue's own limit counts.
 
@@ -8,7 +8,6 @@ Kueue 0.14.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final, TypeAlias
@@ -20,10 +19,10 @@ from policies.kube.json import Json, maps, text
 from policies.kube.quantities import parse_quantity
 
 _MOST_MEMBERS: Final = 1_000
-"""Queues and cohorts of one tree that are added up."""
+"""Queues and cohorts of one tree."""
 _DEEPEST: Final = 20
-"""Cohorts above each other."""
-_NONE: Final = Decimal(0)
+"""Levels of cohorts."""
+_ZERO: Final = Decimal(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +44,7 @@ def greatest_quota(queue: Json, flavor: str, resource: str, cluster: Cluster) ->
         limits = [] if own.borrowing is None else [Quota(own.nominal + own.borrowing)]
         lent = _lent(name, flavor, resource, cluster)
         if lent is not None:
-            limits.append(Quota(own.kept(own.nominal) + lent, name))
+            limits.append(Quota(own.local_quota(own.nominal) + lent, name))
     except ValueError:
         return None
     return min(limits, key=lambda limit: limit.amount, default=None)
@@ -58,15 +57,15 @@ def cohort_of(queue: Json) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Limits:
-    """What a queue or a cohort declares for one resource of one flavor."""
+    """The quotas of a queue or a cohort for one resource of one flavor."""
 
-    nominal: Decimal = _NONE
+    nominal: Decimal = _ZERO
     borrowing: Decimal | None = None
     lending: Decimal | None = None
 
-    def kept(self, below: Decimal) -> Decimal:
-        """The part of `below` that is not lent (`localQuota`)."""
-        return _NONE if self.lending is None else max(_NONE, below - self.lending)
+    def local_quota(self, subtree: Decimal) -> Decimal:
+        """The part of a subtree's quota that is not lent."""
+        return _ZERO if self.lending is None else max(_ZERO, subtree - self.lending)
 
 
 def _limits(member: Json, flavor: str, resource: str) -> _Limits:
@@ -101,7 +100,7 @@ class _Tree:
     _left: int = _MOST_MEMBERS
 
     def available(self, name: str, below: frozenset[str] = frozenset()) -> Decimal | None:
-        """The most that a cohort can give to one member; None if that is unknown."""
+        """The maximum that a cohort can give to one member; None if unknown."""
         if name in below or len(below) > _DEEPEST:
             return None  # Kueue admits nothing in a cycle
         cohort = named_in(self.cohorts, name) or {}
@@ -113,11 +112,11 @@ class _Tree:
         if above is None:
             return None
         own = _limits(cohort, self.flavor, self.resource)
-        most = own.kept(subtree) + above
+        most = own.local_quota(subtree) + above
         return most if own.borrowing is None else min(most, subtree + own.borrowing)
 
     def _subtree(self, name: str, above: frozenset[str] = frozenset()) -> Decimal | None:
-        """What a cohort and its members have; None if there are too many of them, or in a cycle."""
+        """The quota of a cohort and its members; None if there are too many of them, or in a cycle."""
         if name in above or len(above) > _DEEPEST:
             return None
         queues, children = self.queues[name], self.cohorts.by(_BY_PARENT)[name] if self.cohorts else ()
@@ -127,51 +126,41 @@ class _Tree:
         total = _limits(named_in(self.cohorts, name) or {}, self.flavor, self.resource).nominal
         for queue in queues:
             own = _limits(queue, self.flavor, self.resource)
-            total += own.nominal - own.kept(own.nominal)
+            total += own.nominal - own.local_quota(own.nominal)
         for child in children:
             below = self._subtree(text(child, "metadata", "name"), above | {name})
             if below is None:
                 return None
-            total += below - _limits(child, self.flavor, self.resource).kept(below)
+            total += below - _limits(child, self.flavor, self.resource).local_quota(below)
         return total
 
 
 def _lent(name: str, flavor: str, resource: str, cluster: Cluster) -> Decimal | None:
-    """What a cohort can give to one member; None if that is unknown. Raises ValueError."""
+    """The amount that a cohort can give to one member; None if unknown. Raises ValueError."""
     queues, cohorts = cluster.listing(Resource.CLUSTER_QUEUES), cluster.listing(Resource.COHORTS)
     if not queues or not _is_whole(name, queues, cohorts):
         return None
-    answers, key = queues.derive(_answers), (name, flavor, resource)
-    found = answers.get(key)
+    cache, key = queues.derive(_cache), (name, flavor, resource)
+    found = cache.get(key)
     if found is None or found[0] is not cohorts:
         tree = _Tree(queues.by(_BY_COHORT), cohorts, flavor, resource)
-        found = answers[key] = (cohorts, tree.available(name))
+        found = cache[key] = (cohorts, tree.available(name))
     return found[1]
 
 
 def _is_whole(name: str, queues: Listing, cohorts: Listing | None) -> bool:
-    """Whether all members of a cohort are known. Manifests are a part of the cluster, and with one queue of a
-    cohort they show a part of it."""
+    """Whether all members of a cohort are known. Manifests with only one queue of it show a part of it."""
     if not is_manifest(queues[0]):
         return cohorts is not None
-    return named_in(cohorts, name) is not None or len(queues.by(_BY_COHORT)[name]) >= _SEVERAL
+    return named_in(cohorts, name) is not None or len(queues.by(_BY_COHORT)[name]) > 1
 
 
-_Answers: TypeAlias = dict[tuple[str, str, str], tuple[Listing | None, Decimal | None]]
+_Cache: TypeAlias = dict[tuple[str, str, str], tuple[Listing | None, Decimal | None]]
 
 
-def _answers(queues: Listing) -> _Answers:
-    """Earlier answers, with the cohorts that they were made of. Names come from ClusterQueues only."""
+def _cache(queues: Listing) -> _Cache:
+    """Earlier results, with the cohorts that they follow from. The keys come from ClusterQueues only."""
     return {}
-
-
-_SEVERAL: Final = 2
-
-
-def _in_cohort(queue: Json) -> Iterator[str]:
-    name = cohort_of(queue)
-    if name:
-        yield name
 
 
 def _parent(cohort: Json) -> str:
@@ -179,10 +168,5 @@ def _parent(cohort: Json) -> str:
     return text(cohort, "spec", "parentName") or text(cohort, "spec", "parent")
 
 
-def _parent_of(cohort: Json) -> Iterator[str]:
-    if _parent(cohort):
-        yield _parent(cohort)
-
-
-_BY_COHORT: Final = Index(_in_cohort)
-_BY_PARENT: Final = Index(_parent_of)
+_BY_COHORT: Final = Index(lambda queue: filter(None, (cohort_of(queue),)))
+_BY_PARENT: Final = Index(lambda cohort: filter(None, (_parent(cohort),)))

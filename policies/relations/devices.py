@@ -1,7 +1,7 @@
-"""Devices of dynamic resource allocation (DRA): how many a node offers, and how many a pod's claims take.
+"""Devices of dynamic resource allocation (DRA): the supply of nodes and the demand of a pod's claims.
 
-Law: supply is never counted too low and demand never too high. Counters that devices share, taints and CEL
-expressions only reduce what can be allocated, so they are not evaluated.
+Law: supply is never counted too low and demand never too high. Shared counters, taints and CEL expressions
+only reduce the number of devices that can be allocated, so they are not evaluated.
 
 Semantics: `k8s.io/dynamic-resource-allocation/structured` of Kubernetes 1.37.
 """
@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any, Final
 
 from policies.core.facts import Facts, WholeObjects, named_in
-from policies.core.listing import Groups, Index, Listing
+from policies.core.listing import Index, Listing
 from policies.core.resources import Resource
 from policies.core.target import PodTemplate
 from policies.kube.group_kinds import GroupKind
@@ -22,11 +22,11 @@ from policies.kube.json import Json, indexed_maps, integer, mapping, maps, text
 from policies.kube.names import is_subdomain
 
 OFFER: Final = "offer"
-"""The key under which a watch cache keeps the `Offer` of a ResourceSlice in place of its devices."""
+"""The key of the `Offer` that a watch cache stores of a ResourceSlice in place of its devices."""
 _CLAIM: Final = GroupKind("resource.k8s.io", "ResourceClaim")
 _TEMPLATE: Final = GroupKind("resource.k8s.io", "ResourceClaimTemplate")
 ANY: Final = ""
-"""In place of a driver: devices of all drivers together."""
+"""Instead of a driver's name: the devices of all drivers."""
 
 
 # --- supply ----------------------------------------------------------------------------------------
@@ -34,17 +34,17 @@ ANY: Final = ""
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What rules need to know of the devices of one ResourceSlice."""
+    """The devices of one ResourceSlice, as far as rules depend on them."""
 
     devices: int
-    repeated: bool = False
+    shareable: bool = False
     """Whether a device can be allocated several times (allowMultipleAllocations)."""
     partitioned: bool = False
-    """Whether devices take shares of counters. The driver lists partitions that exclude each other."""
+    """Whether devices consume counters: then the driver lists partitions that exclude each other."""
 
 
 def offer_of(slice_: Json) -> Offer:
-    """The offer of a ResourceSlice, from a watch cache or read from its devices."""
+    """The offer of a ResourceSlice, from a watch cache or from its devices."""
     known: Any = slice_.get(OFFER)
     if isinstance(known, Offer):
         return known
@@ -58,103 +58,89 @@ def offer_of(slice_: Json) -> Offer:
 
 @dataclass(frozen=True, slots=True)
 class Supply:
-    """The most devices of a driver that one node can reach."""
+    """The maximum number of devices of a driver that one node can reach."""
 
-    most: int
+    devices: int
     node: str
     """A node with that many; empty if all nodes reach the same devices."""
     partitioned: bool
 
 
 def supply(slices: Listing, driver: str) -> Supply | None:
-    """None if that is unknown: the driver has no slice, has not yet published all of a pool, or lets pods
-    share its devices."""
+    """None if unknown: the driver has no slice, has not published all slices of a pool, or lets pods share
+    devices."""
     return slices.derive(_supplies).get(driver)
 
 
 def one_slice_has(slices: Listing, driver: str, count: int) -> bool:
-    """Whether a node has so many devices in one ResourceSlice. Its indices follow each change of a slice, and
+    """Whether a single ResourceSlice has so many devices. Indices make this cheap after a change of a slice;
     `supply` counts all slices again."""
     sizes, pools = slices.by(_BY_SIZE), slices.by(_BY_POOL)
+
+    def is_current(slice_: Json) -> bool:
+        """Whether no slice of its pool has a newer generation."""
+        return all(_generation(each) <= _generation(slice_) for each in pools[_pool(slice_)])
+
     return any(
-        _is_current(each, pools)
+        is_current(each)
         for name, size in sizes
         if size >= count and driver in (ANY, name)
         for each in islice(sizes[name, size], _MOST_TRIED)
     )
 
 
-def _is_current(slice_: Json, pools: Groups[tuple[str, str]]) -> bool:
-    """Whether no slice of its pool has a newer generation."""
-    generation = _generation_of(slice_)
-    return all(_generation_of(each) <= generation for key in _pool_of(slice_) for each in pools[key])
-
-
-def _generation_of(slice_: Json) -> int:
+def _generation(slice_: Json) -> int:
     return integer(slice_, "spec", "pool", "generation", default=0)
 
 
-def _pool_of(slice_: Json) -> Iterator[tuple[str, str]]:
-    yield text(slice_, "spec", "driver"), text(slice_, "spec", "pool", "name")
+def _pool(slice_: Json) -> tuple[str, str]:
+    return text(slice_, "spec", "driver"), text(slice_, "spec", "pool", "name")
 
 
-def _size_of(slice_: Json) -> Iterator[tuple[str, int]]:
-    yield text(slice_, "spec", "driver"), offer_of(slice_).devices
-
-
-_BY_POOL: Final = Index(_pool_of)
-_BY_SIZE: Final = Index(_size_of)
+_BY_POOL: Final = Index(lambda slice_: (_pool(slice_),))
+_BY_SIZE: Final = Index(lambda slice_: ((text(slice_, "spec", "driver"), offer_of(slice_).devices),))
 _MOST_TRIED: Final = 8
 
 
 def _supplies(slices: Listing) -> Mapping[str, Supply]:
-    pools: dict[tuple[str, str], tuple[int, list[Json]]] = {}
-    for each in slices:
-        spec = mapping(each, "spec")
-        pool = mapping(spec, "pool")
-        key = text(spec, "driver"), text(pool, "name")
-        generation = integer(pool, "generation", default=0)
-        known = pools.get(key)
-        if known is None or generation > known[0]:
-            pools[key] = generation, [each]  # a newer generation replaces all slices of the older ones
-        elif generation == known[0]:
-            known[1].append(each)
     drivers: dict[str, _Driver] = {}
-    everything = drivers[ANY] = _Driver()
-    for (name, _), (_, members) in pools.items():
-        driver = drivers.setdefault(name or "?", _Driver())
-        whole = len(members) == integer(members[0], "spec", "pool", "resourceSliceCount", default=0)
+    every_driver = drivers[ANY] = _Driver()
+    pools = slices.by(_BY_POOL)
+    for key in pools:
+        newest = max(map(_generation, pools[key]))  # it replaces all slices of older generations
+        members = [each for each in pools[key] if _generation(each) == newest]
+        complete = len(members) == integer(members[0], "spec", "pool", "resourceSliceCount", default=0)
         for each in members:
-            driver.add(each, whole=whole)
-            everything.add(each, whole=whole)
+            drivers.setdefault(key[0] or "?", _Driver()).add(each, complete=complete)
+            every_driver.add(each, complete=complete)
     return {name: found for name, driver in drivers.items() if (found := driver.supply()) is not None}
 
 
 class _Driver:
-    """The devices of one driver, or of all of them, while they are counted."""
+    """The counted devices of one driver, or of all drivers."""
 
     def __init__(self) -> None:
-        self._of_nodes: dict[str, int] = {}
-        self._of_several = 0
+        self._by_node: dict[str, int] = {}
+        self._shared = 0
         """Devices of a network, or with a node selector: every node may reach them."""
         self._known = True
         self._partitioned = False
 
-    def add(self, slice_: Json, *, whole: bool) -> None:
+    def add(self, slice_: Json, *, complete: bool) -> None:
         offer = offer_of(slice_)
-        self._known = self._known and whole and not offer.repeated
+        self._known = self._known and complete and not offer.shareable
         self._partitioned = self._partitioned or offer.partitioned
         node = text(slice_, "spec", "nodeName")
         if node:
-            self._of_nodes[node] = self._of_nodes.get(node, 0) + offer.devices
+            self._by_node[node] = self._by_node.get(node, 0) + offer.devices
         else:
-            self._of_several += offer.devices
+            self._shared += offer.devices
 
     def supply(self) -> Supply | None:
-        if not self._known or not (self._of_nodes or self._of_several):
+        if not self._known or not (self._by_node or self._shared):
             return None
-        node = min(self._of_nodes, key=lambda name: (-self._of_nodes[name], name), default="")
-        return Supply(self._of_nodes.get(node, 0) + self._of_several, node, self._partitioned)
+        node = min(self._by_node, key=lambda name: (-self._by_node[name], name), default="")
+        return Supply(self._by_node.get(node, 0) + self._shared, node, self._partitioned)
 
 
 # --- demand ----------------------------------------------------------------------------------------
@@ -167,33 +153,33 @@ class Request:
     path: str
     """Field path of the claim in the pod."""
     claim: str
-    """Kind and name of the object that holds the request."""
+    """Kind and name of the object with the request."""
     alternatives: tuple[Json, ...]
-    """The first that can be allocated counts; mostly one."""
+    """The scheduler allocates the first that it can; usually there is one."""
 
     @property
     def classes(self) -> Iterator[str]:
         """The names of the DeviceClasses."""
         yield from filter(None, (text(each, "deviceClassName") for each in self.alternatives))
 
-    def least(self, facts: Facts) -> tuple[str, int]:
-        """A driver (`ANY` if it is unknown), and how many of its devices the request takes at the least."""
+    def minimum(self, facts: Facts) -> tuple[str, int]:
+        """A driver (`ANY` if unknown), and the minimum number of its devices that the request takes."""
         drivers = {driver_of(name, facts) for name in self.classes}
         counts = [_count(each) for each in self.alternatives]
         return (drivers.pop() if len(drivers) == 1 else ANY), min(counts, default=0)
 
 
 def _count(request: Json) -> int:
-    """The least number of devices that a request takes from others."""
+    """The minimum number of devices that other pods cannot use."""
     if request.get("adminAccess") is True:
-        return 0  # it takes devices that are in use
+        return 0  # it uses allocated devices
     if request.get("allocationMode") == "All":
         return 1
     return max(0, integer(request, "count", default=1))
 
 
 def requests_of(template: PodTemplate, facts: Facts) -> Iterator[Request]:
-    """The requests of all claims of a pod that are known."""
+    """The requests of the known claims of a pod."""
     for index, entry in indexed_maps(template.spec, "resourceClaims"):
         path = f"{template.spec_path}.resourceClaims[{index}]"
         for field, kind in (("resourceClaimTemplateName", _TEMPLATE), ("resourceClaimName", _CLAIM)):
@@ -206,23 +192,28 @@ def requests_of(template: PodTemplate, facts: Facts) -> Iterator[Request]:
 
 
 def _requests(kind: GroupKind, name: str, facts: Facts) -> list[Json]:
-    if kind == _TEMPLATE:
-        found = named_in(facts.listing(Resource.CLAIM_TEMPLATES), name)
-        return maps(found or {}, "spec", "spec", "devices", "requests")
+    if kind == _CLAIM:
+        return requests_of_claim(name, facts)
+    template = named_in(facts.listing(Resource.CLAIM_TEMPLATES), name)
+    return maps(template or {}, "spec", "spec", "devices", "requests")
+
+
+def requests_of_claim(name: str, facts: Facts) -> list[Json]:
+    """The requests of a ResourceClaim; empty if unknown: a running webhook does not watch claims."""
     cluster = facts.cluster
     claim = cluster.named(_CLAIM, facts.namespace, name) if isinstance(cluster, WholeObjects) else None
     return maps(claim or {}, "spec", "devices", "requests")
 
 
 def driver_of(device_class: str, facts: Facts) -> str:
-    """The driver that all devices of a class have; `ANY` if its expressions do not show it."""
+    """The driver of all devices of a class; `ANY` if its expressions do not name one."""
     found = named_in(facts.cluster.listing(Resource.DEVICE_CLASSES), device_class)
     names = (_driver_in(text(each, "cel", "expression")) for each in maps(found or {}, "spec", "selectors"))
     return next(filter(None, names), ANY)
 
 
 def _driver_in(expression: str) -> str:
-    """`gpu.example` of `device.driver == "gpu.example" && ...`; empty for anything else."""
+    """`gpu.example` from `device.driver == "gpu.example" && ...`; empty for other expressions."""
     first = expression[:_LONGEST_EXPRESSION].partition("&&")[0]
     field, equals, value = (part.strip() for part in first.partition("=="))
     if field != "device.driver" or not equals or "||" in expression or "?" in expression:
@@ -233,4 +224,4 @@ def _driver_in(expression: str) -> str:
 
 
 _LONGEST_EXPRESSION: Final = 500
-"""Characters of an expression in which the name of the driver has to end."""
+"""The characters of an expression that are searched for the driver."""

@@ -1,7 +1,7 @@
-"""How many pods of a workload the nodes take at once, where each node or zone takes only so many: required
-anti-affinity, ports of the node, topology spread with DoNotSchedule.
+"""The number of pods of a workload that fit at once if each node or zone takes a limited number: required
+anti-affinity, host ports, topology spread with DoNotSchedule.
 
-The scheduler's filters as far as they last: what other pods hold, a cordon, a node that is not ready pass.
+Only permanent filters of the scheduler count. Other pods, cordons and nodes that are not ready are temporary.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from policies.rollouts.rollouts import host_ports
 V = TypeVar("V")
 
 MOST_NODES: Final = 2_000
-"""A larger cluster is not judged: all its nodes would be compared with the pod."""
+"""Larger clusters are not judged: each node is compared with the pod."""
 _MOST_LIMITS: Final = 8
 _IGNORE: Final = "Ignore"
 
 
 class Cause(Enum):
-    """Why a domain takes only so many pods."""
+    """Why the number of pods of a domain is limited."""
 
     APART = "anti-affinity"
     PORT = "a port of the node"
@@ -44,17 +44,18 @@ class Cause(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Each domain of a topology takes so many pods of a workload."""
+    """The maximum number of pods of a workload in each domain of a topology."""
 
     cause: Cause
     key: str
+    """The node label that names the domain."""
     path: str
-    """The field that demands it."""
-    each: int = 1
-    across: bool = True
+    """The field that sets the limit."""
+    per_domain: int = 1
+    across_revisions: bool = True
     """Whether pods of two revisions count together, as during a rollout."""
-    least: int = 1
-    """minDomains of a spread: below that number of domains each takes `each` at most."""
+    min_domains: int = 1
+    """minDomains of a spread: with fewer domains, each takes at most `per_domain` pods."""
     ignores_selector: bool = False
     """Whether nodes that the pod does not select count as domains of a spread."""
     ignores_taints: bool = True
@@ -62,16 +63,16 @@ class Limit:
 
 
 def limits_of(template: PodTemplate) -> list[Limit]:
-    """The limits of a pod, the certain ones first; empty if there are too many to follow."""
+    """The limits of a pod, the certain ones first; empty if there are too many to judge."""
     found = list(_limits(template))
     return found if len(found) <= _MOST_LIMITS else []
 
 
 def _limits(template: PodTemplate) -> Iterator[Limit]:
     path = f"{template.spec_path}.affinity.podAntiAffinity"
-    across = apart_in(template.pod, revisions=True)
+    across_revisions = apart_in(template.pod, revisions=True)
     for key in dict.fromkeys(apart_in(template.pod)):
-        yield Limit(Cause.APART, key, path, across=key in across)
+        yield Limit(Cause.APART, key, path, across_revisions=key in across_revisions)
     for container in template.containers(Role.MAIN, Role.SIDECAR):
         for index in host_ports(template.spec, container.spec):
             yield Limit(Cause.PORT, HOSTNAME, template.at(container, f"ports[{index}]"))
@@ -94,31 +95,32 @@ def _limits(template: PodTemplate) -> Iterator[Limit]:
 
 @dataclass(frozen=True, slots=True)
 class Domains:
-    """The domains of a topology that can take a pod, and those that the scheduler counts in a spread but that
-    can't."""
+    """The number of domains of a topology."""
 
     usable: int
+    """Domains that can take a pod."""
     unusable: int
+    """Domains that cannot, although the scheduler counts them in a spread."""
 
     def room(self, limit: Limit) -> float:
-        """How many pods they take at once; infinite if nothing limits them.
+        """The number of pods that fit at once; infinite without a limit.
 
-        A spread compares each domain with the one that has the fewest pods. It limits the total only where
-        that one never gets a pod (`podtopologyspread/filtering.go` of the scheduler).
+        A spread compares each domain with the one that has the fewest pods. It limits the total only if that
+        domain never gets a pod (`podtopologyspread/filtering.go` of the scheduler).
         """
-        if limit.cause is Cause.SPREAD and not self.unusable and self.usable >= limit.least:
+        if limit.cause is Cause.SPREAD and not self.unusable and self.usable >= limit.min_domains:
             return float("inf")
-        return limit.each * self.usable
+        return limit.per_domain * self.usable
 
 
 def domains(pod: Json, limit: Limit, nodes: Listing) -> Domains | None:
     """The domains of a limit; None if a node can take any number of pods."""
-    demands = [dig(pod, "spec", "nodeSelector"), dig(pod, *REQUIRED), dig(pod, "spec", "tolerations")]
-    question = [*demands, limit.cause.value, limit.key, limit.ignores_selector, limit.ignores_taints]
-    return _remembered(nodes, question, lambda: _counted(pod, limit, nodes))
+    fields = [dig(pod, "spec", "nodeSelector"), dig(pod, *REQUIRED), dig(pod, "spec", "tolerations")]
+    key = [*fields, limit.cause.value, limit.key, limit.ignores_selector, limit.ignores_taints]
+    return _cached(nodes, key, lambda: _count(pod, limit, nodes))
 
 
-def _counted(pod: Json, limit: Limit, nodes: Listing) -> Domains | None:
+def _count(pod: Json, limit: Limit, nodes: Listing) -> Domains | None:
     usable: set[str] = set()
     counted: set[str] = set()
     spread = limit.cause is Cause.SPREAD
@@ -126,7 +128,7 @@ def _counted(pod: Json, limit: Limit, nodes: Listing) -> Domains | None:
         name, labels = text(obj, "metadata", "name"), labels_of(obj)
         domain = text(labels, limit.key) or (name if limit.key == HOSTNAME else "")
         if spread and not domain:
-            continue  # no pod of a spread lands there
+            continue  # the scheduler places no pod of a spread there
         selected = admits(pod, name, labels)
         if not selected and not (spread and limit.ignores_selector):
             continue
@@ -134,7 +136,7 @@ def _counted(pod: Json, limit: Limit, nodes: Listing) -> Domains | None:
         tolerated = all(tolerates(pod, taint) for taint in taints)
         if tolerated and selected:
             if not domain or is_virtual(obj):
-                # Pods on a node without the label are apart from nobody; a virtual node takes many pods.
+                # Anti-affinity has no effect on a node without the label; a virtual node takes many pods.
                 return None
             usable.add(domain)
         elif tolerated or limit.ignores_taints:
@@ -142,28 +144,27 @@ def _counted(pod: Json, limit: Limit, nodes: Listing) -> Domains | None:
     return Domains(len(usable), len(counted - usable))
 
 
-def selects_none(pod: Json, nodes: Listing) -> bool:
+def matches_no_node(pod: Json, nodes: Listing) -> bool:
     """Whether the node selector or required node affinity of a pod matches no node."""
-    demands = [dig(pod, "spec", "nodeSelector"), dig(pod, *REQUIRED)]
-    if not any(demands):
+    fields = [dig(pod, "spec", "nodeSelector"), dig(pod, *REQUIRED)]
+    if not any(fields):
         return False
-    return _remembered(
-        nodes,
-        demands,
-        lambda: not any(admits(pod, text(node, "metadata", "name"), labels_of(node)) for node in nodes),
-    )
+
+    def matches_none() -> bool:
+        return not any(admits(pod, text(node, "metadata", "name"), labels_of(node)) for node in nodes)
+
+    return _cached(nodes, fields, matches_none)
 
 
-def _remembered(nodes: Listing, question: list[object], work_out: Callable[[], V]) -> V:
-    """An answer about nodes, kept for as long as no node changes. Questions of two functions differ."""
-    answers = nodes.derive(_answers)
-    key = json.dumps(question)
-    found = answers.get(key)
+def _cached(nodes: Listing, key: list[object], compute: Callable[[], V]) -> V:
+    """A result about nodes, kept until a node changes. The keys of two functions differ in length."""
+    cache, encoded = nodes.derive(_cache), json.dumps(key)
+    found = cache.get(encoded)
     if found is None:
-        found = (work_out(),)
-        answers.put(key, found, len(key))
+        found = (compute(),)
+        cache.put(encoded, found, len(encoded))
     return cast("V", found[0])
 
 
-def _answers(nodes: Listing) -> Remembered[str, tuple[object]]:
+def _cache(nodes: Listing) -> Remembered[str, tuple[object]]:
     return Remembered()

@@ -1,13 +1,13 @@
-"""The dependencies between the objects of a set or a cluster, as one graph with evidence for each edge.
+"""The dependencies between the objects of a set or a cluster, as one graph with a field path for each edge.
 
-A workload never points to another workload: it points to the Service or host that its text names, and the
-Service points to the workloads behind it. So every edge has one place in one object that a person can change.
+A workload has edges to the Services and hosts that its fields name, and a Service has edges to the workloads
+behind it. So every edge belongs to one field of one object that a person can change.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
@@ -21,15 +21,15 @@ from policies.core.services import selects
 from policies.core.target import PodTemplate, Target, pod_templates
 from policies.core.workloads import Workload
 from policies.kube.group_kinds import GroupKind, kind_of
-from policies.kube.json import Json, indexed_maps, integer, mapping, text
-from policies.kube.metadata import controller
+from policies.kube.json import Json, dig, indexed_maps, integer, mapping, text
+from policies.kube.metadata import controller, labels_of
 from policies.kube.selectors import matches
-from policies.relations.links import Link, Relation, all_links
+from policies.relations.links import Relation, all_links
 from policies.relations.reads import objects_read
-from policies.relations.waiters import Cycle, cycle_through
+from policies.relations.wait_cycles import Cycle, Identity, cycle_through
 
 MOST_EDGES: Final = 100_000
-"""The greatest number of edges; the rest is left out, and `Graph.truncated` is true."""
+"""Further edges are left out, and `Graph.truncated` is true."""
 
 LEADS_TO: Final = "leads to"
 MOUNTS: Final = "mounts"
@@ -38,7 +38,7 @@ SCALES: Final = "scales"
 GUARDS: Final = "limits disruptions of"
 ROUTES: Final = "routes to"
 HOST: Final = "Host"
-"""The kind of a node that is no object: a host outside the set or cluster."""
+"""The kind of a node for a host outside the set or cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,24 +62,24 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """One dependency, with the place in the source that causes it."""
+    """One dependency, with the field of the source that causes it."""
 
     source: Node
     relation: str
     target: Node
     path: str = ""
-    """Field path in the source; empty where the relation follows from labels."""
+    """Field path in the source; empty if the relation follows from labels."""
     who: str = ""
     certainty: Certainty = Certainty.SURE
     limit: float | None = None
     """Seconds after which a wait ends by itself; None: never."""
     tolerates: int | None = None
-    """Seconds for which a running pod tolerates that the target fails; None: its probes do not ask it."""
+    """Seconds for which a running pod tolerates a failure of the target; None if no probe depends on it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Blast:
-    """What happens to other workloads while one node fails, in the order in which it happens."""
+    """The effects of one node's failure on other workloads, in order of time."""
 
     of: Node
     restarted: tuple[Node, ...]
@@ -87,7 +87,7 @@ class Blast:
     unready: tuple[Node, ...]
     """Workloads whose readiness probes fail, and no liveness probe."""
     after: Mapping[Node, int]
-    """Seconds of failure after which each of these is restarted, or else not ready."""
+    """Seconds of failure after which each of these is restarted or not ready."""
 
     @property
     def pods_restarted(self) -> int:
@@ -96,7 +96,7 @@ class Blast:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Nodes in reading order, edges by source."""
+    """Nodes by namespace, kind and name; edges by source."""
 
     nodes: tuple[Node, ...]
     edges: tuple[Edge, ...]
@@ -105,7 +105,7 @@ class Graph:
     truncated: bool = False
 
     def find(self, text: str) -> list[Node]:
-        """The nodes that a person means by `name`, `Kind/name` or `namespace/Kind/name`."""
+        """The nodes with a `name`, `Kind/name` or `namespace/Kind/name`."""
         wanted = text.lower()
         return [
             node
@@ -113,10 +113,10 @@ class Graph:
             if wanted in (node.name.lower(), f"{node.kind}/{node.name}".lower(), node.id.lower())
         ]
 
-    def connected_to(self, nodes: Iterable[Node]) -> Graph:
-        """The part of the graph that the nodes lead to, or that leads to them."""
-        forward, backward = _neighbours(self.edges)
-        kept = set(_reached(nodes, forward)) | set(_reached(nodes, backward))
+    def connected_to(self, nodes: Collection[Node]) -> Graph:
+        """The nodes, all that they depend on, and all that depend on them, directly or through others."""
+        kept = _reachable(nodes, ((edge.source, edge.target) for edge in self.edges))
+        kept |= _reachable(nodes, ((edge.target, edge.source) for edge in self.edges))
         return Graph(
             tuple(node for node in self.nodes if node in kept),
             tuple(edge for edge in self.edges if edge.source in kept and edge.target in kept),
@@ -125,34 +125,33 @@ class Graph:
         )
 
     def blast(self, node: Node) -> Blast:
-        """The consequences if `node` fails, and after how long: each probe adds the time that it
-        tolerates."""
-        behind: dict[Node, set[Node]] = {}
-        services: dict[Node, list[Node]] = {}
-        asked: dict[Node, list[Edge]] = {}
+        """The consequences of a failure of `node`: each probe delays them by the time that it tolerates."""
+        providers: defaultdict[Node, set[Node]] = defaultdict(set)
+        services: defaultdict[Node, list[Node]] = defaultdict(list)
+        probes: defaultdict[Node, list[Edge]] = defaultdict(list)
         for edge in self.edges:
             if edge.relation == LEADS_TO:
-                behind.setdefault(edge.source, set()).add(edge.target)
-                services.setdefault(edge.target, []).append(edge.source)
+                providers[edge.source].add(edge.target)
+                services[edge.target].append(edge.source)
             elif edge.tolerates is not None:
-                asked.setdefault(edge.target, []).append(edge)
+                probes[edge.target].append(edge)
         failed: dict[Node, int] = {}
         restarted: dict[Node, int] = {}
-        numbers = count()
-        queue = [(0, next(numbers), node)]
+        order = count()
+        queue = [(0, next(order), node)]
         while queue:
             seconds, _, at = heappop(queue)
             if at in failed:
                 continue
             failed[at] = seconds
-            for service in services.get(at, ()):  # it answers as long as one workload behind it does
-                if behind[service] <= failed.keys():
-                    heappush(queue, (seconds, next(numbers), service))
-            for edge in asked.get(at, ()):
+            for service in services[at]:
+                if providers[service] <= failed.keys():  # no workload behind it is left
+                    heappush(queue, (seconds, next(order), service))
+            for edge in probes[at]:
                 later = seconds + (edge.tolerates or 0)
                 if edge.relation == Relation.NEEDS_ALIVE and edge.source != node:
                     restarted[edge.source] = min(later, restarted.get(edge.source, later))
-                heappush(queue, (later, next(numbers), edge.source))
+                heappush(queue, (later, next(order), edge.source))
         unready = {
             each: seconds
             for each, seconds in failed.items()
@@ -163,51 +162,40 @@ class Graph:
         )
 
 
-def _neighbours(edges: Iterable[Edge]) -> tuple[dict[Node, list[Node]], dict[Node, list[Node]]]:
-    forward: dict[Node, list[Node]] = {}
-    backward: dict[Node, list[Node]] = {}
-    for edge in edges:
-        forward.setdefault(edge.source, []).append(edge.target)
-        backward.setdefault(edge.target, []).append(edge.source)
-    return forward, backward
-
-
-def _reached(starts: Iterable[Node], neighbours: Mapping[Node, Sequence[Node]]) -> Iterator[Node]:
-    seen = dict.fromkeys(starts)
-    queue = deque(seen)
-    while queue:
-        at = queue.popleft()
-        yield at
-        for other in neighbours.get(at, ()):
-            if other not in seen:
-                seen[other] = None
-                queue.append(other)
+def _reachable(starts: Iterable[Node], arrows: Iterable[tuple[Node, Node]]) -> set[Node]:
+    targets: defaultdict[Node, list[Node]] = defaultdict(list)
+    for source, target in arrows:
+        targets[source].append(target)
+    reached = set(starts)
+    pending = list(reached)
+    while pending:
+        new = [target for target in targets[pending.pop()] if target not in reached]
+        reached.update(new)
+        pending += new
+    return reached
 
 
 def graph_of(objects: Iterable[Json], kinds: Mapping[GroupKind, Workload], cluster: Cluster) -> Graph:
-    """The graph of workloads, with what `cluster` knows of Services, autoscalers and budgets.
+    """The graph of workloads, routes, and the Services, autoscalers and budgets of `cluster`.
 
-    Args:
-        objects: workloads and other objects of the graph; pods and workloads with a controller are
-            left out, since the object that made them is in it.
-        kinds: the kinds that make pods.
-        cluster: where names of Services are looked up.
+    Objects with a controller are left out, since their owner is in the graph. `kinds`: the kinds with pod
+    templates.
     """
-    build = _Build(kinds, cluster)
+    builder = _Builder(kinds, cluster)
     for obj in objects:
-        build.add(obj)
-        if build.full:
+        builder.add(obj)
+        if builder.full:
             break
-    return build.graph()
+    return builder.graph()
 
 
-class _Build:
+class _Builder:
     def __init__(self, kinds: Mapping[GroupKind, Workload], cluster: Cluster) -> None:
         self._kinds, self._cluster = kinds, cluster
         self._nodes: dict[str, Node] = {}
         self._edges: dict[Edge, None] = {}
-        self._targets: list[tuple[Target, str]] = []
-        self._by_label: dict[tuple[str, str], list[tuple[Node, PodTemplate]]] = {}
+        self._targets: list[tuple[Target, Node]] = []
+        self._by_label: defaultdict[tuple[str, str], list[tuple[Node, PodTemplate]]] = defaultdict(list)
 
     @property
     def full(self) -> bool:
@@ -222,7 +210,9 @@ class _Build:
             if target.templates:
                 self._add_workload(target)
         elif kind.kind in ("Ingress", "HTTPRoute", "GRPCRoute"):
-            self._add_routes(obj, kind.kind)
+            node = self._node_of(obj, kind.kind)
+            for name, namespace, path in _backends(obj, node.namespace):
+                self._edge(Edge(node, ROUTES, self._node("Service", namespace, name), path))
 
     def graph(self) -> Graph:
         for resource, add in (
@@ -236,17 +226,15 @@ class _Build:
         edges = tuple(
             sorted(self._edges, key=lambda edge: (edge.source.id, edge.relation, edge.target.id, edge.path))
         )
-        return Graph(nodes, edges, tuple(self._cycles()), self.full)
+        return Graph(nodes, edges, tuple(self._cycles().values()), self.full)
 
-    def _cycles(self) -> Iterator[Cycle]:
-        seen: set[frozenset[tuple[str, str, str]]] = set()
-        for target, namespace in self._targets:
-            cycle = cycle_through(target, namespace, self._cluster)
+    def _cycles(self) -> dict[frozenset[Identity], Cycle]:
+        found: dict[frozenset[Identity], Cycle] = {}
+        for target, node in self._targets:
+            cycle = cycle_through(target, node.namespace, self._cluster)
             if cycle is not None:
-                members = frozenset(step.waiter.identity for step in cycle.steps)
-                if members not in seen:
-                    seen.add(members)
-                    yield cycle
+                found.setdefault(frozenset(step.waiter.identity for step in cycle.steps), cycle)
+        return found
 
     def _node(self, kind: str, namespace: str, name: str, replicas: int | None = None) -> Node:
         node = Node(kind, namespace, name, replicas)
@@ -256,62 +244,50 @@ class _Build:
             return node
         return known
 
+    def _node_of(self, obj: Json, kind: str, replicas: int | None = None) -> Node:
+        namespace = text(obj, "metadata", "namespace") or "default"
+        return self._node(kind, namespace, text(obj, "metadata", "name"), replicas)
+
+    def _node_of_host(self, host: str, namespace: str) -> Node:
+        """The Service that a host means in a namespace, or a host outside."""
+        found = destination(host, namespace, self._cluster)
+        if found is None:
+            return self._node(HOST, "", host)
+        return self._node("Service", found.namespace, found.name)
+
     def _edge(self, edge: Edge) -> None:
         if not self.full:
             self._edges[edge] = None
 
-    # --- workloads -------------------------------------------------------------------------------------
-
     def _add_workload(self, target: Target) -> None:
-        namespace = text(target.obj, "metadata", "namespace") or "default"
-        replicas = integer(target.spec, "replicas", default=1)
-        node = self._node(target.kind.kind, namespace, target.name, replicas)
-        self._targets.append((target, namespace))
+        node = self._node_of(target.obj, target.kind.kind, integer(target.spec, "replicas", default=1))
+        self._targets.append((target, node))
         for link in all_links(target):
+            other = self._node_of_host(link.host, node.namespace)
             self._edge(
                 Edge(
-                    node,
-                    link.relation,
-                    self._destination(link, namespace),
-                    link.path,
-                    link.who,
-                    link.certainty,
-                    link.limit,
-                    link.tolerates,
+                    *(node, link.relation, other, link.path),
+                    *(link.who, link.certainty, link.limit, link.tolerates),
                 )
             )
         for template in target.templates:
             for read in objects_read(template):
-                other = self._node(read.kind.kind, namespace, read.name)
+                other = self._node(read.kind.kind, node.namespace, read.name)
                 self._edge(Edge(node, MOUNTS if read.mounted else READS, other, read.path))
-            for label in mapping(template.pod, "metadata", "labels").items():
-                self._by_label.setdefault((namespace, str(label)), []).append((node, template))
-
-    def _destination(self, link: Link, namespace: str) -> Node:
-        found = destination(link.host, namespace, self._cluster)
-        if found is None:
-            return self._node(HOST, "", link.host)
-        return self._node("Service", found.namespace, found.name)
-
-    # --- the objects around workloads --------------------------------------------------------------------
+            for label in labels_of(template.pod).items():
+                self._by_label[node.namespace, str(label)].append((node, template))
 
     def _add_service(self, service: Json) -> None:
-        namespace = text(service, "metadata", "namespace") or "default"
-        node = self._node("Service", namespace, text(service, "metadata", "name"))
-        labels = [(namespace, str(label)) for label in mapping(service, "spec", "selector").items()]
-        # One label of the selector leads to all that it can select; the rarest one to the fewest more.
+        node = self._node_of(service, "Service")
+        labels = [(node.namespace, str(label)) for label in mapping(service, "spec", "selector").items()]
+        # A selected workload has every label of the selector: look through the shortest list.
         candidates = min((self._by_label.get(label, []) for label in labels), key=len, default=[])
         for workload, template in candidates:
             if selects(service, template.pod):
                 self._edge(Edge(node, LEADS_TO, workload, "spec.selector"))
-        external = text(service, "spec", "externalName")
+        external = text(service, "spec", "externalName").lower()
         if external:
-            found = destination(external.lower(), namespace, self._cluster)
-            other = (
-                self._node(HOST, "", external.lower())
-                if found is None
-                else self._node("Service", found.namespace, found.name)
-            )
+            other = self._node_of_host(external, node.namespace)
             self._edge(Edge(node, LEADS_TO, other, "spec.externalName"))
 
     def _add_autoscaler(self, obj: Json) -> None:
@@ -319,41 +295,31 @@ class _Build:
         reference = mapping(obj, "spec", "scaleTargetRef")
         scaled = self._nodes.get(Node(text(reference, "kind"), namespace, text(reference, "name")).id)
         if scaled is not None:
-            node = self._node("HorizontalPodAutoscaler", namespace, text(obj, "metadata", "name"))
+            node = self._node_of(obj, "HorizontalPodAutoscaler")
             self._edge(Edge(node, SCALES, scaled, "spec.scaleTargetRef"))
 
     def _add_budget(self, obj: Json) -> None:
         namespace = text(obj, "metadata", "namespace") or "default"
-        selector = obj.get("spec", {}).get("selector") if isinstance(obj.get("spec"), dict) else None
-        for target, place in self._targets:
-            if place == namespace and any(
-                matches(selector, mapping(template.pod, "metadata", "labels"))
-                for template in target.templates
-            ):
-                node = self._node("PodDisruptionBudget", namespace, text(obj, "metadata", "name"))
-                guarded = self._node(target.kind.kind, namespace, target.name)
+        selector = dig(obj, "spec", "selector")
+        for target, guarded in self._targets:
+            pods = (labels_of(template.pod) for template in target.templates)
+            if guarded.namespace == namespace and any(matches(selector, labels) for labels in pods):
+                node = self._node_of(obj, "PodDisruptionBudget")
                 self._edge(Edge(node, GUARDS, guarded, "spec.selector"))
 
-    def _add_routes(self, obj: Json, kind: str) -> None:
-        namespace = text(obj, "metadata", "namespace") or "default"
-        node = self._node(kind, namespace, text(obj, "metadata", "name"))
-        for name, place, path in _routed(obj, namespace):
-            self._edge(Edge(node, ROUTES, self._node("Service", place, name), path))
 
-
-def _routed(obj: Json, namespace: str) -> Iterator[tuple[str, str, str]]:
+def _backends(obj: Json, namespace: str) -> Iterator[tuple[str, str, str]]:
     """(Service, namespace, field path) of each backend of an Ingress or a Gateway API route."""
     name = text(obj, "spec", "defaultBackend", "service", "name")
     if name:
         yield name, namespace, "spec.defaultBackend.service.name"
-    for rule_index, entry in indexed_maps(obj, "spec", "rules"):
-        for index, path in indexed_maps(entry, "http", "paths"):
+    for number, rule in indexed_maps(obj, "spec", "rules"):
+        for index, path in indexed_maps(rule, "http", "paths"):
             name = text(path, "backend", "service", "name")
             if name:
-                place = f"spec.rules[{rule_index}].http.paths[{index}].backend.service.name"
-                yield name, namespace, place
-        for index, reference in indexed_maps(entry, "backendRefs"):
+                yield name, namespace, f"spec.rules[{number}].http.paths[{index}].backend.service.name"
+        for index, reference in indexed_maps(rule, "backendRefs"):
             name = text(reference, "name")
             if name and text(reference, "kind") in ("", "Service"):
-                other = text(reference, "namespace") or namespace
-                yield name, other, f"spec.rules[{rule_index}].backendRefs[{index}].name"
+                path_of_name = f"spec.rules[{number}].backendRefs[{index}].name"
+                yield name, text(reference, "namespace") or namespace, path_of_name

@@ -1,4 +1,4 @@
-"""The requests of one workload to other hosts, read from its pod templates without the cluster."""
+"""The hosts that one workload depends on, read from its pod templates without the cluster."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from policies.core.finding import Certainty
 from policies.core.names import asked, is_address
 from policies.core.target import PodTemplate, Target
 from policies.kube.json import maps, strings, text
-from policies.kube.metadata import labels_of
 from policies.kube.pods import Container, Role
 from policies.kube.probe_timing import give_up
 from policies.startup.waits import init_waits, probe_waits
@@ -27,38 +26,43 @@ class Relation(StrEnum):
     """How one object depends on another."""
 
     WAITS = "waits for"
-    """It does not start before the other one answers."""
+    """It does not start before the other object answers."""
     NEEDS_READY = "is ready only with"
-    """A readiness or startup probe asks the other one."""
+    """A readiness or startup probe sends requests to the other object."""
     NEEDS_ALIVE = "is restarted without"
-    """A liveness probe asks the other one."""
+    """A liveness probe sends requests to the other object."""
     CALLS = "calls"
-    """Its environment names the other one. Reported, never judged."""
+    """Its environment or arguments name the other object. No rule reads this."""
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One host that a workload asks."""
+    """One host that a workload depends on."""
 
     relation: Relation
     host: str
-    """As a pod of this workload resolves it, lower case: `db`, `db.ml`, `db-0.db.ml.svc.cluster.local`, an
-    address, or kubelet's variable `$DB_SERVICE_HOST`."""
+    """The name as a pod of this workload resolves it, lower case: `db`, `db.ml`,
+    `db-0.db.ml.svc.cluster.local`, an address, or kubelet's variable `$DB_SERVICE_HOST`."""
     path: str
     """Field path in the workload."""
     who: str
-    """Who asks: "init container wait", "the readiness probe of container api"."""
+    """The client: "init container wait", "the readiness probe of container api"."""
     certainty: Certainty
     name_lookup: bool = False
     """Only the name is resolved."""
     limit: float | None = None
-    """Seconds after which the workload goes on without the host; None: never."""
+    """Seconds after which the workload continues without the host; None: never."""
     tolerates: int | None = None
-    """Seconds for which a running pod tolerates that the host fails; None: its probes do not ask it."""
+    """Seconds for which a running pod tolerates a failure of the host; None if no probe depends on it."""
+
+    @property
+    def subject(self) -> str:
+        """`who` at the beginning of a sentence."""
+        return self.who[:1].upper() + self.who[1:]
 
 
 MOST_LINKS: Final = 64
-"""Links of one workload that are read; a workload with more is a mistake or an attack."""
+"""The number of links that are read of one workload."""
 
 _URL_VARIABLE: Final = re.compile(r"(?:URL|URI|ENDPOINT|HOST|HOSTNAME|ADDR|ADDRESS|SERVER|SERVICE|DSN)$")
 
@@ -92,29 +96,29 @@ def _blocking(template: PodTemplate) -> Iterator[Link]:
         for wait in init_waits(template, container):
             yield from link(Relation.WAITS, wait.host, wait.path, wait.certainty)
         path = template.at_words(container)
-        for host, limit in _given_up(template, container):
+        for host, limit in _limited_waits(template, container):
             yield from link(Relation.WAITS, host, path, Certainty.SURE, limit=limit)
     running = template.containers(Role.MAIN, Role.SIDECAR)
     for container in running:
         link = partial(_link, template, container, f"the command of container {container.name}")
         sure = Certainty.SURE if len(running) == 1 else Certainty.UNDECIDED
-        for host in _awaited_by_command(template, container):
+        for host in _command_waits(template, container):
             yield from link(Relation.WAITS, host, template.at_words(container), sure)
-        for called, wait in probe_waits(template, container):
-            if _is_asked_by_kubelet(wait.host):
+        for probe, wait in probe_waits(template, container):
+            if _is_resolved_on_node(wait.host):
                 continue
-            link = partial(_link, template, container, f"the {called} probe of container {container.name}")
-            # After the start the startup probe is not asked again.
-            tolerates = give_up(container.spec.get("readinessProbe")) if called == "readiness" else None
+            link = partial(_link, template, container, f"the {probe} probe of container {container.name}")
+            # kubelet does not repeat the startup probe after the start.
+            tolerates = give_up(container.spec.get("readinessProbe")) if probe == "readiness" else None
             yield from link(Relation.NEEDS_READY, wait.host, wait.path, wait.certainty, tolerates=tolerates)
 
 
-def _is_asked_by_kubelet(host: Host) -> bool:
-    """Whether a name is resolved on the node, where names of Services mean nothing."""
+def _is_resolved_on_node(host: Host) -> bool:
+    """Whether kubelet resolves the name: the node's resolver does not know Services."""
     return host.client in ("httpGet", "tcpSocket") and not is_address(host.name)
 
 
-def _awaited_by_command(template: PodTemplate, container: Container) -> Iterator[Host]:
+def _command_waits(template: PodTemplate, container: Container) -> Iterator[Host]:
     """The hosts of loops that must end before the container's own program runs."""
     summary = container_command(template, container)
     if not math.isinf(summary.seconds):
@@ -122,8 +126,8 @@ def _awaited_by_command(template: PodTemplate, container: Container) -> Iterator
     yield from (host for loop in summary.loops if not loop.bounded for host in loop.hosts)
 
 
-def _given_up(template: PodTemplate, container: Container) -> list[tuple[Host, float]]:
-    """The hosts that an init container waits for during a limited time, after which it succeeds."""
+def _limited_waits(template: PodTemplate, container: Container) -> list[tuple[Host, float]]:
+    """The hosts that an init container waits for up to a time limit, after which it succeeds."""
     summary = container_command(template, container)
     if not summary.loops or not 0 < summary.seconds < math.inf:
         return []
@@ -140,34 +144,32 @@ def _liveness(template: PodTemplate) -> Iterator[Link]:
         for handler in ("httpGet", "tcpSocket"):
             name = text(container.spec, "livenessProbe", handler, "host")
             host = Host(name.lower(), reach_of(name), handler)
-            if name and not _is_asked_by_kubelet(host):
-                yield from link(
-                    host, template.at(container, "livenessProbe", handler, "host"), Certainty.SURE
-                )
+            if name and not _is_resolved_on_node(host):
+                path = template.at(container, "livenessProbe", handler, "host")
+                yield from link(host, path, Certainty.SURE)
+        path = template.at(container, "livenessProbe", "exec.command")
         for host in dict.fromkeys(exec_command(template, container, "livenessProbe").hosts):
-            yield from link(
-                host, template.at(container, "livenessProbe", "exec.command"), Certainty.UNDECIDED
-            )
+            yield from link(host, path, Certainty.UNDECIDED)
 
 
 def _calls(template: PodTemplate) -> Iterator[Link]:
     """The hosts that a container's environment and arguments name."""
     for container in template.containers():
-        who = f"the environment of container {container.name}"
+        link = partial(_link, template, container, f"the environment of container {container.name}")
         for index, entry in enumerate(maps(container.spec, "env")):
             value, name = text(entry, "value"), text(entry, "name")
             if is_url(value) or (value and _URL_VARIABLE.search(name.upper())):
                 path = template.at(container, f"env[{index}]", "value")
                 for host in url_hosts(value, "env"):
-                    yield from _link(template, container, who, Relation.CALLS, host, path)
-        who = f"the arguments of container {container.name}"
-        for place in ("command", "args"):
-            for index, word in enumerate(strings(container.spec, place)):
+                    yield from link(Relation.CALLS, host, path)
+        link = partial(_link, template, container, f"the arguments of container {container.name}")
+        for field in ("command", "args"):
+            for index, word in enumerate(strings(container.spec, field)):
                 value = word.partition("=")[2] if word.startswith("--") and "=" in word else word
                 if is_url(value):
-                    path = template.at(container, f"{place}[{index}]")
-                    for host in url_hosts(value, place):
-                        yield from _link(template, container, who, Relation.CALLS, host, path)
+                    path = template.at(container, f"{field}[{index}]")
+                    for host in url_hosts(value, field):
+                        yield from link(Relation.CALLS, host, path)
 
 
 def _link(
@@ -182,7 +184,7 @@ def _link(
     limit: float | None = None,
     tolerates: int | None = None,
 ) -> Iterator[Link]:
-    """The link to a host, if the text names one outside the pod."""
+    """The link to a host, if it is outside the pod."""
     if host.reach is Reach.LOCAL or not host.name:
         return
     named = asked(host.name, template, container)
@@ -193,8 +195,3 @@ def _link(
     if not named.certain:
         certainty = Certainty.UNDECIDED
     yield Link(relation, named.host, path, who, certainty, host.name_lookup, limit, tolerates)
-
-
-def pod_labels(target: Target) -> dict[str, str]:
-    """The labels of the pods that the first template makes."""
-    return dict(labels_of(target.templates[0].pod)) if target.templates else {}

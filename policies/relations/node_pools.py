@@ -1,7 +1,7 @@
-"""Whether Karpenter can make a node for a pod, from its NodePools.
+"""Whether Karpenter can create a node for a pod, by its NodePools.
 
-Law: a NodePool counts as able unless its labels, requirements and taints exclude the pod. Instance types are
-unknown here, so labels that a cloud's provider may set count as possible.
+Law: a NodePool can unless its labels, requirements or taints exclude the pod. Instance types are unknown
+here, so labels that a cloud provider may set count as possible.
 
 Semantics: `pkg/scheduling/requirements.go` and `pkg/apis/v1/labels.go` of Karpenter 1.6.
 """
@@ -19,13 +19,13 @@ _PROVIDERS: Final = (
     *("kubernetes.io", "k8s.io", "karpenter", "k8s.aws", "amazonaws.com", "azure.com", "google.com"),
     *("alibabacloud.com", "oraclecloud.com", "ibm-cloud", "digitalocean.com"),
 )
-"""Parts of the domains whose labels Karpenter's core or a cloud's provider may set on a new node."""
+"""Parts of the domains whose labels Karpenter or a cloud provider may set on a new node."""
 _NOWHERE: Final = ("NotIn", "DoesNotExist")
 """Operators that a node without the label satisfies."""
 
 
 def obstacle(pod: Json, pool: Json) -> str | None:
-    """Why a NodePool makes no node for a pod, as half a sentence; None if it may make one."""
+    """Why a NodePool creates no node for a pod, as a clause; None if it may create one."""
     name = text(pool, "metadata", "name")
     for taint in maps(pool, "spec", "template", "spec", "taints"):
         if text(taint, "effect") in ("NoSchedule", "NoExecute") and not tolerates(pod, taint):
@@ -42,7 +42,7 @@ def obstacle(pod: Json, pool: Json) -> str | None:
 
 
 def _limits(pool: Json, name: str) -> dict[str, list[Json]]:
-    """What a pool demands of each label of its nodes."""
+    """The requirements of a pool for the labels of its nodes, by label key."""
     template = mapping(pool, "spec", "template")
     labels = {**mapping(template, "metadata", "labels"), _POOL: name}
     found = {key: [{"key": key, "operator": "In", "values": [value]}] for key, value in labels.items()}
@@ -51,29 +51,25 @@ def _limits(pool: Json, name: str) -> dict[str, list[Json]]:
     return found
 
 
-def _unmet(asked: tuple[Json, ...], limits: Mapping[str, list[Json]]) -> Iterator[str]:
-    """The keys of labels that no node of a pool can have as a pod asks for them."""
-    for each in asked:
+def _unmet(requirements: tuple[Json, ...], limits: Mapping[str, list[Json]]) -> Iterator[str]:
+    """The label keys of a pod's requirements that no node of a pool can meet."""
+    for each in requirements:
         key = text(each, "key")
         if key in limits:
             possible = _overlap(key, each, limits[key])
         else:
-            possible = each.get("operator") in _NOWHERE or _is_of_a_provider(key)
+            domain = key.rpartition("/")[0]
+            possible = each.get("operator") in _NOWHERE or any(part in domain for part in _PROVIDERS)
         if not possible:
             yield key
 
 
-def _overlap(key: str, asked: Json, limits: list[Json]) -> bool:
+def _overlap(key: str, requirement: Json, limits: list[Json]) -> bool:
     """Whether one value of a label satisfies a pod and its pool."""
-    for enumerated in (*limits, asked):
+    for enumerated in (*limits, requirement):
         if enumerated.get("operator") == "In":
             candidates = ({key: value} for value in strings(enumerated, "values"))
-            return any(all(matches(each, labels) for each in (*limits, asked)) for labels in candidates)
+            return any(all(matches(each, labels) for each in (*limits, requirement)) for labels in candidates)
     if any(each.get("operator") == "DoesNotExist" for each in limits):
-        return asked.get("operator") in _NOWHERE
+        return requirement.get("operator") in _NOWHERE
     return True  # ranges and exclusions: assume that they overlap
-
-
-def _is_of_a_provider(key: str) -> bool:
-    domain = key.rpartition("/")[0]
-    return any(part in domain for part in _PROVIDERS)

@@ -19,7 +19,7 @@ from policies.core.resources import Known, Resource, known_resources
 from policies.kube.json import Json, mapping, maps, text
 from policies.probes.observed import OBSERVED, trimmed
 from policies.relations.devices import OFFER, offer_of
-from policies.relations.waiters import KEPT, Kept, kept
+from policies.relations.wait_cycles import CACHED_LINKS, CachedLinks, cached_links
 from webhook.kube import paths
 from webhook.kube.api import TOO_LARGE
 from webhook.kube.errors import ApiError
@@ -307,9 +307,9 @@ class Store:
             target[path[-1]] = self._shared(value)
         if self._known.resource is Resource.WORKLOADS:
             # Items of a list have neither apiVersion nor kind. The commands are read here, once per change.
-            relations = kept({**item, **self._type}, self._intern)
+            relations = cached_links({**item, **self._type}, self._intern)
             if relations is not None:
-                trimmed[KEPT] = relations
+                trimmed[CACHED_LINKS] = relations
         elif self._known.resource is Resource.DEVICE_SLICES:
             trimmed[OFFER] = offer_of(item)
         return trimmed
@@ -409,7 +409,7 @@ def _bytes_of(value: Any) -> int:
         return sum(_bytes_of(key) + _bytes_of(item) for key, item in value.items())
     if isinstance(value, list):
         return sum(map(_bytes_of, value))
-    if isinstance(value, Kept):
+    if isinstance(value, CachedLinks):
         return _ENTRY_BYTES + len(value.links) * _LINK_BYTES
     if not isinstance(value, str):
         return _ENTRY_BYTES

@@ -15,7 +15,7 @@ from policies.core.listing import Listing
 from policies.core.resources import Resource, known_resources
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json, dig, replaced, text
-from policies.relations.waiters import KEPT
+from policies.relations.wait_cycles import CACHED_LINKS
 from webhook.kube.offline import ManifestCluster
 
 
@@ -76,7 +76,7 @@ def _applied(resource: Resource, obj: Json, before: Json | None) -> Json:
         known = dig(before, *path)
         if known is not None and dig(obj, *path) is None:
             obj = replaced(obj, path, known)
-    serves = before is not None and getattr(before.get(KEPT), "serves", False)
+    serves = before is not None and getattr(before.get(CACHED_LINKS), "ready", False)
     return replaced(obj, ("status", "readyReplicas"), 1) if serves else obj
 
 

@@ -26,7 +26,7 @@ STALLED_SECONDS: Final = 10
 
 
 class WatchHealth:
-    """The shared state of all reflectors of one API server. Without a heartbeat no watch counts as stalled."""
+    """Shared by all reflectors of one API server. Without a heartbeat no watch counts as stalled."""
 
     def __init__(self) -> None:
         self.stalled = False

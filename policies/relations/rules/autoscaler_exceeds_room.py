@@ -1,4 +1,4 @@
-"""autoscaler-exceeds-room: an autoscaler whose maximum a quota or the nodes can never hold."""
+"""autoscaler-exceeds-room: an autoscaler whose maximum exceeds a quota or the nodes."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import Final
 from policies.accelerators.node_affinity import is_surveyable
 from policies.accelerators.placement import kept_apart, placement
 from policies.accelerators.requests import GpuAffinity
-from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
+from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.kube.group_kinds import DEPLOYMENT, LEADER_WORKER_SET, ROLLOUT, STATEFUL_SET
 from policies.kube.json import integer, text
-from policies.kube.metadata import controller
 from policies.kube.nodes import HOSTNAME
 from policies.quotas.quotas import judged
 from policies.relations.domains import MOST_NODES, Cause, domains, limits_of
@@ -23,7 +22,7 @@ _KEDA_DEFAULT: Final = 100
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    if controller(target.obj) is not None or not replicas_of(target.obj):
+    if target.has_controller or not replicas_of(target.obj):
         return
     autoscaler = autoscaler_of(target.obj, facts)
     if autoscaler is None:
@@ -34,29 +33,29 @@ def check(target: Target, facts: Facts) -> Findings:
     if most <= least or (most == _KEDA_DEFAULT and name.startswith(_KEDA)):
         return
     for room, why in (*_by_quotas(target, facts), *_by_nodes(target, facts)):
-        if least <= room < most:  # less than the minimum is another rule's
-            left = most - int(room)
+        if least <= room < most:  # another rule judges less than the minimum
+            excess = most - int(room)
             yield Finding(
                 "spec.replicas",
                 f"HorizontalPodAutoscaler {name} may ask for {most} replicas, and {why}: "
-                f"{left} of them {'never runs' if left == 1 else 'never run'}.",
+                f"{excess} of them {'never runs' if excess == 1 else 'never run'}.",
                 f"Set maxReplicas of {name} to {int(room)}, or make room for more.",
             )
             return
 
 
 def _by_quotas(target: Target, facts: Facts) -> Iterator[tuple[float, str]]:
-    for each in judged(target, facts):
+    for quota in judged(target, facts):
         try:
-            room = each.room()
+            room = quota.room()
         except ValueError:
-            continue  # a quantity that no API server accepts
+            continue  # the API server refuses such a quantity
         if room is not None:
             yield float(room.replicas), f"ResourceQuota {room.quota} has room for {room.such} ({room.terms})"
 
 
 def _by_nodes(target: Target, facts: Facts) -> Iterator[tuple[float, str]]:
-    """Only where the nodes and pools are declared to be all that there can be."""
+    """Empty unless the settings declare that the cluster gets no other nodes and pools."""
     settings = facts.settings(GpuAffinity)
     nodes = facts.nodes()
     if target.kind == LEADER_WORKER_SET or len(target.templates) != 1 or not nodes:
@@ -70,16 +69,11 @@ def _by_nodes(target: Target, facts: Facts) -> Iterator[tuple[float, str]]:
             room = found.room(one_each=kept_apart(template.pod, HOSTNAME))
             yield room, f"all nodes and pools together fit {room:.0f}"
     elif settings.fixed_size and len(nodes) <= MOST_NODES:
-        yield from _by_domains(template, facts)
-
-
-def _by_domains(template: PodTemplate, facts: Facts) -> Iterator[tuple[float, str]]:
-    nodes = facts.nodes()
-    for limit in limits_of(template):
-        found = domains(template.pod, limit, nodes) if nodes and limit.cause is not Cause.SPREAD else None
-        if found is not None and found.usable:
-            room = found.room(limit)
-            yield room, f"{limit.cause.value} ({limit.key}) leaves room for {room:.0f}"
+        for limit in limits_of(template):
+            usable = None if limit.cause is Cause.SPREAD else domains(template.pod, limit, nodes)
+            if usable is not None and usable.usable:
+                room = usable.room(limit)
+                yield room, f"{limit.cause.value} ({limit.key}) leaves room for {room:.0f}"
 
 
 RULE = rule(__name__, check, (DEPLOYMENT, STATEFUL_SET, ROLLOUT, LEADER_WORKER_SET))

@@ -1,4 +1,4 @@
-"""autoscaler-never-scales: autoscalers by a utilization that has no value or never reaches its target."""
+"""autoscaler-never-scales: autoscalers whose utilization has no value or never reaches its target."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
 from policies.kube.group_kinds import DEPLOYMENT, ROLLOUT, STATEFUL_SET
 from policies.kube.json import Json, dig, integer, mapping, maps, text
-from policies.kube.metadata import annotations_of, controller
+from policies.kube.metadata import annotations_of
 from policies.kube.names import listed
 from policies.kube.pods import Container, Role
 from policies.kube.quantities import parse_quantity
@@ -30,18 +30,18 @@ _DEFAULT_TARGET: Final = 80
 _TOLERANCE: Final = Decimal("0.1")
 _SOURCES: Final = {"Resource": "resource", "ContainerResource": "containerResource"}
 _MORE_METRICS: Final = "autoscaling.alpha.kubernetes.io/metrics"
-"""The annotation of autoscaling/v1 for all metrics but the CPU's utilization."""
+"""The annotation of autoscaling/v1 with all metrics except CPU utilization."""
 _MOST: Final = 4
-"""Metrics of one autoscaler that are reported."""
+"""Findings for one autoscaler."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Utilization:
-    """A metric in percent of what containers request."""
+    """A metric in percent of the containers' requests."""
 
     resource: str
     container: str
-    """The only container that counts; empty: all."""
+    """The only container of the metric; empty for all containers."""
     target: int
 
 
@@ -58,7 +58,7 @@ class _Obstacle:
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    if controller(target.obj) is not None or not replicas_of(target.obj) or len(target.templates) != 1:
+    if target.has_controller or not replicas_of(target.obj) or len(target.templates) != 1:
         return
     [template] = target.templates
     autoscaler = autoscaler_of(target.obj, facts)
@@ -69,12 +69,12 @@ def check(target: Target, facts: Facts) -> Findings:
     name, metrics = text(autoscaler, "metadata", "name"), _metrics(autoscaler)
     try:
         defaults = defaults_in(facts)
-        # These are added up by `calculateRequests` in pkg/controller/podautoscaler/replica_calculator.go of
-        # Kubernetes 1.36, and by its predecessor in 1.29.
+        # As in `calculateRequests` of pkg/controller/podautoscaler/replica_calculator.go in Kubernetes 1.36,
+        # and its predecessor in 1.29.
         running = resources_of(template.containers(Role.MAIN, Role.SIDECAR), defaults or NOTHING)
         tolerance = _tolerance(autoscaler)
     except ValueError:
-        return  # a quantity that no API server accepts
+        return  # the API server refuses such a quantity
     for metric in islice(filter(None, map(_utilization, metrics)), _MOST):
         counted = [each for each in running if metric.container in ("", each.container.name)]
         if not counted:
@@ -83,7 +83,7 @@ def check(target: Target, facts: Facts) -> Findings:
         if found is not None:
             yield Finding(
                 template.at(found.container, "resources"),
-                f"HorizontalPodAutoscaler {name} {found.why}: {_lost(found, len(metrics))}.",
+                f"HorizontalPodAutoscaler {name} {found.why}: {_effect(found, len(metrics))}.",
                 found.hint,
                 Certainty.SURE if found.sure else Certainty.LIKELY,
             )
@@ -92,19 +92,19 @@ def check(target: Target, facts: Facts) -> Findings:
 def _without_request(
     metric: _Utilization, counted: Sequence[Resources], defaults: Defaults | None
 ) -> _Obstacle | None:
-    """If a container that counts has no request, or all of them request 0."""
+    """If a container has no request, or all of them request 0."""
     without = [each for each in counted if metric.resource not in each.requests]
     if not without and any(each.requests[metric.resource] for each in counted):
         return None
-    those = [each.container for each in without or counted]
-    several = len(those) > 1
+    containers = [each.container for each in without or counted]
+    several = len(containers) > 1
     amount = f"no {metric.resource}" if without else f"0 {metric.resource}"
     sure = not without or defaults is not None
     unless = "" if sure else ", unless a LimitRange gives it one"
     return _Obstacle(
-        those[0],
+        containers[0],
         f"scales by {metric.resource} in percent of the requests, and container{'s' if several else ''} "
-        f"{listed((each.name for each in those), 3)} request{'' if several else 's'} {amount}{unless}",
+        f"{listed((each.name for each in containers), 3)} request{'' if several else 's'} {amount}{unless}",
         f"Set a {metric.resource} request for each container, or scale by a target of type AverageValue.",
         fails=True,
         sure=sure,
@@ -130,18 +130,16 @@ def _out_of_reach(metric: _Utilization, counted: Sequence[Resources], tolerance:
     )
 
 
-def _lost(found: _Obstacle, metrics: int) -> str:
-    """What does not happen (`computeReplicasForMetrics` in horizontal.go: while one of several metrics fails,
-    the others add pods and remove none)."""
+def _effect(found: _Obstacle, metrics: int) -> str:
+    """While one of several metrics fails, the others add pods and remove none (`computeReplicasForMetrics` in
+    horizontal.go)."""
     if metrics > 1:
-        return (
-            f"this metric adds no pod{', and while it fails the others remove none' if found.fails else ''}"
-        )
-    return f"it adds no pod under load{', and removes none' if found.fails else ''}"
+        return f"this metric adds no pod{', and while it fails the others remove none' * found.fails}"
+    return f"it adds no pod under load{', and removes none' * found.fails}"
 
 
 def _tolerance(autoscaler: Json) -> Decimal:
-    """The part of the target that the use must exceed it by. Raises ValueError."""
+    """The fraction by which the use must exceed the target. Raises ValueError."""
     value = dig(autoscaler, "spec", "behavior", "scaleUp", "tolerance")
     return _TOLERANCE if value is None else parse_quantity(value)
 
@@ -160,7 +158,7 @@ def _metrics(autoscaler: Json) -> list[Json]:
 
 
 def _utilization(metric: Json) -> _Utilization | None:
-    """None if it is a metric of another kind."""
+    """None for a metric of another kind."""
     kind = text(metric, "type")
     source = mapping(metric, _SOURCES.get(kind, ""))
     percent = integer(source, "target", "averageUtilization", default=0)

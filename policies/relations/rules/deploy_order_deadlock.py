@@ -1,4 +1,4 @@
-"""deploy-order-deadlock: workloads that wait for what Argo CD or Helm deploys only after they are up."""
+"""deploy-order-deadlock: workloads that wait for objects that Argo CD or Helm deploys after them."""
 
 from __future__ import annotations
 
@@ -12,49 +12,51 @@ from policies.core.resources import Resource
 from policies.core.services import behind
 from policies.kube.group_kinds import DAEMON_SET, DEPLOYMENT, JOB, POD, STATEFUL_SET
 from policies.kube.json import Json, integer, text
-from policies.kube.metadata import controller, labels_of
+from policies.kube.metadata import labels_of
 from policies.relations.links import Link, blocking_links
-from policies.relations.order import Turn, argo_orders, by_argo, by_helm, helm_waits_for
+from policies.relations.order import Position, argo_position, helm_position, helm_waits_for, orders_with_argo
 
 _MOST: Final = 8
-"""Waits of one workload that are compared with the order."""
+"""The number of waits of one workload that are compared with the order."""
 _INSTANCE: Final = "app.kubernetes.io/instance"
 """Charts label the objects of one release with it; Argo CD labels those of one application."""
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    if controller(target.obj) is not None or integer(target.spec, "replicas", default=1) == 0:
+    if target.has_controller or integer(target.spec, "replicas", default=1) == 0:
         return
     for link in blocking_links(target)[:_MOST]:
         found = destination(link.host, facts.namespace, facts.cluster)
-        # Only files have annotations; objects in a cluster were deployed before.
+        # Only manifests have annotations; objects in a cluster were deployed before.
         if found is None or not is_manifest(found.service):
             continue
         workloads = facts.cluster.listing(Resource.WORKLOADS, found.namespace)
         providers = list(islice(behind(found.service, workloads), _MOST + 1))
         if not providers or len(providers) > _MOST or not all(map(is_manifest, providers)):
             continue
-        finding = _judged(target, link, found.service, providers)
+        finding = _compared(target, link, found.service, providers)
         if finding is not None:
             yield finding
             return
 
 
-def _judged(target: Target, link: Link, service: Json, providers: list[Json]) -> Finding | None:
-    argo = argo_orders(target.obj, service, *providers)
+def _compared(target: Target, link: Link, service: Json, providers: list[Json]) -> Finding | None:
+    argo = orders_with_argo(target.obj, service, *providers)
     if not argo and not helm_waits_for(target.obj):
         return None
-    tool, turn_of = ("Argo CD", by_argo) if argo else ("Helm", by_helm)
-    own, of_service = turn_of(target.obj), turn_of(service)
-    turns = [turn_of(each) for each in providers]
-    if own is None or of_service is None or any(turn is None for turn in turns):
+    tool, position_of = ("Argo CD", argo_position) if argo else ("Helm", helm_position)
+    own, service_position = position_of(target.obj), position_of(service)
+    if own is None or service_position is None:
         return None
-    first, provider = min(
-        ((turn, each) for turn, each in zip(turns, providers, strict=True) if turn is not None),
-        key=lambda item: item[0].rank,
-    )
+    positions: list[tuple[Position, Json]] = []
+    for each in providers:
+        position = position_of(each)
+        if position is None:
+            return None
+        positions.append((position, each))
+    first, provider = min(positions, key=lambda item: item[0].rank)
     later, what = max(
-        (of_service, f"Service {_name(service)}"),
+        (service_position, f"Service {_name(service)}"),
         (first, f"{text(provider, 'kind')} {_name(provider)}"),
         key=lambda item: item[0].rank,
     )
@@ -64,7 +66,7 @@ def _judged(target: Target, link: Link, service: Json, providers: list[Json]) ->
 
 
 def _certainty(obj: Json, link: Link, service: Json, provider: Json) -> Certainty:
-    """Sure for the objects of one release or application: only these are deployed in one order."""
+    """SURE for the objects of one release or application: only these are deployed in one order."""
     if link.certainty is not Certainty.SURE:
         return Certainty.UNDECIDED
     instance = labels_of(obj).get(_INSTANCE)
@@ -74,7 +76,7 @@ def _certainty(obj: Json, link: Link, service: Json, provider: Json) -> Certaint
 
 
 def _finding(
-    target: Target, link: Link, tool: str, own: Turn, later: Turn, what: str, certainty: Certainty
+    target: Target, link: Link, tool: str, own: Position, later: Position, what: str, certainty: Certainty
 ) -> Finding:
     done = "complete" if tool == "Helm" or target.kind in (JOB, POD) else "healthy"
     limit = "" if link.limit is None else f"{link.limit:.0f} s "
@@ -83,8 +85,8 @@ def _finding(
     ends = "never completes" if link.limit is None else "takes that long"
     return Finding(
         link.path,
-        f"{link.who[:1].upper()}{link.who[1:]} waits {limit}for {what}, which {tool} deploys {later.said}, "
-        f"after this {target.kind.kind} ({own.said}) is {done}. {first} first deployment {ends}.",
+        f"{link.subject} waits {limit}for {what}, which {tool} deploys {later.description}, "
+        f"after this {target.kind.kind} ({own.description}) is {done}. {first} first deployment {ends}.",
         f"Deploy {what} in an earlier wave or phase than this {target.kind.kind}, or let this "
         f"{target.kind.kind} start without it.",
         certainty,

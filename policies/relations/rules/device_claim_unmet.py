@@ -1,4 +1,4 @@
-"""device-claim-unmet: DRA claims of a pod that no node can ever meet."""
+"""device-claim-unmet: DRA claims of a pod that no node can meet."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ from policies.core.listing import is_manifest
 from policies.core.resources import Resource
 from policies.core.suggestions import closest
 from policies.kube.json import text
-from policies.kube.metadata import controller
 from policies.relations.devices import ANY, Request, Supply, one_slice_has, requests_of, supply
 
-_ALIKE: Final = 0.8
-"""How alike two names of DeviceClasses are of which one is a mistake for the other."""
+_SIMILAR: Final = 0.8
+"""The least similarity of two names of which one is a misspelling of the other."""
 _MOST_REQUESTS: Final = 256
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    if controller(target.obj) is not None:
+    if target.has_controller:
         return
     for template in target.templates:
         if "resourceClaims" not in template.spec:
@@ -38,13 +37,14 @@ def _missing(requests: list[Request], facts: Facts) -> Findings:
     for request in requests if classes else ():
         for name in request.classes:
             if classes and named_in(classes, name) is None:
-                near = closest(name, (text(each, "metadata", "name") for each in classes), _ALIKE)
-                if near or not is_manifest(classes[0]):
+                similar = closest(name, (text(each, "metadata", "name") for each in classes), _SIMILAR)
+                if similar or not is_manifest(classes[0]):
+                    there_is = f"; there is {similar}" if similar else ""
                     yield Finding(
                         request.path,
                         f"{request.claim} asks for devices of DeviceClass {name}, which does not exist"
-                        f"{f'; there is {near}' if near else ''}. The scheduler leaves the pod Pending.",
-                        "Correct the name of the class, or install the driver that brings it.",
+                        f"{there_is}. The scheduler leaves the pod Pending.",
+                        "Correct the name of the class, or install the driver that creates it.",
                         Certainty.LIKELY,  # it may be applied later
                     )
 
@@ -53,30 +53,30 @@ def _too_many(requests: list[Request], facts: Facts) -> Findings:
     slices = facts.cluster.listing(Resource.DEVICE_SLICES)
     if not slices:
         return
-    wanted: dict[str, tuple[int, Request]] = {}
+    demand: dict[str, tuple[int, Request]] = {}
     for request in requests:
-        driver, count = request.least(facts)
+        driver, count = request.minimum(facts)
         for name in dict.fromkeys((driver, ANY)):
-            before, first = wanted.get(name, (0, request))
-            wanted[name] = before + count, first
-    for driver, (count, first) in sorted(wanted.items(), reverse=True):
+            before, first = demand.get(name, (0, request))
+            demand[name] = before + count, first
+    for driver, (count, first) in sorted(demand.items(), reverse=True):
         if one_slice_has(slices, driver, count):
             continue
-        there = supply(slices, driver)
-        if there is not None and there.most < count:
-            yield _finding(driver, count, there, first, facts)
+        available = supply(slices, driver)
+        if available is not None and available.devices < count:
+            yield _finding(driver, count, available, first, facts)
 
 
-def _finding(driver: str, count: int, there: Supply, first: Request, facts: Facts) -> Finding:
+def _finding(driver: str, count: int, available: Supply, first: Request, facts: Facts) -> Finding:
     settings = facts.settings(GpuAffinity)
-    fixed = settings.fixed_size and not settings.pools and not there.partitioned
-    where = f" ({there.node})" if there.node else ""
-    such = f"devices of {driver}" if driver else "devices"
+    fixed = settings.fixed_size and not settings.pools and not available.partitioned
+    where = f" ({available.node})" if available.node else ""
+    devices = f"devices of {driver}" if driver else "devices"
     return Finding(
         first.path,
-        f"The claims of a pod ask for {count} {such}, and the most that one node reaches is "
-        f"{there.most}{where}. The scheduler leaves the pod Pending.",
-        f"Ask for at most {there.most} per pod, or spread the work over several pods.",
+        f"The claims of a pod ask for {count} {devices}, and the most that one node reaches is "
+        f"{available.devices}{where}. The scheduler leaves the pod Pending.",
+        f"Ask for at most {available.devices} per pod, or spread the work over several pods.",
         Certainty.SURE if fixed else Certainty.LIKELY,
     )
 

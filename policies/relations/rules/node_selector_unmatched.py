@@ -1,4 +1,4 @@
-"""node-selector-unmatched: pods whose node selector matches no node, and none that Karpenter can make."""
+"""node-selector-unmatched: pods whose node selector matches no node, also none that Karpenter can create."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from policies.core.listing import is_manifest
 from policies.core.resources import Resource
 from policies.kube.group_kinds import DAEMON_SET, POD
 from policies.kube.json import Json, mapping, text
-from policies.kube.metadata import controller
-from policies.relations.domains import MOST_NODES, selects_none
+from policies.relations.domains import MOST_NODES, matches_no_node
 from policies.relations.node_pools import obstacle
 from policies.rollouts.rollouts import replicas_of
 
@@ -22,7 +21,7 @@ _MOST_POOLS: Final = 200
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    if target.kind in (POD, DAEMON_SET) or controller(target.obj) is not None or not replicas_of(target.obj):
+    if target.kind in (POD, DAEMON_SET) or target.has_controller or not replicas_of(target.obj):
         return
     settings = facts.settings(GpuAffinity)
     nodes = facts.nodes() if not settings.pools else None
@@ -35,10 +34,10 @@ def check(target: Target, facts: Facts) -> Findings:
         if text(template.spec, "nodeName") or not is_surveyable(template.pod):
             continue
         if placement(template.pod, facts) is not None:
-            continue  # gpu-unschedulable's
+            continue  # gpu-unschedulable judges pods with accelerators
         if not settings.fixed_size and not pools and _may_scale_from_zero(template.pod, settings):
             continue
-        if selects_none(template.pod, nodes):
+        if matches_no_node(template.pod, nodes):
             obstacles = [obstacle(template.pod, pool) for pool in pools]
             if None not in obstacles:
                 yield _finding(
@@ -47,9 +46,9 @@ def check(target: Target, facts: Facts) -> Findings:
 
 
 def _may_scale_from_zero(pod: Json, settings: GpuAffinity) -> bool:
-    """Whether the pod asks for a pool that is often empty: by accelerators, or by the pool's own label."""
-    asked = settings.catalogue.requests(pod)
-    return bool(asked) or not mentioned_keys(pod).isdisjoint(settings.autoscaler_labels)
+    """Whether the pod needs a pool that is often empty: by accelerators, or by the pool's own label."""
+    requests = settings.catalogue.requests(pod)
+    return bool(requests) or not mentioned_keys(pod).isdisjoint(settings.autoscaler_labels)
 
 
 def _finding(template: PodTemplate, nodes: int, obstacles: list[str], *, fixed: bool) -> Finding:
@@ -57,14 +56,14 @@ def _finding(template: PodTemplate, nodes: int, obstacles: list[str], *, fixed: 
     count = "the only node does not match" if nodes == 1 else f"none of the {nodes} nodes matches"
     if obstacles:
         more = f", and {len(obstacles) - _SHOWN} more" if len(obstacles) > _SHOWN else ""
-        others = f"no NodePool of Karpenter makes a node that does ({'; '.join(obstacles[:_SHOWN])}{more})"
+        future = f"no NodePool of Karpenter makes a node that does ({'; '.join(obstacles[:_SHOWN])}{more})"
     elif fixed:
-        others = "gpu-affinity.yaml declares that no nodes are added (fixedSize)"
+        future = "gpu-affinity.yaml declares that no nodes are added (fixedSize)"
     else:
-        others = "they wait until somebody labels one or an autoscaler adds one"
+        future = "they wait until somebody labels one or an autoscaler adds one"
     return Finding(
         f"{template.spec_path}.{field}",
-        f"The pods stay Pending: {count} their node selector and required node affinity, and {others}.",
+        f"The pods stay Pending: {count} their node selector and required node affinity, and {future}.",
         "Correct the node selector or affinity, or label a node" + (" or a NodePool." if obstacles else "."),
         Certainty.SURE if fixed else Certainty.LIKELY,
     )

@@ -10,16 +10,15 @@ from policies.core.resources import Resource
 from policies.core.suggestions import closest
 from policies.kube.group_kinds import POD
 from policies.kube.json import text
-from policies.kube.metadata import controller
 
 _BUILT_IN: Final = ("system-node-critical", "system-cluster-critical")
-"""Every API server makes these two, so a listing without them is a part of the cluster."""
-_ALIKE: Final = 0.8
-"""How alike two names are of which one is a mistake for the other."""
+"""Every API server creates these two, so a listing without them is incomplete."""
+_SIMILAR: Final = 0.8
+"""The least similarity of two names of which one is a misspelling of the other."""
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    if target.kind == POD or controller(target.obj) is not None:
+    if target.kind == POD or target.has_controller:
         return  # the API server refuses a Pod at once
     classes = facts.cluster.listing(Resource.PRIORITY_CLASSES)
     if not classes:
@@ -29,11 +28,12 @@ def check(target: Target, facts: Facts) -> Findings:
         name = text(template.spec, "priorityClassName")
         if not name or name in _BUILT_IN or by_name.one(name) is not None:
             continue
-        near = closest(name, (text(each, "metadata", "name") for each in classes), _ALIKE)
-        if near or all(by_name.one(each) is not None for each in _BUILT_IN):
+        similar = closest(name, (text(each, "metadata", "name") for each in classes), _SIMILAR)
+        if similar or all(by_name.one(each) is not None for each in _BUILT_IN):
+            there_is = f"; there is {similar}" if similar else ""
             yield Finding(
                 f"{template.spec_path}.priorityClassName",
-                f"PriorityClass {name} does not exist{f'; there is {near}' if near else ''}. The API server "
+                f"PriorityClass {name} does not exist{there_is}. The API server "
                 f"refuses every pod of this {target.kind.kind}.",
                 "Correct the name, or create the PriorityClass first.",
             )

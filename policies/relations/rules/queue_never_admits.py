@@ -1,6 +1,6 @@
 """queue-never-admits: workloads in a queue of Kueue that cannot admit them.
 
-Read in Kueue's sources (0.14 and main): `pkg/scheduler/flavorassigner`, `pkg/controller/jobs/job`.
+Semantics: `pkg/scheduler/flavorassigner` and `pkg/controller/jobs/job` of Kueue 0.14.
 """
 
 from __future__ import annotations
@@ -17,110 +17,110 @@ from policies.core.listing import Listing, is_manifest
 from policies.core.resources import Resource
 from policies.kube.group_kinds import JOB
 from policies.kube.json import Json, integer, mapping, maps, strings, text
-from policies.kube.metadata import controller, labels_of
+from policies.kube.metadata import labels_of
 from policies.kube.names import listed
 from policies.relations.cohorts import greatest_quota
 
 _QUEUE: Final = "kueue.x-k8s.io/queue-name"
 _PATH: Final = f"metadata.labels[{_QUEUE}]"
-_LEAST_PODS: Final = "kueue.x-k8s.io/job-min-parallelism"
+_MIN_PARALLELISM: Final = "kueue.x-k8s.io/job-min-parallelism"
 _DIGITS: Final = 10
 _SHOWN: Final = 4
 _MOST_NODES: Final = 2_000
 _HINT_QUOTA: Final = "Ask for less, use another queue, or raise the quota of the ClusterQueue."
+_HINT_FLAVOR: Final = "Tolerate the taint of the flavor, correct its labels, or use another queue."
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    name = labels_of(target.obj).get(_QUEUE)
-    every = facts.cluster.listing(Resource.LOCAL_QUEUES)
-    if not name or not isinstance(name, str) or not every or controller(target.obj) is not None:
+    name = text(target.obj, "metadata", "labels", _QUEUE)
+    all_queues = facts.cluster.listing(Resource.LOCAL_QUEUES)
+    if not name or not all_queues or target.has_controller:
         return
-    own = facts.listing(Resource.LOCAL_QUEUES)
-    queue = named_in(own, name)
+    queues = facts.listing(Resource.LOCAL_QUEUES)
+    queue = named_in(queues, name)
     if queue is None:
-        if own or not is_manifest(every[0]):
-            yield _no_queue(target, name, own or (), facts.namespace)
+        if queues or not is_manifest(all_queues[0]):
+            yield _no_queue(target, name, queues or (), facts.namespace)
         return
-    clusters = facts.cluster.listing(Resource.CLUSTER_QUEUES)
-    above = text(queue, "spec", "clusterQueue")
-    cluster = named_in(clusters, above)
-    if cluster is not None:
-        yield from islice(_unfit(target, cluster, facts), 1)
-    elif clusters and not is_manifest(clusters[0]):
+    cluster_queues = facts.cluster.listing(Resource.CLUSTER_QUEUES)
+    cluster_name = text(queue, "spec", "clusterQueue")
+    cluster_queue = named_in(cluster_queues, cluster_name)
+    if cluster_queue is not None:
+        yield from islice(_not_admitted(target, cluster_queue, facts), 1)
+    elif cluster_queues and not is_manifest(cluster_queues[0]):
         yield Finding(
             _PATH,
-            f"LocalQueue {name} belongs to ClusterQueue {above}, which does not exist: Kueue never admits "
-            f"this {target.kind.kind}.",
+            f"LocalQueue {name} belongs to ClusterQueue {cluster_name}, which does not exist: Kueue never "
+            f"admits this {target.kind.kind}.",
             "Create the ClusterQueue, or use another queue.",
             Certainty.LIKELY,
         )
 
 
-def _no_queue(target: Target, name: str, own: Listing | tuple[()], namespace: str) -> Finding:
-    known = sorted(text(each, "metadata", "name") for each in own)[:_SHOWN]
-    there = f"; it has {listed(known)}" if known else ""
+def _no_queue(target: Target, name: str, queues: Listing | tuple[()], namespace: str) -> Finding:
+    known = sorted(text(each, "metadata", "name") for each in queues)[:_SHOWN]
+    others = f"; it has {listed(known)}" if known else ""
     return Finding(
         _PATH,
-        f"Namespace {namespace} has no LocalQueue {name}{there}: Kueue never admits this {target.kind.kind}.",
+        f"Namespace {namespace} has no LocalQueue {name}{others}: Kueue never admits this "
+        f"{target.kind.kind}.",
         "Correct the name of the queue, or create it.",
         Certainty.LIKELY,
     )
 
 
-def _unfit(target: Target, cluster: Json, facts: Facts) -> Findings:
+def _not_admitted(target: Target, cluster_queue: Json, facts: Facts) -> Findings:
     catalogue = facts.settings(GpuAffinity).catalogue
-    pods = _least_pods(target)
+    pods = _min_pods(target)
     for template in target.templates:
-        for resource, each in catalogue.requests(template.unprojected).items():
-            obstacles = list(_obstacles(template, cluster, resource, each * pods, facts))
+        for resource, per_pod in catalogue.requests(template.unprojected).items():
+            obstacles = list(_obstacles(template, cluster_queue, resource, per_pod * pods, facts))
             if not obstacles or None in obstacles:
                 continue
-            said = "; ".join(dict.fromkeys(each for each in obstacles[:_SHOWN] if each))
+            reasons = [each for each in obstacles if each]
+            shown = "; ".join(dict.fromkeys(reasons[:_SHOWN]))
             asks = "A pod asks" if pods == 1 else f"The {pods} pods that run at once ask"
             yield Finding(
                 template.spec_path,
-                f"{asks} for {each * pods} {resource}, and no flavor of ClusterQueue "
-                f"{text(cluster, 'metadata', 'name')} can give that: {said}. Kueue never admits this "
+                f"{asks} for {per_pod * pods} {resource}, and no flavor of ClusterQueue "
+                f"{text(cluster_queue, 'metadata', 'name')} can give that: {shown}. Kueue never admits this "
                 f"{target.kind.kind}.",
-                _HINT_QUOTA if any("quota" in (each or "") for each in obstacles) else _HINT_FLAVOR,
+                _HINT_QUOTA if any("quota" in each for each in reasons) else _HINT_FLAVOR,
                 Certainty.SURE,
             )
 
 
-def _least_pods(target: Target) -> int:
-    """How many pods Kueue admits together at the least, all in one flavor: those of a Job that run at once,
-    or fewer if the Job allows that (`podsCount` and `minPodsCount` of Kueue's Job)."""
+def _min_pods(target: Target) -> int:
+    """The number of pods that Kueue must admit together, all in one flavor: the parallel pods of a Job, or
+    fewer if the Job allows that (`podsCount` and `minPodsCount` of Kueue's Job)."""
     if target.kind != JOB:
         return 1
     pods = integer(target.spec, "parallelism", default=1)
     pods = min(pods, integer(target.spec, "completions", default=pods))
-    least = text(target.obj, "metadata", "annotations", _LEAST_PODS)
-    return max(1, min(pods, int(least) if least.isdecimal() and len(least) < _DIGITS else pods))
-
-
-_HINT_FLAVOR: Final = "Tolerate the taint of the flavor, correct its labels, or use another queue."
+    minimum = text(target.obj, "metadata", "annotations", _MIN_PARALLELISM)
+    return max(1, min(pods, int(minimum) if minimum.isdecimal() and len(minimum) < _DIGITS else pods))
 
 
 def _obstacles(
-    template: PodTemplate, cluster: Json, resource: str, count: int, facts: Facts
+    template: PodTemplate, cluster_queue: Json, resource: str, count: int, facts: Facts
 ) -> Iterator[str | None]:
-    """Why each flavor that covers a resource cannot take so many; None for one that may."""
+    """For each flavor that covers a resource, why it cannot provide so many; None if it may."""
     flavors = facts.cluster.listing(Resource.FLAVORS)
-    for group in maps(cluster, "spec", "resourceGroups"):
+    for group in maps(cluster_queue, "spec", "resourceGroups"):
         if resource not in strings(group, "coveredResources"):
             continue
         for quotas in maps(group, "flavors"):
             name = text(quotas, "name")
-            most = greatest_quota(cluster, name, resource, facts.cluster)
-            if most is not None and most.amount < count:
-                where = f" in cohort {most.cohort}" if most.cohort else ""
-                yield f"{name} has a quota of {most.amount}{where}"
+            quota = greatest_quota(cluster_queue, name, resource, facts.cluster)
+            if quota is not None and quota.amount < count:
+                where = f" in cohort {quota.cohort}" if quota.cohort else ""
+                yield f"{name} has a quota of {quota.amount}{where}"
             else:
                 flavor = named_in(flavors, name)
-                yield None if flavor is None else _misfit(template, name, flavor, facts)
+                yield None if flavor is None else _mismatch(template, name, flavor, facts)
 
 
-def _misfit(template: PodTemplate, name: str, flavor: Json, facts: Facts) -> str | None:
+def _mismatch(template: PodTemplate, name: str, flavor: Json, facts: Facts) -> str | None:
     tolerations = [*maps(template.unprojected, "spec", "tolerations"), *maps(flavor, "spec", "tolerations")]
     pod: Json = {"spec": {"tolerations": tolerations}}
     for taint in maps(flavor, "spec", "nodeTaints"):

@@ -1,4 +1,4 @@
-"""rollout-node-deadlock: more pods than the nodes, or zones, that must not share them can take."""
+"""rollout-node-deadlock: more pods that must be apart than there are nodes or zones for them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from policies.core.contracts import Certainty, Facts, Finding, Findings, Target,
 from policies.core.listing import is_manifest
 from policies.kube.group_kinds import DEPLOYMENT, STATEFUL_SET
 from policies.kube.json import text
-from policies.kube.metadata import controller
 from policies.kube.nodes import HOSTNAME, pinned_to_one_node
 from policies.relations.domains import MOST_NODES, Cause, Domains, Limit, domains, limits_of
 from policies.rollouts.rollouts import Outcome, RollingUpdate, outcome, pending, running_update
@@ -21,21 +20,18 @@ _PLACES: Final = {HOSTNAME: "on different nodes", "topology.kubernetes.io/zone":
 
 def check(target: Target, facts: Facts) -> Findings:
     nodes = facts.nodes()
-    if (
-        not nodes
-        or len(nodes) > MOST_NODES
-        or len(target.templates) != 1
-        or controller(target.obj) is not None
-    ):
+    if not nodes or len(nodes) > MOST_NODES:
         return
-    template = target.templates[0]
+    if len(target.templates) != 1 or target.has_controller:
+        return
+    [template] = target.templates
     limits = limits_of(template)
     update = running_update(target.obj, facts) if limits else None
     if update is None:
         return
     settings = facts.settings(GpuAffinity)
     if is_manifest(nodes[0]) and not settings.fixed_size:
-        return  # nodes among manifests are a part of the cluster
+        return  # manifests contain a part of the cluster's nodes
     if text(template.spec, "nodeName") or not is_surveyable(template.pod):
         return
     if placement(template.pod, facts) is not None:
@@ -47,7 +43,7 @@ def check(target: Target, facts: Facts) -> Findings:
         if found is None or not found.usable:
             continue
         ends = outcome(update, found.room(limit))
-        if ends is Outcome.SHORT or (ends is Outcome.STUCK and limit.across):
+        if ends is Outcome.SHORT or (ends is Outcome.STUCK and limit.across_revisions):
             # Pods of another workload may count in a spread.
             sure = settings.fixed_size and limit.cause is not Cause.SPREAD
             yield _finding(update, limit, found, ends, Certainty.SURE if sure else Certainty.LIKELY)
@@ -58,33 +54,34 @@ def _finding(
     update: RollingUpdate, limit: Limit, found: Domains, ends: Outcome, certainty: Certainty
 ) -> Finding:
     room = int(found.room(limit))
-    few, instead = _few(limit, found), _instead(limit, found)
+    reason, alternative = _reason(limit, found), _alternative(limit, found)
     if ends is Outcome.SHORT:
-        message = f"{few}: {pending(update.replicas, room)}."
-        return Finding(limit.path, message, f"Run at most {room} replicas, or {instead}.", certainty)
+        message = f"{reason}: {pending(update.replicas, room)}."
+        return Finding(limit.path, message, f"Run at most {room} replicas, or {alternative}.", certainty)
     return Finding(
         "spec.strategy.rollingUpdate.maxUnavailable",
-        f"{few}, one for each replica. A rollout starts a new pod before it stops an old one: the new pod "
+        f"{reason}, one for each replica. A rollout starts a new pod before it stops an old one: the new pod "
         "stays Pending, and the rollout never completes.",
-        f"Set maxUnavailable to 1 and maxSurge to 0, or {instead}.",
+        f"Set maxUnavailable to 1 and maxSurge to 0, or {alternative}.",
         certainty,
     )
 
 
-def _few(limit: Limit, found: Domains) -> str:
-    """Why there is room for so few pods, as a sentence without its end."""
+def _reason(limit: Limit, found: Domains) -> str:
+    """Why so few pods fit, as a sentence without its end."""
     if limit.cause is Cause.SPREAD:
         empty = (
             f"The spread over {limit.key} counts a domain whose taints or labels keep the pods out"
             if found.unusable
-            else f"The nodes have {found.usable} domains of {limit.key}, fewer than minDomains {limit.least}"
+            else f"The nodes have {found.usable} domains of {limit.key}, "
+            f"fewer than minDomains {limit.min_domains}"
         )
-        return f"{empty}, so maxSkew {limit.each} allows {int(found.room(limit))} pods in all"
+        return f"{empty}, so maxSkew {limit.per_domain} allows {int(found.room(limit))} pods in all"
     apart = f"The pods must be {_places(limit)}, and {found.usable} of these can take them"
     return apart if limit.cause is Cause.APART else f"Each pod takes a port of its node. {apart}"
 
 
-def _instead(limit: Limit, found: Domains) -> str:
+def _alternative(limit: Limit, found: Domains) -> str:
     match limit.cause:
         case Cause.APART:
             return f"prefer pods {_places(limit)} instead of requiring it"

@@ -1,4 +1,4 @@
-"""service-port-unknown: Services that send to a port by a name that no container of their pods has."""
+"""service-port-unknown: Services whose targetPort is a name that no container of their pods has."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from policies.core.resources import Resource
 from policies.core.services import BY_NAMED_PORT, leads_only_to, named_ports, selects
 from policies.kube.group_kinds import DEPLOYMENT, STATEFUL_SET
 from policies.kube.json import maps, text
-from policies.kube.metadata import annotations_of, controller, labels_of
+from policies.kube.metadata import annotations_of, labels_of
 from policies.kube.names import listed
 from policies.kube.pods import Role
 
 _MOST: Final = 4
-"""Services of one workload that are reported."""
+"""Findings for one workload."""
 _INJECTED: Final = ("inject", "sidecar")
-"""Parts of labels and annotations by which somebody asks for further containers."""
+"""Parts of labels and annotations that request further containers."""
 
 
 def check(target: Target, facts: Facts) -> Findings:
     services = facts.listing(Resource.SERVICES)
-    if not services or len(target.templates) != 1 or controller(target.obj) is not None:
+    if not services or len(target.templates) != 1 or target.has_controller:
         return
     template = target.templates[0]
     by_label = services.by(BY_NAMED_PORT)
@@ -52,7 +52,7 @@ def check(target: Target, facts: Facts) -> Findings:
 
 
 def _names(template: PodTemplate) -> frozenset[str]:
-    """The names of ports of the containers that run as long as the pod."""
+    """The port names of the main containers and sidecars."""
     return frozenset(
         text(port, "name")
         for container in template.containers(Role.MAIN, Role.SIDECAR)
@@ -62,8 +62,8 @@ def _names(template: PodTemplate) -> frozenset[str]:
 
 def _is_added_to(template: PodTemplate) -> bool:
     """Whether other webhooks may add containers with further ports to the pods."""
-    marks = (*labels_of(template.pod), *annotations_of(template.pod))
-    return any(part in mark.lower() for mark in marks for part in _INJECTED)
+    keys = (*labels_of(template.pod), *annotations_of(template.pod))
+    return any(part in key.lower() for key in keys for part in _INJECTED)
 
 
 RULE = rule(__name__, check, (DEPLOYMENT, STATEFUL_SET))

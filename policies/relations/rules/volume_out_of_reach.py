@@ -1,4 +1,4 @@
-"""volume-out-of-reach: pods with accelerators whose volume is where no node with these accelerators is."""
+"""volume-out-of-reach: pods with accelerators whose volume no node with these accelerators can mount."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from policies.core.listing import Index
 from policies.core.resources import Resource
 from policies.kube.group_kinds import STATEFUL_SET
 from policies.kube.json import Json, dig, indexed_maps, mapping, maps, replaced, strings, text
-from policies.kube.metadata import annotations_of, controller, labels_of
+from policies.kube.metadata import annotations_of, labels_of
 from policies.kube.names import listed
 
 _MOST_NODES: Final = 2_000
-"""More nodes are not compared with a volume."""
+"""A pod that can run on more nodes is not judged."""
 _MOST_VOLUMES: Final = 8
 _SHOWN: Final = 4
 _ZONE: Final = "topology.kubernetes.io/zone"
@@ -29,14 +29,14 @@ _ZONAL: Final = frozenset(
         *("disk.csi.azure.com", "kubernetes.io/azure-disk"),
     }
 )
-"""Provisioners whose volumes are in one zone, from the documentation of each CSI driver."""
+"""Provisioners whose volumes belong to one zone, from the documentation of each CSI driver."""
 _SPANNING: Final = ("regional", "zrs")
 """Parts of parameters of volumes in several zones: `replication-type: regional-pd`, `skuName: Premium_ZRS`"""
 _IS_DEFAULT: Final = "storageclass.kubernetes.io/is-default-class"
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    if controller(target.obj) is not None:
+    if target.has_controller:
         return
     settings = facts.settings(GpuAffinity)
     for template in target.templates:
@@ -74,65 +74,64 @@ def _bound(
     required = dig(volume, "spec", "nodeAffinity", "required") if volume is not None else None
     if not isinstance(required, dict):
         return
-    pod: Json = replaced({}, REQUIRED, required)  # the scheduler reads it as it reads a pod's affinity
+    pod: Json = replaced({}, REQUIRED, required)  # it has the semantics of a pod's affinity
     if not is_surveyable(pod):
         return
-    unlike = _unlike(pod, nodes)
-    if any(admits(pod, node.name, node.described, partial=node.pool is not None) for node in unlike):
+    different = _different_nodes(pod, nodes)
+    if any(admits(pod, node.name, node.described, partial=node.pool is not None) for node in different):
         return
     yield Finding(
         path,
-        f"Claim {claim} is bound to PersistentVolume {bound}, which only nodes with {_asked(required)} can "
-        f"mount. The nodes that can run this pod ({_named(nodes)}) are none of these: it stays Pending.",
+        f"Claim {claim} is bound to PersistentVolume {bound}, which only nodes with {_labels(required)} can "
+        f"mount. The nodes that can run this pod ({_names(nodes)}) are none of these: it stays Pending.",
         "Copy the data to a volume where the accelerators are, or run the pod on nodes where the volume is.",
         certainty,
     )
 
 
-def _unlike(pod: Json, nodes: Sequence[Node]) -> Iterator[Node]:
-    """One node of those that look the same to an affinity: thousands of nodes are in a few zones."""
+def _different_nodes(pod: Json, nodes: Sequence[Node]) -> Iterator[Node]:
+    """One node of each set that an affinity cannot tell apart: thousands of nodes are in a few zones."""
     keys = sorted(mentioned_keys(pod))
     by_name = any(maps(term, "matchFields") for term in maps(pod, *TERMS))
     seen: set[tuple[object, ...]] = set()
     for node in nodes:
-        labels = node.described
-        likeness = (node.pool is None, by_name and node.name, *map(labels.get, keys))
-        if likeness not in seen:
-            seen.add(likeness)
+        key = (node.pool is None, by_name and node.name, *map(node.described.get, keys))
+        if key not in seen:
+            seen.add(key)
             yield node
 
 
-def _asked(required: Json) -> str:
+def _labels(required: Json) -> str:
     terms = [each for term in maps(required, "nodeSelectorTerms") for each in maps(term, "matchExpressions")]
-    said = [f"{text(each, 'key')} {','.join(strings(each, 'values'))}" for each in terms]
-    return " or ".join(said[:_SHOWN]) or "other labels"
+    labels = [f"{text(each, 'key')} {','.join(strings(each, 'values'))}" for each in terms]
+    return " or ".join(labels[:_SHOWN]) or "other labels"
 
 
-def _named(nodes: Sequence[Node]) -> str:
+def _names(nodes: Sequence[Node]) -> str:
     names = [node.name for node in nodes[:_SHOWN]]
     more = len(nodes) - len(names)
     return f"{', '.join(names)} and {more} more" if more else listed(names)
 
 
 def _unbound(claim: Json, path: str, nodes: Sequence[Node], facts: Facts) -> Findings:
-    """A claim that gets a volume in any zone before its pod is scheduled."""
-    every = facts.nodes()
+    """A finding if the claim gets a volume in any zone before its pod is scheduled."""
+    all_nodes = facts.nodes()
     storage = _class_of(claim, facts)
-    if storage is None or not every or text(storage, "volumeBindingMode") not in ("", "Immediate"):
+    if storage is None or not all_nodes or text(storage, "volumeBindingMode") not in ("", "Immediate"):
         return
     parameters = [str(each).lower() for each in mapping(storage, "parameters").values()]
     if text(storage, "provisioner") not in _ZONAL or any(p in each for p in _SPANNING for each in parameters):
         return
-    reached = {node.described.get(_ZONE, "") for node in nodes}
-    if "" in reached:
+    zones = {node.described.get(_ZONE, "") for node in nodes}
+    if "" in zones:
         return
-    others = sorted((_allowed(storage) or set(every.by(_BY_ZONE))) - reached)
+    others = sorted((_allowed_zones(storage) or set(all_nodes.by(_BY_ZONE))) - zones)
     if not others:
         return
     yield Finding(
         path,
         f"StorageClass {text(storage, 'metadata', 'name')} makes the volume at once (Immediate), in any "
-        f"zone. The nodes that can run this pod are in {listed(sorted(reached)[:_SHOWN])}; with a volume in "
+        f"zone. The nodes that can run this pod are in {listed(sorted(zones)[:_SHOWN])}; with a volume in "
         f"{listed(others[:_SHOWN])} the pod stays Pending.",
         "Use a StorageClass with volumeBindingMode: WaitForFirstConsumer, or set its allowedTopologies.",
         Certainty.UNDECIDED,
@@ -150,8 +149,8 @@ def _class_of(claim: Json, facts: Facts) -> Json | None:
     return defaults[0] if len(defaults) == 1 else None
 
 
-def _allowed(storage: Json) -> set[str]:
-    """The zones that a class is limited to; empty if it is not."""
+def _allowed_zones(storage: Json) -> set[str]:
+    """The zones of a class; empty without a limit."""
     return {
         value
         for term in maps(storage, "allowedTopologies")
@@ -161,13 +160,7 @@ def _allowed(storage: Json) -> set[str]:
     }
 
 
-def _zone_of(node: Json) -> Iterator[str]:
-    zone = labels_of(node).get(_ZONE)
-    if zone:
-        yield zone
-
-
-_BY_ZONE: Final = Index(_zone_of)
+_BY_ZONE: Final = Index(lambda node: filter(None, (labels_of(node).get(_ZONE),)))
 
 
 RULE = rule(__name__, check, requires=(PodFeature.EXTENDED,))

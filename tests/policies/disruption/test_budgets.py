@@ -13,7 +13,7 @@ from policies.disruption.rules.drain_blocked_by_pdb import RULE
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json
 from tests.manifests import manifest
-from tests.webhook.kube.test_relations import watched
+from tests.webhook.kube.filled import filled
 from webhook.kube.offline import ManifestCluster
 from webhook.kube.overlaid import OverlaidCluster
 
@@ -106,9 +106,9 @@ def test_in_a_set_the_budget_has_the_finding_and_in_a_cluster_the_manifest() -> 
     whole = ManifestCluster([edited, *pair])
     assert list(RULE.check(Target(edited, kind_of(edited), ()), Facts("default", whole))) == []
     assert list(RULE.check(Target(BUDGET, kind_of(BUDGET), ()), Facts("default", whole)))
-    into = OverlaidCluster(ManifestCluster([edited]), watched(autoscaler(2), *pair))
+    into = OverlaidCluster(ManifestCluster([edited]), filled(autoscaler(2), *pair))
     assert list(RULE.check(Target(edited, kind_of(edited), ()), Facts("default", into)))
-    scanned = watched(edited, *pair)
+    scanned = filled(edited, *pair)
     assert list(RULE.check(Target(edited, kind_of(edited), ()), Facts("default", scanned))) == []
 
 

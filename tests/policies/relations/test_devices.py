@@ -10,7 +10,7 @@ from policies.core.resources import Resource
 from policies.kube.json import Json
 from policies.relations.devices import ANY, OFFER, Offer, Supply, driver_of, offer_of, one_slice_has, supply
 from tests.manifests import manifest
-from webhook.kube.caches import ClusterCache
+from tests.webhook.kube.filled import filled
 from webhook.kube.offline import ManifestCluster
 
 
@@ -28,13 +28,7 @@ def resource_slice(node: str, devices: int, *, driver: str = "gpu.example", pool
 
 
 def watched(*slices: Json) -> Listing:
-    cache = ClusterCache()
-    store = next(store for _, _, store in cache.sources if store.kind == "ResourceSlice")
-    store.begin()
-    for each in slices:
-        store.put({key: value for key, value in each.items() if key not in ("apiVersion", "kind")})
-    store.commit()
-    listing = cache.listing(Resource.DEVICE_SLICES)
+    listing = filled(*slices).listing(Resource.DEVICE_SLICES)
     assert listing is not None
     return listing
 
@@ -49,13 +43,17 @@ SLICES = (
 
 
 def test_a_watch_cache_and_manifests_give_the_same_counts() -> None:
-    kept, written = watched(*SLICES), Listing(SLICES)
-    for listing in (kept, written):
+    cached, written = watched(*SLICES), Listing(SLICES)
+    for listing in (cached, written):
         assert supply(listing, "gpu.example") == Supply(4, "b", partitioned=False)
         assert supply(listing, "nic.example") == Supply(1, "b", partitioned=False)
         assert supply(listing, ANY) == Supply(5, "b", partitioned=False)
         assert supply(listing, "other.example") is None
-    assert all("devices" not in each["spec"] and isinstance(each[OFFER], Offer) for each in kept)
+        assert one_slice_has(listing, "gpu.example", 4)
+        assert not one_slice_has(listing, "gpu.example", 5), "the slice with 9 is of an old generation"
+        assert not one_slice_has(listing, "nic.example", 2)
+        assert one_slice_has(listing, ANY, 4)
+    assert all("devices" not in each["spec"] and isinstance(each[OFFER], Offer) for each in cached)
 
 
 @pytest.mark.parametrize(
@@ -66,14 +64,6 @@ def test_a_pool_that_is_not_complete_makes_its_driver_unknown(pool: Json) -> Non
     assert supply(listing, "gpu.example") is None
     assert supply(listing, ANY) is None
     assert supply(listing, "nic.example") is not None
-
-
-def test_one_slice_with_enough_is_found_without_counting_all() -> None:
-    for listing in (watched(*SLICES), Listing(SLICES)):
-        assert one_slice_has(listing, "gpu.example", 4)
-        assert not one_slice_has(listing, "gpu.example", 5), "the slice with 9 is of an old generation"
-        assert not one_slice_has(listing, "nic.example", 2)
-        assert one_slice_has(listing, ANY, 4)
 
 
 def test_an_offer_among_manifests_is_not_believed() -> None:

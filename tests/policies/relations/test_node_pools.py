@@ -6,16 +6,17 @@ from typing import Any
 
 import pytest
 
+from policies.accelerators.node_affinity import REQUIRED
 from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding
 from policies.core.target import Target, pod_templates
 from policies.core.workloads import known_workloads
 from policies.kube.group_kinds import kind_of
-from policies.kube.json import Json
+from policies.kube.json import Json, replaced
 from policies.relations.node_pools import obstacle
 from policies.relations.rules import node_selector_unmatched
 from tests.manifests import manifest
-from webhook.kube.caches import ClusterCache
+from tests.webhook.kube.filled import filled
 
 
 def pool(labels: Json | None = None, *requirements: Json, taints: tuple[Json, ...] = ()) -> Json:
@@ -32,12 +33,7 @@ def asked(key: str, operator: str, *values: str) -> Json:
 
 def wanting(*expressions: Json, **spec: Any) -> Json:
     terms = {"nodeSelectorTerms": [{"matchExpressions": list(expressions)}]}
-    return {
-        "spec": {
-            "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}},
-            **spec,
-        }
-    }
+    return replaced({"spec": spec}, REQUIRED, terms)
 
 
 ZONE, TYPE = "topology.kubernetes.io/zone", "karpenter.k8s.aws/instance-family"
@@ -74,72 +70,57 @@ def test_labels(demand: Json, of_pool: Json, possible: bool) -> None:
     assert (obstacle(wanting(demand), of_pool) is None) is possible
 
 
-def test_each_obstacle_is_named() -> None:
-    dedicated = {"key": "dedicated", "effect": "NoSchedule"}
-    assert (
-        obstacle({}, pool(taints=(dedicated,))) == "p has the taint dedicated, which the pods do not tolerate"
-    )
-    assert obstacle({}, pool(taints=({**dedicated, "effect": "PreferNoSchedule"},))) is None
-    assert obstacle(wanting(tolerations=[{"operator": "Exists"}]), pool(taints=(dedicated,))) is None
-    assert obstacle({"spec": {"nodeSelector": {"disk": "nvme"}}}, pool()) == "p sets no label disk"
-    both = obstacle({"spec": {"nodeSelector": {"disk": "nvme"}}}, pool({"disk": "hdd"}))
-    assert both == "p excludes these values of disk"
-
-
-DEPLOYMENT: Json = manifest(
-    "Deployment",
-    "d",
-    {"template": {"spec": {"nodeSelector": {"disk": "nvme"}, "containers": [{"name": "a"}]}}},
-    namespace="ml",
-)
-
-
-def with_spec(**spec: Any) -> Json:
-    containers = [{"name": "a", "resources": spec.pop("resources", {})}]
-    return {**DEPLOYMENT, "spec": {"template": {"spec": {"containers": containers, **spec}}}}
-
-
-GPUS = {"limits": {"nvidia.com/gpu": "1"}}
+DEDICATED = {"key": "dedicated", "effect": "NoSchedule"}
+NVME = {"spec": {"nodeSelector": {"disk": "nvme"}}}
 
 
 @pytest.mark.parametrize(
-    "obj",
+    ("pod", "of_pool", "named"),
     [
-        with_spec(nodeSelector={"disk": "nvme"}, resources=GPUS),
-        with_spec(nodeSelector={"eks.amazonaws.com/nodegroup": "gpus"}),
+        ({}, pool(taints=(DEDICATED,)), "p has the taint dedicated, which the pods do not tolerate"),
+        ({}, pool(taints=({**DEDICATED, "effect": "PreferNoSchedule"},)), None),
+        (wanting(tolerations=[{"operator": "Exists"}]), pool(taints=(DEDICATED,)), None),
+        (NVME, pool(), "p sets no label disk"),
+        (NVME, pool({"disk": "hdd"}), "p excludes these values of disk"),
     ],
+)
+def test_each_obstacle_is_named(pod: Json, of_pool: Json, named: str | None) -> None:
+    assert obstacle(pod, of_pool) == named
+
+
+def deployment(resources: Json | None = None, **node_selector: str) -> Json:
+    spec = {"nodeSelector": node_selector, "containers": [{"name": "a", "resources": resources or {}}]}
+    return manifest("Deployment", "d", {"template": {"spec": spec}}, namespace="ml")
+
+
+NODE_GROUP = "eks.amazonaws.com/nodegroup"
+
+
+@pytest.mark.parametrize(
+    "obj", [deployment({"limits": {"nvidia.com/gpu": "1"}}, disk="nvme"), deployment(**{NODE_GROUP: "gpus"})]
 )
 def test_a_pool_that_is_often_empty_is_no_reason_to_warn(obj: Json) -> None:
     assert found(obj) == []
-    assert len(found(obj, pool(None, asked("eks.amazonaws.com/nodegroup", "DoesNotExist")))) == 1
+    assert len(found(obj, pool(None, asked(NODE_GROUP, "DoesNotExist")))) == 1
 
 
 def found(obj: Json, *pools: Json) -> list[Finding]:
     workloads = {each.gk: each for each in known_workloads()}
     target = Target(obj, kind_of(obj), pod_templates(obj, workloads))
-    return list(node_selector_unmatched.check(target, Facts("ml", cluster_of(*pools))))
-
-
-def cluster_of(*pools: Json) -> ClusterCache:
-    cache = ClusterCache()
-    items = {"Node": [{"metadata": {"name": "a", "labels": {"disk": "ssd"}}}], "NodePool": list(pools)}
-    for _, _, store in cache.sources:
-        store.begin()
-        for item in items.get(store.kind, ()):
-            store.put(item)
-        store.commit()
-    return cache
+    node = {"kind": "Node", "metadata": {"name": "a", "labels": {"disk": "ssd"}}}
+    cluster = filled(node, *({"kind": "NodePool", **each} for each in pools))
+    return list(node_selector_unmatched.check(target, Facts("ml", cluster)))
 
 
 @pytest.mark.parametrize(
-    ("pools", "said"),
+    ("pools", "message"),
     [
         ([], "an autoscaler adds one"),
         ([pool()], "no NodePool of Karpenter makes a node that does (p sets no label disk)"),
         ([pool({"disk": "nvme"})], None),
     ],
 )
-def test_a_cluster_that_may_grow_is_warned_about(pools: list[Json], said: str | None) -> None:
-    warned = found(DEPLOYMENT, *pools)
-    assert [each.certainty for each in warned] == ([Certainty.LIKELY] if said else [])
-    assert all(said is not None and said in each.message for each in warned)
+def test_a_cluster_that_may_grow_is_warned_about(pools: list[Json], message: str | None) -> None:
+    warned = found(deployment(disk="nvme"), *pools)
+    assert [each.certainty for each in warned] == ([Certainty.LIKELY] if message else [])
+    assert all(message is not None and message in each.message for each in warned)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from policies.core.facts import Cluster
@@ -11,55 +9,29 @@ from policies.core.target import Target, pod_templates
 from policies.core.workloads import known_workloads
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json
-from policies.relations import waiters
+from policies.relations import wait_cycles
 from policies.relations.links import MOST_LINKS
-from policies.relations.waiters import KEPT, Kept, cycle_through
+from policies.relations.wait_cycles import CACHED_LINKS, CachedLinks, cycle_through
 from tests.manifests import manifest
+from tests.webhook.kube.filled import filled, stores_of
 from webhook.kube.caches import ClusterCache
 from webhook.kube.offline import ManifestCluster
 
 WORKLOADS = {each.gk: each for each in known_workloads()}
 
 
-def deployment(name: str, *waits_for: str, namespace: str = "ml", **status: int) -> Json:
-    init = [
-        {"name": f"wait-{n}", "command": ["sh", "-c", f"until nc -z {host} 80; do sleep 2; done"]}
-        for n, host in enumerate(waits_for)
-    ]
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": name, "namespace": namespace},
-        "spec": {
-            "selector": {"matchLabels": {"app": name}},
-            "template": {
-                "metadata": {"labels": {"app": name}},
-                "spec": {"initContainers": init, "containers": [{"name": name, "image": "x"}]},
-            },
-        },
-        "status": status,
-    }
+def deployment(name: str, *waits_for: str, **status: int) -> Json:
+    scripts = [f"until nc -z {host} 80; do sleep 2; done" for host in waits_for]
+    init = [{"name": f"wait-{n}", "command": ["sh", "-c", script]} for n, script in enumerate(scripts)]
+    spec = {"initContainers": init, "containers": [{"name": name, "image": "x"}]}
+    template = {"metadata": {"labels": {"app": name}}, "spec": spec}
+    selector = {"matchLabels": {"app": name}}
+    made = manifest("Deployment", name, {"selector": selector, "template": template}, namespace="ml")
+    return {**made, "status": status}
 
 
-def service(name: str, namespace: str = "ml") -> Json:
-    spec = {"selector": {"app": name}, "ports": [{"port": 80}]}
-    return manifest("Service", name, spec, namespace=namespace)
-
-
-def watched(*objects: Json) -> ClusterCache:
-    """A cache that was filled as by lists, whose items have neither apiVersion nor kind."""
-    cache = ClusterCache()
-    for _, _, store in cache.sources:
-        store.begin()
-        for obj in objects:
-            if obj["kind"] == store.kind:
-                store.put({key: value for key, value in obj.items() if key not in ("apiVersion", "kind")})
-        store.commit()
-    return cache
-
-
-def store_of(cache: ClusterCache, kind: str) -> Any:
-    return next(store for _, _, store in cache.sources if store.kind == kind)
+def service(name: str) -> Json:
+    return manifest("Service", name, {"selector": {"app": name}, "ports": [{"port": 80}]}, namespace="ml")
 
 
 def members(obj: Json, cluster: Cluster) -> list[str]:
@@ -77,7 +49,7 @@ def test_a_watch_cache_and_manifests_give_the_same_cycles() -> None:
         deployment("e", "a"),
         *map(service, "abcde"),
     ]
-    for cluster in (watched(*objects), ManifestCluster(objects)):
+    for cluster in (filled(*objects), ManifestCluster(objects)):
         assert members(objects[0], cluster) == ["a", "b", "c"]
         assert members(objects[2], cluster) == ["c", "a", "b"]
         assert members(objects[3], cluster) == []
@@ -86,11 +58,11 @@ def test_a_watch_cache_and_manifests_give_the_same_cycles() -> None:
 
 def test_the_cache_follows_changes_of_waits_and_of_readiness() -> None:
     a, b = deployment("a", "b"), deployment("b", "a")
-    cache = watched(b, service("a"), service("b"))
+    cache = filled(b, service("a"), service("b"))
     assert members(a, cache) == ["a", "b"]
-    store_of(cache, "Deployment").put(deployment("b"))
+    stores_of(cache)["Deployment"].put(deployment("b"))
     assert members(a, cache) == []
-    store_of(cache, "Deployment").put(deployment("b", "a", readyReplicas=3))
+    stores_of(cache)["Deployment"].put(deployment("b", "a", readyReplicas=3))
     target = Target(a, kind_of(a), pod_templates(a, WORKLOADS))
     cycle = cycle_through(target, "ml", cache)
     assert cycle is not None
@@ -99,50 +71,48 @@ def test_the_cache_follows_changes_of_waits_and_of_readiness() -> None:
 
 
 def test_only_a_change_between_some_and_no_ready_pods_changes_a_listing() -> None:
-    cache = watched(deployment("b", "a", readyReplicas=1))
-    before = store_of(cache, "Deployment").listing("ml")
-    store_of(cache, "Deployment").put(deployment("b", "a", readyReplicas=7))
-    assert store_of(cache, "Deployment").listing("ml") is before
-    store_of(cache, "Deployment").put(deployment("b", "a", readyReplicas=0))
-    assert store_of(cache, "Deployment").listing("ml") is not before
+    cache = filled(deployment("b", "a", readyReplicas=1))
+    before = stores_of(cache)["Deployment"].listing("ml")
+    stores_of(cache)["Deployment"].put(deployment("b", "a", readyReplicas=7))
+    assert stores_of(cache)["Deployment"].listing("ml") is before
+    stores_of(cache)["Deployment"].put(deployment("b", "a", readyReplicas=0))
+    assert stores_of(cache)["Deployment"].listing("ml") is not before
 
 
 def test_a_workload_that_neither_waits_nor_serves_costs_nothing() -> None:
-    (kept,) = store_of(watched(deployment("idle")), "Deployment").listing("ml")
-    assert KEPT not in kept
+    (kept,) = stores_of(filled(deployment("idle")))["Deployment"].listing("ml")
+    assert CACHED_LINKS not in kept
 
 
 def test_a_manifest_cannot_forge_what_the_cache_keeps() -> None:
-    forged = {**deployment("b"), KEPT: [{"relation": "waits for", "host": "a"}]}
+    forged = {**deployment("b"), CACHED_LINKS: [{"relation": "waits for", "host": "a"}]}
     objects = [deployment("a", "b"), forged, service("a"), service("b")]
     assert members(objects[0], ManifestCluster(objects)) == []
-    assert members(objects[0], watched(*objects)) == []
+    assert members(objects[0], filled(*objects)) == []
 
 
 def test_a_hostile_workload_has_a_bounded_number_of_links() -> None:
-    words = " ".join(f"h{n}" for n in range(5_000))
-    endless = deployment("a", *[f"s{n}" for n in range(500)])
-    kept = waiters.kept(endless)
-    assert kept is None or len(kept.links) <= MOST_LINKS
-    script = f"for h in {words}; do until nc -z $h 80; do sleep 1; done; done"
-    many = deployment("b")
-    many["spec"]["template"]["spec"]["initContainers"] = [{"name": "w", "command": ["sh", "-c", script]}]
-    kept = waiters.kept(many)
-    assert kept is None or len(kept.links) <= MOST_LINKS
+    hosts = " ".join(f"h{n}" for n in range(5_000))
+    looped = deployment("b", "h")
+    script = f"for h in {hosts}; do until nc -z $h 80; do sleep 1; done; done"
+    looped["spec"]["template"]["spec"]["initContainers"][0]["command"][2] = script
+    for hostile in (deployment("a", *[f"s{n}" for n in range(500)]), looped):
+        cached = wait_cycles.cached_links(hostile)
+        assert cached is None or len(cached.links) <= MOST_LINKS
 
 
 def test_a_command_that_costs_too_much_to_read_has_no_known_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert isinstance(waiters.kept(deployment("a", "b")), Kept)
-    monkeypatch.setattr(waiters, "MOST_STEPS", 5)
-    assert waiters.kept(deployment("a", "b")) is None
+    assert isinstance(wait_cycles.cached_links(deployment("a", "b")), CachedLinks)
+    monkeypatch.setattr(wait_cycles, "MOST_STEPS", 5)
+    assert wait_cycles.cached_links(deployment("a", "b")) is None
 
 
 def test_a_group_that_is_too_large_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     ring = [deployment(f"d{n}", f"d{(n + 1) % 12}") for n in range(12)]
     objects = [*ring, *(service(f"d{n}") for n in range(12))]
-    assert len(members(ring[0], watched(*objects))) == 12
-    monkeypatch.setattr(waiters, "MOST_WAITERS", 8)
-    assert members(ring[0], watched(*objects)) == []
+    assert len(members(ring[0], filled(*objects))) == 12
+    monkeypatch.setattr(wait_cycles, "MOST_WAITERS", 8)
+    assert members(ring[0], filled(*objects)) == []
 
 
 def test_a_service_that_selects_everything_ends_a_wait() -> None:
@@ -150,8 +120,8 @@ def test_a_service_that_selects_everything_ends_a_wait() -> None:
     objects = [deployment("a", "all"), deployment("b", "a"), deployment("c"), everything, service("a")]
     for obj in objects[:3]:
         obj["spec"]["template"]["metadata"]["labels"]["tier"] = "ml"
-    assert members(objects[0], watched(*objects)) == [], "c starts, and answers"
-    assert members(objects[0], watched(*objects[:2], *objects[3:])) == ["a"], "only a and b are behind it"
+    assert members(objects[0], filled(*objects)) == [], "c starts, and answers"
+    assert members(objects[0], filled(*objects[:2], *objects[3:])) == ["a"], "only a and b are behind it"
 
 
 def test_nothing_is_found_where_services_or_workloads_are_not_known() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from policies.kube.printable import printable
 from policies.relations.graph import Blast, Edge, Graph, Node
-from policies.relations.waiters import Cycle
+from policies.relations.wait_cycles import Cycle
 from webhook.cli.output.plain import as_json, plural
 
 

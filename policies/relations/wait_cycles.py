@@ -1,0 +1,280 @@
+"""Cycles of workloads that wait for each other, so that none of them can start.
+
+Law: a workload counts as blocked only if one of its waits can only end through blocked workloads. An unknown
+target (a Service without a selector, a host outside the cluster, a workload of a kind that is not watched)
+counts as one that may answer.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from policies.commands import Budget
+from policies.containers.commands import Allowance, affords
+from policies.core.facts import BY_NAME, Cluster
+from policies.core.finding import Certainty
+from policies.core.listing import is_manifest
+from policies.core.names import Destination, destination
+from policies.core.resources import Resource
+from policies.core.services import behind, selects
+from policies.core.target import Target, pod_templates
+from policies.core.workloads import known_workloads
+from policies.kube.group_kinds import kind_of
+from policies.kube.json import Json, integer, mapping, maps, text
+from policies.relations.links import Link, Relation, blocking_links
+
+MOST_WAITERS: Final = 256
+"""Workloads in one search; larger groups of workloads that wait for each other are not judged."""
+
+MOST_STEPS: Final = 10_000
+"""The budget of steps for reading the commands of another workload; beyond it, its waits are unknown."""
+
+Identity = tuple[str, str, str]
+"""Namespace, kind and name."""
+
+
+@dataclass(frozen=True, slots=True)
+class CachedLinks:
+    """The part of a workload that a watch cache stores for this package."""
+
+    links: tuple[Link, ...]
+    """The links that keep its pods from becoming ready."""
+    ready: bool
+    """Whether one of its pods is ready."""
+
+
+CACHED_LINKS: Final = "relations"
+"""The key of the `CachedLinks` in a cached workload. JSON cannot contain one, so no manifest can forge it."""
+
+
+def cached_links(obj: Json, intern: Callable[[str], str] = str) -> CachedLinks | None:
+    """What a cache stores of a workload from an API server; None if it neither waits nor has ready pods.
+
+    `intern` returns one copy of equal strings: many workloads wait in containers of the same name.
+    """
+    workload = _WORKLOADS.get(kind_of(obj))
+    if workload is None:
+        return None
+    links: tuple[Link, ...] = ()
+    if _may_wait(obj):
+        templates = pod_templates(obj, {workload.gk: workload})
+        allowance = Allowance(Budget(MOST_STEPS))
+        if all(affords(template, allowance) for template in templates):
+            links = blocking_links(Target(obj, workload.gk, templates))
+    ready = integer(obj, "status", "readyReplicas", default=0) > 0
+    if not links and not ready:
+        return None
+    interned = (
+        replace(link, host=intern(link.host), path=intern(link.path), who=intern(link.who)) for link in links
+    )
+    return CachedLinks(tuple(interned), ready)
+
+
+def _may_wait(obj: Json) -> bool:
+    """Whether the pod template has a field that can wait. Most workloads have none and need no more work."""
+    spec = mapping(obj, "spec", "template", "spec")
+    return "initContainers" in spec or any(
+        "command" in container or "args" in container or "readinessProbe" in container
+        for container in maps(spec, "containers")
+    )
+
+
+_WORKLOADS: Final = {each.gk: each for each in known_workloads()}
+
+
+@dataclass(frozen=True, slots=True)
+class Waiter:
+    """A workload in the search."""
+
+    kind: str
+    namespace: str
+    name: str
+    links: tuple[Link, ...]
+    ready: bool
+    is_manifest: bool = False
+
+    @property
+    def identity(self) -> Identity:
+        return self.namespace, self.kind, self.name
+
+    def name_in(self, namespace: str) -> str:
+        """Its name in a message about `namespace`: "Deployment db", "Deployment db in namespace ml"."""
+        where = "" if self.namespace == namespace else f" in namespace {self.namespace}"
+        return f"{self.kind} {self.name}{where}"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One wait of a cycle."""
+
+    waiter: Waiter
+    link: Link
+    service: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cycle:
+    """Workloads that wait for each other, beginning with the workload of the search."""
+
+    steps: tuple[Step, ...]
+
+    @property
+    def certainty(self) -> Certainty:
+        """SURE if none of them can start; LIKELY if that is so only while all of them are down."""
+        if any(step.link.certainty is not Certainty.SURE for step in self.steps):
+            return Certainty.UNDECIDED
+        return Certainty.LIKELY if self.running or self.limit is not None else Certainty.SURE
+
+    @property
+    def running(self) -> Waiter | None:
+        """A member that has a ready pod now."""
+        return next((step.waiter for step in self.steps if step.waiter.ready), None)
+
+    @property
+    def limit(self) -> float | None:
+        """Seconds after which the cycle ends by itself; None: never."""
+        return min((step.link.limit for step in self.steps if step.link.limit is not None), default=None)
+
+
+def cycle_through(target: Target, namespace: str, cluster: Cluster) -> Cycle | None:
+    """The shortest cycle of waits that keeps the target from starting.
+
+    None if there is none, if the target has several pod templates, or if Services are unknown. A certain
+    cycle is preferred to one with waits that end by themselves or with undecided hosts.
+    """
+    if len(target.templates) != 1:
+        return None
+    links = blocking_links(target)
+    if not links or cluster.listing(Resource.SERVICES, namespace) is None:
+        return None
+    start = Waiter(target.kind.kind, namespace, target.name, links, ready=False)
+    known = in_listing(start, cluster)
+    if known is not None and known.ready:
+        start = replace(start, ready=True)
+    search = _Search(start, target.templates[0].pod, cluster)
+    if not search.run():
+        return None
+    return search.cycle(_is_certain) or search.cycle(lambda link: True)
+
+
+def _is_certain(link: Link) -> bool:
+    return link.certainty is Certainty.SURE and link.limit is None
+
+
+@dataclass(frozen=True, slots=True)
+class _Edge:
+    link: Link
+    service: str
+    providers: tuple[Identity, ...]
+    """The workloads behind the Service."""
+
+
+class _Search:
+    """The workloads that a workload waits for, directly and through others."""
+
+    def __init__(self, start: Waiter, pod: Json, cluster: Cluster) -> None:
+        self._start, self._pod, self._cluster = start, pod, cluster
+        self._waiters: dict[Identity, Waiter] = {start.identity: start}
+        self._edges: dict[Identity, list[_Edge]] = {}
+
+    def run(self) -> bool:
+        """Follow the waits; False if they lead to too many workloads."""
+        queue = deque([self._start])
+        while queue:
+            waiter = queue.popleft()
+            edges = self._edges[waiter.identity] = []
+            for link in waiter.links:
+                found = destination(link.host, waiter.namespace, self._cluster)
+                providers = self._providers(found) if found and _needs_ready_pod(found, link) else []
+                if not found or not providers:
+                    continue
+                edges.append(_Edge(link, found.name, tuple(each.identity for each in providers)))
+                for provider in providers:
+                    if provider.identity not in self._waiters:
+                        self._waiters[provider.identity] = provider
+                        queue.append(provider)
+                if len(self._waiters) > MOST_WAITERS:
+                    return False
+        return True
+
+    def _providers(self, found: Destination) -> list[Waiter]:
+        """The workloads behind a Service: it answers if one of them is ready."""
+        listing = self._cluster.listing(Resource.WORKLOADS, found.namespace)
+        providers: list[Waiter] = []
+        if found.namespace == self._start.namespace and selects(found.service, self._pod):
+            providers.append(self._start)
+        for obj in behind(found.service, listing):
+            waiter = _waiter(obj, found.namespace)
+            if waiter.identity != self._start.identity:
+                providers.append(waiter)
+            if len(providers) > MOST_WAITERS:
+                break
+        if found.pod:
+            owner = found.pod.rpartition("-")[0]
+            providers = [each for each in providers if each.kind == "StatefulSet" and each.name == owner]
+        return providers
+
+    def cycle(self, blocks: Callable[[Link], bool]) -> Cycle | None:
+        """The shortest cycle through the start, of links that block."""
+        blocked = set(self._waiters)
+        while free := {each for each in blocked if not any(self._blocking(each, blocks, blocked))}:
+            blocked -= free  # the rest: workloads that can only start after another blocked one
+        if self._start.identity not in blocked:
+            return None
+        previous: dict[Identity, Step] = {}
+        queue = deque([self._start.identity])
+        while queue:
+            at = queue.popleft()
+            for edge in self._blocking(at, blocks, blocked):
+                step = Step(self._waiters[at], edge.link, edge.service)
+                for provider in edge.providers:
+                    if provider == self._start.identity:
+                        return Cycle(_steps_to(step, previous))
+                    if provider not in previous:
+                        previous[provider] = step
+                        queue.append(provider)
+        return None
+
+    def _blocking(
+        self, identity: Identity, blocks: Callable[[Link], bool], blocked: set[Identity]
+    ) -> Iterator[_Edge]:
+        """The waits of a workload that only end through blocked workloads."""
+        for edge in self._edges.get(identity, ()):
+            if blocks(edge.link) and blocked.issuperset(edge.providers):
+                yield edge
+
+
+def _steps_to(last: Step, previous: Mapping[Identity, Step]) -> tuple[Step, ...]:
+    steps = [last]
+    while (before := previous.get(steps[-1].waiter.identity)) is not None:
+        steps.append(before)
+    return tuple(reversed(steps))
+
+
+def _needs_ready_pod(found: Destination, link: Link) -> bool:
+    """Whether a wait for the Service ends only when a pod behind it is ready."""
+    publishes = mapping(found.service, "spec").get("publishNotReadyAddresses") is True
+    if link.name_lookup:
+        return found.headless and not publishes
+    # A pod that is published early refuses connections while its own init containers wait.
+    return not publishes or link.relation is Relation.WAITS
+
+
+def _waiter(obj: Json, namespace: str) -> Waiter:
+    """A workload of a listing, from a watch cache or from a manifest."""
+    cached = obj.get(CACHED_LINKS)
+    if not isinstance(cached, CachedLinks):
+        # A manifest, or a cached workload that neither waits nor has ready pods.
+        cached = (cached_links(obj) if is_manifest(obj) else None) or CachedLinks((), ready=False)
+    name = text(obj, "metadata", "name")
+    return Waiter(text(obj, "kind"), namespace, name, cached.links, cached.ready, is_manifest(obj))
+
+
+def in_listing(waiter: Waiter, cluster: Cluster) -> Waiter | None:
+    """The same workload as it is in the listing."""
+    listing = cluster.listing(Resource.WORKLOADS, waiter.namespace)
+    named = listing.by(BY_NAME)[waiter.name] if listing else ()
+    return next((_waiter(obj, waiter.namespace) for obj in named if text(obj, "kind") == waiter.kind), None)
