@@ -65,9 +65,7 @@ def run(args: argparse.Namespace) -> int:
     if not args.against and (args.kubeconfig or args.namespace):
         raise UserError("review: --kubeconfig and --namespace go with --against")
     config = None if args.against else read_policy(args.policy, args.profile)
-    documents, problems = read_all(
-        paths, lenient=args.skip_non_kubernetes, watch=progress("files read")
-    )
+    documents, problems = read_all(paths, lenient=args.skip_non_kubernetes, watch=progress("files read"))
     if problems and not documents and args.output in ("text", "diff") and not args.statistics:
         raise UserError(*problems)
     old = read(args.old)

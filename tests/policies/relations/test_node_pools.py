@@ -88,17 +88,16 @@ def test_each_obstacle_is_named(pod: Json, of_pool: Json, named: str | None) -> 
     assert obstacle(pod, of_pool) == named
 
 
-def deployment(resources: Json | None = None, **node_selector: str) -> Json:
+def deployment(node_selector: Json, resources: Json | None = None) -> Json:
     spec = {"nodeSelector": node_selector, "containers": [{"name": "a", "resources": resources or {}}]}
     return manifest("Deployment", "d", {"template": {"spec": spec}}, namespace="ml")
 
 
+GPUS = {"limits": {"nvidia.com/gpu": "1"}}
 NODE_GROUP = "eks.amazonaws.com/nodegroup"
 
 
-@pytest.mark.parametrize(
-    "obj", [deployment({"limits": {"nvidia.com/gpu": "1"}}, disk="nvme"), deployment(**{NODE_GROUP: "gpus"})]
-)
+@pytest.mark.parametrize("obj", [deployment({"disk": "nvme"}, GPUS), deployment({NODE_GROUP: "gpus"})])
 def test_a_pool_that_is_often_empty_is_no_reason_to_warn(obj: Json) -> None:
     assert found(obj) == []
     assert len(found(obj, pool(None, asked(NODE_GROUP, "DoesNotExist")))) == 1
@@ -121,6 +120,6 @@ def found(obj: Json, *pools: Json) -> list[Finding]:
     ],
 )
 def test_a_cluster_that_may_grow_is_warned_about(pools: list[Json], message: str | None) -> None:
-    warned = found(deployment(disk="nvme"), *pools)
+    warned = found(deployment({"disk": "nvme"}), *pools)
     assert [each.certainty for each in warned] == ([Certainty.LIKELY] if message else [])
     assert all(message is not None and message in each.message for each in warned)
